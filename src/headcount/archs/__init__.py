@@ -1,0 +1,1 @@
+"""Where architectures keep their heads: detection, and data for what detection cannot see."""

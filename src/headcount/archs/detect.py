@@ -1,0 +1,123 @@
+"""Detection: the head map of a live model, every attention module either taken in or refused by name."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from headcount.archs import names, record
+from headcount.archs.extras import arguments_of, extra_slices, gate_only_reason, projection_slices
+from headcount.archs.geometry import Geometry, NotUnderstood, family_of, read_geometry
+from headcount.archs.modules import unwrap
+from headcount.archs.naming import Place, places_of
+from headcount.errors import UnsupportedModel
+from headcount.heads import AttentionBlock, Head, HeadMap, Refusal
+
+FUNCTIONAL = "torch.nn.MultiheadAttention uses its projections functionally, so no hook on them fires (a pooling or decoder head)"
+
+
+def _not_softmax(module: nn.Module) -> str:
+    name = type(module).__name__
+    return next((reason for part, reason in names.NOT_SOFTMAX if part in name), "")
+
+
+def _examine(module: nn.Module, path: str, parent: nn.Module | None) -> Geometry | str | None:
+    """A geometry, the reason for a refusal, or None for a module that is no attention."""
+    if isinstance(module, nn.MultiheadAttention):
+        return FUNCTIONAL
+    reason = _not_softmax(module) or family_of(module).refuse
+    if reason:
+        return reason if next(module.parameters(), None) is not None else None
+    try:
+        return read_geometry(module, path, parent)
+    except NotUnderstood as error:
+        return str(error) if "ttention" in type(module).__name__ or "Attn" in type(module).__name__ else None
+
+
+def _looks_like_attention(module: nn.Module) -> bool:
+    name = type(module).__name__
+    owns = any(p is not None for p in module._parameters.values()) or any(
+        child is not None and hasattr(child, "weight") and not isinstance(child, nn.LayerNorm) for child in module._modules.values()
+    )
+    return owns and name.endswith(("Attention", "Attn", "SelfAttention", "AttentionBlock", "AttentionPoolingHead", "AttentionHead"))
+
+
+def _walk(model: nn.Module) -> tuple[dict[str, Geometry], list[Refusal]]:
+    modules = dict(model.named_modules())
+    found: dict[str, Geometry] = {}
+    refused: list[Refusal] = []
+    for path, module in modules.items():
+        if any(_inside(path, other.path) for other in refused):
+            continue
+        result = _examine(module, path, modules.get(path.rpartition(".")[0]) if path else None)
+        if isinstance(result, Geometry):
+            found[path] = result
+        elif isinstance(result, str):
+            refused.append(Refusal(path, type(module).__name__, result))
+    return found, refused + _leftovers(modules, found, refused)
+
+
+def _inside(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other}.")
+
+
+def _leftovers(modules: dict[str, nn.Module], found: dict[str, Geometry], refused: list[Refusal]) -> list[Refusal]:
+    """Modules called attention, with weights, that nothing above accounts for."""
+    known = [*found, *(other.path for other in refused)]
+    left = []
+    for path, module in modules.items():
+        if any(_inside(path, other) or _inside(other, path) for other in known) or not _looks_like_attention(module):
+            continue
+        if any(_inside(path, other.path) for other in left):
+            continue
+        left.append(Refusal(path, type(module).__name__, "no query, key and value projections were recognised"))
+    return left
+
+
+def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: record.Kept | None) -> AttentionBlock:
+    indices = kept.heads if kept else tuple(range(geometry.n_heads))
+    if len(indices) != geometry.n_heads:
+        raise UnsupportedModel(
+            f"the configuration says that block '{path}' keeps {len(indices)} heads, but its weights hold {geometry.n_heads}. "
+            "Load the folder with headcount.load."
+        )
+    module = model.get_submodule(path)
+    reason = gate_only_reason(model, module, geometry)
+    slices = []
+    if not reason:
+        for projection in (geometry.q, geometry.k, geometry.v, geometry.o):
+            slices += projection_slices(model, projection)
+        slices += extra_slices(module, path, geometry)
+    return AttentionBlock(
+        path=path,
+        kind=place.kind,
+        stack=place.stack,
+        layer=place.layer,
+        heads=tuple(Head(place.stack, place.layer, index) for index in indices),
+        n_kv_heads=geometry.n_kv_heads,
+        head_dim=geometry.head_dim,
+        value_dim=geometry.value_dim,
+        q=geometry.q,
+        k=geometry.k,
+        v=geometry.v,
+        o=geometry.o,
+        layout=geometry.layout,
+        slices=tuple(slices),
+        arguments=arguments_of(module),
+        gate_only=reason,
+    )
+
+
+def detect(model: nn.Module) -> HeadMap:
+    """The head map of a model; raises UnsupportedModel where no head can be found."""
+    inner = unwrap(model)
+    if not hasattr(inner, "config"):
+        raise UnsupportedModel(f"{type(model).__name__} has no config: headcount works on transformers models (PreTrainedModel)")
+    found, refused = _walk(inner)
+    model_type = str(getattr(inner.config, "model_type", ""))
+    if not found:
+        reasons = "; ".join(f"{r.class_name} at '{r.path}': {r.reason}" for r in refused[:3]) or "it has no attention modules"
+        raise UnsupportedModel(f"no attention heads were found in {type(inner).__name__} ({model_type}): {reasons}")
+    places = places_of(inner, {path: inner.get_submodule(path) for path in found})
+    kept = record.read(inner)
+    blocks = [_block(inner, path, found[path], place, kept.get(record.relative(inner, path))) for path, place in places.items()]
+    return HeadMap(tuple(blocks), model_type, tuple(refused))

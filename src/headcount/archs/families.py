@@ -1,0 +1,55 @@
+"""What detection cannot see, one row per family: the layout of fused projections, causality, why a cut is impossible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Fusion = Literal["stacked", "interleaved", "grouped", "blocked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Facts about one attention class, found by its name."""
+
+    fusion: Fusion | Callable[[Any], Fusion] | None = None
+    gate_only: str = ""
+    refuse: str = ""
+    masked_below: float | None = None
+
+
+def _falcon(module: Any) -> Fusion:
+    if module.new_decoder_architecture:
+        return "grouped"
+    return "stacked" if module.multi_query else "interleaved"
+
+
+FULL_WIDTH_NORM = "queries and keys are normalised over all heads at once, so removing a head changes the others"
+SUB_NORM = "the concatenated heads are normalised together before the output projection, so removing a head changes the others"
+
+SHIFTED_WINDOW = Family(masked_below=-50.0)  # shifted windows are masked by -100, not by the lowest number
+
+FAMILIES: dict[str, Family] = {
+    "GPTNeoXAttention": Family(fusion="interleaved"),
+    "GPTNeoXJapaneseAttention": Family(fusion="interleaved"),
+    "BloomAttention": Family(fusion="interleaved"),
+    "PersimmonAttention": Family(fusion="interleaved"),
+    "FalconAttention": Family(fusion=_falcon),
+    "FalconFlashAttention2": Family(fusion=_falcon),
+    "CodeGenAttention": Family(fusion="blocked", gate_only="queries, keys and values are sharded in four blocks, so head counts must stay"),
+    "BitNetAttention": Family(gate_only=SUB_NORM),
+    "KosmosTextAttention": Family(gate_only=SUB_NORM),
+    "ConvBertSelfAttention": Family(refuse="half of the output comes from span convolutions, which have no heads"),
+    "SqueezeBertSelfAttention": Family(refuse="grouped convolutions instead of linear projections"),
+    "SwinSelfAttention": SHIFTED_WINDOW,
+    "SwinAttention": SHIFTED_WINDOW,
+    "Swinv2SelfAttention": SHIFTED_WINDOW,
+    "DonutSwinSelfAttention": SHIFTED_WINDOW,
+    "MaskFormerSwinSelfAttention": SHIFTED_WINDOW,
+    "ClapAudioSelfAttention": SHIFTED_WINDOW,
+    "DiffLlamaAttention": Family(gate_only="two attention maps are subtracted per pair of heads"),
+}
+
+DEFAULT_FUSION: dict[str, Fusion] = {"query_key_value": "interleaved", "in_proj": "interleaved"}
+"""The layout of a fused projection by its name, where no row says otherwise; every other name is stacked."""

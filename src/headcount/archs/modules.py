@@ -1,0 +1,91 @@
+"""Looking at modules: wrappers, linear-like layers, paths, and the names that a class reads at run time."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from torch import nn
+
+from headcount.errors import UnsupportedModel
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The transformers model inside DDP, FSDP, torch.compile or peft wrappers."""
+    for _ in range(8):
+        if hasattr(model, "_orig_mod"):
+            model = model._orig_mod  # pyright: ignore[reportAssignmentType]
+        elif hasattr(model, "get_base_model"):
+            model = model.get_base_model()  # pyright: ignore[reportCallIssue]
+        elif isinstance(getattr(model, "module", None), nn.Module) and not hasattr(model, "config"):
+            model = model.module  # pyright: ignore[reportAssignmentType]
+        else:
+            return model
+    raise UnsupportedModel(f"{type(model).__name__} is wrapped more than eight times; pass the model inside")
+
+
+def transposed(module: nn.Module) -> bool:
+    """Whether a linear layer stores (in, out), as transformers' Conv1D does."""
+    return hasattr(module, "nf") and not hasattr(module, "out_features")
+
+
+def linear_size(module: nn.Module | None) -> tuple[int, int] | None:
+    """(in, out) of a linear-like layer, or None. Duck-typed, since peft and quantised layers are no nn.Linear."""
+    if module is None:
+        return None
+    if hasattr(module, "in_features") and hasattr(module, "out_features"):
+        return int(module.in_features), int(module.out_features)  # pyright: ignore[reportArgumentType]
+    if hasattr(module, "nf") and hasattr(module, "nx"):
+        return int(module.nx), int(module.nf)  # pyright: ignore[reportArgumentType]
+    inner = getattr(module, "linear", None)  # a wrapper with one linear inside, such as a clipped one
+    return linear_size(inner) if isinstance(inner, nn.Linear) else None
+
+
+def inner_path(module: nn.Module, path: str) -> str:
+    """The path of the layer that really holds the weight of a linear-like module."""
+    return f"{path}.linear" if isinstance(getattr(module, "linear", None), nn.Linear) else path
+
+
+def child(module: nn.Module, path: str) -> nn.Module | None:
+    """The descendant at a dotted path, or None."""
+    for name in path.split("."):
+        found = module._modules.get(name)
+        if found is None:
+            return None
+        module = found
+    return module
+
+
+def attribute(module: Any, names: tuple[str, ...]) -> int | None:
+    """The first positive integer among the attributes called `names`."""
+    for name in names:
+        value = getattr(module, name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def join(*parts: str) -> str:
+    """A dotted path without empty parts."""
+    return ".".join(part for part in parts if part)
+
+
+def _names(code: CodeType) -> set[str]:
+    nested = (_names(const) for const in code.co_consts if isinstance(const, CodeType))
+    return set(code.co_names).union(*nested)
+
+
+@lru_cache(maxsize=4096)
+def runtime_names(cls: type) -> frozenset[str]:
+    """Every attribute and global name that the methods of a class read, its constructor apart."""
+    found: set[str] = set()
+    for base in cls.__mro__:
+        if base in (nn.Module, object):
+            continue
+        for name, member in vars(base).items():
+            function = getattr(member, "__wrapped__", member)
+            code = getattr(getattr(function, "__func__", function), "__code__", None)
+            if code is not None and name != "__init__":
+                found |= _names(code)
+    return frozenset(found)

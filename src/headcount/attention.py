@@ -1,0 +1,136 @@
+"""Attention probabilities seen, and if wanted replaced, at the softmax that makes them.
+
+A block's forward pass runs under a torch function mode that catches the softmax, so nothing of the model or of torch is patched, and families
+with and without transformers' attention interface behave alike. Fused kernels have no softmax to catch: the model is switched to its eager
+path inside, and back on leaving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from headcount.archs.families import FAMILIES
+from headcount.archs.modules import unwrap
+from headcount.errors import UnsupportedModel
+from headcount.heads import AttentionBlock
+
+SOFTMAX = {F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax}
+
+Change = Callable[[AttentionBlock, Tensor, Tensor], Tensor | None]
+"""(block, probabilities [batch, heads, q, k], visible keys of the same shape) -> other probabilities, or None to leave them."""
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """Every configuration object that modules of the model read, once each."""
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        while hasattr(config, "headcount_base"):
+            config = config.headcount_base  # pyright: ignore[reportOptionalMemberAccess]
+        if hasattr(config, "_attn_implementation_internal"):
+            found[id(config)] = config
+    return list(found.values())
+
+
+@contextmanager
+def eager(model: nn.Module) -> Iterator[None]:
+    """Runs the model's eager attention inside, and what it had before afterwards."""
+    configs = _configs(unwrap(model))
+    before = [config._attn_implementation_internal for config in configs]
+    for config in configs:
+        config._attn_implementation_internal = "eager"
+    try:
+        yield
+    finally:
+        for config, value in zip(configs, before, strict=True):
+            config._attn_implementation_internal = value
+
+
+def visible_keys(block: AttentionBlock, module: nn.Module, scores: Tensor) -> Tensor:
+    """Which entries of the scores are not masked away; masks are added as the lowest number of the model's dtype, or of the scores'."""
+    family = FAMILIES.get(type(module).__name__)
+    weight = next((p for p in module.parameters() if p.is_floating_point()), scores)
+    floor = max(torch.finfo(scores.dtype).min, torch.finfo(weight.dtype).min) / 2
+    seen = scores > (family.masked_below if family and family.masked_below is not None else floor)
+    if _has_sink(block):
+        seen = torch.cat([seen[..., :-1], torch.zeros_like(seen[..., -1:])], dim=-1)
+    return seen
+
+
+def _has_sink(block: AttentionBlock) -> bool:
+    return any(s.tensor.endswith(".sinks") for s in block.slices)
+
+
+class _Softmax(TorchFunctionMode):
+    """Hands the probabilities of one block's softmax to `change`."""
+
+    def __init__(self, block: AttentionBlock, module: nn.Module, change: Change) -> None:
+        super().__init__()
+        self.block, self.module, self.change = block, module, change
+        self.seen = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own protocol
+        result = func(*args, **(kwargs or {}))
+        if func not in SOFTMAX or not self._per_head(result):
+            return result
+        self.seen += 1
+        scores = args[0] if args else (kwargs or {})["input"]
+        grid = (-1, self.block.n_heads, *result.shape[-2:])
+        seen = visible_keys(self.block, self.module, scores).reshape(grid)
+        changed = self.change(self.block, result.reshape(grid), seen)
+        return result if changed is None else changed.reshape(result.shape).to(result.dtype)
+
+    def _per_head(self, result: Tensor) -> bool:
+        lead = 1
+        for size in result.shape[:-2]:
+            lead *= size
+        return result.ndim >= 3 and lead % self.block.n_heads == 0
+
+
+class AttentionTap:
+    """Calls `change` with the attention probabilities of the chosen blocks in every forward pass inside the context."""
+
+    def __init__(self, model: nn.Module, blocks: Iterable[AttentionBlock], change: Change) -> None:
+        self.model = unwrap(model)
+        self.blocks = tuple(block for block in blocks if block.n_heads)
+        self.change = change
+        self._stack = ExitStack()
+
+    def __enter__(self) -> AttentionTap:
+        with ExitStack() as stack:
+            stack.enter_context(eager(self.model))
+            for block in self.blocks:
+                module = self.model.get_submodule(block.path)
+                active: list[_Softmax] = []
+                before, after = self._hooks(block, module, active)
+                stack.callback(module.register_forward_pre_hook(before).remove)
+                stack.callback(module.register_forward_hook(after, always_call=True).remove)
+            self._stack = stack.pop_all()
+        return self
+
+    def _hooks(self, block: AttentionBlock, module: nn.Module, active: list[_Softmax]) -> tuple[Callable, Callable]:
+        def before(*_: Any) -> None:
+            mode = _Softmax(block, module, self.change)
+            mode.__enter__()
+            active.append(mode)
+
+        def after(_module: nn.Module, _args: Any, output: Any) -> None:
+            mode = active.pop()
+            mode.__exit__(None, None, None)
+            if output is not None and mode.seen != 1:
+                raise UnsupportedModel(
+                    f"block '{block.path}' ({type(module).__name__}) called softmax {mode.seen} times over its heads, expected once, so its "
+                    "attention cannot be observed. Load the model with attn_implementation='eager'."
+                )
+
+        return before, after
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()

@@ -1,0 +1,48 @@
+"""How headcount fails: one base class, and each child also inherits the builtin that callers would expect."""
+
+
+class HeadcountError(Exception):
+    """Any error that headcount raises on purpose; its text states rule, value and remedy."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+class UnknownName(HeadcountError, KeyError):
+    """A name that is not registered, with the nearest known ones."""
+
+
+class DuplicateName(HeadcountError, ValueError):
+    """Two things registered under one name."""
+
+
+class HeadNameError(HeadcountError, ValueError):
+    """A text that is no head address."""
+
+
+class UnsupportedModel(HeadcountError, ValueError):
+    """A model, or a part of it, that cannot be handled, with the reason."""
+
+
+class ProbeError(HeadcountError, ValueError):
+    """No probe batch could be made for a model; the caller can pass inputs."""
+
+
+class GateError(HeadcountError, ValueError):
+    """Gate values or an intervention that do not fit the model."""
+
+
+class PlanError(HeadcountError, ValueError):
+    """A plan or a budget that cannot be carried out; nothing was changed."""
+
+
+class VerificationError(HeadcountError, RuntimeError):
+    """A cut model that does not equal the gated one, or a gate without effect."""
+
+
+class ArtefactError(HeadcountError, ValueError):
+    """A file that is missing, damaged, of another version, or unsafe to load."""
+
+
+class MissingExtra(HeadcountError, ImportError):
+    """An optional dependency that is not installed, with the command that installs it."""

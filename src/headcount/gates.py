@@ -1,0 +1,218 @@
+"""Gates: one value per head, or per example and head, that multiplies what the head hands to the output projection.
+
+MHA(x) = Concat_h(g_h * head_h(x)) W_O + b_O. A gate of 1 leaves the head alone bit for bit; 0 removes it ("zero"), or puts its mean output
+("mean") or uniform attention over the visible keys ("uniform") in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headcount.archs.inputs import probe_inputs
+from headcount.archs.modules import unwrap
+from headcount.attention import AttentionTap
+from headcount.errors import GateError, VerificationError
+from headcount.heads import AttentionBlock, Head, HeadMap
+
+How = Literal["zero", "mean", "uniform"]
+Values = Float[Tensor, "heads"] | Float[Tensor, "batch heads"]
+Means = Mapping[str, Float[Tensor, "heads head_dim"]]
+"""The mean output of every head, by block path."""
+
+
+def _stale_graphs() -> bool:
+    """Whether anything was compiled that might have been traced without these hooks: compiled code does not look for new ones."""
+    import sys
+
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    return bool(frames is not None and getattr(frames, "FRAME_COUNTER", 0))
+
+
+class HeadGates:
+    """Multiplies every head by its gate inside the context; leaves the model as it found it. Contexts nest and compose.
+
+    `values` has one entry per head in the order of `HeadMap.of(model)`, or one row per example; it may require gradients, and may be
+    replaced (`gates.values = …`) or changed in place while the context is open. Rows of a batch that the model itself multiplies (beams,
+    windows) follow their example.
+    """
+
+    def __init__(self, model: nn.Module, values: Values | Sequence[float] | None = None, *, how: How = "zero", means: Means | None = None):
+        self.model = unwrap(model)
+        self.heads = HeadMap.of(self.model)
+        self.how = how
+        self.means = means
+        self._check_how()
+        self.values = values if values is not None else torch.ones(len(self.heads))
+        self._open: list[ExitStack] = []
+
+    def _check_how(self) -> None:
+        if self.how not in ("zero", "mean", "uniform"):
+            raise GateError(f"how must be 'zero', 'mean' or 'uniform', got {self.how!r}")
+        if (self.how == "mean") != (self.means is not None):
+            raise GateError("how='mean' needs means= (see headcount.observe.mean_outputs), and no other intervention takes them")
+        for block in self.heads.blocks if self.means is not None else ():
+            shape = (block.n_heads, block.value_dim)
+            if block.n_heads and (block.path not in self.means or tuple(self.means[block.path].shape) != shape):
+                raise GateError(f"means must hold a tensor of shape {shape} for block '{block.path}'; make them with mean_outputs(model, data)")
+
+    @property
+    def values(self) -> Values:
+        """The gates that act now."""
+        return self._values
+
+    @values.setter
+    def values(self, values: Values | Sequence[float]) -> None:
+        tensor = values if isinstance(values, Tensor) else torch.tensor(values, dtype=torch.float64)
+        if not tensor.is_floating_point():
+            tensor = tensor.double()
+        if tensor.ndim not in (1, 2) or tensor.shape[-1] != len(self.heads):
+            raise GateError(f"gates must have shape ({len(self.heads)},) or (batch, {len(self.heads)}), got {tuple(tensor.shape)}")
+        if not tensor.is_meta and not bool(torch.isfinite(tensor.detach()).all()):
+            raise GateError("gates must be finite numbers; NaN or infinity was given")
+        self._values = tensor
+
+    def __enter__(self) -> HeadGates:
+        blocks = [block for block in self.heads.blocks if block.n_heads]
+        with ExitStack() as stack:
+            if _stale_graphs():
+                torch.compiler.reset()
+                stack.callback(torch.compiler.reset)
+            if self.how == "uniform":
+                stack.enter_context(AttentionTap(self.model, blocks, self._towards_uniform))
+            else:
+                for block in blocks:
+                    stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block)).remove)
+            self._open.append(stack.pop_all())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.pop().close()
+
+    def _gate(self, span: slice, rows: int, like: Tensor) -> Tensor:
+        """The gates of one block as [heads] or [rows, heads], for `rows` leading entries."""
+        gate = self._values[..., span].to(device=like.device, dtype=like.dtype)
+        if gate.ndim == 1:
+            return gate
+        if rows % gate.shape[0]:
+            raise GateError(f"gates for {gate.shape[0]} examples met a tensor with {rows} rows, which is no multiple of it")
+        return gate if rows == gate.shape[0] else gate.repeat_interleave(rows // gate.shape[0], dim=0)
+
+    def _hook(self, block: AttentionBlock) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+        span, size = self.heads.positions(block), (block.n_heads, block.value_dim)
+        mean = self.means[block.path] if self.means is not None else None
+
+        def gate_heads(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            output = args[0]  # [batch, ..., heads * head_dim]
+            gate = self._gate(span, output.shape[0], output)
+            if gate.ndim == 2:
+                if output.ndim < 3:
+                    raise GateError(f"block '{block.path}' flattens its batch, so it takes one gate per head, not one per example")
+                gate = gate.view(gate.shape[0], *(1,) * (output.ndim - 2), gate.shape[1])
+            per_head = output.unflatten(-1, size)
+            gated = per_head * gate.unsqueeze(-1)
+            if mean is not None:
+                gated = gated + (1 - gate.unsqueeze(-1)) * mean.to(output)
+            return (gated.flatten(-2), *args[1:])
+
+        return gate_heads
+
+    def _towards_uniform(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> Tensor:
+        gate = self._gate(self.heads.positions(block), probabilities.shape[0], probabilities)
+        gate = gate.view(-1, block.n_heads, 1, 1)
+        number = visible.sum(-1, keepdim=True)
+        uniform = torch.where(number > 0, visible / number.clamp(min=1), probabilities).to(probabilities.dtype)
+        return torch.where(gate == 1, probabilities, gate * probabilities + (1 - gate) * uniform)
+
+
+def mask(
+    model: nn.Module, heads: Iterable[str | Head], how: How = "zero", *, data: Iterable[Mapping[str, Any]] | None = None
+) -> HeadGates:
+    """A context in which the named heads are gone: their output is zero, their mean over `data`, or made by uniform attention."""
+    means = None
+    if how == "mean":
+        if data is None:
+            raise GateError("how='mean' needs data=, the batches over which the mean output of each head is taken")
+        from headcount.observe import mean_outputs
+
+        means = mean_outputs(model, data)
+    found = HeadMap.of(model)
+    values = torch.ones(len(found), dtype=torch.float64)
+    for head in heads:
+        values[found.position(head)] = 0.0
+    return HeadGates(model, values, how=how, means=means)
+
+
+def output_tensors(output: Any) -> list[Tensor]:
+    """The floating-point results of a forward pass: logits, hidden states, losses; no caches and no attention maps."""
+    if isinstance(output, Tensor):
+        return [output] if output.is_floating_point() else []
+    if isinstance(output, Mapping):
+        skip = ("past_key_values", "attentions", "cache")
+        return [t for name, value in output.items() if not any(word in name for word in skip) for t in output_tensors(value)]
+    if isinstance(output, list | tuple):
+        return [t for value in output for t in output_tensors(value)]
+    return []
+
+
+def verify_gates(model: nn.Module, heads: HeadMap, inputs: dict | None = None) -> None:
+    """Raises VerificationError unless the gate of every head changes the model's output on a probe batch.
+
+    One backward pass decides for most: a gate with a gradient has an effect. A gate without one is set to zero and tried for real.
+    """
+    inner = unwrap(model)
+    batch = inputs if inputs is not None else probe_inputs(inner)
+    training = inner.training
+    inner.eval()
+    try:
+        silent = _without_gradient(inner, heads, batch)
+        dead = [head for head in silent if not _has_effect(inner, heads, head, batch)]
+    finally:
+        inner.train(training)
+    if dead:
+        names = ", ".join(map(str, dead[:8])) + (f" and {len(dead) - 8} more" if len(dead) > 8 else "")
+        raise VerificationError(
+            f"gating {names} changes nothing in the output of {type(inner).__name__}. Either these heads do not run on this input "
+            "(pass inputs= that reach them), or their weights are zero, or they were detected wrongly."
+        )
+
+
+def _without_gradient(model: nn.Module, heads: HeadMap, batch: dict) -> list[Head]:
+    values = torch.full((len(heads),), 0.9, dtype=torch.float64, requires_grad=True)
+    wanted = [p for p in model.parameters() if p.requires_grad]
+    for parameter in wanted:
+        parameter.requires_grad_(False)
+    try:
+        with torch.enable_grad(), HeadGates(model, values):
+            results = output_tensors(model(**batch))
+            total = sum((result * _weights(result)).sum() for result in results)
+        if not isinstance(total, Tensor) or not total.requires_grad:
+            return list(heads)
+        (gradient,) = torch.autograd.grad(total, values)
+    except RuntimeError:
+        return list(heads)  # some kernels have no backward pass; every head is then tried by itself
+    finally:
+        for parameter in wanted:
+            parameter.requires_grad_(True)
+    return [head for head, slope in zip(heads, gradient.tolist(), strict=True) if slope == 0.0]
+
+
+def _weights(result: Tensor) -> Tensor:
+    """Fixed uneven weights, so that effects of opposite sign do not cancel."""
+    steps = torch.arange(result.numel(), device=result.device, dtype=torch.float64)
+    return (steps * 0.754877666).sin().view(result.shape).to(result.dtype)
+
+
+def _has_effect(model: nn.Module, heads: HeadMap, head: Head, batch: dict) -> bool:
+    values = torch.ones(len(heads), dtype=torch.float64)
+    with torch.no_grad():
+        plain = output_tensors(model(**batch))
+        values[heads.position(head)] = 0.0
+        with HeadGates(model, values):
+            gated = output_tensors(model(**batch))
+    return any(not torch.equal(a, b) for a, b in zip(plain, gated, strict=True))

@@ -1,0 +1,221 @@
+"""Observing heads while data run through the model: attention maps and head outputs, batch by batch, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from headcount.archs.modules import unwrap
+from headcount.attention import AttentionTap
+from headcount.errors import GateError
+from headcount.heads import AttentionBlock, HeadMap
+
+Batch = Mapping[str, Any]
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one block did with one batch.
+
+    `queries` and `keys` tell real tokens from padding, `special` tells which query tokens are delimiters (None where the block reads no
+    token ids). Rows are examples, or windows of them where the model works in windows.
+    """
+
+    block: AttentionBlock
+    attention: Float[Tensor, "batch heads q k"] | None
+    outputs: Float[Tensor, "batch q heads head_dim"] | None
+    queries: Bool[Tensor, "batch q"]
+    keys: Bool[Tensor, "batch k"] | None
+    special: Bool[Tensor, "batch q"] | None
+
+
+@dataclass(slots=True)
+class _Pending:
+    """The halves of an observation, put together when the block's output projection runs."""
+
+    attention: Tensor | None = None
+    visible: Tensor | None = None
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no gradients inside; every module's own mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def on_device(batch: Batch, model: nn.Module) -> dict[str, Any]:
+    """The batch with its tensors on the model's device."""
+    device = next(model.parameters()).device
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+def _reads_decoder(model: nn.Module, block: AttentionBlock) -> bool:
+    return bool(getattr(model.config, "is_encoder_decoder", False)) and block.kind != "encoder-self"
+
+
+def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
+    """The token ids that a block's queries stand for, if any."""
+    if not _reads_decoder(model, block):
+        return batch.get("input_ids")
+    return batch.get("decoder_input_ids", batch.get("labels"))
+
+
+def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int, length: int) -> Bool[Tensor, "batch q"]:
+    """Which query positions of a block are no padding; all of them where the batch does not say."""
+    if _reads_decoder(model, block):
+        mask = batch.get("decoder_attention_mask")
+        if mask is None and isinstance(batch.get("labels"), Tensor) and "decoder_input_ids" not in batch:
+            mask = batch["labels"] != -100
+    else:
+        mask = batch.get("attention_mask", batch.get("padding_mask"))
+    resize = getattr(model, "_get_feature_vector_attention_mask", None)
+    if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] > length and resize is not None:
+        mask = resize(length, mask)  # speech: the mask counts samples, the block sees frames
+    if isinstance(mask, Tensor) and tuple(mask.shape) == (rows, length):
+        return mask.bool()
+    return torch.ones(rows, length, dtype=torch.bool, device=next(model.parameters()).device)
+
+
+def _special(tokens: Tensor | None, ids: frozenset[int], shape: tuple[int, int]) -> Tensor | None:
+    if not isinstance(tokens, Tensor) or tuple(tokens.shape) != shape:
+        return None
+    return torch.isin(tokens, torch.tensor(sorted(ids), device=tokens.device, dtype=tokens.dtype))
+
+
+def _special_ids(model: nn.Module) -> frozenset[int]:
+    found: set[int] = set()
+    for name in SPECIAL_IDS:
+        value = getattr(model.config, name, None)
+        found.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
+    return frozenset(found)
+
+
+class Observer:
+    """Hands an Observation of each chosen block to `consume` during every forward pass inside the context; only one is alive at a time."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        consume: Callable[[Observation], None],
+        *,
+        blocks: Iterable[AttentionBlock] | None = None,
+        attention: bool = True,
+        outputs: bool = True,
+        special_ids: Iterable[int] | None = None,
+    ) -> None:
+        if not attention and not outputs:
+            raise GateError("nothing to observe: ask for attention, outputs or both")
+        self.model = unwrap(model)
+        self.blocks = tuple(HeadMap.of(self.model).blocks if blocks is None else blocks)
+        self.consume, self.attention, self.outputs = consume, attention, outputs
+        self.special_ids = _special_ids(self.model) if special_ids is None else frozenset(special_ids)
+        self.batch: Batch = {}
+        self._pending: dict[str, _Pending] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Observer:
+        with ExitStack() as stack:
+            stack.enter_context(evaluating(self.model))
+            if self.attention:
+                stack.enter_context(AttentionTap(self.model, self.blocks, self._keep))
+            for block in self.blocks:
+                if block.n_heads:
+                    stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block)).remove)
+            stack.callback(self._pending.clear)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, batch: Batch) -> None:
+        """One forward pass over a batch."""
+        self.batch = on_device(batch, self.model)
+        self.model(**self.batch)
+
+    def _keep(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> None:
+        if any(s.tensor.endswith(".sinks") for s in block.slices):
+            probabilities, visible = probabilities[..., :-1], visible[..., :-1]
+        self._pending[block.path] = _Pending(probabilities, visible)
+
+    def _hook(self, block: AttentionBlock) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def output_projection_runs(_module: nn.Module, args: tuple[Any, ...]) -> None:
+            self.consume(self._observation(block, args[0]))
+
+        return output_projection_runs
+
+    def _observation(self, block: AttentionBlock, merged: Tensor) -> Observation:
+        pending = self._pending.pop(block.path, _Pending())
+        merged = merged if merged.ndim == 3 else merged.reshape(1 if merged.ndim == 2 else merged.shape[0], -1, merged.shape[-1])
+        rows, length = merged.shape[:2]
+        keys = None if pending.visible is None else pending.visible.any(dim=(1, 2))
+        queries = query_mask(self.model, block, self.batch, rows, length)
+        if keys is not None and block.kind != "cross" and keys.shape == queries.shape:
+            queries = queries & keys
+        return Observation(
+            block=block,
+            attention=pending.attention,
+            outputs=merged.unflatten(-1, (block.n_heads, block.value_dim)) if self.outputs else None,
+            queries=queries,
+            keys=keys,
+            special=_special(query_tokens(self.model, block, self.batch), self.special_ids, (rows, length)),
+        )
+
+
+def observe(
+    model: nn.Module,
+    data: Iterable[Batch],
+    *,
+    blocks: Iterable[AttentionBlock] | None = None,
+    attention: bool = True,
+    outputs: bool = True,
+    special_ids: Iterable[int] | None = None,
+) -> Iterator[list[Observation]]:
+    """Yields, for each batch, one Observation per block and call, in the order in which they ran.
+
+    Memory holds the chosen blocks of one batch; `Observer` holds one block at a time. The model is in eval mode without gradients while a
+    batch runs, and as it was whenever control is with the caller. Attention needs the eager path and switches to it for the pass.
+    """
+    found: list[Observation] = []
+    observer = Observer(model, found.append, blocks=blocks, attention=attention, outputs=outputs, special_ids=special_ids)
+    for batch in data:
+        found.clear()
+        with observer:
+            observer.run(batch)
+        yield list(found)
+
+
+def mean_outputs(model: nn.Module, data: Iterable[Batch]) -> dict[str, Float[Tensor, "heads head_dim"]]:
+    """The mean output of every head over the real tokens of `data`, by block path, accumulated in float64."""
+    sums: dict[str, Tensor] = {}
+    counts: dict[str, int] = {}
+
+    def add(seen: Observation) -> None:
+        assert seen.outputs is not None
+        real = seen.outputs[seen.queries].double()
+        sums[seen.block.path] = sums.get(seen.block.path, torch.zeros_like(real[:1].sum(0))) + real.sum(0)
+        counts[seen.block.path] = counts.get(seen.block.path, 0) + real.shape[0]
+
+    observer = Observer(model, add, attention=False)
+    with observer:
+        for batch in data:
+            observer.run(batch)
+    missing = [block.path for block in observer.blocks if block.n_heads and not counts.get(block.path)]
+    if missing:
+        raise GateError(f"the data reached no token of block '{missing[0]}', so its heads have no mean; pass at least one batch that runs it")
+    return {path: total / counts[path] for path, total in sums.items()}

@@ -1,0 +1,57 @@
+"""Finds things by name: modules of a package by file name, third-party ones by entry point; nothing is imported until used."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from types import ModuleType
+
+from headcount.errors import DuplicateName, UnknownName
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    """The error for a name that is not known, with the nearest known name."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return UnknownName(f"no {kind} '{name}'.{hint} Known: {', '.join(names) or 'none'}")
+
+
+class Registry:
+    """The things of one kind: a name is a module `<package>.<name>` or an entry point in the group `headcount.<kind>`."""
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self.package = package
+
+    def _builtin(self) -> dict[str, str]:
+        spec = importlib.util.find_spec(self.package)
+        paths = list(spec.submodule_search_locations or []) if spec else []
+        names = [info.name for info in pkgutil.iter_modules(paths) if not info.name.startswith("_")]
+        return {name.replace("_", "-"): f"{self.package}.{name}" for name in names}
+
+    def _sources(self) -> Mapping[str, str]:
+        sources = self._builtin()
+        for point in entry_points(group=f"headcount.{self.kind}"):
+            if point.name in sources:
+                raise DuplicateName(
+                    f"{self.kind} '{point.name}' is registered twice: by {sources[point.name]} and by {point.value}. "
+                    "Rename the plug-in's entry point."
+                )
+            sources[point.name] = point.value
+        return sources
+
+    def names(self) -> list[str]:
+        """Every registered name, sorted, without importing what it names."""
+        return sorted(self._sources())
+
+    def get(self, name: str) -> ModuleType:
+        """The module registered under `name`."""
+        sources = self._sources()
+        if name not in sources:
+            raise unknown(self.kind, name, sources)
+        return importlib.import_module(sources[name])

@@ -1,0 +1,99 @@
+"""Which layers of a default configuration a tiny one keeps, and the per-layer attributes cut to match."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+MIN_LAYERS = 2
+# A list with more distinct values than this numbers the layers instead of naming their kinds.
+MAX_KINDS = 5
+
+DEPTH = re.compile(
+    r"(^|_)(num_hidden_layers|n_layers?|num_layers|(en|de)coder_layers|num_(en|de)coder_layers|layers|depth|"
+    r"num_self_attends_per_block|mem_blocks|num_layers_per_stack|num_\w+_layers|resampler_depth)$"
+)
+NOT_DEPTH = re.compile(r"(conv|feat_extract|adapter|window|dense|nextn|shared|postnet|prenet|predictor|residual|wavenet|lstm|linear)")
+_INDICES = re.compile(r"(layers|indexes|indices|layer_ids|idxs|blocks|hook_ids)$")
+_MAIN = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "encoder_layers", "decoder_layers")
+
+Attributes = dict[str, Any]
+
+
+def depth_of(attributes: Attributes) -> int | None:
+    """The number of layers of a configuration with one flat stack, None without one."""
+    for name in _MAIN:
+        if isinstance(attributes.get(name), int):
+            return attributes[name]
+    return None
+
+
+def is_per_layer(name: str, value: Any, depth: int) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == depth and not is_index_list(name, value, depth)
+
+
+def is_index_list(name: str, value: Any, depth: int) -> bool:
+    if not (isinstance(value, (list, tuple)) and value and _INDICES.search(name)):
+        return False
+    if not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
+        return False
+    return list(value) == sorted(set(value)) and max(value) <= depth
+
+
+def kept_layers(attributes: Attributes) -> list[int] | None:
+    """The fewest layers, at least two, that show every kind of layer and every listed role."""
+    depth = depth_of(attributes)
+    if depth is None:
+        return None
+    kept = {0}
+    for name, value in attributes.items():
+        if is_index_list(name, value, depth):
+            kept |= _roles(name, value, depth)
+        elif is_per_layer(name, value, depth):
+            kept |= _kinds(value)
+    for layer in range(depth):
+        if len(kept) < MIN_LAYERS:
+            kept.add(layer)
+    return sorted(kept)
+
+
+def _kinds(values: list[Any]) -> set[int]:
+    first: dict[str, int] = {}
+    for layer, value in enumerate(values):
+        first.setdefault(repr(value), layer)
+    return set(first.values()) if len(first) <= MAX_KINDS else set()
+
+
+def _roles(name: str, values: list[int], depth: int) -> set[int]:
+    if name.endswith("out_indices"):
+        return {v - 1 for v in values if v > 0}
+    outside = [layer for layer in range(depth) if layer not in values]
+    listed = [v for v in values if v < depth]
+    if len(listed) > 4:
+        listed = listed[:1]
+    return {*listed, *outside[:1]}
+
+
+def cut_layers(attributes: Attributes, kept: list[int]) -> Attributes:
+    """Attributes with the depth, the per-layer lists and the layer indices reduced to the kept layers."""
+    depth = depth_of(attributes) or 0
+    place = {layer: new for new, layer in enumerate(kept)}
+    small = dict(attributes)
+    for name, value in attributes.items():
+        if is_index_list(name, value, depth):
+            shift = 1 if name.endswith("out_indices") else 0
+            small[name] = type(value)(place[v - shift] + shift for v in value if v - shift in place)
+        elif is_per_layer(name, value, depth):
+            small[name] = type(value)(value[layer] for layer in kept)
+    return small
+
+
+def shrink_depths(attributes: Attributes, n_layers: int) -> Attributes:
+    return {
+        name: min(value, n_layers) if _is_depth(name, value) else value for name, value in attributes.items()
+    }
+
+
+def _is_depth(name: str, value: Any) -> bool:
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return is_count and bool(DEPTH.search(name)) and not NOT_DEPTH.search(name)

@@ -1,0 +1,158 @@
+"""Small values for configuration attributes, chosen by the attribute's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+N_HEADS = 6
+HEAD_DIM = 8
+HIDDEN = N_HEADS * HEAD_DIM
+FFN = 64
+VOCAB = 128
+# Ids at the end of the small vocabulary that stand in for special tokens of the full one.
+SPECIAL = 28
+POSITIONS = 128
+CHANNEL_DIVISOR = 8
+
+Attributes = dict[str, Any]
+Rule = Callable[[Any, Attributes], Any]
+
+
+def at_most(limit: float) -> Rule:
+    return lambda value, _: min(value, limit)
+
+
+def heads(value: int, _: Attributes) -> int:
+    return N_HEADS if value > 1 else value
+
+
+def kv_heads(value: int, attributes: Attributes) -> int:
+    """KV heads: 2 where the default groups its heads, 1 for multi-query, otherwise as many as heads."""
+    counts = [v for k, v in attributes.items() if IS_HEADS.search(k) and isinstance(v, int)]
+    if value <= 1 or not counts:
+        return value
+    return 2 if value < max(counts) else N_HEADS
+
+
+def width(value: int, attributes: Attributes) -> int:
+    """Model width: 48, or 8 per head of the first stage where the stages have their own head counts."""
+    staged = staged_heads(attributes)
+    return min(value, HEAD_DIM * staged[0] if staged else HIDDEN)
+
+
+def staged_heads(attributes: Attributes) -> list[int] | None:
+    for name, value in attributes.items():
+        if IS_HEADS.search(name) and isinstance(value, (list, tuple)) and len(value) > 1:
+            return list(value)
+    return None
+
+
+def widths(values: list[Any], attributes: Attributes) -> list[Any]:
+    """Stage widths: 8 per head where the heads of the stages are known, otherwise an eighth."""
+    staged = staged_heads(attributes)
+    if staged and len(staged) == len(values) and all(isinstance(v, int) for v in values):
+        return [min(v, HEAD_DIM * h) for v, h in zip(values, staged, strict=True)]
+    return [channels(v) for v in values]
+
+
+def channels(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [channels(v) for v in value]
+    return max(CHANNEL_DIVISOR, value // CHANNEL_DIVISOR) if isinstance(value, int) and value > CHANNEL_DIVISOR else value
+
+
+def patch(value: int, _: Attributes) -> int:
+    return min(value, 8)
+
+
+def image(value: int, attributes: Attributes) -> int:
+    """Image side: 4 patches; more for a pyramid, whose last stage must still fill a window."""
+    size = attributes.get("patch_size")
+    size = size[0] if isinstance(size, (list, tuple)) else size
+    if isinstance(size, int) and size >= 8:
+        return min(value, 32)
+    return min(value, 128 if "window_size" in attributes else 64)
+
+
+def sections(partial: float = 1.0) -> list[int]:
+    """The rotary frequencies of the small head, dealt out to time, height and width."""
+    half = int(HEAD_DIM * partial) // 2
+    return [half // 3 + (place < half % 3) for place in range(3)]
+
+
+def rope(value: dict[str, Any], attributes: Attributes) -> dict[str, Any]:
+    """Rotary settings with the sections of multimodal positions scaled to the small head."""
+    if any(isinstance(v, dict) for v in value.values()):
+        return {k: rope(v, attributes) if isinstance(v, dict) else v for k, v in value.items()}
+    if "mrope_section" not in value and not attributes.get("has_mrope"):
+        return value
+    return {**value, "mrope_section": sections(value.get("partial_rotary_factor", 1.0))}
+
+
+IS_HEADS = re.compile(r"(^|_)(num_(\w+_)?attention_heads|n_heads?|num_heads|attention_heads|resampler_heads|attn_heads)$")
+_KV = r"(num_key_value_heads|num_kv_heads|kv_n_heads|num_key_value_attention_heads)$"
+_FFN = r"(intermediate_size|intermediate_size_mlp|ffn_dim|ffn_hidden_size|d_ff|n_inner|mlp_dim|dim_feedforward|feedforward_dim|" \
+    r"feed_forward_size|feed_forward_hidden_size|d_inner|dff|dim_ff|intermediate_dim|inner_dim|mlp_hidden_size|linear_units|expert_dim)$"
+_WIDTH = r"(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|embedding_dim|emb_dim|projection_dim|project_dim|proj_dim|" \
+    r"output_dim|hidden_channels|hidden_size_global|classifier_proj_size|output_proj_dims|projection_size|pooler_output_size|" \
+    r"latent_dim|d_latents|codevector_dim|input_dim|(^|_)dim|_in_dim|_out_dim|proj_size|vit_dim|lru_width|true_hidden_size)$"
+_DROP = r"(drop(out|path|_path|_connect)?(_rate|_prob|_p|_value)?|pdrop|layerdrop|_dropout(_\w+)?|dropout_positions|jitter_noise|" \
+    r"mask_time_prob|mask_feature_prob|drop_\w*rate|drop_rate)$"
+
+# First match wins; a rule sees the value and all attributes of the same configuration.
+SCALARS: tuple[tuple[str, Rule], ...] = (
+    (_DROP, lambda value, _: type(value)(0)),
+    (r"^index_n_heads$", at_most(2)),
+    (r"^linear_num_key_heads$", at_most(2)),
+    (r"^linear_num_value_heads$", at_most(4)),
+    (r"^(linear_num_heads|linear_key_head_dim|linear_value_head_dim|linear_head_dim)$", at_most(HEAD_DIM)),
+    (r"^mamba_n_groups$|^mamba_ngroups$|^n_groups$", at_most(1)),
+    (_KV, kv_heads),
+    (IS_HEADS.pattern, heads),
+    (r"(^|_)(mamba_n_heads|mamba_num_heads|n_mamba_heads)$", at_most(12)),
+    (r"(head_dim|head_size|d_kv|kv_channels|dim_head|d_head|mamba_headdim|key_dim|global_head_dim|query_pre_attn_scalar)$", at_most(HEAD_DIM)),
+    (r"^(kv_lora_rank|q_lora_rank|o_lora_rank)$", at_most(16)),
+    (r"(n_routed_experts|num_experts|num_local_experts|moe_num_experts)$", at_most(4)),
+    (r"(num_experts_per_tok|num_experts_per_token|moe_topk|moe_k|moe_top_k|n_group|index_topk)$", at_most(2)),
+    (r"^(topk_group|n_shared_experts|first_k_dense_replace|num_nextn_predict_layers)$", at_most(1)),
+    (r"(vocab_size|codebook_size|num_embeddings|num_codevectors_per_group|num_classes)$", at_most(VOCAB)),
+    (r"(max_position_embeddings|n_positions|max_target_positions|max_seq_len|n_ctx|block_size|max_text_positions)$", at_most(POSITIONS)),
+    (r"^max_source_positions$", at_most(32)),
+    (r"(sliding_window|local_attention|attention_window_size)$", at_most(4)),
+    (r"^window_size$", at_most(4)),
+    (r"^mm_tokens_per_image$", at_most(4)),
+    (r"(image_size|img_size|resolution)$", image),
+    (r"patch_size$", patch),
+    (_FFN, at_most(FFN)),
+    (_WIDTH, width),
+    (r"(conv_dim|num_filters|base_channels|latent_channels|upsample_initial_channel|subsampling_conv_channels)$", at_most(32)),
+    (r"num_queries$|num_query_tokens$|num_latents$", at_most(8)),
+    (r"num_conv_pos_embeddings$", at_most(16)),
+    (r"num_conv_pos_embedding_groups$", at_most(4)),
+)
+
+LISTS: tuple[tuple[str, Rule], ...] = (
+    (_DROP, lambda value, _: [type(v)(0) for v in value]),
+    (r"^(depths|depth|num_blocks|blocks_per_stage|num_block_repeats|layer_depths)$", lambda value, _: [min(v, 2) for v in value]),
+    (IS_HEADS.pattern, lambda value, _: list(value)),
+    (r"(image_size|img_size)$", lambda value, attributes: [image(v, attributes) for v in value]),
+    (r"^patch_size$", lambda value, attributes: [patch(v, attributes) for v in value]),
+    (r"(hidden_sizes|embed_dims?|dims|conv_dim|channels|d_model|hidden_size|embed_dim_per_stage)$", widths),
+    (r"^tdnn_dim$", lambda value, _: [32] * len(value)),
+)
+
+DICTS: tuple[tuple[str, Rule], ...] = ((r"rope_(parameters|scaling)$", rope),)
+
+
+def small(name: str, value: Any, attributes: Attributes) -> Any:
+    """The small value of one attribute; values that no rule names come back unchanged."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    rules = SCALARS if isinstance(value, (int, float)) else LISTS if isinstance(value, (list, tuple)) else DICTS
+    for pattern, rule in rules:
+        if re.search(pattern, name):
+            found = rule(value, attributes)
+            return type(value)(found) if isinstance(value, (list, tuple)) else found
+    return value
