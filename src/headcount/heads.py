@@ -116,6 +116,7 @@ class AttentionBlock:
     stack: str
     layer: int
     heads: tuple[Head, ...]
+    n_original: int
     n_kv_heads: int
     head_dim: int
     value_dim: int
@@ -151,6 +152,15 @@ class AttentionBlock:
     def group(self, position: int) -> int:
         """The KV head that the query head at `position` reads."""
         return position // self.group_size
+
+    def position(self, head: Head) -> int:
+        """The place of a head among those left in the block."""
+        return self.heads.index(head)
+
+    def groups(self) -> list[tuple[Head, ...]]:
+        """The heads that read the same KV head, group by group."""
+        size = self.group_size
+        return [self.heads[start : start + size] for start in range(0, self.n_heads, size)] if size else []
 
     def dependents(self) -> tuple[str, ...]:
         """What else hangs on the head count: names of per-head tensors and arguments."""
@@ -207,6 +217,10 @@ class HeadMap(Sequence[Head]):
         if wanted not in self.heads:
             raise HeadNameError(f"this model has no head {wanted}. It has {self.describe()}.")
         return self.heads.index(wanted)
+
+    def units(self) -> tuple[tuple[Head, ...], ...]:
+        """The heads that go or stay together by default: the query heads of a KV head, else single heads."""
+        return tuple(group for block in self.blocks for group in block.groups())
 
     def positions(self, block: AttentionBlock) -> slice:
         """The place of a block's heads in the flat order."""

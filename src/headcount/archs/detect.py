@@ -93,6 +93,7 @@ def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: 
         stack=place.stack,
         layer=place.layer,
         heads=tuple(Head(place.stack, place.layer, index) for index in indices),
+        n_original=kept.of if kept else geometry.n_heads,
         n_kv_heads=geometry.n_kv_heads,
         head_dim=geometry.head_dim,
         value_dim=geometry.value_dim,

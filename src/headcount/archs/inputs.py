@@ -161,18 +161,21 @@ def _pad_token(probe: Probe) -> int:
     return token if isinstance(token, int) and 0 <= token < _vocab(probe) else 0
 
 
+def _is_contrastive(probe: Probe) -> bool:
+    return hasattr(probe.model, "get_text_features") or type(probe.model).__name__.endswith(("TextModel", "TextModelWithProjection"))
+
+
 def _pools_at_end(probe: Probe) -> bool:
     """Whether the model reads a sequence at its end-of-text token, as contrastive text towers do."""
-    name = type(probe.model).__name__
-    contrastive = probe.find("projection_dim") is not None and probe.find("eos_token_id") is not None
-    return contrastive or (name.endswith("ForSequenceClassification") and bool(probe.config.is_encoder_decoder))
+    classifies = type(probe.model).__name__.endswith("ForSequenceClassification") and probe.config.is_encoder_decoder
+    return probe.find("eos_token_id") is not None and (_is_contrastive(probe) or bool(classifies))
 
 
 def _end_token(probe: Probe) -> int:
     # CLIP configurations that say 2 are wrong by convention: the tower then looks for the highest id.
     token = probe.find("eos_token_id")
     token = token[0] if isinstance(token, list) else token
-    return _vocab(probe) - 1 if token == 2 and probe.find("vision_config") is not None else token
+    return _vocab(probe) - 1 if token == 2 and _is_contrastive(probe) else token
 
 
 PLACEHOLDERS = (
@@ -212,6 +215,7 @@ def _rows(features: Any) -> int:
 
 
 def attention_mask(probe: Probe) -> Tensor | None:
+    """Ones, but for the padded end of every example after the first."""
     ids = probe.made.get("input_ids")
     if ids is None:
         return None
@@ -244,7 +248,7 @@ def patches(probe: Probe) -> Tensor:
     """Flattened patches of one 4 x 4 image for each example, as the Qwen-VL processors lay them out."""
     channels = probe.find("num_channels", "in_channels", "in_chans", default=3)
     size = _side(probe.find("patch_size", default=14))
-    return probe.floats(probe.batch * 16, channels * probe.find("temporal_patch_size", default=1) * size[0] * size[1])
+    return probe.floats(probe.batch * 16, channels * probe.find("temporal_patch_size", "patch_temporal", default=1) * size[0] * size[1])
 
 
 def grid(probe: Probe) -> Tensor:
@@ -252,7 +256,43 @@ def grid(probe: Probe) -> Tensor:
 
 
 def images(probe: Probe) -> Tensor:
-    return patches(probe) if probe.takes("image_grid_thw") or probe.takes("grid_thw") else pixel_values(probe)
+    """Images in the layout that the other arguments of the forward pass give away."""
+    if probe.takes("image_grid_thw") or probe.takes("grid_thw"):
+        return patches(probe)
+    if probe.takes("spatial_shapes"):
+        return patches(probe).unflatten(0, (probe.batch, -1))
+    pixels = pixel_values(probe)
+    if probe.find("image_grid_pinpoints"):
+        return pixels.unsqueeze(1).repeat(1, 1 + _n_tiles(probe), 1, 1, 1)
+    return pixels.unsqueeze(1) if probe.takes("pixel_attention_mask") and probe.takes("input_ids") else pixels
+
+
+def _n_tiles(probe: Probe) -> int:
+    height, width = probe.find("image_grid_pinpoints")[0]
+    side = _side(probe.find("image_size"))
+    return (height // side[0]) * (width // side[1])
+
+
+def image_sizes(probe: Probe) -> Tensor:
+    tiled = probe.find("image_grid_pinpoints")
+    size = tiled[0] if tiled else _side(probe.find("image_size", default=64))
+    return torch.tensor([list(size)] * probe.batch)
+
+
+def spatial_shapes(probe: Probe) -> Tensor:
+    return torch.tensor([[4, 4]] * probe.batch)
+
+
+def pixel_attention_mask(probe: Probe) -> Tensor | None:
+    pixels = probe.made["pixel_values"]
+    if probe.takes("spatial_shapes"):
+        return torch.ones(pixels.shape[:2], dtype=torch.long)
+    return torch.ones((*pixels.shape[:2], *pixels.shape[-2:]), dtype=torch.long) if pixels.ndim == 5 else None
+
+
+def feature_mask(probe: Probe) -> Tensor:
+    features = probe.made["input_features"]
+    return torch.ones(probe.batch, features.shape[2 if _is_channels_first(probe) else 1], dtype=torch.long)
 
 
 def mm_token_type_ids(probe: Probe) -> Tensor | None:
@@ -263,12 +303,38 @@ def mm_token_type_ids(probe: Probe) -> Tensor | None:
 
 def input_features(probe: Probe) -> Tensor:
     """A log-mel spectrogram: channels first where the model starts with a convolution over time, as Whisper does."""
-    bins = probe.find("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "mel_dim", default=80)
-    frames = probe.find("max_source_positions")
-    for module in probe.model.modules():
-        if isinstance(module, nn.Conv1d) and module.in_channels == bins:
-            return probe.floats(probe.batch, bins, 2 * frames if frames else 64)
-    return probe.floats(probe.batch, 64, bins)
+    if _is_channels_first(probe):
+        return probe.floats(probe.batch, _bins(probe), 2 * probe.find("max_source_positions", default=32))
+    return probe.floats(probe.batch, 64, _bins(probe))
+
+
+def _bins(probe: Probe) -> int:
+    return probe.find("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "mel_dim", default=80)
+
+
+def _is_channels_first(probe: Probe) -> bool:
+    bins = _bins(probe)
+    return probe.find("input_feat_per_channel") is None and any(
+        isinstance(m, nn.Conv1d) and m.in_channels == bins for m in probe.model.modules()
+    )
+
+
+def past_values(probe: Probe) -> Tensor:
+    """Time series with the history that the lags need."""
+    lags = probe.find("lags_sequence", default=[0])
+    length = probe.find("context_length", default=32) + max(lags)
+    n_series = probe.find("num_input_channels", "input_size", default=1)
+    return probe.floats(probe.batch, length, *([n_series] if n_series > 1 or probe.takes("observed_mask") or not probe.takes("past_time_features") else []))
+
+
+def future_values(probe: Probe) -> Tensor | None:
+    if not probe.takes("past_time_features"):
+        return None
+    return probe.floats(probe.batch, probe.find("prediction_length", default=1))
+
+
+def _time_features(source: str) -> Maker:
+    return lambda probe: probe.floats(probe.batch, probe.made[source].shape[1], probe.find("num_time_features", default=0))
 
 
 def input_values(probe: Probe) -> Tensor:
@@ -300,8 +366,18 @@ def bbox(probe: Probe) -> Tensor:
 MAKERS: dict[str, Maker] = {
     "image_grid_thw": grid,
     "grid_thw": grid,
+    "spatial_shapes": spatial_shapes,
+    "image_sizes": image_sizes,
     "pixel_values": images,
+    "pixel_attention_mask": pixel_attention_mask,
     "input_features": input_features,
+    "input_features_mask": feature_mask,
+    "feature_attention_mask": feature_mask,
+    "past_values": past_values,
+    "past_time_features": _time_features("past_values"),
+    "past_observed_mask": lambda probe: torch.ones_like(probe.made["past_values"]),
+    "future_values": future_values,
+    "future_time_features": _time_features("future_values"),
     "input_values": input_values,
     "input_ids": input_ids,
     "attention_mask": attention_mask,

@@ -15,10 +15,12 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is left of one block: the original indices of its heads, and how many there were."""
+    """What is left of one block: the original indices of its heads, how many there were, and, where a bias table that layers share
+    was cut as well, the heads that are its columns."""
 
     heads: tuple[int, ...]
     of: int
+    columns: tuple[int, ...] | None = None
 
 
 def relative(model: nn.Module, path: str) -> str:
@@ -27,14 +29,20 @@ def relative(model: nn.Module, path: str) -> str:
     return path.removeprefix(f"{prefix}.") if prefix and hasattr(model, prefix) else path
 
 
+def _ascending(path: str, values: Any, total: int) -> tuple[int, ...]:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise ArtefactError(f"config.{KEY}: block '{path}' must list its heads as whole numbers, got {values!r:.80}")
+    if sorted(set(values)) != values or (values and not 0 <= values[0] <= values[-1] < total):
+        raise ArtefactError(f"config.{KEY}: block '{path}' lists heads {values!r:.80}; they must be ascending, unique and below {total}")
+    return tuple(values)
+
+
 def _kept(path: str, entry: Any) -> Kept:
-    heads, total = (entry.get("heads"), entry.get("of")) if isinstance(entry, dict) else (None, None)
-    is_list = isinstance(heads, list) and all(type(head) is int for head in heads)
-    if type(total) is not int or not is_list or not 0 < total < 10**6:
+    total = entry.get("of") if isinstance(entry, dict) else None
+    if type(total) is not int or not 0 < total < 10**6:
         raise ArtefactError(f"config.{KEY}: block '{path}' must say which heads are kept of how many, got {entry!r:.80}")
-    if sorted(set(heads)) != heads or (heads and not 0 <= heads[0] <= heads[-1] < total):
-        raise ArtefactError(f"config.{KEY}: block '{path}' lists heads {heads!r:.80}; they must be ascending, unique and below {total}")
-    return Kept(tuple(heads), total)
+    columns = entry.get("columns")
+    return Kept(_ascending(path, entry.get("heads"), total), total, None if columns is None else _ascending(path, columns, total))
 
 
 def parse(record: Any) -> dict[str, Kept]:
@@ -55,5 +63,9 @@ def read(model: nn.Module) -> dict[str, Kept]:
 
 def write(model: nn.Module, blocks: dict[str, Kept]) -> None:
     """Puts the record into the model's configuration."""
-    entries = {path: {"heads": list(kept.heads), "of": kept.of} for path, kept in blocks.items()}
+    entries: dict[str, dict[str, Any]] = {}
+    for path, kept in blocks.items():
+        entries[path] = {"heads": list(kept.heads), "of": kept.of}
+        if kept.columns is not None:
+            entries[path]["columns"] = list(kept.columns)
     setattr(model.config, KEY, {"schema": SCHEMA, "blocks": entries})

@@ -29,7 +29,7 @@ def _draw(name: str, parameter: Tensor, module: nn.Module, generator: torch.Gene
     if parameter.ndim >= 2 and not name.endswith("original0"):
         return noise * GAIN / math.sqrt(_fan_in(parameter, module))
     start = parameter.to("cpu", torch.float64)
-    if _SCALE.search(name) and start.abs().max() < 0.5:
+    if _SCALE.search(name) and (start.abs() < 0.5).all():
         start = torch.ones_like(start)
     return start + _SPREAD * noise
 

@@ -15,7 +15,7 @@ from transformers.models.auto import modeling_auto
 
 from headcount.testing import layers, sizes
 from headcount.testing.draw import draw_weights
-from headcount.testing.overrides import DEFAULTS, MROPE, OVERRIDES
+from headcount.testing.overrides import AUTO, DEFAULTS, MROPE, OVERRIDES
 
 # Attributes that the base class takes as keyword arguments, whatever the signature says.
 _COMMON = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "is_encoder_decoder", "tie_word_embeddings")
@@ -81,6 +81,9 @@ def tiny_model(
     config = tiny_config(model_type, **overrides)
     build = model_class(model_type, auto)
     options = {} if attn is None else {"attn_implementation": attn}
+    if dtype is torch.float64:
+        # The grouped matrix product of the default expert implementation has no float64 kernel.
+        options["experts_implementation"] = "eager"
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -96,10 +99,14 @@ def model_class(model_type: str, auto: str | None = None) -> type[PreTrainedMode
     found = _classes_by_type().get(model_type, {})
     if auto is not None and auto not in found:
         raise ShrinkError(f"{model_type}: {auto} has no class for it. Known: {', '.join(sorted(found)) or 'none'}")
+    auto = auto or AUTO.get(model_type)
     order = [auto] if auto else [*(a for a in _AUTO if a in found), *found]
     if not order:
         raise ShrinkError(f"{model_type}: no auto class builds it")
-    return getattr(transformers, found[order[0]])
+    try:
+        return getattr(transformers, found[order[0]])
+    except AttributeError as error:
+        raise ShrinkError(f"{model_type}: transformers {transformers.__version__} registers {found[order[0]]} but does not export it") from error
 
 
 @cache
@@ -120,6 +127,8 @@ def _reason(error: Exception) -> str:
 def _attributes(config: PretrainedConfig) -> dict[str, Any]:
     """What the constructor takes, with sub-configurations as objects; derived attributes are left to it."""
     accepted = set(inspect.signature(type(config).__init__).parameters) | set(_COMMON)
+    if hasattr(config, "out_indices"):
+        accepted.add("out_indices")
     plain = {**config.to_dict(), **_subconfigs(config)}
     return {k: v for k, v in plain.items() if k in accepted and k not in _DROPPED}
 

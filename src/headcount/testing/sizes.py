@@ -67,6 +67,11 @@ def patch(value: int, _: Attributes) -> int:
     return min(value, 8)
 
 
+def window(value: int, _: Attributes) -> int:
+    """Attention window: 4 patches; Qwen-VL counts it in pixels, two merged patches then."""
+    return min(value, 4 if value < 64 else 32)
+
+
 def image(value: int, attributes: Attributes) -> int:
     """Image side: 4 patches; more for a pyramid, whose last stage must still fill a window."""
     size = attributes.get("patch_size")
@@ -112,16 +117,19 @@ SCALARS: tuple[tuple[str, Rule], ...] = (
     (_KV, kv_heads),
     (IS_HEADS.pattern, heads),
     (r"(^|_)(mamba_n_heads|mamba_num_heads|n_mamba_heads)$", at_most(12)),
-    (r"(head_dim|head_size|d_kv|kv_channels|dim_head|d_head|mamba_headdim|key_dim|global_head_dim|query_pre_attn_scalar)$", at_most(HEAD_DIM)),
+    (r"(head_dim|head_size|d_kv|kv_channels|dim_head|d_head|mamba_headdim|key_dim|rotary_dim|global_head_dim|query_pre_attn_scalar)$", at_most(HEAD_DIM)),
     (r"^(kv_lora_rank|q_lora_rank|o_lora_rank)$", at_most(16)),
     (r"(n_routed_experts|num_experts|num_local_experts|moe_num_experts)$", at_most(4)),
     (r"(num_experts_per_tok|num_experts_per_token|moe_topk|moe_k|moe_top_k|n_group|index_topk)$", at_most(2)),
     (r"^(topk_group|n_shared_experts|first_k_dense_replace|num_nextn_predict_layers)$", at_most(1)),
-    (r"(vocab_size|codebook_size|num_embeddings|num_codevectors_per_group|num_classes)$", at_most(VOCAB)),
+    (r"(vocab_size(_per_layer_input)?|group_vocab|codebook_size|num_embeddings|num_codevectors_per_group|num_classes)$", at_most(VOCAB)),
     (r"(max_position_embeddings|n_positions|max_target_positions|max_seq_len|n_ctx|block_size|max_text_positions)$", at_most(POSITIONS)),
     (r"^max_source_positions$", at_most(32)),
     (r"(sliding_window|local_attention|attention_window_size)$", at_most(4)),
-    (r"^window_size$", at_most(4)),
+    (r"^window_size$", window),
+    (r"(attn_layer_period|expert_layer_period)$", at_most(2)),
+    (r"(attn_layer_offset|expert_layer_offset)$", at_most(1)),
+    (r"^num_kv_shared_layers$", at_most(0)),
     (r"^mm_tokens_per_image$", at_most(4)),
     (r"(image_size|img_size|resolution)$", image),
     (r"patch_size$", patch),
@@ -129,6 +137,7 @@ SCALARS: tuple[tuple[str, Rule], ...] = (
     (_WIDTH, width),
     (r"(conv_dim|num_filters|base_channels|latent_channels|upsample_initial_channel|subsampling_conv_channels)$", at_most(32)),
     (r"num_queries$|num_query_tokens$|num_latents$", at_most(8)),
+    (r"upsample_groups$", at_most(HIDDEN)),
     (r"num_conv_pos_embeddings$", at_most(16)),
     (r"num_conv_pos_embedding_groups$", at_most(4)),
 )
@@ -140,15 +149,21 @@ LISTS: tuple[tuple[str, Rule], ...] = (
     (r"(image_size|img_size)$", lambda value, attributes: [image(v, attributes) for v in value]),
     (r"^patch_size$", lambda value, attributes: [patch(v, attributes) for v in value]),
     (r"(hidden_sizes|embed_dims?|dims|conv_dim|channels|d_model|hidden_size|embed_dim_per_stage)$", widths),
+    (r"^image_grid_pinpoints$", lambda value, _: [[32, 64], [64, 32]]),
     (r"^tdnn_dim$", lambda value, _: [32] * len(value)),
 )
+
+# Sizes that the default leaves to the constructor, or to the checkpoint.
+WHEN_NONE = {"head_dim": HEAD_DIM, "num_key_value_heads": N_HEADS, "vocab_size": VOCAB}
 
 DICTS: tuple[tuple[str, Rule], ...] = ((r"rope_(parameters|scaling)$", rope),)
 
 
 def small(name: str, value: Any, attributes: Attributes) -> Any:
     """The small value of one attribute; values that no rule names come back unchanged."""
-    if value is None or isinstance(value, (bool, str)):
+    if value is None:
+        return WHEN_NONE.get(name)
+    if isinstance(value, (bool, str)):
         return value
     rules = SCALARS if isinstance(value, (int, float)) else LISTS if isinstance(value, (list, tuple)) else DICTS
     for pattern, rule in rules:

@@ -1,0 +1,137 @@
+"""Configurations that tell the truth after a cut: per block through a view, for the whole model where the cut is uniform."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from headcount.archs import names
+from headcount.archs.record import KEY
+from headcount.heads import AttentionBlock, HeadMap
+
+
+class ConfigView:
+    """A model's configuration as one block sees it: its own head counts, everything else read live from the model's."""
+
+    def __init__(self, base: Any, overrides: dict[str, int]) -> None:
+        self.__dict__.update(overrides)
+        self.__dict__["headcount_base"] = base
+
+    def __getattr__(self, name: str) -> Any:
+        base = self.__dict__.get("headcount_base")
+        if base is None or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(base, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.headcount_base, name, value)
+
+
+def base_config(config: Any) -> Any:
+    """The model's configuration behind a view, or the configuration itself."""
+    return getattr(config, "headcount_base", config)
+
+
+def head_counts(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[str], list[str]]:
+    """The names under which a configuration holds the number of heads, and of KV heads."""
+
+    def holding(wanted: tuple[str, ...], value: int) -> list[str]:
+        return [name for name in wanted if type(getattr(config, name, None)) is int and getattr(config, name) == value]
+
+    return holding(names.HEAD_COUNTS, n_heads), holding(names.KV_COUNTS, n_kv_heads)
+
+
+def show_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -> None:
+    """Gives a block a view of its configuration with the new numbers of heads and KV heads."""
+    config = getattr(module, "config", None)
+    if config is None:
+        return
+    heads, kv_heads = head_counts(config, *old)
+    base = base_config(config)
+    own = {name: value for name, value in getattr(config, "__dict__", {}).items() if name != "headcount_base"} if base is not config else {}
+    overrides = {**own, **dict.fromkeys(heads, new[0]), **dict.fromkeys(kv_heads, new[1])}
+    if overrides:
+        module.config = ConfigView(base, overrides)
+
+
+def _scalars(module: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, int | float | str | type(None)) and name != "training"}
+
+
+def _same_build(model: nn.Module, config: Any, heads: HeadMap) -> bool:
+    """Whether building the model from `config` gives every tensor shape and every scalar of its attention that the model has."""
+    try:
+        with torch.device("meta"):
+            built = type(model)(config)
+    except Exception:  # noqa: BLE001 - a configuration that its class rejects is simply not an expression of the cut
+        return False
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    if shapes != {name: tuple(tensor.shape) for name, tensor in built.state_dict().items()}:
+        return False
+    return all(_scalars(model.get_submodule(block.path)) == _scalars(built.get_submodule(block.path)) for block in heads.blocks)
+
+
+def _by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[AttentionBlock]]]:
+    found: dict[int, tuple[Any, list[AttentionBlock]]] = {}
+    for block in heads.blocks:
+        config = base_config(getattr(model.get_submodule(block.path), "config", model.config))
+        found.setdefault(id(config), (config, []))[1].append(block)
+    return list(found.values())
+
+
+def _change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
+    heads, kv_heads = head_counts(config, *before)
+    if not heads:
+        return {}
+    change = {**dict.fromkeys(heads, block.n_heads), **dict.fromkeys(kv_heads, block.n_kv_heads)}
+    return change | {"head_dim": block.head_dim} if not hasattr(config, "d_kv") else change
+
+
+def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> bool:
+    """Writes a uniform cut into the ordinary configuration, if that builds exactly this model; says whether it did.
+
+    `before` holds the head and KV head counts of each block before the cut, by path.
+    """
+    if hasattr(model.config, KEY):
+        plain = {k: v for k, v in model.config.__dict__.items() if k != KEY}
+    else:
+        plain = model.config.__dict__
+    trial = copy.copy(model.config)
+    trial.__dict__ = copy.deepcopy(plain)
+    pairs = list(zip(_by_config(model, heads), _sub_configs(model, trial, heads), strict=True))
+    changes = []
+    for (config, blocks), twin in pairs:
+        counts = {(block.n_heads, block.n_kv_heads) for block in blocks}
+        if len(counts) != 1 or twin is None or not blocks[0].n_heads:
+            return False
+        change = _change(config, before[blocks[0].path], blocks[0])
+        if not change:
+            return False
+        for name, value in change.items():
+            setattr(twin, name, value)
+        changes.append((config, change))
+    if not _same_build(model, trial, heads):
+        return False
+    for config, change in changes:
+        for name, value in change.items():
+            setattr(config, name, value)
+    for block in heads.blocks:
+        module = model.get_submodule(block.path)
+        if hasattr(module, "config"):
+            module.config = base_config(module.config)
+    return True
+
+
+def _sub_configs(model: nn.Module, trial: Any, heads: HeadMap) -> list[Any]:
+    """For every configuration that blocks read, its twin inside `trial`; None where it cannot be found there."""
+    twins = []
+    for config, _ in _by_config(model, heads):
+        if config is model.config:
+            twins.append(trial)
+            continue
+        names_of = [name for name, value in vars(model.config).items() if value is config]
+        twins.append(getattr(trial, names_of[0]) if names_of else None)
+    return twins

@@ -1,0 +1,110 @@
+"""Cutting: heads leave the weights for good, and the result is proven equal to the gated model before anybody sees it."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from headcount.archs.inputs import probe_inputs
+from headcount.archs.modules import unwrap
+from headcount.errors import PlanError, VerificationError
+from headcount.heads import HeadMap
+from headcount.plan import Plan
+from headcount.surgery.config import express
+from headcount.surgery.reshape import Cut, cuts_of, kept_numel, numel, reshape
+from headcount.surgery.verify import HALF, check, float_dtype, run, run_gated, upcast
+
+NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs",
+          "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # fmt: skip
+
+
+def removed_parameters(heads: HeadMap, plan: Plan) -> int:
+    """How many parameters a cut takes away, by arithmetic on shapes."""
+    return sum(numel(cut.block) - kept_numel(cut) for cut in _cuts(heads, plan) if len(cut.heads) < cut.block.n_heads)
+
+
+def _cuts(heads: HeadMap, plan: Plan) -> list[Cut]:
+    return cuts_of(heads, {block.path: plan.kept(block) for block in heads.blocks})
+
+
+@contextmanager
+def _undone_on_error(model: nn.Module) -> Iterator[None]:
+    """Puts every module and the configuration back if anything inside raises. Tensors are replaced by a cut, never written to."""
+    states = []
+    for module in model.modules():
+        state = dict(module.__dict__)
+        states.append((module, state | {name: copy.copy(state[name]) for name in NESTED if name in state}))
+    configs = {id(c): (c, copy.deepcopy(c.__dict__)) for c in (getattr(m, "config", None) for m in model.modules()) if hasattr(c, "sub_configs")}
+    try:
+        yield
+    except BaseException:
+        for module, state in states:
+            module.__dict__.clear()
+            module.__dict__.update(state)
+        for config, state in configs.values():
+            config.__dict__.clear()
+            config.__dict__.update(state)
+        raise
+
+
+def _check_tied(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
+    """Refuses to cut a tensor that a module outside the block shares."""
+    owners: dict[int, set[int]] = defaultdict(set)
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                owners[id(parameter)].add(id(module))
+    for block in heads.blocks:
+        if len(plan.kept(block)) == block.n_heads:
+            continue
+        tied = next((s.tensor for s in block.slices if len(owners[id(model.get_parameter(s.tensor))]) > 1), None)
+        if tied is not None:
+            raise PlanError(f"'{tied}' is tied to another module, which a cut would break. Untie the weights, or evaluate the plan with gates.")
+
+
+def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[str, Any] | None = None) -> nn.Module:
+    """A smaller model without the plan's heads, proven equal to the gated one on a probe batch (or on `inputs`).
+
+    The model given stays as it is unless `in_place` saves its memory; then it is the result, and an optimiser that holds its parameters must
+    be made anew. Impossible plans raise PlanError, a result that differs raises VerificationError; both leave the model untouched.
+    """
+    source = unwrap(model)
+    heads = HeadMap.of(source)
+    plan.check(heads)
+    _check_tied(source, heads, plan)
+    if next(source.parameters()).is_meta:
+        raise PlanError("the model is on the meta device and has no weights to cut; load them first")
+    batch = inputs if inputs is not None else probe_inputs(source)
+    expected = run_gated(source, plan, batch)
+    dtype = float_dtype(source)
+    reference = upcast(source, batch) if dtype in HALF else None
+    target = source if in_place else copy.deepcopy(source)
+    with _undone_on_error(target):
+        _carry_out(target, HeadMap.of(target), plan)
+        try:
+            check(expected, run(target, batch), dtype, "the cut model")
+        except VerificationError:
+            raise
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise VerificationError(f"the cut model does not run: {error}. The cut was not made. Evaluate the plan with gates.") from error
+        if reference is not None:  # in half precision rounding could hide an error: the proof is repeated in float32
+            exact, same_batch = reference
+            check(run_gated(exact, plan, same_batch), run(upcast(target, {})[0], same_batch), _float32(), "the cut model in float32")
+    return target
+
+
+def _float32():  # noqa: ANN202 - a torch.dtype
+    import torch
+
+    return torch.float32
+
+
+def _carry_out(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
+    before = {block.path: (block.n_heads, block.n_kv_heads) for block in heads.blocks}
+    reshape(model, _cuts(heads, plan))
+    express(model, HeadMap.of(model), before)

@@ -1,0 +1,198 @@
+"""Removing heads from a live model's modules: tensors, layer sizes, attributes, configuration views, hooks. Chooses and checks nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headcount.archs import names, record
+from headcount.archs.modules import runtime_names, transposed
+from headcount.heads import AttentionBlock, HeadMap, Slice
+from headcount.surgery.arguments import ArgumentSlicer, uninstall
+from headcount.surgery.config import show_counts
+from headcount.surgery.ghost import GhostInput, GhostOutput
+
+
+Columns = dict[str, tuple[int, ...]]
+"""The original heads that a shared bias table has columns for, by block path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What one block keeps: places of its heads among those it has, and of its KV heads."""
+
+    block: AttentionBlock
+    heads: tuple[int, ...]
+
+    @property
+    def kv_heads(self) -> tuple[int, ...]:
+        """The KV heads that a kept head still reads."""
+        return tuple(sorted({self.block.group(place) for place in self.heads}))
+
+    @property
+    def empty(self) -> bool:
+        """Whether no head is left."""
+        return not self.heads
+
+    def units(self, slice_: Slice) -> tuple[int, ...]:
+        """The units of a tensor that stay; per-head tensors of an empty block keep the first one, for the idle head."""
+        kept = self.heads if slice_.unit == "head" else self.kv_heads
+        return (0,) if self.empty and slice_.extra else kept
+
+
+def kept_numel(cut: Cut) -> int:
+    """How many numbers the tensors of a block hold after the cut, by arithmetic on shapes."""
+    return sum(len(cut.units(s)) * s.unit_numel for s in cut.block.slices)
+
+
+def numel(block: AttentionBlock) -> int:
+    """How many numbers of a block's tensors belong to heads."""
+    return sum(s.rows.count * s.unit_numel for s in block.slices)
+
+
+def _replace(model: nn.Module, name: str, tensor: Tensor) -> None:
+    path, _, leaf = name.rpartition(".")
+    owner = model.get_submodule(path)
+    old = owner._parameters[leaf]
+    assert old is not None
+    owner._parameters[leaf] = nn.Parameter(tensor, requires_grad=old.requires_grad)
+
+
+def _slice_tensors(model: nn.Module, cut: Cut, slices: Iterable[Slice]) -> None:
+    by_tensor: dict[str, list[Slice]] = defaultdict(list)
+    for s in slices:
+        by_tensor[s.tensor].append(s)
+    for name, parts in by_tensor.items():
+        kept = sorted(entry for s in parts for entry in s.rows.keep(cut.units(s)))
+        old = model.get_parameter(name).data
+        _replace(model, name, old.index_select(parts[0].axis, torch.tensor(kept, dtype=torch.long, device=old.device)))
+        _fit_layer(model.get_submodule(name.rpartition(".")[0]))
+
+
+def _fit_layer(layer: nn.Module) -> None:
+    """Makes a layer's size attributes follow its weight."""
+    weight = layer._parameters.get("weight")
+    if weight is None or weight.ndim != 2:
+        return
+    if transposed(layer):
+        layer.nx, layer.nf = weight.shape
+    elif hasattr(layer, "in_features"):
+        layer.out_features, layer.in_features = weight.shape
+    elif isinstance(layer, nn.Embedding):
+        layer.num_embeddings, layer.embedding_dim = weight.shape
+
+
+def _install_ghosts(model: nn.Module, block: AttentionBlock) -> None:
+    widths: dict[str, int] = defaultdict(int)
+    for projection in (block.q, block.k, block.v):
+        widths[projection.path] += projection.rows.size
+    for path, width in widths.items():
+        model.set_submodule(path, GhostInput(model.get_submodule(path), width))
+    model.set_submodule(block.o.path, GhostOutput(model.get_submodule(block.o.path), block.value_dim))
+
+
+def _attributes(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, dict[int, int]]:
+    """For every attribute name, what its old value becomes."""
+    table: dict[str, dict[int, int]] = {name: {block.n_heads: heads} for name in names.HEAD_COUNTS}
+    table |= {name: {block.n_kv_heads: kv_heads} for name in names.KV_COUNTS}
+    table |= {name: {block.group_size: heads // kv_heads} for name in names.GROUP_SIZES}
+    widths = {block.n_kv_heads * dim: kv_heads * dim for dim in (block.head_dim, block.value_dim)}
+    widths |= {block.n_heads * dim: heads * dim for dim in (block.head_dim, block.value_dim)}
+    return table | dict.fromkeys((*names.WIDTHS, *names.RUNTIME_WIDTHS), widths)
+
+
+def _fit_attributes(module: nn.Module, block: AttentionBlock, heads: int, kv_heads: int) -> None:
+    table = _attributes(block, heads, kv_heads)
+    for part in module.modules():
+        reads = runtime_names(type(part))
+        for name, change in table.items():
+            value = vars(part).get(name)
+            if type(value) is not int or value not in change or (name in names.RUNTIME_WIDTHS and name not in reads):
+                continue
+            setattr(part, name, change[value])
+
+
+def reshape(model: nn.Module, cuts: Iterable[Cut], columns: Columns | None = None) -> None:
+    """Removes heads from the blocks of a model and writes the record; works on the meta device too.
+
+    `columns` fixes the heads that shared bias tables keep, by block path; without it they follow from the cuts.
+    """
+    cuts = list(cuts)
+    for cut in cuts:
+        block, module = cut.block, model.get_submodule(cut.block.path)
+        if len(cut.heads) == block.n_heads:
+            continue
+        heads, kv_heads = (1, 1) if cut.empty else (len(cut.heads), len(cut.kv_heads))
+        _slice_tensors(model, cut, [s for s in block.slices if s.extra or not cut.empty])
+        if cut.empty:
+            _install_ghosts(model, block)
+        _fit_attributes(module, block, heads, kv_heads)
+        show_counts(module, (block.n_heads, block.n_kv_heads), (heads, kv_heads))
+    tables = {}
+    for members in _sharing(cuts):
+        left = _slice_arguments(model, members, columns or {})
+        tables |= {cut.block.path: left for cut in members}
+    _write_record(model, cuts, tables)
+
+
+def _sharing(cuts: list[Cut]) -> list[list[Cut]]:
+    """The blocks whose arguments come from one place, stack by stack."""
+    stacks: dict[str, list[Cut]] = defaultdict(list)
+    for cut in cuts:
+        if cut.block.arguments:
+            stacks[cut.block.stack].append(cut)
+    return list(stacks.values())
+
+
+def _left(cut: Cut) -> tuple[int, ...]:
+    return tuple(cut.block.heads[place].index for place in cut.heads)
+
+
+def _slice_arguments(model: nn.Module, members: list[Cut], wanted: Columns) -> tuple[int, ...]:
+    """Makes every block of a stack take its heads of the arguments; returns the heads that the arguments carry.
+
+    Where all blocks keep the same heads of a table that they share, the table itself is cut and nothing needs slicing.
+    """
+    first = members[0].block
+    recorded = record.read(model).get(record.relative(model, first.path))
+    now = recorded.columns if recorded and recorded.columns else tuple(range(first.n_original))
+    shared = all(argument.returned for cut in members for argument in cut.block.arguments)
+    same = len({_left(cut) for cut in members}) == 1 and shared and _left(members[0])
+    target = wanted.get(first.path) or same or now
+    if target != now:
+        _slice_tables(model, members, [now.index(head) for head in target])
+    for cut in members:
+        module = model.get_submodule(cut.block.path)
+        uninstall(module)
+        kept = [target.index(head) for head in _left(cut)] or [0]
+        if len(kept) < len(target):
+            ArgumentSlicer(cut.block.arguments, kept, len(target)).install(module)
+    return target
+
+
+def _slice_tables(model: nn.Module, members: list[Cut], places: list[int]) -> None:
+    for cut in members:
+        table = getattr(model.get_submodule(cut.block.path), "relative_attention_bias", None)
+        if isinstance(table, nn.Embedding):
+            table.weight = nn.Parameter(table.weight.data[:, places].clone(), requires_grad=table.weight.requires_grad)
+            table.embedding_dim = len(places)
+
+
+def _write_record(model: nn.Module, cuts: list[Cut], tables: dict[str, tuple[int, ...]]) -> None:
+    blocks = record.read(model)
+    for cut in cuts:
+        total, path = cut.block.n_original, record.relative(model, cut.block.path)
+        columns = tables.get(cut.block.path)
+        columns = columns if columns and len(columns) < total else None
+        if len(cut.heads) < total or columns:
+            blocks[path] = record.Kept(_left(cut), total, columns)
+    record.write(model, blocks)
+
+
+def cuts_of(heads: HeadMap, kept: dict[str, tuple[int, ...]]) -> list[Cut]:
+    """Cuts for every block: the places given by path, everything where none are."""
+    return [Cut(block, kept.get(block.path, tuple(range(block.n_heads)))) for block in heads.blocks]

@@ -1,0 +1,76 @@
+"""The proof of a cut: the smaller model gives what the gated one gives, to the precision of its dtype."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.errors import VerificationError
+from headcount.gates import HeadGates, output_tensors
+from headcount.heads import HeadMap
+from headcount.observe import evaluating
+from headcount.plan import Plan
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+"""The largest difference allowed, relative to the largest output (or one)."""
+HALF = (torch.bfloat16, torch.float16)
+
+
+def float_dtype(model: nn.Module) -> torch.dtype:
+    """The lowest floating-point precision among the model's parameters."""
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} or {torch.float32}
+    return min(dtypes, key=lambda dtype: (torch.finfo(dtype).bits, -torch.finfo(dtype).eps))
+
+
+def gates_of(heads: HeadMap, plan: Plan) -> Tensor:
+    """One gate per head: 0 for those that the plan removes."""
+    going = frozenset(plan.removed)
+    return torch.tensor([0.0 if head in going else 1.0 for head in heads], dtype=torch.float64)
+
+
+def run(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
+    """The outputs of a plain forward pass in eval mode, without a cache where the model lets us choose."""
+    with evaluating(model):
+        return [tensor.detach().clone() for tensor in output_tensors(model(**batch))]
+
+
+def run_gated(model: nn.Module, plan: Plan, batch: dict[str, Any]) -> list[Tensor]:
+    """The outputs of the model with the plan's heads gated to zero."""
+    with HeadGates(model, gates_of(HeadMap.of(model), plan)):
+        return run(model, batch)
+
+
+def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    """The largest difference between two lists of outputs, relative to the largest entry (or one); infinite where shapes or finiteness differ."""
+    if len(ours) != len(theirs) or any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)):
+        return float("inf")
+    worst = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        first, second = a.double(), b.double()
+        if not torch.equal(first.isfinite(), second.isfinite()):
+            return float("inf")
+        gap = (first - second)[first.isfinite()].abs()
+        scale = max(1.0, float(second[second.isfinite()].abs().max())) if second.isfinite().any() else 1.0
+        worst = max(worst, float(gap.max()) / scale if gap.numel() else 0.0)
+    return worst
+
+
+def upcast(model: nn.Module, batch: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+    """Copies of a model and a batch in float32."""
+    same = {name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in batch.items()}
+    return copy.deepcopy(model).float(), same
+
+
+def check(expected: Sequence[Tensor], found: Sequence[Tensor], dtype: torch.dtype, what: str) -> float:
+    """The difference of a cut model's outputs from the gated ones; raises VerificationError above the dtype's tolerance."""
+    gap, allowed = difference(found, expected), TOLERANCE[dtype]
+    if not gap <= allowed:
+        raise VerificationError(
+            f"{what} differs from the gated model by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. The cut was "
+            "not made. Evaluate the plan with gates, and report the model class."
+        )
+    return gap
