@@ -1,0 +1,61 @@
+"""headcount: what each attention head of a transformer does, which can go, at what cost, and the smaller model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headcount.errors import HeadcountError
+    from headcount.gates import HeadGates, mask
+    from headcount.heads import Head, HeadMap
+    from headcount.observe import observe
+    from headcount.plan import Budget, Plan
+    from headcount.scores import Scores
+    from headcount.surgery import cut, load, load_legacy, register, save
+
+_HOME = {
+    "Budget": "plan",
+    "Head": "heads",
+    "HeadGates": "gates",
+    "HeadMap": "heads",
+    "HeadcountError": "errors",
+    "Plan": "plan",
+    "Scores": "scores",
+    "cut": "surgery",
+    "load": "surgery",
+    "load_legacy": "surgery",
+    "mask": "gates",
+    "observe": "observe",
+    "register": "surgery",
+    "save": "surgery",
+}
+
+__all__ = [
+    "Budget",
+    "Head",
+    "HeadGates",
+    "HeadMap",
+    "HeadcountError",
+    "Plan",
+    "Scores",
+    "cut",
+    "load",
+    "load_legacy",
+    "mask",
+    "observe",
+    "register",
+    "save",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name when it is first asked for, so that the package itself imports no torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'headcount' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(f"headcount.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -101,10 +101,15 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class HeadArgument:
-    """A forward argument with a head axis that comes from outside the block: T5's shared bias, ALiBi."""
+    """A forward argument with a head axis that comes from outside the block: T5's shared bias, ALiBi.
+
+    `returned` says that the block hands it on to later layers; `table` is the shape (rows, heads) of the table it comes from, in the block
+    that holds it.
+    """
 
     name: str
     returned: bool = False
+    table: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

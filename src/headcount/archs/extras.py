@@ -22,8 +22,10 @@ OFFLOADED = "is offloaded to the meta device; load the model onto one device fir
 def arguments_of(module: nn.Module) -> tuple[HeadArgument, ...]:
     """The forward arguments of a module that carry a head axis."""
     known = inspect.signature(type(module).forward).parameters
-    shared = hasattr(module, "has_relative_attention_bias") or hasattr(module, "gru_rel_pos_linear")
-    return tuple(HeadArgument(name, returned=shared) for name in names.HEAD_ARGUMENTS if name in known)
+    shared = hasattr(module, "has_relative_attention_bias")
+    table = module._modules.get("relative_attention_bias") if shared else None
+    shape = (table.num_embeddings, table.embedding_dim) if isinstance(table, nn.Embedding) else None
+    return tuple(HeadArgument(name, shared, shape) for name in names.HEAD_ARGUMENTS if name in known)
 
 
 def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:

@@ -194,7 +194,8 @@ def _placeholders(probe: Probe) -> Iterator[tuple[int, int]]:
 
 
 def _method(model: nn.Module, name: str) -> Callable[..., Any] | None:
-    for owner in (model, getattr(model, "model", None), getattr(model, "base_model", None)):
+    """The method of the innermost owner: the wrappers around it hide its signature."""
+    for owner in (getattr(model, "model", None), getattr(model, "base_model", None), model):
         if hasattr(owner, name):
             return getattr(owner, name)
     return None
@@ -225,7 +226,9 @@ def attention_mask(probe: Probe) -> Tensor | None:
 
 
 def decoder_input_ids(probe: Probe) -> Tensor | None:
-    if not getattr(probe.config, "is_encoder_decoder", False):
+    name = type(probe.model).__name__
+    # These heads read the encoder's tokens off the decoder, which must then see the same tokens.
+    if not probe.config.is_encoder_decoder or name.endswith(("ForSequenceClassification", "ForQuestionAnswering")):
         return None
     vocab = min(_vocab(probe), probe.find("decoder_vocab_size", "tgt_vocab_size", default=_vocab(probe)))
     return _words(probe, vocab, probe.batch, max(2, probe.length - N_PADDED))
@@ -273,7 +276,12 @@ def _n_tiles(probe: Probe) -> int:
     return (height // side[0]) * (width // side[1])
 
 
-def image_sizes(probe: Probe) -> Tensor:
+def image_sizes(probe: Probe) -> Tensor | None:
+    """The sizes of the images, for models that cannot do without."""
+    features = _method(probe.model, "get_image_features") or probe.model.forward
+    size = inspect.signature(features).parameters.get("image_sizes")
+    if size is None or size.default is not size.empty:
+        return None
     tiled = probe.find("image_grid_pinpoints")
     size = tiled[0] if tiled else _side(probe.find("image_size", default=64))
     return torch.tensor([list(size)] * probe.batch)
@@ -313,10 +321,14 @@ def _bins(probe: Probe) -> int:
 
 
 def _is_channels_first(probe: Probe) -> bool:
+    """Whether the first layer that fits the mel bins is a convolution over time."""
     bins = _bins(probe)
-    return probe.find("input_feat_per_channel") is None and any(
-        isinstance(m, nn.Conv1d) and m.in_channels == bins for m in probe.model.modules()
-    )
+    for module in probe.model.modules():
+        if isinstance(module, nn.Conv1d) and module.in_channels == bins:
+            return probe.find("input_feat_per_channel") is None
+        if isinstance(module, nn.Linear) and module.in_features == bins:
+            return False
+    return False
 
 
 def past_values(probe: Probe) -> Tensor:
@@ -341,6 +353,8 @@ def input_values(probe: Probe) -> Tensor:
     """A waveform long enough for 12 frames behind the strided convolutions, or a spectrogram for AST."""
     if probe.find("conv_stride") is None and probe.find("num_mel_bins") is not None:
         return probe.floats(probe.batch, probe.find("max_length", default=64), probe.find("num_mel_bins"))
+    if probe.find("conv_stride") is None and probe.find("codebook_size", "codebook_dim") is not None:
+        return probe.floats(probe.batch, probe.find("audio_channels", default=1), 3840)
     strides, kernels = probe.find("conv_stride", default=(320,)), probe.find("conv_kernel", default=(400,))
     strides = strides if isinstance(strides, (list, tuple)) else (320,)
     samples = 12
@@ -379,6 +393,14 @@ MAKERS: dict[str, Maker] = {
     "future_values": future_values,
     "future_time_features": _time_features("future_values"),
     "input_values": input_values,
+    "qformer_input_ids": lambda probe: _words(probe, probe.config.qformer_config.vocab_size, probe.batch, probe.length),
+    "input_points": lambda probe: probe.integers(0, 16, probe.batch, 1, 2, 2).double(),
+    "visual_feats": lambda probe: probe.floats(probe.batch, 4, probe.config.visual_feat_dim),
+    "visual_pos": lambda probe: probe.floats(probe.batch, 4, probe.config.visual_pos_dim),
+    "visual_embeds": lambda probe: probe.floats(probe.batch, 4, probe.config.visual_embedding_dim),
+    "flattened_patches": lambda probe: probe.integers(0, 4, probe.batch, 16, 2 + probe.find("patch_embed_hidden_size")).double(),
+    "merge_sizes": lambda probe: torch.ones(probe.batch, dtype=torch.long),
+    "image_merge_sizes": lambda probe: torch.ones(probe.batch, dtype=torch.long),
     "input_ids": input_ids,
     "attention_mask": attention_mask,
     "mm_token_type_ids": mm_token_type_ids,
@@ -391,6 +413,9 @@ MAKERS: dict[str, Maker] = {
 ON_DEMAND: dict[str, Maker] = {
     "hidden_states": images,
     "pixel_values_videos": pixel_values,
+    "query_embeds": lambda probe: probe.floats(probe.batch, probe.length, probe.config.hidden_size),
+    "inputs_embeds": lambda probe: probe.floats(probe.batch, probe.length, probe.find("hidden_size")),
+    "latents": lambda probe: probe.floats(probe.batch, probe.find("hidden_size"), probe.length),
 }
 
 SPECIAL: dict[str, dict[str, Maker]] = {}

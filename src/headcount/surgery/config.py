@@ -58,12 +58,15 @@ def show_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -
 
 
 def _scalars(module: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if isinstance(value, int | float | str | type(None)) and name != "training"}
+    simple = (int, float, str, type(None))
+    return {name: value for name, value in vars(module).items() if isinstance(value, simple) and name != "training" and name[0] != "_"}
 
 
-def _same_build(model: nn.Module, config: Any, heads: HeadMap) -> bool:
+def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
     """Whether building the model from `config` gives every tensor shape and every scalar of its attention that the model has."""
     try:
+        if hasattr(config, "validate"):
+            config.validate()
         with torch.device("meta"):
             built = type(model)(config)
     except Exception:  # noqa: BLE001 - a configuration that its class rejects is simply not an expression of the cut
@@ -83,11 +86,20 @@ def _by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[Attenti
 
 
 def _change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
-    heads, kv_heads = head_counts(config, *before)
+    """The attributes that say a uniform cut, or nothing if the configuration has no name for the number of heads."""
+    heads = {*head_counts(config, *before)[0], *head_counts(config, block.n_original, 0)[0]}
+    kv_heads = [name for name in names.KV_COUNTS if type(getattr(config, name, None)) is int]
     if not heads:
         return {}
     change = {**dict.fromkeys(heads, block.n_heads), **dict.fromkeys(kv_heads, block.n_kv_heads)}
-    return change | {"head_dim": block.head_dim} if not hasattr(config, "d_kv") else change
+    settable = not hasattr(config, "d_kv") and not isinstance(getattr(type(config), "head_dim", None), property)
+    return change | {"head_dim": block.head_dim} if settable else change
+
+
+def _twin(config: Any, trial: Any, original: Any) -> Any:
+    """The part of `trial` that stands for `config` in `original`; some models (T5) hand copies of the whole to their stacks."""
+    name = next((name for name, value in vars(original).items() if value is config), None)
+    return trial if name is None else getattr(trial, name)
 
 
 def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> bool:
@@ -95,29 +107,24 @@ def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
 
     `before` holds the head and KV head counts of each block before the cut, by path.
     """
-    if hasattr(model.config, KEY):
-        plain = {k: v for k, v in model.config.__dict__.items() if k != KEY}
-    else:
-        plain = model.config.__dict__
-    trial = copy.copy(model.config)
-    trial.__dict__ = copy.deepcopy(plain)
-    pairs = list(zip(_by_config(model, heads), _sub_configs(model, trial, heads), strict=True))
+    trial = copy.deepcopy(model.config)
+    trial.__dict__.pop(KEY, None)
     changes = []
-    for (config, blocks), twin in pairs:
-        counts = {(block.n_heads, block.n_kv_heads) for block in blocks}
-        if len(counts) != 1 or twin is None or not blocks[0].n_heads:
+    for config, blocks in _by_config(model, heads):
+        if len({(block.n_heads, block.n_kv_heads) for block in blocks}) != 1 or not blocks[0].n_heads:
             return False
+        if all(before[block.path] == (block.n_heads, block.n_kv_heads) and block.n_heads == block.n_original for block in blocks):
+            continue  # another tower, which the cut does not touch
         change = _change(config, before[blocks[0].path], blocks[0])
         if not change:
             return False
-        for name, value in change.items():
-            setattr(twin, name, value)
+        _assign(_twin(config, trial, model.config), change)
         changes.append((config, change))
-    if not _same_build(model, trial, heads):
+    if not builds_same(model, trial, heads):
         return False
     for config, change in changes:
-        for name, value in change.items():
-            setattr(config, name, value)
+        _assign(config, change)
+        _assign(_twin(config, model.config, model.config), change)
     for block in heads.blocks:
         module = model.get_submodule(block.path)
         if hasattr(module, "config"):
@@ -125,13 +132,6 @@ def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
     return True
 
 
-def _sub_configs(model: nn.Module, trial: Any, heads: HeadMap) -> list[Any]:
-    """For every configuration that blocks read, its twin inside `trial`; None where it cannot be found there."""
-    twins = []
-    for config, _ in _by_config(model, heads):
-        if config is model.config:
-            twins.append(trial)
-            continue
-        names_of = [name for name, value in vars(model.config).items() if value is config]
-        twins.append(getattr(trial, names_of[0]) if names_of else None)
-    return twins
+def _assign(config: Any, change: dict[str, int]) -> None:
+    for name, value in change.items():
+        setattr(config, name, value)

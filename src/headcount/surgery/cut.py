@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from headcount.archs.inputs import probe_inputs
@@ -16,7 +17,7 @@ from headcount.errors import PlanError, VerificationError
 from headcount.heads import HeadMap
 from headcount.plan import Plan
 from headcount.surgery.config import express
-from headcount.surgery.reshape import Cut, cuts_of, kept_numel, numel, reshape
+from headcount.surgery.reshape import Cut, cuts_of, kept_numel, numel, removed_from_tables, reshape
 from headcount.surgery.verify import HALF, check, float_dtype, run, run_gated, upcast
 
 NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs",
@@ -25,7 +26,8 @@ NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre
 
 def removed_parameters(heads: HeadMap, plan: Plan) -> int:
     """How many parameters a cut takes away, by arithmetic on shapes."""
-    return sum(numel(cut.block) - kept_numel(cut) for cut in _cuts(heads, plan) if len(cut.heads) < cut.block.n_heads)
+    cuts = _cuts(heads, plan)
+    return removed_from_tables(cuts) + sum(numel(cut.block) - kept_numel(cut) for cut in cuts if len(cut.heads) < cut.block.n_heads)
 
 
 def _cuts(heads: HeadMap, plan: Plan) -> list[Cut]:
@@ -94,14 +96,8 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
             raise VerificationError(f"the cut model does not run: {error}. The cut was not made. Evaluate the plan with gates.") from error
         if reference is not None:  # in half precision rounding could hide an error: the proof is repeated in float32
             exact, same_batch = reference
-            check(run_gated(exact, plan, same_batch), run(upcast(target, {})[0], same_batch), _float32(), "the cut model in float32")
+            check(run_gated(exact, plan, same_batch), run(upcast(target, {})[0], same_batch), torch.float32, "the cut model in float32")
     return target
-
-
-def _float32():  # noqa: ANN202 - a torch.dtype
-    import torch
-
-    return torch.float32
 
 
 def _carry_out(model: nn.Module, heads: HeadMap, plan: Plan) -> None:

@@ -26,6 +26,7 @@ class _Ghost(nn.Module):
         shape = list(weight.shape)
         shape[axis] = 0
         self.weight = nn.Parameter(weight.data.new_empty(shape), requires_grad=weight.requires_grad)
+        self.train(layer.training)
 
 
 class GhostInput(_Ghost):

@@ -54,6 +54,22 @@ def numel(block: AttentionBlock) -> int:
     return sum(s.rows.count * s.unit_numel for s in block.slices)
 
 
+def removed_from_tables(cuts: Iterable[Cut]) -> int:
+    """How many numbers leave bias tables that layers share: all blocks of a stack must keep the same heads for that."""
+    gone = 0
+    for members in _sharing(list(cuts)):
+        left = _same_heads(members)
+        for cut in members if left else ():
+            gone += sum(a.table[0] * (a.table[1] - len(left)) for a in cut.block.arguments if a.table and len(left) < a.table[1])
+    return gone
+
+
+def _same_heads(members: list[Cut]) -> tuple[int, ...]:
+    """The heads that every block of a stack keeps, if they are the same in each and come from a table that the blocks share."""
+    shared = all(argument.returned for cut in members for argument in cut.block.arguments)
+    return _left(members[0]) if shared and len({_left(cut) for cut in members}) == 1 else ()
+
+
 def _replace(model: nn.Module, name: str, tensor: Tensor) -> None:
     path, _, leaf = name.rpartition(".")
     owner = model.get_submodule(path)
@@ -157,12 +173,11 @@ def _slice_arguments(model: nn.Module, members: list[Cut], wanted: Columns) -> t
 
     Where all blocks keep the same heads of a table that they share, the table itself is cut and nothing needs slicing.
     """
-    first = members[0].block
-    recorded = record.read(model).get(record.relative(model, first.path))
-    now = recorded.columns if recorded and recorded.columns else tuple(range(first.n_original))
-    shared = all(argument.returned for cut in members for argument in cut.block.arguments)
-    same = len({_left(cut) for cut in members}) == 1 and shared and _left(members[0])
-    target = wanted.get(first.path) or same or now
+    blocks = record.read(model)
+    recorded = (blocks.get(record.relative(model, cut.block.path)) for cut in members)
+    now = next((kept.columns for kept in recorded if kept and kept.columns), tuple(range(members[0].block.n_original)))
+    given = next((wanted[cut.block.path] for cut in members if cut.block.path in wanted), ())
+    target = given or _same_heads(members) or now
     if target != now:
         _slice_tables(model, members, [now.index(head) for head in target])
     for cut in members:
@@ -186,9 +201,9 @@ def _write_record(model: nn.Module, cuts: list[Cut], tables: dict[str, tuple[int
     blocks = record.read(model)
     for cut in cuts:
         total, path = cut.block.n_original, record.relative(model, cut.block.path)
-        columns = tables.get(cut.block.path)
-        columns = columns if columns and len(columns) < total else None
-        if len(cut.heads) < total or columns:
+        shared = any(argument.returned for argument in cut.block.arguments)
+        columns = tables[cut.block.path] if shared else None
+        if len(cut.heads) < total or (columns and len(columns) < total):
             blocks[path] = record.Kept(_left(cut), total, columns)
     record.write(model, blocks)
 

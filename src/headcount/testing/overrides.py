@@ -11,19 +11,27 @@ MROPE = re.compile(
     r"qwen2_5_vl|qwen2_vl|qwen3_5|qwen3_omni|qwen3_vl|qwen4_exp)"
 )
 
-# Arguments without which the default configuration itself does not construct.
+# A detector's ResNet in place of the default backbone, which only another package can build.
 _RESNET = {"backbone_config": {"model_type": "resnet", "out_features": ["stage4"]}, "use_timm_backbone": False, "backbone": None}
-_RESNET_PYRAMID = {**_RESNET, "backbone_config": {"model_type": "resnet", "out_features": ["stage2", "stage3", "stage4"]}}
+_PYRAMID = {**_RESNET, "backbone_config": {"model_type": "resnet", "out_features": ["stage2", "stage3", "stage4"]}}
 _SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2, 3]}
+_IMAGE_TOKEN = {"image_token_index": 120}
+
+# Arguments without which the default configuration, or a model of it, does not construct.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "autoformer": _SERIES,
+    "blip-2": _IMAGE_TOKEN,
     "conditional_detr": _RESNET,
     "dab-detr": _RESNET,
-    "deformable_detr": _RESNET_PYRAMID,
+    "deformable_detr": _PYRAMID,
     "detr": _RESNET,
     "informer": _SERIES,
+    "instructblip": _IMAGE_TOKEN,
+    "instructblipvideo": {"video_token_index": 120},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention"] * 10 + ["conv", "conv"]},
     "table-transformer": _RESNET,
     "time_series_transformer": _SERIES,
+    "voxtral": {"audio_token_id": 120},
 }
 
 # Where the most natural class is not the first one in the list of auto classes.
@@ -33,26 +41,43 @@ AUTO: dict[str, str] = {
     "musicgen_melody": "AutoModelForTextToWaveform",
 }
 
+# The group norm of these necks has 32 groups whatever the width.
+_GROUPS_OF_32 = {"d_model": 96, "encoder_ffn_dim": 96}
+
 # Dotted attribute of the tiny configuration -> value.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 12, "mamba_d_head": 8},
     "bit": {"num_groups": 4},
-    "bridgetower": {
-        "hidden_size": 128, "text_config.hidden_size": 128, "text_config.num_attention_heads": 2,
-        "vision_config.hidden_size": 128, "num_attention_heads": 2,
-    },
+    "bridgetower": {"hidden_size": 128, "num_attention_heads": 2, "text_config.hidden_size": 128,
+                    "text_config.num_attention_heads": 2, "vision_config.hidden_size": 128},
+    "bros": {"hidden_size": 64, "num_attention_heads": 8},
+    "clvp": {"text_config.projection_dim": 96, "speech_config.projection_dim": 96},
     "codegen": {"n_embd": 32, "n_head": 4, "rotary_dim": 4},
-    "dbrx": {"attn_config.rope_theta": 10000.0},
-    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "cvt": {"drop_path_rate": [0.0, 0.0, 0.0], "depth": [1, 1, 2]},
+    "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "deformable_detr": _GROUPS_OF_32,
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "ernie4_5_vl_moe": {"text_config.rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "mrope_section": [1, 1, 2]}},
+    "esm": {"pad_token_id": 1, "mask_token_id": 32, "vocab_size": 33},
     "falcon_h1": {"mamba_n_heads": 12, "mamba_d_head": 8, "mamba_d_ssm": 96},
+    "glm5_next": {"text_config.index_topk": 4, "text_config.index_kpool": 2},
+    "glm5_next_text": {"index_topk": 4, "index_kpool": 2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "granitemoehybrid": {"mamba_n_heads": 12, "mamba_d_head": 8},
-    "grounding-dino": {"d_model": 96},
-    "mm-grounding-dino": {"d_model": 96},
-    "mask2former": {"feature_size": 48, "mask_feature_size": 48},
-    "mobilebert": {"embedding_size": 48, "true_hidden_size": 48, "intra_bottleneck_size": 48},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 12, "mamba_d_head": 8},
+    "grounding-dino": _GROUPS_OF_32,
+    "layoutlmv3": {"coordinate_size": 8, "shape_size": 8},
+    "longcat_flash": {"qk_head_dim": 16},
     "mamba2": {"num_heads": 12, "head_dim": 8, "n_groups": 1},
-    "reformer": {"axial_pos_embds_dim": [16, 32], "axial_pos_shape": [8, 16], "lsh_attn_chunk_length": 4, "local_attn_chunk_length": 4},
+    "mask2former": {"feature_size": 96, "mask_feature_size": 96, "hidden_dim": 96},
+    "mm-grounding-dino": _GROUPS_OF_32,
+    "mobilebert": {"embedding_size": 48, "true_hidden_size": 48, "intra_bottleneck_size": 48},
+    "moonshine_streaming": {"num_key_value_heads": 6},
+    "oneformer": {"conv_dim": 96, "mask_dim": 96, "hidden_dim": 96},
+    "reformer": {"axial_pos_embds_dim": [16, 32], "axial_pos_shape": [8, 16], "lsh_attn_chunk_length": 4,
+                 "local_attn_chunk_length": 4},
+    "tvp": {"max_img_size": 64, "visual_prompt_size": 8},
+    "vipllava": {"vision_feature_layers": [-1, -2]},
+    "vjepa2": {"frames_per_clip": 4, "crop_size": 32, "pred_hidden_size": 48, "pred_num_mask_tokens": 2},
     "xmod": {"default_language": "en_XX"},
 }

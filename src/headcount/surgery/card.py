@@ -1,0 +1,53 @@
+"""The model card of a cut model. Names found in data are quoted as text, never as markup."""
+
+from __future__ import annotations
+
+import html
+import json
+
+from headcount.surgery.manifest import Manifest
+
+LABELS = {
+    "heads": "attention heads",
+    "parameters": "parameters",
+    "bytes": "bytes of parameters",
+    "flops": "FLOPs of the probe pass",
+    "kv_bytes_per_token": "bytes of key-value cache per token",
+}
+
+
+def as_text(value: str) -> str:
+    """A string as inline code that no Markdown or HTML reader takes for markup."""
+    plain = " ".join(value.split()).replace("`", "'")
+    return f"`{html.escape(plain, quote=False)}`"
+
+
+def _costs(cost: dict[str, dict[str, float]]) -> list[str]:
+    rows = ["| | before | after |", "|---|---:|---:|"]
+    rows += [f"| {label} | {cost['before'][name]:,.0f} | {cost['after'][name]:,.0f} |" for name, label in LABELS.items() if name in cost["after"]]
+    return [*rows, ""]
+
+
+def write_card(manifest: Manifest, plain: bool) -> str:
+    """The text of README.md for a saved model; `plain` says that it loads without headcount."""
+    front = {"library_name": "transformers", "tags": ["headcount", "pruned", "attention-heads"]}
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", "", "# A transformer with fewer attention heads", ""]
+    total = sum(block.of for block in manifest.blocks)
+    left = sum(len(block.heads) for block in manifest.blocks)
+    lines += [f"{as_text(manifest.model_class)} with {left} of its {total} attention heads, cut and verified by headcount {manifest.headcount}.", ""]
+    if manifest.cost:
+        lines += _costs(manifest.cost)
+    lines += ["| block | heads kept | of |", "|---|---|---:|"]
+    lines += [f"| {as_text(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
+    lines += ["", "## How to load it", "", "```python", "import headcount as hc", 'model = hc.load("path/to/this/folder")', "```", ""]
+    if plain:
+        lines += ["The head counts are uniform, so plain `from_pretrained` of transformers loads it too.", ""]
+    else:
+        lines += [
+            "Plain `from_pretrained` of transformers refuses these head counts; after `headcount.register()` it accepts them. "
+            "`headcount export --to portable` makes a copy of full size that every tool can load.",
+            "",
+        ]
+    if manifest.command:
+        lines += ["## The command that made it", "", as_text(manifest.command), ""]
+    return "\n".join(lines)

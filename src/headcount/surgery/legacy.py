@@ -1,0 +1,65 @@
+"""Legacy import: checkpoints that transformers 4.x pruned (config.pruned_heads), which transformers 5 builds at full size and cannot load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headcount.archs import record
+from headcount.errors import ArtefactError
+from headcount.heads import AttentionBlock, HeadMap
+from headcount.surgery.load import _check_weights, class_of, load_blocks, local_folder, read_config
+
+FIELD = "pruned_heads"
+
+
+def _pruned(path: Path, config: dict[str, Any]) -> dict[int, list[int]]:
+    raw = config.get(FIELD)
+    if not isinstance(raw, dict) or not raw:
+        raise ArtefactError(f"{path / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it with headcount.load")
+    found: dict[int, list[int]] = {}
+    for layer, heads in raw.items():
+        whole = isinstance(heads, list) and all(type(head) is int for head in heads)
+        if not str(layer).isdigit() or not whole or len(set(heads)) != len(heads):
+            raise ArtefactError(f"{path / 'config.json'}: {FIELD} must map layers to lists of distinct heads, got {layer!r:.20}: {heads!r:.60}")
+        found[int(layer)] = heads
+    return found
+
+
+def _block(heads: HeadMap, layer: int) -> AttentionBlock:
+    """The block that transformers 4 meant by a layer number: the encoder's, or that of the only stack."""
+    first = heads.blocks[0].stack
+    for block in heads.blocks:
+        if block.stack == first and block.layer == layer and block.kind != "cross":
+            return block
+    raise ArtefactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}")
+
+
+def _record(heads: HeadMap, model: nn.Module, pruned: dict[int, list[int]]) -> dict[str, record.Kept]:
+    found = {}
+    for layer, gone in pruned.items():
+        block = _block(heads, layer)
+        wrong = [head for head in gone if head >= block.n_heads or head < 0]
+        if wrong:
+            raise ArtefactError(f"{FIELD} names head {wrong[0]} of layer {layer}, which has {block.n_heads}")
+        kept = tuple(index for index in range(block.n_heads) if index not in gone)
+        columns = tuple(range(block.n_heads)) if any(argument.returned for argument in block.arguments) else None
+        found[record.relative(model, block.path)] = record.Kept(kept, block.n_heads, columns)
+    return found
+
+
+def load_legacy(folder: str | Path, *, auto: Any = None, allow_pickle: bool = False, **kwargs: Any) -> nn.Module:
+    """The model of a checkpoint that transformers 4.x pruned, as a cut model of headcount: save it and it loads like any other."""
+    path = local_folder(folder)
+    config = read_config(path)
+    pruned = _pruned(path, config)
+    _check_weights(path, allow_pickle)
+    cls = class_of(path, config, auto)
+    with torch.device("meta"):
+        dense = cls(cls.config_class.from_pretrained(path))  # pyright: ignore[reportAttributeAccessIssue]
+    model = load_blocks(path, cls, _record(HeadMap.of(dense), dense, pruned), **kwargs)
+    model.config.__dict__.pop(FIELD, None)
+    return model

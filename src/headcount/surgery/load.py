@@ -1,0 +1,221 @@
+"""Loading: a saved model with the head counts it was cut to, bit for bit; nothing of the folder is executed."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headcount.archs import record
+from headcount.errors import ArtefactError, UnsupportedModel
+from headcount.heads import HeadMap
+from headcount.surgery import manifest
+from headcount.surgery.files import check_safetensors, read_json
+from headcount.surgery.reshape import cuts_of, reshape
+
+Blocks = Mapping[str, record.Kept]
+
+
+def fit(model: nn.Module, blocks: Blocks) -> None:
+    """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
+    setattr(model.config, record.KEY, None)
+    heads = HeadMap.of(model)
+    absolute = {record.relative(model, block.path): block for block in heads.blocks}
+    stacks = {block.stack for block in heads.blocks}
+    kept: dict[str, tuple[int, ...]] = {}
+    columns: dict[str, tuple[int, ...]] = {}
+    small: dict[str, record.Kept] = {}
+    for path, entry in blocks.items():
+        block = absolute.get(path)
+        if block is None:
+            if any(path.partition(".")[0] == name.partition(".")[0] for name in absolute) and stacks:
+                raise ArtefactError(f"the record of the cut names block '{path}', which {type(model).__name__} does not have")
+            continue  # a class that holds only part of the model, such as an encoder
+        if block.n_heads == len(entry.heads) < entry.of:
+            small[path] = entry
+            continue
+        if block.n_heads != entry.of:
+            raise ArtefactError(f"block '{path}' is built with {block.n_heads} heads, the record of the cut says {len(entry.heads)} of {entry.of}")
+        kept[block.path] = entry.heads
+        if entry.columns is not None:
+            columns[block.path] = entry.columns
+    if kept:
+        reshape(model, cuts_of(heads, kept), columns)
+    record.write(model, record.read(model) | small)
+
+
+def shaped(cls: type, blocks: Blocks) -> type:
+    """A subclass that is cut as soon as it is built, before any weights arrive."""
+
+    def post_init(self: Any) -> None:
+        cls.post_init(self)  # pyright: ignore[reportAttributeAccessIssue]
+        if type(self) is made:
+            fit(self, blocks)
+
+    made = type(cls.__name__, (cls,), {"post_init": post_init, "__module__": cls.__module__, "_headcount_shaped": True})
+    return made
+
+
+def from_pretrained(original: Callable[..., Any], cls: type, folder: Any, blocks: Blocks, *args: Any, **kwargs: Any) -> Any:
+    """What `original` (an unbound from_pretrained) loads into a class cut to `blocks`; the result is an instance of the class itself."""
+    result = original(shaped(cls, blocks), folder, *args, **kwargs)
+    model = result[0] if isinstance(result, tuple) else result
+    model.__class__ = cls
+    return result
+
+
+def local_folder(name: str | Path) -> Path:
+    """The folder of a model: a path, or the downloaded snapshot of a hub id (no pickles, no code)."""
+    path = Path(name)
+    if path.is_dir():
+        return path
+    if path.exists() or str(name).startswith((".", "/", "~")):
+        raise ArtefactError(f"{name} is no folder; name a folder with config.json and weights, or a hub id")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.md", "*.jinja"]
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=patterns))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ArtefactError(f"'{name}' is neither a folder nor a hub id that can be fetched: {error}") from error
+
+
+def _check_weights(folder: Path, allow_pickle: bool) -> None:
+    tensors = sorted(folder.glob("*.safetensors"))
+    for path in tensors:
+        check_safetensors(path)
+    pickles = sorted(folder.glob("pytorch_model*.bin"))
+    if not tensors and pickles and not allow_pickle:
+        raise ArtefactError(f"{pickles[0]} is a pickle, which can run code when read. Convert it to safetensors, or pass allow_pickle=True if you trust it.")
+    if not tensors and not pickles:
+        raise ArtefactError(f"{folder} holds no weights: no .safetensors file")
+
+
+def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, Any]:
+    """The raw configuration of a model folder; refuses one that asks for code of its own."""
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict):
+        raise ArtefactError(f"{folder / 'config.json'} must hold an object, got {type(config).__name__}")
+    if "auto_map" in config and not trust_remote_code:
+        raise ArtefactError(f"{folder / 'config.json'} asks for remote code (auto_map). Pass trust_remote_code=True only if you trust its author.")
+    return config
+
+
+def class_of(folder: Path, config: dict[str, Any], auto: Any = None) -> type:
+    """The transformers class that a folder's model has, or that an Auto class gives it."""
+    import transformers
+
+    if auto is not None:
+        auto = getattr(transformers, auto, None) if isinstance(auto, str) else auto
+        if auto is None or not hasattr(auto, "_model_mapping"):
+            raise UnsupportedModel("auto must be an Auto class of transformers, or its name, such as 'AutoModelForCausalLM'")
+        kind = transformers.AutoConfig.from_pretrained(folder)
+        if type(kind) not in auto._model_mapping:
+            raise UnsupportedModel(f"{auto.__name__} has no class for the model type '{config.get('model_type')}'")
+        found = auto._model_mapping[type(kind)]
+        return found[0] if isinstance(found, tuple | list) else found
+    names = config.get("architectures") or []
+    cls = getattr(transformers, str(names[0]), None) if names else None
+    if cls is None:
+        raise UnsupportedModel(
+            f"{folder / 'config.json'} names the architecture {names[0] if names else None!r}, which transformers "
+            f"{transformers.__version__} does not have; pass auto='AutoModel…'"
+        )
+    return cls
+
+
+def _check_loaded(model: nn.Module, info: Mapping[str, Any], folder: Path) -> None:
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        found = sorted(map(str, info.get(problem) or ()))
+        if found:
+            raise ArtefactError(
+                f"{folder}: weights and configuration do not belong together: {problem.replace('_', ' ')}: {found[0]}"
+                f"{f' and {len(found) - 1} more' if len(found) > 1 else ''}. Nothing was filled in at random."
+            )
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
+            raise ArtefactError(f"{folder}: tensor '{name}' holds NaN or infinity")
+
+
+def load(
+    folder: str | Path, *, auto: Any = None, trust_remote_code: bool = False, allow_pickle: bool = False, **kwargs: Any
+) -> nn.Module:
+    """The model in a folder (or hub id), cut or not, as its own class or as an Auto class sees it.
+
+    Hashes are checked where heads.json is there; weights that are missing, left over, mismatched, damaged or not finite are refused. Further
+    arguments (dtype, device_map, attn_implementation…) go to transformers' from_pretrained.
+    """
+    path = local_folder(folder)
+    config = read_config(path, trust_remote_code)
+    listed = manifest.read(path)
+    if listed is not None:
+        manifest.check_files(path, listed)
+    elif config.get(record.KEY):
+        warnings.warn(f"{path} has no {manifest.NAME}: its files cannot be checked for damage", stacklevel=2)
+    _check_weights(path, allow_pickle)
+    return load_blocks(path, class_of(path, config, auto), record.parse(config.get(record.KEY)), trust_remote_code=trust_remote_code, **kwargs)
+
+
+def load_blocks(folder: Path, cls: type, blocks: Blocks, **kwargs: Any) -> nn.Module:
+    """A model of some class with the blocks of a record, its weights checked for completeness."""
+    original = _unpatched()
+    options = {"dtype": "auto", **kwargs, "output_loading_info": True}
+    if not options.get("trust_remote_code"):
+        options.pop("trust_remote_code", None)
+    try:
+        result = from_pretrained(original, cls, folder, blocks, **options) if blocks else original(cls, folder, **options)
+    except (RuntimeError, OSError, KeyError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ArtefactError(f"{folder} cannot be loaded as {cls.__name__}: {' '.join(str(error).split())[:400]}") from error
+    model, info = result
+    _check_loaded(model, info, folder)
+    _align(model)
+    return model
+
+
+def _align(model: nn.Module) -> None:
+    """Moves tensors that lie across cache lines, as files map them: kernels round differently there, and a reload should repeat every bit."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and tensor.data_ptr() % 64:
+            tensor.data = tensor.data.clone()
+
+
+def _unpatched() -> Callable[..., Any]:
+    from transformers import PreTrainedModel
+
+    function = PreTrainedModel.from_pretrained.__func__
+    return getattr(function, "headcount_original", function)
+
+
+def register() -> None:
+    """Lets plain `AutoModelFor….from_pretrained` load folders of cut models, for the rest of this process. Calling it twice does no harm."""
+    from transformers import PreTrainedModel
+
+    original = _unpatched()
+
+    @functools.wraps(original)
+    def with_heads(cls: type, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        config = kwargs.get("config")
+        if config is None and pretrained_model_name_or_path is not None and hasattr(cls, "config_class"):
+            config = cls.config_class.from_pretrained(pretrained_model_name_or_path)
+        blocks = record.parse(getattr(config, record.KEY, None))
+        if not blocks or getattr(cls, "_headcount_shaped", False):
+            return original(cls, pretrained_model_name_or_path, *args, **kwargs)
+        return from_pretrained(original, cls, pretrained_model_name_or_path, blocks, *args, **kwargs)
+
+    with_heads.headcount_original = original  # pyright: ignore[reportAttributeAccessIssue]
+    PreTrainedModel.from_pretrained = classmethod(with_heads)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def unregister() -> None:
+    """Takes back what `register` did."""
+    from transformers import PreTrainedModel
+
+    PreTrainedModel.from_pretrained = classmethod(_unpatched())  # pyright: ignore[reportAttributeAccessIssue]

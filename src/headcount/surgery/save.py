@@ -1,0 +1,92 @@
+"""Saving: safetensors, configuration, heads.json and a model card, in a folder that appears only when it is complete."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headcount.errors import UnsupportedModel
+from headcount.heads import HeadMap
+from headcount.surgery import manifest
+from headcount.surgery.card import write_card
+from headcount.surgery.config import builds_same
+from headcount.surgery.cost import Cost
+from headcount.surgery.files import new_folder, write_json
+
+COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm",
+              "target.spm", "preprocessor_config.json", "processor_config.json", "chat_template*", "normalizer.json")  # fmt: skip
+"""Files of a model folder that belong to its tokenizer or processor."""
+
+
+def _copy_companions(source: Path, target: Path) -> None:
+    for pattern in COMPANIONS:
+        for path in source.glob(pattern):
+            if path.is_file() and not path.is_symlink() and not (target / path.name).exists():
+                shutil.copyfile(path, target / path.name)
+            elif path.is_symlink() and path.resolve().is_file():  # hub snapshots link to their blobs
+                shutil.copyfile(path.resolve(), target / path.name)
+
+
+def save(
+    model: nn.Module,
+    folder: str | Path,
+    *,
+    command: str | None = None,
+    cost: tuple[Cost, Cost] | None = None,
+    companions: str | Path | None = None,
+    overwrite: bool = False,
+    push_to_hub: str | None = None,
+    **kwargs: Any,
+) -> Path:
+    """Writes a model, cut or not, so that `load` restores it bit for bit; returns the folder.
+
+    `command` and `cost` (before, after) go into the model card, `companions` names a folder whose tokenizer files come along, `push_to_hub`
+    a repository that receives the folder. Further arguments (max_shard_size…) go to transformers' save_pretrained.
+    """
+    if hasattr(model, "peft_config"):
+        raise UnsupportedModel("the model has an adapter that is not merged; merge it first (model.merge_and_unload()), then save")
+    if not hasattr(model, "save_pretrained"):
+        raise UnsupportedModel(f"{type(model).__name__} is no transformers model; pass the model inside the wrapper")
+    heads = HeadMap.of(model)
+    target = Path(folder)
+    with new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh:
+        model.save_pretrained(fresh, **kwargs)  # pyright: ignore[reportCallIssue]
+        if companions is not None:
+            _copy_companions(Path(companions), fresh)
+        listing = _manifest(model, heads, command, cost)
+        (fresh / "README.md").write_text(write_card(listing, plain=builds_same(model, model.config, heads)), encoding="utf-8")
+        listing.files = manifest.hash_files(fresh)
+        write_json(fresh / manifest.NAME, listing.model_dump())
+    if push_to_hub is not None:
+        push(target, push_to_hub)
+    return target
+
+
+def _manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple[Cost, Cost] | None) -> manifest.Manifest:
+    import transformers
+
+    return manifest.Manifest(
+        schema_version=manifest.SCHEMA,
+        headcount=version("headcount"),
+        transformers=transformers.__version__,
+        model_class=type(model).__name__,
+        model_type=heads.model_type,
+        command=command,
+        removed=manifest.removed_of(heads),
+        blocks=manifest.blocks_of(heads),
+        cost={"before": cost[0].to_dict(), "after": cost[1].to_dict()} if cost else None,
+        files={},
+    )
+
+
+def push(folder: Path, repository: str) -> None:
+    """Uploads a saved folder, model card included, to a hub repository, which is created if need be."""
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    api.create_repo(repository, exist_ok=True)
+    api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Add a model with fewer attention heads")
