@@ -25,7 +25,10 @@ def arguments_of(module: nn.Module) -> tuple[HeadArgument, ...]:
     shared = hasattr(module, "has_relative_attention_bias")
     table = module._modules.get("relative_attention_bias") if shared else None
     shape = (table.num_embeddings, table.embedding_dim) if isinstance(table, nn.Embedding) else None
-    return tuple(HeadArgument(name, shared, shape) for name in names.HEAD_ARGUMENTS if name in known)
+    found = [name for name in names.HEAD_ARGUMENTS if name in known]
+    if "alibi" in found and "attention_mask" in known:
+        found.append("attention_mask")  # Falcon adds the slopes to the mask, which then has heads
+    return tuple(HeadArgument(name, shared, shape) for name in found)
 
 
 def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:

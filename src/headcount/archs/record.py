@@ -56,16 +56,27 @@ def parse(record: Any) -> dict[str, Kept]:
     return {path: _kept(path, entry) for path, entry in record["blocks"].items()}
 
 
+def _raw(model: nn.Module) -> Any:
+    return getattr(getattr(model, "config", None), KEY, None)
+
+
 def read(model: nn.Module) -> dict[str, Kept]:
     """What is left of each cut block of a live model, by path relative to the base model."""
-    return parse(getattr(getattr(model, "config", None), KEY, None))
+    return parse(_raw(model))
 
 
-def write(model: nn.Module, blocks: dict[str, Kept]) -> None:
-    """Puts the record into the model's configuration."""
+def replaced(model: nn.Module) -> dict[str, Any]:
+    """The values that the configuration had before a uniform cut was written into it, by dotted name; None for those it did not have."""
+    return dict((_raw(model) or {}).get("replaced", {}))
+
+
+def write(model: nn.Module, blocks: dict[str, Kept], values: dict[str, Any] | None = None) -> None:
+    """Puts the record into the model's configuration; `values` are those that a uniform cut replaced there."""
     entries: dict[str, dict[str, Any]] = {}
     for path, kept in blocks.items():
         entries[path] = {"heads": list(kept.heads), "of": kept.of}
         if kept.columns is not None:
             entries[path]["columns"] = list(kept.columns)
-    setattr(model.config, KEY, {"schema": SCHEMA, "blocks": entries})
+    content: dict[str, Any] = {"schema": SCHEMA, "blocks": entries}
+    values = replaced(model) if values is None else values
+    setattr(model.config, KEY, content | ({"replaced": values} if values else {}))

@@ -12,7 +12,9 @@ from headcount.heads import HeadArgument
 
 
 def take_heads(value: Tensor, kept: list[int], of: int) -> Tensor:
-    """The kept heads of [batch or 1, heads, …] or [batch * heads, …]; an axis of size one, for all heads alike, stays."""
+    """The kept heads of [batch or 1, heads, …] or [batch * heads, …]; what has no head axis, or one for all heads alike, stays."""
+    if value.ndim < 3:
+        return value
     if value.ndim == 4 and value.shape[1] == of:
         return value[:, kept]
     if value.ndim == 4 and value.shape[1] == 1:

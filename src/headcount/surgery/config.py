@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.archs import names
+from headcount.archs import names, record
 from headcount.archs.record import KEY
 from headcount.heads import AttentionBlock, HeadMap
 
@@ -96,35 +96,51 @@ def _change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict
     return change | {"head_dim": block.head_dim} if settable else change
 
 
-def _twin(config: Any, trial: Any, original: Any) -> Any:
-    """The part of `trial` that stands for `config` in `original`; some models (T5) hand copies of the whole to their stacks."""
-    name = next((name for name, value in vars(original).items() if value is config), None)
-    return trial if name is None else getattr(trial, name)
+def _name_in(config: Any, whole: Any) -> str:
+    """The attribute of `whole` that is `config`; nothing for the whole itself, and for models (T5) that hand copies of it to their stacks."""
+    return next((name for name, value in vars(whole).items() if value is config), "")
+
+
+def _part(whole: Any, name: str) -> Any:
+    return getattr(whole, name) if name else whole
+
+
+def _uniform_changes(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> list[tuple[Any, dict[str, int]]] | None:
+    """For every configuration that cut blocks read, the values that would say the cut; None where it is not uniform or has no name."""
+    changes = []
+    for config, blocks in _by_config(model, heads):
+        if all(before[block.path] == (block.n_heads, block.n_kv_heads) and block.n_heads == block.n_original for block in blocks):
+            continue  # another tower, which the cut does not touch
+        same = len({(block.n_heads, block.n_kv_heads) for block in blocks}) == 1 and blocks[0].n_heads
+        change = _change(config, before[blocks[0].path], blocks[0]) if same else {}
+        if not change:
+            return None
+        changes.append((config, change))
+    return changes
 
 
 def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> bool:
     """Writes a uniform cut into the ordinary configuration, if that builds exactly this model; says whether it did.
 
-    `before` holds the head and KV head counts of each block before the cut, by path.
+    `before` holds the head and KV head counts of each block before the cut, by path. The values replaced go into the record.
     """
+    changes = _uniform_changes(model, heads, before)
+    if not changes:
+        return False
     trial = copy.deepcopy(model.config)
     trial.__dict__.pop(KEY, None)
-    changes = []
-    for config, blocks in _by_config(model, heads):
-        if len({(block.n_heads, block.n_kv_heads) for block in blocks}) != 1 or not blocks[0].n_heads:
-            return False
-        if all(before[block.path] == (block.n_heads, block.n_kv_heads) and block.n_heads == block.n_original for block in blocks):
-            continue  # another tower, which the cut does not touch
-        change = _change(config, before[blocks[0].path], blocks[0])
-        if not change:
-            return False
-        _assign(_twin(config, trial, model.config), change)
-        changes.append((config, change))
+    for config, change in changes:
+        assign(_part(trial, _name_in(config, model.config)), change)
     if not builds_same(model, trial, heads):
         return False
+    values: dict[str, Any] = {}
     for config, change in changes:
-        _assign(config, change)
-        _assign(_twin(config, model.config, model.config), change)
+        name = _name_in(config, model.config)
+        whole = _part(model.config, name)
+        values |= {f"{name}.{key}" if name else key: whole.__dict__.get(key, getattr(whole, key, None)) for key in change}
+        assign(config, change)
+        assign(whole, change)
+    record.write(model, record.read(model), values | record.replaced(model))
     for block in heads.blocks:
         module = model.get_submodule(block.path)
         if hasattr(module, "config"):
@@ -132,6 +148,12 @@ def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
     return True
 
 
-def _assign(config: Any, change: dict[str, int]) -> None:
-    for name, value in change.items():
-        setattr(config, name, value)
+def assign(config: Any, change: dict[str, Any]) -> None:
+    """Sets attributes of a configuration, by dotted name; None removes one."""
+    for dotted, value in change.items():
+        part, _, name = dotted.rpartition(".")
+        owner = _part(config, part)
+        if value is None:
+            owner.__dict__.pop(name, None)
+        else:
+            setattr(owner, name, value)

@@ -29,10 +29,12 @@ def depth_of(attributes: Attributes) -> int | None:
 
 
 def is_per_layer(name: str, value: Any, depth: int) -> bool:
+    """Whether the value is a list with an entry for each layer."""
     return isinstance(value, (list, tuple)) and len(value) == depth and not is_index_list(name, value, depth)
 
 
 def is_index_list(name: str, value: Any, depth: int) -> bool:
+    """Whether the value is an ascending list of layer numbers."""
     if not (isinstance(value, (list, tuple)) and value and _INDICES.search(name)):
         return False
     if not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
@@ -65,13 +67,12 @@ def _kinds(values: list[Any]) -> set[int]:
 
 
 def _roles(name: str, values: list[int], depth: int) -> set[int]:
+    # Stage 0 of a backbone is its stem, so stage i is the output of layer i - 1.
     if name.endswith("out_indices"):
         return {v - 1 for v in values if v > 0}
     outside = [layer for layer in range(depth) if layer not in values]
     listed = [v for v in values if v < depth]
-    if len(listed) > 4:
-        listed = listed[:1]
-    return {*listed, *outside[:1]}
+    return {*(listed if len(listed) < MAX_KINDS else listed[:1]), *outside[:1]}
 
 
 def cut_layers(attributes: Attributes, kept: list[int]) -> Attributes:
@@ -89,9 +90,8 @@ def cut_layers(attributes: Attributes, kept: list[int]) -> Attributes:
 
 
 def shrink_depths(attributes: Attributes, n_layers: int) -> Attributes:
-    return {
-        name: min(value, n_layers) if _is_depth(name, value) else value for name, value in attributes.items()
-    }
+    """Attributes with every count of layers at most ``n_layers``."""
+    return {name: min(value, n_layers) if _is_depth(name, value) else value for name, value in attributes.items()}
 
 
 def _is_depth(name: str, value: Any) -> bool:

@@ -13,14 +13,29 @@ import transformers
 from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
+from headcount.errors import HeadcountError
 from headcount.testing import layers, sizes
 from headcount.testing.draw import draw_weights
 from headcount.testing.overrides import AUTO, DEFAULTS, MROPE, OVERRIDES
 
 # Attributes that the base class takes as keyword arguments, whatever the signature says.
 _COMMON = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "is_encoder_decoder", "tie_word_embeddings")
-_DROPPED = {"transformers_version", "architectures", "dtype", "id2label", "label2id", "_name_or_path", "model_type",
-            "output_attentions", "output_hidden_states", "return_dict", "_out_features", "_out_indices", "out_features"}
+# Bookkeeping, and names of stages that `out_indices` already says.
+_DROPPED = {
+    "transformers_version",
+    "architectures",
+    "dtype",
+    "id2label",
+    "label2id",
+    "_name_or_path",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "_out_features",
+    "_out_indices",
+    "out_features",
+}
 _TOKEN = re.compile(r"(token_ids?|token_index|_start_id|_end_id|_id|bos_id|eos_id)$")
 
 # Best class first: the first mapping that holds the type decides.
@@ -40,7 +55,7 @@ _AUTO = (
 )
 
 
-class ShrinkError(ValueError):
+class ShrinkError(HeadcountError, ValueError):
     """A model type of which no tiny model can be built."""
 
 
@@ -52,14 +67,16 @@ def model_types() -> list[str]:
 def tiny_config(model_type: str, **overrides: Any) -> PretrainedConfig:
     """The type's default configuration with few layers, 6 heads of 8 where possible, and no dropout.
 
-    ``overrides`` replace top-level attributes of the small configuration.
+    ``overrides`` replace attributes of the small configuration.
     """
     if model_type not in CONFIG_MAPPING:
         raise ShrinkError(f"no model type {model_type!r} in this version of transformers; see model_types()")
     try:
         default = CONFIG_MAPPING[model_type](**DEFAULTS.get(model_type, {}))
-        tokens = _token_map(default)
-        return _shrink(default, tokens, OVERRIDES.get(model_type, {}), overrides)
+        _check_overrides(default, overrides)
+        return _shrink(default, _token_map(default), {**OVERRIDES.get(model_type, {}), **overrides})
+    except ShrinkError:
+        raise
     except Exception as error:
         raise ShrinkError(f"{model_type}: the configuration does not shrink: {_reason(error)}") from error
 
@@ -91,7 +108,8 @@ def tiny_model(
     except Exception as error:
         raise ShrinkError(f"{model_type}: {build.__name__} does not build: {_reason(error)}") from error
     draw_weights(model, torch.Generator().manual_seed(seed))
-    return model.to(dtype).eval()
+    # Tables that the model computes in single precision follow its weights to double, as they do under `model.double()`.
+    return (model.double() if dtype is torch.float64 else model).eval()
 
 
 def model_class(model_type: str, auto: str | None = None) -> type[PreTrainedModel]:
@@ -103,10 +121,10 @@ def model_class(model_type: str, auto: str | None = None) -> type[PreTrainedMode
     order = [auto] if auto else [*(a for a in _AUTO if a in found), *found]
     if not order:
         raise ShrinkError(f"{model_type}: no auto class builds it")
-    try:
-        return getattr(transformers, found[order[0]])
-    except AttributeError as error:
-        raise ShrinkError(f"{model_type}: transformers {transformers.__version__} registers {found[order[0]]} but does not export it") from error
+    name = found[order[0]]
+    if not hasattr(transformers, name):
+        raise ShrinkError(f"{model_type}: transformers {transformers.__version__} registers {name} but does not export it")
+    return getattr(transformers, name)
 
 
 @cache
@@ -118,6 +136,12 @@ def _classes_by_type() -> dict[str, dict[str, str]]:
             name = names if isinstance(names, str) else names[0]
             found.setdefault(model_type, {})[auto] = name
     return found
+
+
+def _check_overrides(config: PretrainedConfig, overrides: dict[str, Any]) -> None:
+    unknown = [name for name in overrides if not hasattr(config, name)]
+    if unknown:
+        raise ShrinkError(f"{config.model_type}: its configuration has no attribute {', '.join(unknown)} to override")
 
 
 def _reason(error: Exception) -> str:
@@ -155,9 +179,8 @@ def _token_map(config: PretrainedConfig) -> dict[int, int]:
     return {token: sizes.VOCAB - 1 - place for place, token in enumerate(unique)}
 
 
-def _shrink(
-    config: PretrainedConfig, tokens: dict[int, int], table: dict[str, Any], overrides: dict[str, Any]
-) -> PretrainedConfig:
+def _shrink(config: PretrainedConfig, tokens: dict[int, int], changes: dict[str, Any]) -> PretrainedConfig:
+    """The small configuration; ``changes`` maps dotted attributes to values that no rule touches."""
     attributes = _attributes(config)
     kept = layers.kept_layers(attributes)
     if kept is not None:
@@ -167,14 +190,13 @@ def _shrink(
     plain = {k: v for k, v in attributes.items() if k not in children}
     context = {**plain, "has_mrope": bool(MROPE.match(config.model_type))}
     small = {k: _retoken(k, sizes.small(k, v, context), tokens) for k, v in plain.items()}
-    small |= {k: _shrink(v, tokens, _below(table, k), {}) for k, v in children.items()}
-    own = {k: v for k, v in table.items() if "." not in k}
-    return type(config)(**{**small, **own, **overrides})
+    small |= {k: _shrink(v, tokens, _below(changes, k)) for k, v in children.items()}
+    return type(config)(**small | {k: v for k, v in changes.items() if "." not in k})
 
 
-def _below(table: dict[str, Any], child: str) -> dict[str, Any]:
+def _below(changes: dict[str, Any], child: str) -> dict[str, Any]:
     prefix = f"{child}."
-    return {k.removeprefix(prefix): v for k, v in table.items() if k.startswith(prefix)}
+    return {k.removeprefix(prefix): v for k, v in changes.items() if k.startswith(prefix)}
 
 
 def _retoken(name: str, value: Any, tokens: dict[int, int]) -> Any:

@@ -21,10 +21,12 @@ Rule = Callable[[Any, Attributes], Any]
 
 
 def at_most(limit: float) -> Rule:
+    """A rule that caps the value."""
     return lambda value, _: min(value, limit)
 
 
 def heads(value: int, _: Attributes) -> int:
+    """Heads: 6, or the 1 of the default."""
     return N_HEADS if value > 1 else value
 
 
@@ -43,6 +45,7 @@ def width(value: int, attributes: Attributes) -> int:
 
 
 def staged_heads(attributes: Attributes) -> list[int] | None:
+    """The head counts of the stages of a pyramid, None for a flat stack."""
     for name, value in attributes.items():
         if IS_HEADS.search(name) and isinstance(value, (list, tuple)) and len(value) > 1:
             return list(value)
@@ -58,12 +61,15 @@ def widths(values: list[Any], attributes: Attributes) -> list[Any]:
 
 
 def channels(value: Any) -> Any:
+    """An eighth of every channel count, in the nesting of the value."""
     if isinstance(value, (list, tuple)):
         return [channels(v) for v in value]
-    return max(CHANNEL_DIVISOR, value // CHANNEL_DIVISOR) if isinstance(value, int) and value > CHANNEL_DIVISOR else value
+    is_large = isinstance(value, int) and value > CHANNEL_DIVISOR
+    return max(CHANNEL_DIVISOR, value // CHANNEL_DIVISOR) if is_large else value
 
 
 def patch(value: int, _: Attributes) -> int:
+    """Patch side: at most 8 pixels."""
     return min(value, 8)
 
 
@@ -98,13 +104,19 @@ def rope(value: dict[str, Any], attributes: Attributes) -> dict[str, Any]:
 
 IS_HEADS = re.compile(r"(^|_)(num_(\w+_)?attention_heads|n_heads?|num_heads|attention_heads|resampler_heads|attn_heads)$")
 _KV = r"(num_key_value_heads|num_kv_heads|kv_n_heads|num_key_value_attention_heads)$"
-_FFN = r"(intermediate_size|intermediate_size_mlp|ffn_dim|ffn_hidden_size|d_ff|n_inner|mlp_dim|dim_feedforward|feedforward_dim|" \
+_FFN = (
+    r"(intermediate_size|intermediate_size_mlp|ffn_dim|ffn_hidden_size|d_ff|n_inner|mlp_dim|dim_feedforward|feedforward_dim|"
     r"feed_forward_size|feed_forward_hidden_size|d_inner|dff|dim_ff|intermediate_dim|inner_dim|mlp_hidden_size|linear_units|expert_dim)$"
-_WIDTH = r"(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|embedding_dim|emb_dim|projection_dim|project_dim|proj_dim|" \
-    r"output_dim|hidden_channels|hidden_size_global|classifier_proj_size|output_proj_dims|projection_size|pooler_output_size|" \
+)
+_WIDTH = (
+    r"(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|embedding_dim|emb_dim|projection_dim|project_dim|proj_dim|"
+    r"output_dim|hidden_channels|hidden_size_global|classifier_proj_size|output_proj_dims|projection_size|pooler_output_size|"
     r"latent_dim|d_latents|codevector_dim|input_dim|(^|_)dim|_in_dim|_out_dim|proj_size|vit_dim|lru_width|true_hidden_size)$"
-_DROP = r"(drop(out|path|_path|_connect)?(_rate|_prob|_p|_value)?|pdrop|layerdrop|_dropout(_\w+)?|dropout_positions|jitter_noise|" \
+)
+_DROP = (
+    r"(drop(out|path|_path|_connect)?(_rate|_prob|_p|_value)?|pdrop|layerdrop|_dropout(_\w+)?|dropout_positions|jitter_noise|"
     r"mask_time_prob|mask_feature_prob|drop_\w*rate|drop_rate)$"
+)
 
 # First match wins; a rule sees the value and all attributes of the same configuration.
 SCALARS: tuple[tuple[str, Rule], ...] = (
@@ -117,7 +129,8 @@ SCALARS: tuple[tuple[str, Rule], ...] = (
     (_KV, kv_heads),
     (IS_HEADS.pattern, heads),
     (r"(^|_)(mamba_n_heads|mamba_num_heads|n_mamba_heads)$", at_most(12)),
-    (r"(head_dim|head_size|d_kv|kv_channels|dim_head|d_head|mamba_headdim|key_dim|rotary_dim|global_head_dim|query_pre_attn_scalar)$", at_most(HEAD_DIM)),
+    (r"(head_dim|head_size|d_kv|kv_channels|dim_head|d_head|mamba_headdim|key_dim|rotary_dim)$", at_most(HEAD_DIM)),
+    (r"^query_pre_attn_scalar$", at_most(HEAD_DIM)),
     (r"^(kv_lora_rank|q_lora_rank|o_lora_rank)$", at_most(16)),
     (r"(n_routed_experts|num_experts|num_local_experts|moe_num_experts)$", at_most(4)),
     (r"(num_experts_per_tok|num_experts_per_token|moe_topk|moe_k|moe_top_k|n_group|index_topk)$", at_most(2)),

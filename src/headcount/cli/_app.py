@@ -1,0 +1,81 @@
+"""The typer application: every module beside this one whose name has no underscore in front is a verb, its `run` the command."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headcount.cli._session import complain
+from headcount.errors import HeadcountError, UnknownName
+from headcount.registry import Registry, unknown
+
+FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+VERBS = Registry("command", "headcount.cli")
+# typer carries its own copy of click in newer releases, so its exceptions are found through typer.
+ClickException: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+
+
+class Verbs(TyperGroup):
+    """The verbs, with the nearest known one for a verb that does not exist."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command named by the first argument."""
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise unknown(VERBS.kind, args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headcount {version('headcount')}")
+        raise typer.Exit
+
+
+def _root(_version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False) -> None:
+    """Find, gate, cut, save and reload the attention heads of any transformers model.
+
+    Results go to stdout, notes to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated.
+    """
+
+
+def build() -> typer.Typer:
+    """The application with every verb."""
+    app = typer.Typer(name="headcount", cls=Verbs, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+    app.callback()(_root)
+    for name in VERBS.names():
+        app.command(name)(VERBS.get(name).run)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line; failures that headcount foresees end in a line on stderr."""
+    verbose = any(a == "--verbose" or (a[:1] == "-" and a[1:2] != "-" and "v" in a) for a in arguments)
+    try:
+        command = typer.main.get_command(build())
+        code = command.main(args=list(arguments), prog_name="headcount", standalone_mode=False, obj=tuple(arguments))
+    except typer.Abort:
+        return INTERRUPTED
+    except ClickException as error:
+        _explain(error)
+        return int(error.exit_code)
+    except (HeadcountError, OSError) as error:
+        if verbose:
+            traceback.print_exc()
+        complain(f"error: {error}")
+        return WRONG_USAGE if isinstance(error, UnknownName) else FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Any) -> None:
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    complain(f"error: {error.format_message()}")
+    if context is not None:
+        complain(f"See: {context.command_path} --help")

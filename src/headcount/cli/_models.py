@@ -1,0 +1,90 @@
+"""Opening the MODEL of a command line. Imports torch and transformers, so verbs import it inside their bodies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import transformers
+import typer
+from torch import nn
+
+from headcount.archs import record
+from headcount.cli._session import Session
+from headcount.errors import ArtefactError
+from headcount.heads import HeadMap
+from headcount.surgery.load import class_of, load, local_folder, read_config, shaped
+from headcount.surgery.verify import float_dtype
+
+
+def hush(session: Session) -> None:
+    """Sets how much transformers logs, and whether it draws progress bars; both go to stderr."""
+    log = transformers.utils.logging
+    if session.verbose:
+        log.set_verbosity_info()
+        log.enable_progress_bar()
+    else:
+        log.set_verbosity_error()
+        log.disable_progress_bar()
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU where there is one."""
+    try:
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise typer.BadParameter(f"--device {name} is not available here: {reason}") from error
+    return device
+
+
+def decided(session: Session, model: nn.Module, heads: HeadMap) -> None:
+    """Notes device, dtype, class and heads of a model in one line."""
+    first = next(model.parameters())
+    session.note(f"{first.device}, {str(float_dtype(model))[6:]}, {type(model).__name__} ({heads.model_type}), {heads.describe()}")
+
+
+def open_model(
+    session: Session, name: str, *, device: str = "auto", dtype: str = "auto", auto: str | None = None, allow_pickle: bool = False
+) -> tuple[nn.Module, HeadMap, Path]:
+    """The model of a folder or hub id, its heads, and its folder."""
+    hush(session)
+    place = choose_device(device)
+    folder = local_folder(name)
+    model = load(folder, auto=auto, allow_pickle=allow_pickle, dtype=dtype).to(place).eval()
+    heads = HeadMap.of(model)
+    decided(session, model, heads)
+    return model, heads, folder
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds weights, not only a configuration."""
+    return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))
+
+
+def open_without_weights(session: Session, name: str, *, auto: str | None = None, allow_pickle: bool = False) -> tuple[nn.Module, HeadMap]:
+    """The model of a folder, or, where that holds only a configuration, one of its shapes on the meta device."""
+    hush(session)
+    folder = local_folder(name)
+    if has_weights(folder):
+        model, heads, _ = open_model(session, str(folder), device="cpu", auto=auto, allow_pickle=allow_pickle)
+        return model, heads
+    config = read_config(folder)
+    model = _skeleton(folder, class_of(folder, config, auto), record.parse(config.get(record.KEY)))
+    heads = HeadMap.of(model)
+    session.note(f"{folder} holds no weights: mapped from its configuration alone")
+    decided(session, model, heads)
+    return model, heads
+
+
+def _skeleton(folder: Path, cls: type, blocks: dict[str, record.Kept]) -> nn.Module:
+    made = shaped(cls, blocks) if blocks else cls
+    try:
+        with torch.device("meta"):
+            return made(cls.config_class.from_pretrained(folder))  # pyright: ignore[reportAttributeAccessIssue]
+    except ArtefactError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a configuration that its class rejects fails in any way it likes
+        reason = " ".join(str(error).split())[:300]
+        raise ArtefactError(f"{folder / 'config.json'} builds no {cls.__name__}: {type(error).__name__}: {reason}") from error

@@ -1,0 +1,101 @@
+"""Where the words of a verb go: results to stdout, as a table or as JSON; notes, progress and warnings to stderr."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import typer
+
+PACKAGE = Path(__file__).resolve().parents[1]
+WIDE = 400
+
+
+def plain(value: object) -> str:
+    """A value as text in which nothing steers the terminal; names come from files that others wrote."""
+    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in str(value))
+
+
+def complain(text: str) -> None:
+    """Writes a line to stderr."""
+    print(plain(text), file=sys.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The streams of one run of a verb."""
+
+    results: TextIO
+    arguments: tuple[str, ...]
+    json: bool
+    quiet: bool
+    verbose: bool
+
+    @property
+    def command(self) -> str:
+        """The command line that is running."""
+        return shlex.join(["headcount", *self.arguments])
+
+    def note(self, text: str) -> None:
+        """Says on stderr what is being done or was decided."""
+        if not self.quiet:
+            complain(text)
+
+    def next(self, *words: str | Path) -> None:
+        """Says on stderr which command to type next."""
+        self.note(f"next: {shlex.join(['headcount', *map(str, words)])}")
+
+    def line(self, text: str) -> None:
+        """Writes a line of the result at once, unless the result is JSON."""
+        if not self.json:
+            print(plain(text), file=self.results, flush=True)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+        """Writes a table, unless the result is JSON; `right` names the columns of numbers."""
+        if self.json:
+            return
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for column in columns:
+            table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(plain(cell)) for cell in row))
+        width = None if self.results.isatty() else WIDE
+        Console(file=self.results, width=width, highlight=False, markup=False).print(table)
+
+    def result(self, content: Mapping[str, Any]) -> None:
+        """Writes the whole result, if it is to be JSON."""
+        if self.json:
+            print(jsonlib.dumps(content, indent=2, allow_nan=False), file=self.results)
+
+
+def _warn_on(verbose: bool, quiet: bool) -> Any:
+    def show(message: Warning | str, _category: type[Warning], filename: str, *_: object, **__: object) -> None:
+        ours = Path(filename).resolve().is_relative_to(PACKAGE)
+        if verbose or (ours and not quiet):
+            complain(f"warning: {message}")
+
+    return show
+
+
+@contextmanager
+def session(context: typer.Context, *, json: bool, quiet: bool, verbose: bool) -> Iterator[Session]:
+    """The streams of a verb while it runs; what libraries print meanwhile goes to stderr."""
+    if quiet and verbose:
+        raise typer.BadParameter("--quiet and --verbose exclude each other", context)
+    results = sys.stdout
+    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.showwarning = _warn_on(verbose, quiet)
+        yield Session(results, tuple(context.obj or ()), json, quiet, verbose)
+    results.flush()

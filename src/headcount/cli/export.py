@@ -1,0 +1,49 @@
+"""`headcount export`: a model for tools that know nothing of headcount."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headcount.cli._options import AllowPickle, Auto, Dtype, Json, Model, Overwrite, Quiet, Verbose
+from headcount.cli._session import session
+from headcount.registry import unknown
+
+FORMATS = ("onnx", "portable")
+
+
+def _format(name: str) -> str:
+    if name not in FORMATS:
+        raise unknown("export format", name, FORMATS)
+    return name
+
+
+To = Annotated[str, typer.Option("--to", metavar="onnx|portable", callback=_format, help="An ONNX file, or a folder of full size with zeroed heads.")]
+Out = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
+
+
+def run(
+    context: typer.Context, model: Model, to: To, out: Out, overwrite: Overwrite = False, dtype: Dtype = "auto",
+    auto: Auto = None, allow_pickle: AllowPickle = False, json: Json = False, quiet: Quiet = False, verbose: Verbose = False,
+) -> None:  # fmt: skip
+    """Write a model as an ONNX file, or as a portable folder that keeps its shapes and zeroes the removed heads."""
+    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
+        from headcount.surgery.files import check_target
+        from headcount.surgery.manifest import NAME
+
+        if to == "portable":
+            check_target(out, overwrite, NAME)
+        from headcount.cli._models import open_model
+        from headcount.surgery.export import export_onnx, export_portable
+
+        live, _, folder = open_model(say, model, device="cpu", dtype=dtype, auto=auto, allow_pickle=allow_pickle)
+        if to == "onnx":
+            made = export_onnx(live, out, overwrite=overwrite)
+        else:
+            made = {"path": str(export_portable(live, out, command=say.command, companions=folder, overwrite=overwrite))}
+        say.table(("", ""), [(name, ", ".join(value) if isinstance(value, list) else value) for name, value in made.items() if value != ""])
+        say.result({"model": model, "to": to, **made})
+        if to == "portable":
+            say.next("map", out)

@@ -1,0 +1,40 @@
+"""`headcount load-legacy`: a checkpoint that transformers 4 pruned becomes a folder that loads on transformers 5."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headcount.cli._options import AllowPickle, Auto, Json, OutFolder, Overwrite, Quiet, Verbose
+from headcount.cli._session import session
+
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint with config.pruned_heads: a folder, or a hub id.", show_default=False)]
+
+
+def run(
+    context: typer.Context, folder: Folder, out: OutFolder, overwrite: Overwrite = False, auto: Auto = None, allow_pickle: AllowPickle = False,
+    json: Json = False, quiet: Quiet = False, verbose: Verbose = False,
+) -> None:  # fmt: skip
+    """Import a checkpoint whose heads transformers 4 pruned, and save it as a folder of headcount."""
+    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
+        from headcount.surgery.files import check_target
+        from headcount.surgery.manifest import NAME, removed_of
+
+        check_target(out, overwrite, NAME)
+        from headcount.cli._models import decided, hush
+        from headcount.heads import HeadMap
+        from headcount.surgery import load_legacy, save
+        from headcount.surgery.load import local_folder
+
+        hush(say)
+        source = local_folder(folder)
+        model = load_legacy(source, auto=auto, allow_pickle=allow_pickle)
+        heads = HeadMap.of(model)
+        decided(say, model, heads)
+        save(model, out, command=say.command, companions=source, overwrite=overwrite)
+        say.note(f"wrote {out}")
+        rows = [(b.name, b.n_heads, b.n_original, ", ".join(str(head.index) for head in b.heads) or "none") for b in heads.blocks]
+        say.table(("block", "heads", "of", "kept"), rows, right=("heads", "of"))
+        say.result({"model": folder, "out": str(out), "class": type(model).__name__, "n_heads": len(heads), "removed": removed_of(heads)})
+        say.next("check", out)

@@ -1,0 +1,60 @@
+"""`headcount ls`: what there is to name on a command line. Imports no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from headcount.archs.families import FAMILIES, Family
+from headcount.cli._options import Json, Quiet, Verbose
+from headcount.cli._session import session
+from headcount.registry import Registry, unknown
+
+PACKAGES = ("importance", "pruners", "roles", "tasks", "studies")
+Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="What to list; without it, the kinds there are.", show_default=False)]
+
+
+def _family(name: str, family: Family) -> dict[str, Any]:
+    facts = {
+        "projections": "by configuration" if callable(family.fusion) else family.fusion,
+        "gate only": family.gate_only,
+        "refused": family.refuse,
+        "masked below": family.masked_below,
+    }
+    return {"name": name, "facts": {fact: value for fact, value in facts.items() if value}}
+
+
+def _cell(value: object) -> str:
+    return "; ".join(f"{name}: {fact}" for name, fact in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _archs() -> list[dict[str, Any]]:
+    return [_family(name, family) for name, family in sorted(FAMILIES.items())]
+
+
+def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:
+    """The kinds that exist, and what lists each: a package of this project, or data."""
+    found: dict[str, Callable[[], list[dict[str, Any]]]] = {"archs": _archs}
+    for kind in PACKAGES:
+        if importlib.util.find_spec(f"headcount.{kind}") is not None:
+            found[kind] = lambda kind=kind: [{"name": name} for name in Registry(kind, f"headcount.{kind}").names()]
+    return found
+
+
+def run(context: typer.Context, kind: Kind = None, json: Json = False, quiet: Quiet = False, verbose: Verbose = False) -> None:
+    """List the kinds of things that have names, or the names of one kind."""
+    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
+        kinds = _kinds()
+        if kind is not None and kind not in kinds:
+            raise unknown("kind", kind, kinds)
+        rows = kinds[kind]() if kind else [{"kind": name, "names": len(rows())} for name, rows in sorted(kinds.items())]
+        columns = list(rows[0]) if rows else ["name"]
+        say.table(columns, [[_cell(value) for value in row.values()] for row in rows])
+        say.result({"kind": kind, "rows": rows})
+        if kind == "archs":
+            say.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
+        elif kind is None:
+            say.next("ls", next(iter(sorted(kinds))))

@@ -1,0 +1,1 @@
+"""Models that come with the package, and the demonstration on them."""

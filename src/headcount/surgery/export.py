@@ -1,0 +1,161 @@
+"""Export: to a folder of full size that any tool loads (portable), and to ONNX; both are compared with the model before they are kept."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.archs import record
+from headcount.archs.inputs import probe_inputs
+from headcount.errors import ArtefactError, MissingExtra, UnsupportedModel, VerificationError
+from headcount.gates import output_tensors
+from headcount.heads import AttentionBlock, HeadMap, Slice
+from headcount.observe import evaluating
+from headcount.surgery.config import assign
+from headcount.surgery.reshape import Cut
+from headcount.surgery.save import save
+from headcount.surgery.verify import HALF, check, difference, float_dtype, run
+
+TEXT = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
+
+
+def widen(model: nn.Module) -> nn.Module:
+    """The model at its original shapes: removed heads come back with all their weights zero, so they add nothing."""
+    config = copy.deepcopy(model.config)
+    assign(config, record.replaced(model))
+    config.__dict__.pop(record.KEY, None)
+    options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
+    dense = type(model)._from_config(config, **options).to(next(model.parameters()).device).eval()  # pyright: ignore[reportAttributeAccessIssue]
+    small, big = HeadMap.of(model), HeadMap.of(dense)
+    places = {s.tensor: (full, cut) for cut, full in zip(small.blocks, big.blocks, strict=True) for s in full.slices}
+    tables = _table_columns(model, small)
+    source = model.state_dict()
+    with torch.no_grad():
+        for name, target in dense.state_dict().items():
+            if source[name].shape == target.shape:
+                target.copy_(source[name])
+                continue
+            target.zero_()
+            if name in places:
+                _scatter(target, source[name], name, *places[name])
+            else:
+                target[:, tables[name]] = source[name]
+    return dense
+
+
+def _scatter(target: Tensor, source: Tensor, name: str, full: AttentionBlock, left: AttentionBlock) -> None:
+    slices = [s for s in full.slices if s.tensor == name]
+    cut = Cut(full, tuple(head.index for head in left.heads))
+
+    def entries(s: Slice) -> list[int]:
+        return s.rows.keep(cut.units(s))
+
+    kept = sorted(entry for s in slices for entry in entries(s))
+    target.index_copy_(slices[0].axis, torch.tensor(kept, dtype=torch.long, device=target.device), source)
+
+
+def _table_columns(model: nn.Module, heads: HeadMap) -> dict[str, list[int]]:
+    """For bias tables that layers share and that were cut: the original heads that their columns are."""
+    blocks = record.read(model)
+    kept = {block.path: blocks.get(record.relative(model, block.path)) for block in heads.blocks}
+    return {f"{path}.relative_attention_bias.weight": list(entry.columns) for path, entry in kept.items() if entry and entry.columns}
+
+
+def export_portable(model: nn.Module, folder: str | Path, *, inputs: dict[str, Any] | None = None, **kwargs: Any) -> Path:
+    """Writes the model at its original shapes, removed heads zeroed, for tools that know nothing of headcount. No smaller, no faster."""
+    batch = inputs if inputs is not None else probe_inputs(model)
+    dense = widen(model)
+    check(run(model, batch), run(dense, batch), float_dtype(model), "the portable model")
+    return save(dense, folder, **kwargs)
+
+
+class _FirstOutput(nn.Module):
+    """The model as a function of named tensors that gives its first output alone."""
+
+    def __init__(self, model: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+        parameters = inspect.signature(type(model).forward).parameters
+        self.fixed = {"use_cache": False} if "use_cache" in parameters or hasattr(model.config, "use_cache") else {}
+
+    def forward(self, *values: Tensor) -> Tensor:
+        """Logits, or hidden states of a model without a head."""
+        return output_tensors(self.model(**dict(zip(self.names, values, strict=True)), **self.fixed))[0]
+
+
+def _dynamic_axes(names: list[str]) -> tuple[dict[int, Any], ...]:
+    batch = torch.export.Dim("batch", min=1, max=4096)
+    source, target = torch.export.Dim("length", min=2, max=8192), torch.export.Dim("target_length", min=2, max=8192)
+    return tuple({0: batch} | ({1: target if name.startswith("decoder") else source} if name in TEXT else {}) for name in names)
+
+
+def _to_onnx(wrapper: nn.Module, values: tuple[Tensor, ...], names: list[str], path: Path, dynamic: bool) -> None:
+    axes = (_dynamic_axes(names),) if dynamic else None  # one tuple for *values
+    torch.onnx.export(
+        wrapper, values, path, input_names=names, output_names=["output"], dynamo=True, dynamic_shapes=axes, verbose=False, external_data=True
+    )
+
+
+def _other_shape(model: nn.Module, names: list[str]) -> dict[str, Tensor]:
+    """A probe batch of another size, to prove that free axes are free."""
+    batch = probe_inputs(model, batch=3, length=6, seed=1)
+    return {name: batch[name] for name in names}
+
+
+def _run_onnx(path: Path, batch: dict[str, Tensor]) -> Tensor:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    wanted = {item.name for item in session.get_inputs()}
+    (output,) = session.run(None, {name: value.cpu().numpy() for name, value in batch.items() if name in wanted})
+    return torch.from_numpy(output)
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(f"export to ONNX needs {error.name}; install it with: pip install 'headcount[onnx]'") from error
+
+
+def export_onnx(model: nn.Module, path: str | Path, *, inputs: dict[str, Any] | None = None, overwrite: bool = False) -> dict[str, Any]:
+    """Writes an ONNX file whose first output equals the model's in onnxruntime, and says what was made.
+
+    Batch and text lengths stay free where the model's code allows it, else the file has the shapes of the probe batch (`dynamic` is False and
+    `reason` says why). Decoders come without a cache.
+    """
+    _require_onnx()
+    target = Path(path)
+    if target.exists() and not overwrite:
+        raise ArtefactError(f"{target} exists already; name another file, or allow overwriting (overwrite=True, --overwrite)")
+    if float_dtype(model) in HALF:
+        raise UnsupportedModel(f"export to ONNX needs float32 weights, the model has {float_dtype(model)}; load it with dtype=float32")
+    batch = {k: v for k, v in (inputs if inputs is not None else probe_inputs(model)).items() if isinstance(v, Tensor)}
+    names = list(batch)
+    wrapper = _FirstOutput(model, names)
+    with evaluating(model), tempfile.TemporaryDirectory() as scratch:
+        file, reason = Path(scratch) / target.name, ""
+        try:
+            _to_onnx(wrapper, tuple(batch.values()), names, file, dynamic=True)
+        except Exception as error:  # noqa: BLE001 - the exporter raises its own kinds; the static export below decides
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            _to_onnx(wrapper, tuple(batch.values()), names, file, dynamic=False)
+        trials = [batch] if inputs is not None or reason else [batch, _other_shape(model, names)]
+        gap = max(difference([_run_onnx(file, trial)], [wrapper(*trial.values()).cpu()]) for trial in trials)
+        if not gap <= 1e-4:
+            raise VerificationError(f"the ONNX file differs from the model by {gap:.3g} (relative), more than 1e-4; it was not kept")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for made in Path(scratch).iterdir():
+            partial = target.parent / f".{made.name}.partial"
+            shutil.copyfile(made, partial)
+            partial.replace(target.parent / made.name)
+    return {"path": str(target), "inputs": names, "dynamic": not reason, "reason": reason, "difference": gap}

@@ -1,0 +1,57 @@
+"""The families that must obey every law, each with the configurations in which their heads live differently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from headcount.testing.shrink import tiny_model
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One tiny model: a registered type and what differs from its default configuration."""
+
+    name: str
+    model_type: str
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+    def build(self, attn: str | None = None, **options: Any) -> nn.Module:
+        """The tiny model, float64 unless said otherwise."""
+        return tiny_model(self.model_type, attn=attn, **options, **self.overrides)
+
+
+PLAIN = (
+    "bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "mpnet", "modernbert", "gpt2", "gpt_neo", "gpt_neox", "opt", "bloom",
+    "falcon", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "t5", "bart", "mbart", "marian", "pegasus", "whisper", "vit",
+    "deit", "dinov2", "swin", "clip", "wav2vec2",
+)  # fmt: skip
+
+DISENTANGLED = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+
+VARIANTS: tuple[Variant, ...] = (
+    *(Variant(name, name) for name in PLAIN),
+    Variant("deberta-v2", "deberta-v2", DISENTANGLED),
+    Variant("deberta-v2-shared", "deberta-v2", {**DISENTANGLED, "share_att_key": True}),
+    Variant("falcon-grouped", "falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    Variant("falcon-alibi", "falcon", {"alibi": True, "multi_query": False}),
+    Variant("llama-grouped", "llama", {"num_key_value_heads": 2}),
+    Variant("qwen2-grouped", "qwen2", {"num_key_value_heads": 2}),
+    Variant("qwen3-grouped", "qwen3", {"num_key_value_heads": 2}),
+    Variant("phi3-grouped", "phi3", {"num_key_value_heads": 2}),
+    Variant("gpt_oss", "gpt_oss"),
+)
+
+
+def variant(name: str) -> Variant:
+    """The variant of a name."""
+    return next(v for v in VARIANTS if v.name == name)
+
+
+def has_sdpa(name: str) -> bool:
+    """Whether a family's classes support scaled_dot_product_attention."""
+    from headcount.testing.shrink import model_class
+
+    return bool(getattr(model_class(variant(name).model_type), "_supports_sdpa", False))

@@ -1,0 +1,312 @@
+"""The laws of headcount, checked on a live model: what `headcount check` runs on yours, and the tests on every family.
+
+A law takes a Subject and returns what it measured, or raises LawBroken.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.archs.inputs import probe_inputs
+from headcount.archs.modules import unwrap
+from headcount.attention import AttentionTap
+from headcount.errors import HeadcountError, PlanError, UnsupportedModel
+from headcount.gates import HeadGates, verify_gates
+from headcount.heads import AttentionBlock, Head, HeadMap
+from headcount.plan import Plan
+from headcount.surgery import cut, load, removed_parameters, save
+from headcount.surgery.verify import TOLERANCE, difference, float_dtype, gates_of, run, run_gated
+
+
+class LawBroken(HeadcountError, AssertionError):
+    """A law that does not hold for a model, with the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LawResult:
+    """The outcome of one law."""
+
+    law: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model under test, its heads and a batch that reaches them."""
+
+    model: nn.Module
+    heads: HeadMap
+    batch: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, model: nn.Module, inputs: dict[str, Any] | None = None) -> Subject:
+        """A subject with a probe batch, unless inputs are given."""
+        inner = unwrap(model)
+        return cls(inner, HeadMap.of(inner), inputs if inputs is not None else probe_inputs(inner))
+
+    @property
+    def cuttable(self) -> list[AttentionBlock]:
+        """The blocks that can be cut."""
+        return [block for block in self.heads.blocks if block.can_cut and block.n_heads]
+
+    @property
+    def tolerance(self) -> float:
+        """The difference that rounding may make in this model's dtype."""
+        return TOLERANCE[float_dtype(self.model)]
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise LawBroken(text)
+
+
+def _equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def uneven(blocks: Sequence[AttentionBlock]) -> Plan:
+    """A plan that leaves different head counts in neighbouring blocks: whole KV groups, or single heads of the only group."""
+    going: list[Head] = []
+    for order, block in enumerate(blocks):
+        groups = block.groups()
+        if len(groups) == 1:
+            going += groups[0][: min(1 + order % 3, len(groups[0]) - 1)]
+        else:
+            number = min(1 + order % 2, len(groups) - 1)
+            chosen = groups[:number] if order % 2 else groups[-number:]
+            going += [head for group in chosen for head in group]
+    return Plan.removing(going)
+
+
+def emptying(block: AttentionBlock) -> Plan:
+    """The plan that takes every head of a block."""
+    return Plan.removing(block.heads)
+
+
+def thinned(blocks: Sequence[AttentionBlock]) -> Plan | None:
+    """A plan that takes one query head of every KV group in the first block where groups have several; None where none do."""
+    block = next((block for block in blocks if block.group_size > 1 and block.n_kv_heads > 1), None)
+    return Plan.removing([group[-1] for group in block.groups()]) if block else None
+
+
+def every_gate_acts(subject: Subject) -> str:
+    """The gate of every head changes the output."""
+    verify_gates(subject.model, subject.heads, subject.batch)
+    return f"{len(subject.heads)} gates"
+
+
+def gate_one_is_identity(subject: Subject) -> str:
+    """Gates of one change no bit."""
+    plain = run(subject.model, subject.batch)
+    with HeadGates(subject.model, torch.ones(len(subject.heads), dtype=torch.float64)):
+        _require(_equal(plain, run(subject.model, subject.batch)), "gates of one changed the output")
+    return "bit-identical"
+
+
+def _state(model: nn.Module) -> tuple[Any, ...]:
+    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks), m.training) for m in model.modules()]
+    grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    needs = [p.requires_grad for p in model.parameters()]
+    return hooks, [g is None for g in grads], needs, getattr(model.config, "_attn_implementation", None)
+
+
+def leaving_restores(subject: Subject) -> str:
+    """Leaving a context, also by an exception, leaves hooks, gradients, modes, random state and attention implementation as they were."""
+    model, batch = subject.model, subject.batch
+    before, plain = _state(model), run(model, batch)
+    seed = torch.get_rng_state()
+    with HeadGates(model, torch.zeros(len(subject.heads))):
+        pass
+    _require(torch.equal(seed, torch.get_rng_state()), "the random state changed")
+    for how in ("zero", "uniform"):
+        try:
+            with HeadGates(model, torch.zeros(len(subject.heads)), how=how):
+                run(model, batch)
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            pass
+        except UnsupportedModel:
+            if how == "zero":
+                raise
+    _require(_state(model) == before, "the model was not left as it was found")
+    _require(_equal(plain, run(model, batch)), "the output changed after leaving")
+    return "hooks, gradients, modes, random state, attention implementation"
+
+
+def gate_zero_is_no_attention(subject: Subject) -> str:
+    """A gate of zero equals attention probabilities of zero: the old head_mask, by an independent way."""
+    values = torch.ones(len(subject.heads), dtype=torch.float64)
+    values[::3] = 0.0
+    with HeadGates(subject.model, values), _eager(subject):
+        gated = run(subject.model, subject.batch)
+
+    def silence(block: AttentionBlock, probabilities: Tensor, _visible: Tensor) -> Tensor:
+        return probabilities * values[subject.heads.positions(block)].to(probabilities).view(1, -1, 1, 1)
+
+    with AttentionTap(subject.model, subject.heads.blocks, silence):
+        masked = run(subject.model, subject.batch)
+    gap = difference(gated, masked)
+    _require(gap <= subject.tolerance, f"gating and zeroing probabilities differ by {gap:.3g}")
+    return f"difference {gap:.1e}"
+
+
+def _eager(subject: Subject):  # noqa: ANN202 - a context manager
+    from headcount.attention import eager
+
+    return eager(subject.model)
+
+
+def _plans(subject: Subject) -> dict[str, Plan]:
+    blocks = subject.cuttable
+    _require(bool(blocks), f"no block can be cut: {subject.heads.blocks[0].gate_only}")
+    plans = {"uneven": uneven(blocks), "first block empty": emptying(blocks[0]), "last block empty": emptying(blocks[-1])}
+    thin = thinned(blocks)
+    return plans | ({"thinner groups": thin} if thin else {})
+
+
+def cut_equals_gate(subject: Subject) -> str:
+    """A cut gives what the gates give: uneven counts, an empty block at either end, thinner KV groups."""
+    worst = 0.0
+    for name, plan in _plans(subject).items():
+        small = cut(subject.model, plan, inputs=subject.batch)
+        gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch))
+        _require(gap <= subject.tolerance, f"{name}: the cut differs from the gates by {gap:.3g}")
+        worst = max(worst, gap)
+    return f"difference {worst:.1e} over {len(_plans(subject))} plans"
+
+
+def parameters_fall_as_predicted(subject: Subject) -> str:
+    """A cut removes exactly the predicted number of parameters, and the head map shows just the heads that stay."""
+    total = 0
+    for name, plan in _plans(subject).items():
+        small = cut(subject.model, plan, inputs=subject.batch)
+        gone = sum(p.numel() for p in subject.model.parameters()) - sum(p.numel() for p in small.parameters())
+        _require(
+            gone == removed_parameters(subject.heads, plan),
+            f"{name}: {gone} parameters went, {removed_parameters(subject.heads, plan)} predicted",
+        )
+        left = [head for head in subject.heads if head not in plan.removed]
+        _require(list(HeadMap.of(small)) == left, f"{name}: the cut model does not show the heads that stay")
+        total += gone
+    return f"{total} parameters removed and predicted"
+
+
+def cutting_twice_is_cutting_once(subject: Subject) -> str:
+    """Two cuts, one after the other, equal one cut with both plans."""
+    first = uneven(subject.cuttable)
+    middle = cut(subject.model, first, inputs=subject.batch)
+    rest = [block for block in HeadMap.of(middle).blocks if block.can_cut and block.n_heads > block.group_size]
+    if not rest:
+        return "no heads left for a second cut"
+    second = Plan.removing(rest[-1].groups()[-1])
+    twice = cut(middle, second, inputs=subject.batch)
+    once = cut(subject.model, Plan.removing([*first.removed, *second.removed]), inputs=subject.batch)
+    gap = difference(run(twice, subject.batch), run(once, subject.batch))
+    _require(gap <= subject.tolerance, f"cutting twice differs from cutting once by {gap:.3g}")
+    _require(list(HeadMap.of(twice)) == list(HeadMap.of(once)), "cutting twice leaves other heads than cutting once")
+    return f"difference {gap:.1e}"
+
+
+def _kernels(model: nn.Module) -> dict[str, Any]:
+    """The kernels that a model runs with, which a configuration file does not keep."""
+    options = {name: getattr(model.config, f"_{name}", None) for name in ("attn_implementation", "experts_implementation")}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def save_then_load_is_equal(subject: Subject) -> str:
+    """What is saved loads bit for bit: every tensor, every output, every address."""
+    for plan in _plans(subject).values():
+        small = cut(subject.model, plan, inputs=subject.batch)
+        with tempfile.TemporaryDirectory() as scratch:
+            again = load(save(small, Path(scratch) / "model"), **_kernels(small))
+        ours, theirs = small.state_dict(), again.state_dict()
+        _require(
+            ours.keys() == theirs.keys() and _equal(list(ours.values()), list(theirs.values())), "a tensor changed between save and load"
+        )
+        _require(_equal(run(small, subject.batch), run(again, subject.batch)), "the output changed between save and load")
+        _require(HeadMap.of(small).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
+    return "tensors, outputs and addresses bit-equal"
+
+
+def impossible_plans_raise(subject: Subject) -> str:
+    """Unknown heads and uneven KV groups raise PlanError and change nothing, also in place."""
+    last = subject.heads.blocks[-1]
+    wrong = [Plan.removing([Head(last.stack, last.layer, last.n_original)]), Plan.removing([Head(last.stack, 10**5, 0)])]
+    grouped = next((b for b in subject.cuttable if b.group_size > 1 and b.n_kv_heads > 1), None)
+    wrong += [Plan.removing(grouped.heads[:1])] if grouped else []
+    before, plain = copy.deepcopy(subject.model.state_dict()), run(subject.model, subject.batch)
+    for plan in wrong:
+        try:
+            cut(subject.model, plan, in_place=True, inputs=subject.batch)
+        except PlanError:
+            continue
+        raise LawBroken(f"an impossible plan ({plan.removed[0]}) was carried out")
+    _require(_equal(list(before.values()), list(subject.model.state_dict().values())), "an impossible plan changed a tensor")
+    _require(_equal(plain, run(subject.model, subject.batch)), "an impossible plan changed the output")
+    return f"{len(wrong)} plans refused"
+
+
+def _prompt(subject: Subject) -> dict[str, Any]:
+    skip = ("decoder_input_ids", "decoder_attention_mask", "labels")
+    prompt = {name: value for name, value in subject.batch.items() if name not in skip}
+    if isinstance(prompt.get("attention_mask"), Tensor) and "input_ids" in prompt:
+        prompt["attention_mask"] = torch.ones_like(prompt["attention_mask"])
+    return prompt
+
+
+def generation_agrees(subject: Subject) -> str:
+    """With caches, a cut model generates the tokens that the gated one generates, also when the first block lost all its heads."""
+    model = subject.model
+    if not (hasattr(model, "can_generate") and model.can_generate()):  # pyright: ignore[reportCallIssue]
+        return "the model does not generate"
+    options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "use_cache": True, **_prompt(subject)}
+    if getattr(model.config, "is_encoder_decoder", False) and model.generation_config.decoder_start_token_id is None:  # pyright: ignore
+        options["decoder_start_token_id"] = getattr(model.config, "pad_token_id", None) or 0
+    decoders = [block for block in subject.cuttable if block.kind == "decoder-self"]
+    plans = [uneven(subject.cuttable)] + ([emptying(decoders[0])] if decoders else [])
+    for plan in plans:
+        small = cut(model, plan, inputs=subject.batch)
+        with torch.no_grad(), HeadGates(model, gates_of(subject.heads, plan)):
+            expected = model.generate(**options)  # pyright: ignore[reportCallIssue]
+        with torch.no_grad():
+            found = small.generate(**options)  # pyright: ignore[reportCallIssue]
+        _require(torch.equal(expected, found), f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")
+    return f"{len(plans)} plans, 5 tokens each"
+
+
+LAWS: dict[str, Callable[[Subject], str]] = {
+    "every gate acts": every_gate_acts,
+    "gate 1 is the identity": gate_one_is_identity,
+    "leaving restores everything": leaving_restores,
+    "gate 0 is no attention": gate_zero_is_no_attention,
+    "cut equals gate": cut_equals_gate,
+    "parameters fall as predicted": parameters_fall_as_predicted,
+    "cutting twice is cutting once": cutting_twice_is_cutting_once,
+    "save then load is equal": save_then_load_is_equal,
+    "impossible plans raise": impossible_plans_raise,
+    "generation agrees": generation_agrees,
+}
+
+
+def check_model(model: nn.Module, inputs: dict[str, Any] | None = None) -> Iterator[LawResult]:
+    """Every law in turn, on a model in eval mode; a law that raises is a law that fails."""
+    subject = Subject.of(model, inputs)
+    training = subject.model.training
+    subject.model.eval()
+    try:
+        for name, law in LAWS.items():
+            try:
+                yield LawResult(name, True, law(subject))
+            except (HeadcountError, RuntimeError, ValueError) as error:
+                yield LawResult(name, False, f"{type(error).__name__}: {error}")
+    finally:
+        subject.model.train(training)
