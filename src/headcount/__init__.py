@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+__version__ = "0.1.0.dev0"
+
 if TYPE_CHECKING:
     from headcount.errors import HeadcountError
     from headcount.gates import HeadGates, mask
     from headcount.heads import Head, HeadMap
-    from headcount.observe import observe
     from headcount.plan import Budget, Plan
     from headcount.scores import Scores
     from headcount.surgery import cut, load, load_legacy, register, save
@@ -25,7 +26,6 @@ _HOME = {
     "load": "surgery",
     "load_legacy": "surgery",
     "mask": "gates",
-    "observe": "observe",
     "register": "surgery",
     "save": "surgery",
 }
@@ -38,11 +38,11 @@ __all__ = [
     "HeadcountError",
     "Plan",
     "Scores",
+    "__version__",
     "cut",
     "load",
     "load_legacy",
     "mask",
-    "observe",
     "register",
     "save",
 ]

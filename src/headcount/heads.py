@@ -17,7 +17,7 @@ Kind = Literal["encoder-self", "decoder-self", "cross"]
 Unit = Literal["head", "kv_head"]
 Layout = Literal["separate", "stacked", "interleaved"]
 
-_ADDRESS = re.compile(r"(?:(?P<stack>[a-z][a-z0-9_]*)\.)?L(?P<layer>\d{1,6})H(?P<index>\d{1,6})")
+_ADDRESS = re.compile(r"(?:(?P<stack>[a-z][a-z0-9_]*)\.)?L(?P<layer>[0-9]{1,6})H(?P<index>[0-9]{1,6})")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -24,6 +24,7 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int = 9, seed: int
     longer sequence: one placeholder token for each feature of the image or the audio. Counting these runs the vision or
     audio tower once.
     """
+    model = _unwrapped(model)
     probe = Probe(model, batch, length, torch.Generator().manual_seed(seed), dict(inspect.signature(model.forward).parameters))
     makers = _makers(probe)
     try:
@@ -36,6 +37,12 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int = 9, seed: int
         reason = f"{type(error).__name__}: {error}"
         raise ProbeError(f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_REMEDY}") from error
     return probe.made
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside a peft wrapper, whose own forward pass names no arguments."""
+    unwrap = getattr(model, "get_base_model", None)
+    return unwrap() if callable(unwrap) else model  # pyright: ignore[reportReturnType]
 
 
 def _makers(probe: Probe) -> dict[str, Maker]:

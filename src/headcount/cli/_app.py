@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from headcount import __version__
 from headcount.cli._session import complain
 from headcount.errors import HeadcountError, UnknownName
 from headcount.registry import Registry, unknown
@@ -32,11 +32,13 @@ class Verbs(TyperGroup):
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"headcount {version('headcount')}")
+        typer.echo(f"headcount {__version__}")
         raise typer.Exit
 
 
-def _root(_version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False) -> None:
+def _root(
+    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
     """Find, gate, cut, save and reload the attention heads of any transformers model.
 
     Results go to stdout, notes to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated.

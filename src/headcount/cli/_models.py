@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -18,8 +19,9 @@ from headcount.surgery.verify import float_dtype
 
 
 def hush(session: Session) -> None:
-    """Sets how much transformers logs, and whether it draws progress bars; both go to stderr."""
+    """Sets how much transformers and torch's exporter log, and whether progress bars are drawn; all of it goes to stderr."""
     log = transformers.utils.logging
+    logging.getLogger("torch.onnx").setLevel(logging.INFO if session.verbose else logging.ERROR)
     if session.verbose:
         log.set_verbosity_info()
         log.enable_progress_bar()
@@ -85,6 +87,6 @@ def _skeleton(folder: Path, cls: type, blocks: dict[str, record.Kept]) -> nn.Mod
             return made(cls.config_class.from_pretrained(folder))  # pyright: ignore[reportAttributeAccessIssue]
     except ArtefactError:
         raise
-    except Exception as error:  # noqa: BLE001 - a configuration that its class rejects fails in any way it likes
+    except Exception as error:  # a configuration that its class rejects fails in any way it likes
         reason = " ".join(str(error).split())[:300]
         raise ArtefactError(f"{folder / 'config.json'} builds no {cls.__name__}: {type(error).__name__}: {reason}") from error

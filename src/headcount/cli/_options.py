@@ -38,11 +38,13 @@ def _dtype(name: str) -> str:
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, or a hub id.", show_default=False)]
 Heads = Annotated[str, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Head addresses, with commas between them.")]
-SomeHeads = Annotated[str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Only these heads, with commas between them.")]
+SomeHeads = Annotated[
+    str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Also prove that these heads can be cut.")
+]
 OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write; it appears when it is complete.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what headcount wrote there before.")]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps…")]
-Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", callback=_dtype, help="auto (as stored), float64, float32, bfloat16 or float16.")]
+Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", callback=_dtype, help="auto, float64, float32, bfloat16 or float16.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The seed of everything drawn at random.")]
 Auto = Annotated[str | None, typer.Option("--auto", metavar="CLASS", help="Load as this Auto class, such as AutoModelForCausalLM.")]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read .bin weights, which are pickles: only if you trust their author.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import shlex
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,11 @@ class Session:
         """The command line that is running."""
         return shlex.join(["headcount", *self.arguments])
 
+    @property
+    def width(self) -> int:
+        """The columns that a line of the result may fill; no limit but a generous one where no terminal reads it."""
+        return shutil.get_terminal_size().columns if self.results.isatty() else WIDE
+
     def note(self, text: str) -> None:
         """Says on stderr what is being done or was decided."""
         if not self.quiet:
@@ -66,13 +72,13 @@ class Session:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for column in columns:
             table.add_column(column, justify="right" if column in right else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(plain(cell)) for cell in row))
-        width = None if self.results.isatty() else WIDE
-        Console(file=self.results, width=width, highlight=False, markup=False).print(table)
+        Console(file=self.results, width=self.width, highlight=False, markup=False).print(table)
+        print(file=self.results)
 
     def result(self, content: Mapping[str, Any]) -> None:
         """Writes the whole result, if it is to be JSON."""

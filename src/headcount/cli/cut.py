@@ -24,14 +24,26 @@ def show_costs(say: Session, before: Cost, after: Cost) -> None:
         "flops": f"FLOPs of a pass over {before.tokens} tokens",
         "kv_bytes_per_token": "bytes of KV cache per token",
     }
-    rows = [(label, f"{old[name]:,}", f"{new[name]:,}", f"{new[name] / old[name]:.1%}" if old[name] else "") for name, label in labels.items()]
+    rows = [
+        (label, f"{old[name]:,}", f"{new[name]:,}", f"{new[name] / old[name]:.1%}" if old[name] else "") for name, label in labels.items()
+    ]
     say.table(("", "before", "after", "left"), rows, right=("before", "after", "left"))
 
 
 def run(
-    context: typer.Context, model: Model, heads: Heads, out: OutFolder, overwrite: Overwrite = False, device: Device = "auto", dtype: Dtype = "auto",
-    auto: Auto = None, allow_pickle: AllowPickle = False, json: Json = False, quiet: Quiet = False, verbose: Verbose = False,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    model: Model,
+    heads: Heads,
+    out: OutFolder,
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    auto: Auto = None,
+    allow_pickle: AllowPickle = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
     """Remove heads for good, prove that the smaller model equals the gated one, and save it."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.plan import Plan

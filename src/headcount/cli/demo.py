@@ -14,9 +14,15 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for 
 
 
 def run(
-    context: typer.Context, out: Out = Path("runs/demo"), device: Device = "auto", dtype: Dtype = "float32", seed: Seed = 0,
-    json: Json = False, quiet: Quiet = False, verbose: Verbose = False,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    out: Out = Path("runs/demo"),
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    seed: Seed = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
     """Find, gate, cut, verify, save and load the heads of two small models, offline, and show what was measured."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.cli._models import choose_device, hush

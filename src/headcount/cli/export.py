@@ -20,14 +20,25 @@ def _format(name: str) -> str:
     return name
 
 
-To = Annotated[str, typer.Option("--to", metavar="onnx|portable", callback=_format, help="An ONNX file, or a folder of full size with zeroed heads.")]
+To = Annotated[
+    str, typer.Option("--to", metavar="onnx|portable", callback=_format, help="An ONNX file, or a folder of full size with zeroed heads.")
+]
 Out = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
 
 
 def run(
-    context: typer.Context, model: Model, to: To, out: Out, overwrite: Overwrite = False, dtype: Dtype = "auto",
-    auto: Auto = None, allow_pickle: AllowPickle = False, json: Json = False, quiet: Quiet = False, verbose: Verbose = False,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    model: Model,
+    to: To,
+    out: Out,
+    overwrite: Overwrite = False,
+    dtype: Dtype = "auto",
+    auto: Auto = None,
+    allow_pickle: AllowPickle = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
     """Write a model as an ONNX file, or as a portable folder that keeps its shapes and zeroes the removed heads."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.surgery.files import check_target
@@ -43,7 +54,9 @@ def run(
             made = export_onnx(live, out, overwrite=overwrite)
         else:
             made = {"path": str(export_portable(live, out, command=say.command, companions=folder, overwrite=overwrite))}
-        say.table(("", ""), [(name, ", ".join(value) if isinstance(value, list) else value) for name, value in made.items() if value != ""])
+        for name, value in made.items():
+            if value != "":
+                say.line(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
         say.result({"model": model, "to": to, **made})
         if to == "portable":
             say.next("map", out)

@@ -9,13 +9,20 @@ import typer
 from headcount.cli._options import AllowPickle, Auto, Json, OutFolder, Overwrite, Quiet, Verbose
 from headcount.cli._session import session
 
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint with config.pruned_heads: a folder, or a hub id.", show_default=False)]
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint with pruned_heads: a folder, or a hub id.", show_default=False)]
 
 
 def run(
-    context: typer.Context, folder: Folder, out: OutFolder, overwrite: Overwrite = False, auto: Auto = None, allow_pickle: AllowPickle = False,
-    json: Json = False, quiet: Quiet = False, verbose: Verbose = False,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    folder: Folder,
+    out: OutFolder,
+    overwrite: Overwrite = False,
+    auto: Auto = None,
+    allow_pickle: AllowPickle = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
     """Import a checkpoint whose heads transformers 4 pruned, and save it as a folder of headcount."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.surgery.files import check_target

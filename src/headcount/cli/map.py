@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import os
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from headcount.cli._options import AllowPickle, Auto, Json, Model, Quiet, Verbose
-from headcount.cli._session import session
+from headcount.cli._session import Session, session
 
 if TYPE_CHECKING:
-    from headcount.heads import AttentionBlock
+    from headcount.heads import AttentionBlock, HeadMap
 
-COLUMNS = ("block", "kind", "heads", "of", "KV", "head dim", "layout", "module", "q k v → o", "also per head", "gate", "cut")
-NUMBERS = ("heads", "of", "KV", "head dim")
+COLUMNS = ("block", "kind", "heads", "of", "KV", "dim", "layout", "module", "q k v → o", "also per head", "gate", "cut")
+NUMBERS = ("heads", "of", "KV", "dim")
+PLACES = ("block", "module", "q k v → o")
 
 
 def _places(block: AttentionBlock) -> tuple[str, str]:
     """The module that holds all four projections, and their paths from there."""
     paths = [projection.path for projection in (block.q, block.k, block.v, block.o)]
-    common = os.path.commonprefix([path.split(".")[:-1] for path in paths])
+    levels = zip(*(path.split(".")[:-1] for path in paths), strict=False)
+    common = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)]
     q, k, v, o = (".".join(path.split(".")[len(common) :]) for path in paths)
     return ".".join(common) or "(model)", f"{' '.join(dict.fromkeys((q, k, v)))} → {o}"
 
@@ -28,8 +30,26 @@ def _places(block: AttentionBlock) -> tuple[str, str]:
 def _row(block: AttentionBlock) -> tuple[object, ...]:
     module, places = _places(block)
     counts = (block.n_heads, block.n_original, block.n_kv_heads, block.head_dim)
-    cut = "yes" if block.can_cut else f"no: {block.gate_only}"
-    return (block.name, block.kind, *counts, block.layout, module, places, ", ".join(block.dependents()), "yes", cut)
+    gate, cut = ("yes" if possible else "no" for possible in (block.n_heads > 0, block.can_cut and block.n_heads > 0))
+    return (block.name, block.kind, *counts, block.layout, module, places, ", ".join(block.dependents()), gate, cut)
+
+
+def _reasons(heads: HeadMap) -> list[tuple[str, str]]:
+    """Why blocks with heads cannot be cut, one row per reason."""
+    blocks: dict[str, list[str]] = {}
+    for block in heads.blocks:
+        if block.gate_only:
+            blocks.setdefault(block.gate_only, []).append(block.name)
+    return [(", ".join(names), reason) for reason, names in blocks.items()]
+
+
+def _show_blocks(say: Session, rows: list[tuple[object, ...]]) -> None:
+    """One table, or two where the terminal is too narrow for it: the counts, and the places."""
+    width = sum(max(len(str(cell)) for cell in column) + 3 for column in zip(COLUMNS, *rows, strict=True))
+    parts = (COLUMNS,) if width <= say.width else (tuple(c for c in COLUMNS if c not in PLACES[1:]), PLACES)
+    for columns in parts:
+        chosen = [COLUMNS.index(column) for column in columns]
+        say.table(columns, [[row[i] for i in chosen] for row in rows], right=NUMBERS)
 
 
 def _entry(block: AttentionBlock) -> dict[str, Any]:
@@ -40,24 +60,31 @@ def _entry(block: AttentionBlock) -> dict[str, Any]:
         "heads": [str(head) for head in block.heads],
         **{projection.role: projection.path for projection in (block.q, block.k, block.v, block.o)},
         "per_head": list(block.dependents()),
-        "can_gate": True,
+        "can_gate": block.n_heads > 0,
     }
 
 
 def run(
-    context: typer.Context, model: Model, auto: Auto = None, allow_pickle: AllowPickle = False,
-    json: Json = False, quiet: Quiet = False, verbose: Verbose = False,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    model: Model,
+    auto: Auto = None,
+    allow_pickle: AllowPickle = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
     """Show every attention block: its heads, where it keeps them, what can be gated and cut. A configuration alone is enough."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.cli._models import open_without_weights
 
         live, heads = open_without_weights(say, model, auto=auto, allow_pickle=allow_pickle)
-        say.table(COLUMNS, [_row(block) for block in heads.blocks], right=NUMBERS)
+        _show_blocks(say, [_row(block) for block in heads.blocks])
+        if any(block.gate_only for block in heads.blocks):
+            say.table(("can be gated, not cut", "reason"), _reasons(heads))
         if heads.refused:
-            say.line("Refused:")
-            say.table(("module", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
+            say.table(("refused", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
         refused = [{"path": r.path, "class": r.class_name, "reason": r.reason} for r in heads.refused]
         names = {"model": model, "class": type(live).__name__, "model_type": heads.model_type}
         say.result({**names, "n_heads": len(heads), "blocks": [_entry(block) for block in heads.blocks], "refused": refused})
-        say.next("check", model)
+        if not next(live.parameters()).is_meta:
+            say.next("check", model)

@@ -20,7 +20,13 @@ from headcount.surgery import cost, cut, load, removed_parameters, save
 from headcount.surgery.verify import difference, gates_of, run, run_gated
 
 VOCABULARY, LENGTH, NEW_TOKENS = 512, 24, 16
-SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 256}
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "intermediate_size": 256,
+}
 SPREAD = 0.1  # of the weights: untrained heads drawn at the usual 0.02 would hardly show
 
 
@@ -84,8 +90,8 @@ def _find(work: Job, heads: HeadMap) -> Step:
     layouts = sorted({block.layout for block in heads.blocks})
     kv_heads = sum(block.n_kv_heads for block in heads.blocks)
     text = (
-        f"{type(work.model).__name__}: {heads.describe()}, {kv_heads} KV heads, {'/'.join(layouts)} projections; each gate changes the output, "
-        f"{sum(block.can_cut for block in heads.blocks)} of {len(heads.blocks)} blocks can be cut"
+        f"{type(work.model).__name__}: {heads.describe()}, {kv_heads} KV heads, {'/'.join(layouts)} projections; "
+        f"each gate changes the output, {sum(block.can_cut for block in heads.blocks)} of {len(heads.blocks)} blocks can be cut"
     )
     return work.step("find", text, n_heads=len(heads), n_kv_heads=kv_heads, n_blocks=len(heads.blocks))
 
@@ -106,7 +112,8 @@ def _gate(work: Job, heads: HeadMap, before: list[Tensor], scores: Scores) -> St
 def _plan(work: Job, heads: HeadMap, plan: Plan) -> Step:
     unit = "whole KV groups" if any(block.group_size > 1 for block in heads.blocks) else "single heads"
     removed = [str(head) for head in plan.removed]
-    return work.step("plan", f"remove {len(removed)} of {len(heads)}, in {unit}: {', '.join(removed)}", n_removed=len(removed), removed=removed)
+    text = f"remove {len(removed)} of {len(heads)}, in {unit}: {', '.join(removed)}"
+    return work.step("plan", text, n_removed=len(removed), removed=removed)
 
 
 def _cut(work: Job, plan: Plan, heads: HeadMap) -> tuple[nn.Module, Step]:
@@ -115,8 +122,9 @@ def _cut(work: Job, plan: Plan, heads: HeadMap) -> tuple[nn.Module, Step]:
     after = cost(small, work.batch)
     predicted = removed_parameters(heads, plan)
     text = (
-        f"{before.parameters:,} → {after.parameters:,} parameters ({predicted:,} fewer were predicted), {before.flops:,} → {after.flops:,} FLOPs "
-        f"per {before.tokens} tokens, {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
+        f"{before.parameters:,} → {after.parameters:,} parameters ({predicted:,} fewer were predicted), "
+        f"{before.flops:,} → {after.flops:,} FLOPs per {before.tokens} tokens, "
+        f"{before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
     )
     return small, work.step("cut", text, before=before.to_dict(), after=after.to_dict(), predicted=predicted)
 
@@ -166,7 +174,7 @@ def walk(work: Job, folder: Path, command: str | None = None) -> Iterator[Step]:
     values = tuple(effects(work.model, heads, work.batch))
     scores = Scores(heads.heads, values, method="largest change of an output when gated to zero", units=heads.units())
     yield _gate(work, heads, before, scores)
-    plan = Plan.keep_top(scores, Budget(fraction=0.5))
+    plan = Plan.keep_top(scores, Budget(fraction=0.5, floor=2))
     yield _plan(work, heads, plan)
     small, step = _cut(work, plan, heads)
     yield step
@@ -177,7 +185,9 @@ def walk(work: Job, folder: Path, command: str | None = None) -> Iterator[Step]:
     yield _load(work, small, folder)
 
 
-def walk_all(out: Path, *, seed: int = 0, device: torch.device | str = "cpu", dtype: str = "float32", command: str | None = None) -> Iterator[Step]:
+def walk_all(
+    out: Path, *, seed: int = 0, device: torch.device | str = "cpu", dtype: str = "float32", command: str | None = None
+) -> Iterator[Step]:
     """Takes every model the whole way; each is saved in a folder of its name under `out`, over what was saved there before."""
     for name in MODELS:
         yield from walk(job(name, seed=seed, device=device, dtype=dtype), out / name, command)

@@ -6,6 +6,7 @@ import copy
 import inspect
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,10 @@ def _dynamic_axes(names: list[str]) -> tuple[dict[int, Any], ...]:
 
 def _to_onnx(wrapper: nn.Module, values: tuple[Tensor, ...], names: list[str], path: Path, dynamic: bool) -> None:
     axes = (_dynamic_axes(names),) if dynamic else None  # one tuple for *values
-    torch.onnx.export(
-        wrapper, values, path, input_names=names, output_names=["output"], dynamo=True, dynamic_shapes=axes, verbose=False, external_data=True
-    )
+    options = {"input_names": names, "output_names": ["output"], "dynamic_shapes": axes}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter warns of its own renamings; the result is compared below
+        torch.onnx.export(wrapper, values, path, dynamo=True, verbose=False, external_data=True, **options)
 
 
 def _other_shape(model: nn.Module, names: list[str]) -> dict[str, Tensor]:
@@ -142,7 +144,7 @@ def export_onnx(model: nn.Module, path: str | Path, *, inputs: dict[str, Any] | 
     batch = {k: v for k, v in (inputs if inputs is not None else probe_inputs(model)).items() if isinstance(v, Tensor)}
     names = list(batch)
     wrapper = _FirstOutput(model, names)
-    with evaluating(model), tempfile.TemporaryDirectory() as scratch:
+    with evaluating(wrapper), tempfile.TemporaryDirectory() as scratch:
         file, reason = Path(scratch) / target.name, ""
         try:
             _to_onnx(wrapper, tuple(batch.values()), names, file, dynamic=True)

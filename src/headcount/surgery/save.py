@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from headcount import __version__
 from headcount.errors import UnsupportedModel
 from headcount.heads import HeadMap
 from headcount.surgery import manifest
@@ -71,7 +71,7 @@ def _manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple
 
     return manifest.Manifest(
         schema_version=manifest.SCHEMA,
-        headcount=version("headcount"),
+        headcount=__version__,
         transformers=transformers.__version__,
         model_class=type(model).__name__,
         model_type=heads.model_type,

@@ -25,7 +25,7 @@ class Variant:
 
 PLAIN = (
     "bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "mpnet", "modernbert", "gpt2", "gpt_neo", "gpt_neox", "opt", "bloom",
-    "falcon", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "t5", "bart", "mbart", "marian", "pegasus", "whisper", "vit",
+    "falcon", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "t5", "bart", "mbart", "marian", "pegasus", "whisper", "vit",
     "deit", "dinov2", "swin", "clip", "wav2vec2",
 )  # fmt: skip
 
@@ -41,6 +41,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("qwen2-grouped", "qwen2", {"num_key_value_heads": 2}),
     Variant("qwen3-grouped", "qwen3", {"num_key_value_heads": 2}),
     Variant("phi3-grouped", "phi3", {"num_key_value_heads": 2}),
+    Variant("gemma3", "gemma3"),
     Variant("gpt_oss", "gpt_oss"),
 )
 

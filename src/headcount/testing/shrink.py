@@ -18,8 +18,8 @@ from headcount.testing import layers, sizes
 from headcount.testing.draw import draw_weights
 from headcount.testing.overrides import AUTO, DEFAULTS, MROPE, OVERRIDES
 
-# Attributes that the base class takes as keyword arguments, whatever the signature says.
-_COMMON = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "is_encoder_decoder", "tie_word_embeddings")
+# Attributes that older base classes take as keyword arguments, whatever the signature says.
+_COMMON = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # Bookkeeping, and names of stages that `out_indices` already says.
 _DROPPED = {
     "transformers_version",
@@ -150,10 +150,11 @@ def _reason(error: Exception) -> str:
 
 def _attributes(config: PretrainedConfig) -> dict[str, Any]:
     """What the constructor takes, with sub-configurations as objects; derived attributes are left to it."""
-    accepted = set(inspect.signature(type(config).__init__).parameters) | set(_COMMON)
+    plain = {**config.to_dict(), **_subconfigs(config)}
+    accepted = set(inspect.signature(type(config).__init__).parameters)
+    accepted |= {name for name in _COMMON if plain.get(name) is not None}
     if hasattr(config, "out_indices"):
         accepted.add("out_indices")
-    plain = {**config.to_dict(), **_subconfigs(config)}
     return {k: v for k, v in plain.items() if k in accepted and k not in _DROPPED}
 
 
@@ -190,7 +191,7 @@ def _shrink(config: PretrainedConfig, tokens: dict[int, int], changes: dict[str,
     plain = {k: v for k, v in attributes.items() if k not in children}
     context = {**plain, "has_mrope": bool(MROPE.match(config.model_type))}
     small = {k: _retoken(k, sizes.small(k, v, context), tokens) for k, v in plain.items()}
-    small |= {k: _shrink(v, tokens, _below(changes, k)) for k, v in children.items()}
+    small |= {k: _shrink(v, tokens, _below(changes, k)).to_dict() for k, v in children.items()}
     return type(config)(**small | {k: v for k, v in changes.items() if "." not in k})
 
 

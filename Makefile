@@ -1,0 +1,37 @@
+# Everything here works on a fresh machine with Python >= 3.11, make and the package registries.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := src tests benchmarks
+OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
+
+.PHONY: demo test check bench
+.DELETE_ON_ERROR:
+
+demo: $(STAMP)
+	$(OFFLINE) $(BIN)/headcount demo
+
+# Two workers of one thread each: more threads per worker only make them wait for each other.
+test: $(STAMP)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do \
+	  echo "== $$script"; $(OFFLINE) $(BIN)/python $$script; \
+	done
+
+# torch first, by itself, so that its pin decides before any other requirement does.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another one: make PYTHON=python3.12" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,onnx]'
+	touch $@

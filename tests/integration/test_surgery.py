@@ -1,0 +1,224 @@
+"""Cut models as users meet them: in place, in half precision, trained, adapted, compiled, exported, generating."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import headcount as hc
+from headcount.archs.inputs import probe_inputs
+from headcount.errors import PlanError, VerificationError
+from headcount.surgery import cost, cut, removed_parameters
+from headcount.surgery import reshape as reshaping
+from headcount.surgery.export import export_onnx, export_portable
+from headcount.surgery.verify import difference, run, run_gated
+from headcount.testing.laws import emptying, uneven
+from headcount.testing.shrink import tiny_model
+
+
+def classifier(name: str = "bert", **options: object) -> nn.Module:
+    return tiny_model(name, auto="AutoModelForSequenceClassification", **options)  # type: ignore[arg-type]
+
+
+def half_cut(model: nn.Module) -> tuple[nn.Module, hc.Plan]:
+    plan = uneven([block for block in hc.HeadMap.of(model).blocks if block.can_cut])
+    return cut(model, plan), plan
+
+
+def test_a_cut_leaves_the_original_alone() -> None:
+    model = classifier()
+    before, batch = copy.deepcopy(model.state_dict()), probe_inputs(model)
+    plain = run(model, batch)
+    small, plan = half_cut(model)
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
+    assert difference(plain, run(model, batch)) == 0
+    assert not hasattr(model.config, "headcount")
+    assert type(small) is type(model)
+    assert len(hc.HeadMap.of(small)) == 12 - len(plan.removed)
+
+
+def test_in_place_returns_the_same_object() -> None:
+    model = classifier()
+    batch, plan = probe_inputs(model), hc.Plan.removing(["L0H1", "L1H0", "L1H5"])
+    expected = run_gated(model, plan, batch)
+    assert cut(model, plan, in_place=True) is model
+    assert difference(run(model, batch), expected) < 1e-12
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_cut_that_differs_is_refused_and_undone(in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong slice (of keys only) is caught by the proof, and the model is as before."""
+    model = tiny_model("t5")
+    batch, before = probe_inputs(model), copy.deepcopy(model.state_dict())
+    plain, attributes = run(model, batch), {n: dict(vars(m.config)) for n, m in model.named_modules() if hasattr(m, "config")}
+    original = reshaping._slice_tensors
+
+    def wrong(target: nn.Module, part: reshaping.Cut, slices: list) -> None:
+        shifted = reshaping.Cut(part.block, tuple((h + 1) % part.block.n_heads for h in part.heads))
+        original(target, part, [s for s in slices if ".k." not in s.tensor])
+        original(target, shifted, [s for s in slices if ".k." in s.tensor])
+
+    monkeypatch.setattr(reshaping, "_slice_tensors", wrong)
+    with pytest.raises(VerificationError, match="differs from the gated model by"):
+        cut(model, hc.Plan.removing(["enc.L0H0", "cross.L1H2"]), in_place=in_place)
+    assert list(before) == list(model.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
+    assert difference(plain, run(model, batch)) == 0
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+    assert attributes == {n: dict(vars(m.config)) for n, m in model.named_modules() if hasattr(m, "config")}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["bert", "llama", "gpt2"])
+def test_every_dtype(name: str, dtype: torch.dtype) -> None:
+    model = tiny_model(name, dtype=dtype)
+    small, plan = half_cut(model)
+    assert {p.dtype for p in small.parameters()} == {dtype}
+    assert len(hc.HeadMap.of(small)) == 12 - len(plan.removed)
+
+
+def test_tied_projections_are_refused() -> None:
+    model = classifier()
+    first, second = (model.get_submodule(block.q.path) for block in hc.HeadMap.of(model).blocks)
+    second.weight = first.weight
+    with pytest.raises(PlanError, match="tied to another module"):
+        cut(model, hc.Plan.removing(["L0H0"]))
+
+
+def test_full_width_norms_are_gate_only() -> None:
+    model = tiny_model("olmo2")
+    heads = hc.HeadMap.of(model)
+    heads.verify(model)
+    assert all("normalised over all heads" in block.gate_only for block in heads.blocks)
+    with pytest.raises(PlanError, match="can be gated but not cut: queries and keys are normalised over all heads"):
+        cut(model, hc.Plan.removing(["L0H0"]))
+
+
+def test_the_configuration_tells_the_truth() -> None:
+    model = tiny_model("llama", num_key_value_heads=2)
+    mixed = cut(model, hc.Plan.removing(["L0H0", "L0H1", "L0H2"]))
+    first, second = (mixed.get_submodule(block.path) for block in hc.HeadMap.of(mixed).blocks)
+    assert (first.config.num_attention_heads, first.config.num_key_value_heads, first.num_key_value_groups) == (3, 1, 3)
+    assert second.config.num_attention_heads == 6
+    mixed.set_attn_implementation("eager")
+    assert first.config._attn_implementation == "eager"
+    uniform = cut(model, hc.Plan.removing([f"L{layer}H{head}" for layer in (0, 1) for head in range(3, 6)]))
+    assert (uniform.config.num_attention_heads, uniform.config.num_key_value_heads, uniform.config.head_dim) == (3, 1, 8)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "vit", "deit", "dinov2", "t5"])
+def test_a_uniform_cut_loads_plainly(name: str, tmp_path: Path) -> None:
+    model = tiny_model(name)
+    going = [f"{block.name}H{index}" for block in hc.HeadMap.of(model).blocks for index in ((0, 1, 2) if block.n_kv_heads != 1 else (0, 1, 2))]
+    small = cut(model, hc.Plan.removing(going))
+    hc.save(small, tmp_path / "out")
+    plain = type(model).from_pretrained(tmp_path / "out")
+    assert difference(run(plain, probe_inputs(model)), run(small, probe_inputs(model))) < 1e-9
+    assert "plain `from_pretrained` of transformers loads it too" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_cost_falls() -> None:
+    model = tiny_model("llama", num_key_value_heads=2, dtype=torch.float32)
+    plan = hc.Plan.removing([f"L1H{i}" for i in range(3)])
+    before, after = cost(model), cost(cut(model, plan))
+    assert before.parameters - after.parameters == removed_parameters(hc.HeadMap.of(model), plan)
+    assert before.bytes - after.bytes == 4 * removed_parameters(hc.HeadMap.of(model), plan)
+    assert before.kv_bytes_per_token == 2 * 2 * 16 * 4
+    assert after.kv_bytes_per_token == 3 * 16 * 4
+    assert after.flops < before.flops
+    assert (before.heads, after.heads) == (12, 9)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "gemma3_text", "gpt_neox", "opt", "bloom", "bart", "t5", "marian"])
+@pytest.mark.parametrize("mode", ["greedy", "beams", "no cache", "static cache"])
+def test_generation_with_an_empty_first_layer(name: str, mode: str) -> None:
+    model = tiny_model(name)
+    if mode == "static cache" and not model._can_compile_fullgraph:
+        pytest.skip("the family has no static cache")
+    prompt = {k: v for k, v in probe_inputs(model).items() if k == "input_ids"}
+    decoder = next(block for block in hc.HeadMap.of(model).blocks if block.kind == "decoder-self")
+    plan = emptying(decoder)
+    extra = {"greedy": {}, "beams": {"num_beams": 3}, "no cache": {"use_cache": False}, "static cache": {"cache_implementation": "static"}}
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, **extra[mode]}
+    if model.config.is_encoder_decoder:
+        options["decoder_start_token_id"] = 0
+    with hc.mask(model, plan.removed):
+        expected = model.generate(**prompt, **options)
+    assert torch.equal(cut(model, plan).generate(**prompt, **options), expected)
+
+
+def test_a_cut_model_trains(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    small, _ = half_cut(classifier(dtype=torch.float32))
+    small = cut(small, emptying(hc.HeadMap.of(small).blocks[0]))
+    batch = probe_inputs(small, batch=4)
+    rows = [{**{k: v[i] for k, v in batch.items()}, "labels": torch.tensor(i % 2)} for i in range(4)]
+    before = {name: p.clone() for name, p in small.named_parameters()}
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), num_train_epochs=2, learning_rate=1e-2, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="epoch"
+    )
+    transformers.Trainer(model=small, args=arguments, train_dataset=rows).train()
+    changed = [name for name, p in small.named_parameters() if p.numel() and not torch.equal(p, before[name])]
+    assert any("query" in name for name in changed)
+    checkpoint = sorted(tmp_path.glob("checkpoint-*"))[-1]
+    with pytest.warns(UserWarning, match="no heads.json"):
+        again = hc.load(checkpoint)
+    assert difference(run(again, batch), run(small, batch)) == 0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_cut_model_takes_an_adapter() -> None:
+    peft = pytest.importorskip("peft")
+    small, plan = half_cut(classifier(dtype=torch.float32))
+    batch, plain = probe_inputs(small), run(small, probe_inputs(small))
+    adapted = peft.get_peft_model(small, peft.LoraConfig(target_modules=["query", "value"], init_lora_weights=False))
+    assert len(hc.HeadMap.of(adapted)) == 12 - len(plan.removed)
+    assert difference(plain, run(adapted, batch)) > 1e-3
+    merged = adapted.merge_and_unload()
+    assert hc.HeadMap.of(merged).blocks[0].can_cut
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "gpt2", "llama"])
+def test_a_cut_model_compiles_and_exports(name: str) -> None:
+    model = tiny_model(name, dtype=torch.float32)
+    small, _ = half_cut(model)
+    small = cut(small, emptying(hc.HeadMap.of(small).blocks[0]))
+    batch = {**probe_inputs(small), "use_cache": False} if name != "bert" else probe_inputs(small)
+    expected = run(small, batch)
+    assert difference(run(torch.compile(small, backend="aot_eager"), batch), expected) < 1e-5
+    small.eval()
+    exported = torch.export.export(small, (), batch, strict=False).module()
+    with torch.no_grad():
+        assert difference([exported(**batch).logits], [expected[0]]) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "mistral", "t5", "vit"])
+def test_onnx_gives_the_same_logits(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    small, _ = half_cut(tiny_model(name, dtype=torch.float32))
+    small = cut(small, emptying(hc.HeadMap.of(small).blocks[0]))
+    made = export_onnx(small, tmp_path / "model.onnx")
+    assert made["difference"] < 1e-4
+    assert made["dynamic"], made["reason"]
+    assert (tmp_path / "model.onnx").is_file()
+    with pytest.raises(hc.HeadcountError, match="exists already"):
+        export_onnx(small, tmp_path / "model.onnx")
+    with pytest.raises(hc.HeadcountError, match="needs float32"):
+        export_onnx(small.half(), tmp_path / "half.onnx")
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "mistral", "t5", "falcon", "swin", "bloom"])
+def test_portable_keeps_shapes_and_outputs(name: str, tmp_path: Path) -> None:
+    model = tiny_model(name)
+    small, _ = half_cut(model)
+    small = cut(small, emptying(hc.HeadMap.of(small).blocks[0]))
+    batch = probe_inputs(model)
+    export_portable(small, tmp_path / "out")
+    plain = type(model).from_pretrained(tmp_path / "out")
+    assert {n: p.shape for n, p in plain.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
+    assert difference(run(plain, batch), run(small, batch)) < 1e-9
