@@ -88,10 +88,11 @@ class _Softmax(TorchFunctionMode):
         return result if changed is None else changed.reshape(result.shape).to(result.dtype)
 
     def _per_head(self, result: Tensor) -> bool:
-        lead = 1
-        for size in result.shape[:-2]:
-            lead *= size
-        return result.ndim >= 3 and lead % self.block.n_heads == 0
+        """Whether the rows before [q, k] are heads: [batch, heads], [batch * heads], [batch, groups, heads of a group]."""
+        heads = self.block.n_heads
+        if result.ndim == 3:
+            return result.shape[0] % heads == 0
+        return result.ndim >= 4 and (result.shape[-3] == heads or (result.ndim == 5 and result.shape[1] * result.shape[2] == heads))
 
 
 class AttentionTap:

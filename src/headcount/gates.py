@@ -31,7 +31,7 @@ def _stale_graphs() -> bool:
     import sys
 
     frames = sys.modules.get("torch._dynamo.convert_frame")
-    return bool(frames is not None and getattr(frames, "FRAME_COUNTER", 0))
+    return bool(frames is not None and getattr(frames, "FRAME_COUNTER", 1))
 
 
 class HeadGates:
@@ -210,9 +210,11 @@ def _weights(result: Tensor) -> Tensor:
 
 def _has_effect(model: nn.Module, heads: HeadMap, head: Head, batch: dict) -> bool:
     values = torch.ones(len(heads), dtype=torch.float64)
-    with torch.no_grad():
+    values[heads.position(head)] = 0.0
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
         plain = output_tensors(model(**batch))
-        values[heads.position(head)] = 0.0
+        torch.manual_seed(0)
         with HeadGates(model, values):
             gated = output_tensors(model(**batch))
     return any(not torch.equal(a, b) for a, b in zip(plain, gated, strict=True))

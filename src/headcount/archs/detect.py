@@ -17,6 +17,8 @@ FUNCTIONAL = "torch.nn.MultiheadAttention uses its projections functionally, so 
 
 def _not_softmax(module: nn.Module) -> str:
     name = type(module).__name__
+    if not name.endswith(names.MIXERS):
+        return ""  # a layer or a model around it, which may hold softmax attention too
     return next((reason for part, reason in names.NOT_SOFTMAX if part in name), "")
 
 
@@ -44,32 +46,33 @@ def _looks_like_attention(module: nn.Module) -> bool:
 def _walk(model: nn.Module) -> tuple[dict[str, Geometry], list[Refusal]]:
     modules = dict(model.named_modules())
     found: dict[str, Geometry] = {}
-    refused: list[Refusal] = []
+    refused: dict[str, Refusal] = {}
     for path, module in modules.items():
-        if any(_inside(path, other.path) for other in refused):
+        if refused.keys() & _above(path):
             continue
         result = _examine(module, path, modules.get(path.rpartition(".")[0]) if path else None)
         if isinstance(result, Geometry):
             found[path] = result
         elif isinstance(result, str):
-            refused.append(Refusal(path, type(module).__name__, result))
-    return found, refused + _leftovers(modules, found, refused)
+            refused[path] = Refusal(path, type(module).__name__, result)
+    refused |= _leftovers(modules, {*found, *refused})
+    return found, list(refused.values())
 
 
-def _inside(path: str, other: str) -> bool:
-    return path == other or path.startswith(f"{other}.")
+def _above(path: str) -> set[str]:
+    """A path and those of all modules that contain it."""
+    parts = path.split(".")
+    return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
 
 
-def _leftovers(modules: dict[str, nn.Module], found: dict[str, Geometry], refused: list[Refusal]) -> list[Refusal]:
+def _leftovers(modules: dict[str, nn.Module], known: set[str]) -> dict[str, Refusal]:
     """Modules called attention, with weights, that nothing above accounts for."""
-    known = [*found, *(other.path for other in refused)]
-    left = []
+    containers = set().union(*map(_above, known)) if known else set()
+    left: dict[str, Refusal] = {}
     for path, module in modules.items():
-        if any(_inside(path, other) or _inside(other, path) for other in known) or not _looks_like_attention(module):
+        if path in containers or not _looks_like_attention(module) or _above(path) & (known | left.keys()):
             continue
-        if any(_inside(path, other.path) for other in left):
-            continue
-        left.append(Refusal(path, type(module).__name__, "no query, key and value projections were recognised"))
+        left[path] = Refusal(path, type(module).__name__, "no query, key and value projections were recognised")
     return left
 
 

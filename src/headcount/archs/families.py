@@ -41,6 +41,8 @@ FAMILIES: dict[str, Family] = {
     "BitNetAttention": Family(gate_only=SUB_NORM),
     "KosmosTextAttention": Family(gate_only=SUB_NORM),
     "ConvBertSelfAttention": Family(refuse="half of the output comes from span convolutions, which have no heads"),
+    "WavLMAttention": Family(refuse="the output projection is used functionally (multi_head_attention_forward), so no hook on it fires"),
+    "xLSTMLayer": Family(refuse="matrix memory (mLSTM), a recurrent mixer without attention over positions"),
     "SqueezeBertSelfAttention": Family(refuse="grouped convolutions instead of linear projections"),
     "SwinSelfAttention": SHIFTED_WINDOW,
     "SwinAttention": SHIFTED_WINDOW,

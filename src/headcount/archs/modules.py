@@ -57,13 +57,18 @@ def child(module: nn.Module, path: str) -> nn.Module | None:
     return module
 
 
+def whole_number(owner: Any, name: str) -> int | None:
+    """An integer attribute of a module or configuration; None where there is none, or where it differs from layer to layer."""
+    try:
+        value = getattr(owner, name, None)
+    except (AttributeError, ValueError, RuntimeError):  # configurations with per-layer values refuse a global reading
+        return None
+    return value if type(value) is int else None
+
+
 def attribute(module: Any, names: tuple[str, ...]) -> int | None:
     """The first positive integer among the attributes called `names`."""
-    for name in names:
-        value = getattr(module, name, None)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
+    return next((value for name in names if (value := whole_number(module, name)) is not None and value > 0), None)
 
 
 def join(*parts: str) -> str:

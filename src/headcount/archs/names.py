@@ -72,7 +72,7 @@ NOT_SOFTMAX: tuple[tuple[str, str], ...] = (
     ("LightningAttention", "linear attention"),
     ("Mamba", "state-space mixer"),
     ("ShortConv", "convolution mixer"),
-    ("Deformable", "deformable attention: sampled points, not key positions"),
+    ("MultiscaleDeformable", "deformable attention: sampled points, not key positions"),
     ("FourierTransform", "Fourier mixing"),
     ("AutoformerAttention", "auto-correlation instead of attention"),
     ("ProbSparse", "probability-sparse attention: keys are sampled"),
@@ -81,3 +81,6 @@ NOT_SOFTMAX: tuple[tuple[str, str], ...] = (
     ("LSHSelfAttention", "locality-sensitive hashing attention"),
 )
 """Parts of a class name that mean that there are no softmax heads to gate."""
+
+MIXERS: tuple[str, ...] = ("Attention", "Mixer", "DeltaNet", "ShortConv", "ShortConvolution", "MambaLayer", "Transform", "RecurrentBlock")
+"""Ends of the class names of modules that mix tokens, as opposed to layers that hold one."""

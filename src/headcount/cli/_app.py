@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import traceback
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import Annotated, Any
 
 import typer
@@ -47,7 +48,7 @@ def _root(
 
 def build() -> typer.Typer:
     """The application with every verb."""
-    app = typer.Typer(name="headcount", cls=Verbs, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+    app = typer.Typer(name="headcount", cls=Verbs, add_completion=False, rich_markup_mode="rich")
     app.callback()(_root)
     for name in VERBS.names():
         app.command(name)(VERBS.get(name).run)
@@ -56,7 +57,10 @@ def build() -> typer.Typer:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line; failures that headcount foresees end in a line on stderr."""
-    verbose = any(a == "--verbose" or (a[:1] == "-" and a[1:2] != "-" and "v" in a) for a in arguments)
+    if not arguments:
+        with redirect_stdout(sys.stderr):
+            run(["--help"])
+        return WRONG_USAGE
     try:
         command = typer.main.get_command(build())
         code = command.main(args=list(arguments), prog_name="headcount", standalone_mode=False, obj=tuple(arguments))
@@ -66,8 +70,6 @@ def run(arguments: Sequence[str]) -> int:
         _explain(error)
         return int(error.exit_code)
     except (HeadcountError, OSError) as error:
-        if verbose:
-            traceback.print_exc()
         complain(f"error: {error}")
         return WRONG_USAGE if isinstance(error, UnknownName) else FAILED
     return code if isinstance(code, int) else 0
@@ -75,9 +77,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def _explain(error: Any) -> None:
     context = getattr(error, "ctx", None)
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-        return
     complain(f"error: {error.format_message()}")
     if context is not None:
         complain(f"See: {context.command_path} --help")

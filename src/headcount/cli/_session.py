@@ -6,6 +6,7 @@ import json as jsonlib
 import shlex
 import shutil
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -103,5 +104,10 @@ def session(context: typer.Context, *, json: bool, quiet: bool, verbose: bool) -
     results = sys.stdout
     with redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.showwarning = _warn_on(verbose, quiet)
-        yield Session(results, tuple(context.obj or ()), json, quiet, verbose)
+        try:
+            yield Session(results, tuple(context.obj or ()), json, quiet, verbose)
+        except Exception:
+            if verbose:
+                traceback.print_exc()
+            raise
     results.flush()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from headcount.archs import names, record
+from headcount.archs.modules import whole_number
 from headcount.archs.record import KEY
 from headcount.heads import AttentionBlock, HeadMap
 
@@ -39,7 +40,7 @@ def head_counts(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[str], 
     """The names under which a configuration holds the number of heads, and of KV heads."""
 
     def holding(wanted: tuple[str, ...], value: int) -> list[str]:
-        return [name for name in wanted if type(getattr(config, name, None)) is int and getattr(config, name) == value]
+        return [name for name in wanted if whole_number(config, name) == value]
 
     return holding(names.HEAD_COUNTS, n_heads), holding(names.KV_COUNTS, n_kv_heads)
 
@@ -88,7 +89,7 @@ def _by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[Attenti
 def _change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
     """The attributes that say a uniform cut, or nothing if the configuration has no name for the number of heads."""
     heads = {*head_counts(config, *before)[0], *head_counts(config, block.n_original, 0)[0]}
-    kv_heads = [name for name in names.KV_COUNTS if type(getattr(config, name, None)) is int]
+    kv_heads = [name for name in names.KV_COUNTS if whole_number(config, name) is not None]
     if not heads:
         return {}
     change = {**dict.fromkeys(heads, block.n_heads), **dict.fromkeys(kv_heads, block.n_kv_heads)}
@@ -137,7 +138,7 @@ def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
     for config, change in changes:
         name = _name_in(config, model.config)
         whole = _part(model.config, name)
-        values |= {f"{name}.{key}" if name else key: whole.__dict__.get(key, getattr(whole, key, None)) for key in change}
+        values |= {f"{name}.{key}" if name else key: whole_number(whole, key) for key in change}
         assign(config, change)
         assign(whole, change)
     record.write(model, record.read(model), values | record.replaced(model))

@@ -33,8 +33,9 @@ def gates_of(heads: HeadMap, plan: Plan) -> Tensor:
 
 
 def run(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
-    """The outputs of a plain forward pass in eval mode, without a cache where the model lets us choose."""
-    with evaluating(model):
+    """The outputs of a plain forward pass in eval mode; models that draw random numbers even there draw the same ones every time."""
+    with evaluating(model), torch.random.fork_rng():
+        torch.manual_seed(0)
         return [tensor.detach().clone() for tensor in output_tensors(model(**batch))]
 
 

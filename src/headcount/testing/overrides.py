@@ -87,3 +87,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "vjepa2": {"frames_per_clip": 4, "crop_size": 32, "pred_hidden_size": 48, "pred_num_mask_tokens": 2},
     "xmod": {"default_language": "en_XX"},
 }
+
+# Attributes that a model's code reads although its configuration class does not declare them.
+UNDECLARED: dict[str, tuple[str, ...]] = {"deberta-v2": ("share_att_key",)}

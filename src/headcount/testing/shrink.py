@@ -16,7 +16,7 @@ from transformers.models.auto import modeling_auto
 from headcount.errors import HeadcountError
 from headcount.testing import layers, sizes
 from headcount.testing.draw import draw_weights
-from headcount.testing.overrides import AUTO, DEFAULTS, MROPE, OVERRIDES
+from headcount.testing.overrides import AUTO, DEFAULTS, MROPE, OVERRIDES, UNDECLARED
 
 # Attributes that older base classes take as keyword arguments, whatever the signature says.
 _COMMON = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -122,9 +122,10 @@ def model_class(model_type: str, auto: str | None = None) -> type[PreTrainedMode
     if not order:
         raise ShrinkError(f"{model_type}: no auto class builds it")
     name = found[order[0]]
-    if not hasattr(transformers, name):
-        raise ShrinkError(f"{model_type}: transformers {transformers.__version__} registers {name} but does not export it")
-    return getattr(transformers, name)
+    try:
+        return getattr(transformers, name)
+    except (AttributeError, ImportError) as error:
+        raise ShrinkError(f"{model_type}: transformers {transformers.__version__} cannot import {name}: {_reason(error)}") from error
 
 
 @cache
@@ -139,7 +140,7 @@ def _classes_by_type() -> dict[str, dict[str, str]]:
 
 
 def _check_overrides(config: PretrainedConfig, overrides: dict[str, Any]) -> None:
-    unknown = [name for name in overrides if not hasattr(config, name)]
+    unknown = [name for name in overrides if not hasattr(config, name) and name not in UNDECLARED.get(config.model_type, ())]
     if unknown:
         raise ShrinkError(f"{config.model_type}: its configuration has no attribute {', '.join(unknown)} to override")
 
