@@ -54,7 +54,7 @@ def examine(model_type: str) -> dict[str, Any]:
     row: dict[str, Any] = {"type": model_type, "found": "no", "gated": "", "meaning": "", "cut": "", "note": ""}
     try:
         model, reason = build(model_type)
-    except Exception as error:  # noqa: BLE001 - whatever stops transformers from building a type is the answer
+    except Exception as error:
         return row | {"found": "not built", "note": " ".join(f"{type(error).__name__}: {error}".split())[:160]}
     row["class"] = type(model).__name__
     row["attention"] = has_attention(model)
@@ -82,19 +82,19 @@ def prove(model: Any, heads: Any, row: dict[str, Any], notes: list[str]) -> None
         subject = Subject(model, heads, probe_inputs(model))
         every_gate_acts(subject)
         row["gated"] = "yes"
-    except Exception as error:  # noqa: BLE001 - the model's own code fails in many ways on random weights; the row says how
+    except Exception as error:
         notes.append(" ".join(f"{type(error).__name__}: {error}".split())[:200])
         return
     try:
         gate_zero_is_no_attention(subject)
         row["meaning"] = "yes"
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         notes.append(" ".join(f"{error}".split())[:160])
     notes.extend(sorted({f"gate only: {b.gate_only}" for b in heads.blocks if b.gate_only}))
     try:
         cut_equals_gate(subject)
-        row["cut"] = "yes" if all(b.can_cut for b in heads.blocks) else "part"
-    except Exception as error:  # noqa: BLE001
+        row["cut"] = "yes"
+    except Exception as error:
         if not any(b.gate_only for b in heads.blocks) or subject.cuttable:
             notes.append(" ".join(f"{error}".split())[:200])
 
@@ -126,7 +126,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
 
     attention = [row for row in rows if row.get("attention")]
     found = Counter(row["found"] for row in attention)
-    lines = [
+    return [
         f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}. {len(rows)} registered model types; "
         f"{len(attention)} of those that can be built here have attention.",
         "",
@@ -138,26 +138,35 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
         f"| every gate proven to change the output, in a real forward pass | {sum(row['gated'] == 'yes' for row in rows)} |",
         f"| … and a gate of zero proven equal to attention probabilities of zero | {sum(row.get('meaning') == 'yes' for row in rows)} |",
         f"| cut proven equal to the gate (uneven counts, empty blocks) | {sum(row['cut'] == 'yes' for row in rows)} |",
-        f"| cut proven for the blocks that can be cut, the others gate only | {sum(row['cut'] == 'part' for row in rows)} |",
         f"| no attention | {sum(row['found'] == 'no' and not row.get('attention') for row in rows)} |",
         f"| not built here (reason in the table) | {sum(row['found'] == 'not built' for row in rows)} |",
     ]
-    return lines
 
 
 def document(rows: list[dict[str, Any]]) -> str:
     head = [
         "# Census of model types",
         "",
-        "Made by `python benchmarks/census.py`; do not edit. Every type is built from its default configuration, shrunk by rules, with random",
-        "weights. *found*: every attention module is either taken in (full) or refused by name (part, no). *gated*: the gate of every head found",
-        "changes the output. *= no attention*: gating equals zeroing the attention probabilities (the old head_mask). *cut*: cutting uneven head counts and emptying the first and the last block gives what the gates give, to 1e-9.",
+        "Made by `python benchmarks/census.py`; do not edit. Every type is built from its default configuration, shrunk by rules, with",
+        "random weights. *found*: every attention module is either taken in (full) or refused by name (part, no). *gated*: the gate of every",
+        "head found changes the output. *= no attention*: gating equals zeroing the attention probabilities (the old head_mask). *cut*: cutting",
+        "uneven head counts and emptying the first and the last block gives what the gates give, to 1e-9.",
         "",
     ]
     table = ["", "| type | class | found | heads | gated | = no attention | cut | note |", "|---|---|---|---:|---|---|---|---|"]
     for row in sorted(rows, key=lambda row: row["type"].lower()):
         note = row["note"].replace("|", "\\|").replace("<", "&lt;")
-        table.append(f"| {row['type']} | {row.get('class', '')} | {row['found']} | {row.get('heads', '')} | {row['gated']} | {row.get('meaning', '')} | {row['cut']} | {note} |")
+        cells = [
+            row["type"],
+            row.get("class", ""),
+            row["found"],
+            row.get("heads", ""),
+            row["gated"],
+            row.get("meaning", ""),
+            row["cut"],
+            note,
+        ]
+        table.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*head, *summary(rows), *table, ""])
 
 
@@ -180,7 +189,10 @@ def main() -> None:
         row = in_a_process(model_type)
         rows.append(row)
         spent = time.monotonic() - start
-        print(f"[{number}/{len(types)} {spent:.0f}s] {model_type}: {row['found']} {row['gated']} {row['cut']} {row['note'][:110]}", file=sys.stderr)
+        print(
+            f"[{number}/{len(types)} {spent:.0f}s] {model_type}: {row['found']} {row['gated']} {row['cut']} {row['note'][:110]}",
+            file=sys.stderr,
+        )
         if wanted.types:
             print(json.dumps(row, indent=2))
     print("\n".join(summary(rows)))

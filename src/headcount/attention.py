@@ -74,13 +74,16 @@ class _Softmax(TorchFunctionMode):
     def __init__(self, block: AttentionBlock, module: nn.Module, change: Change) -> None:
         super().__init__()
         self.block, self.module, self.change = block, module, change
-        self.seen = 0
+        self.seen = self.odd = 0
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own protocol
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        if func not in SOFTMAX or not self._per_head(result):
+        if func not in SOFTMAX:
             return result
         self.seen += 1
+        if not self._per_head(result):
+            self.odd += 1
+            return result
         scores = args[0] if args else (kwargs or {})["input"]
         grid = (-1, self.block.n_heads, *result.shape[-2:])
         seen = visible_keys(self.block, self.module, scores).reshape(grid)
@@ -96,10 +99,13 @@ class _Softmax(TorchFunctionMode):
 
 
 class AttentionTap:
-    """Calls `change` with the attention probabilities of the chosen blocks in every forward pass inside the context."""
+    """Calls `change` with the attention probabilities of the chosen blocks in every forward pass inside the context.
 
-    def __init__(self, model: nn.Module, blocks: Iterable[AttentionBlock], change: Change) -> None:
-        self.model = unwrap(model)
+    Some vision towers attend image by image and so call softmax several times a pass; `several` says that this is welcome.
+    """
+
+    def __init__(self, model: nn.Module, blocks: Iterable[AttentionBlock], change: Change, *, several: bool = True) -> None:
+        self.model, self.several = unwrap(model), several
         self.blocks = tuple(block for block in blocks if block.n_heads)
         self.change = change
         self._stack = ExitStack()
@@ -125,10 +131,12 @@ class AttentionTap:
         def after(_module: nn.Module, _args: Any, output: Any) -> None:
             mode = active.pop()
             mode.__exit__(None, None, None)
-            if output is not None and mode.seen != 1:
+            enough = mode.seen >= 1 if self.several else mode.seen == 1
+            if output is not None and (mode.odd or not enough):
                 raise UnsupportedModel(
-                    f"block '{block.path}' ({type(module).__name__}) called softmax {mode.seen} times over its heads, expected once, so its "
-                    "attention cannot be observed. Load the model with attn_implementation='eager'."
+                    f"block '{block.path}' ({type(module).__name__}) called softmax {mode.seen} times, {mode.odd} of them not over its heads; "
+                    "one softmax per head was expected, so its attention cannot be seen. If it runs a fused kernel, load the model with "
+                    "attn_implementation='eager'."
                 )
 
         return before, after

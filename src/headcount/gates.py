@@ -56,10 +56,13 @@ class HeadGates:
             raise GateError(f"how must be 'zero', 'mean' or 'uniform', got {self.how!r}")
         if (self.how == "mean") != (self.means is not None):
             raise GateError("how='mean' needs means= (see headcount.observe.mean_outputs), and no other intervention takes them")
+        means = self.means or {}
         for block in self.heads.blocks if self.means is not None else ():
             shape = (block.n_heads, block.value_dim)
-            if block.n_heads and (block.path not in self.means or tuple(self.means[block.path].shape) != shape):
-                raise GateError(f"means must hold a tensor of shape {shape} for block '{block.path}'; make them with mean_outputs(model, data)")
+            if block.n_heads and (block.path not in means or tuple(means[block.path].shape) != shape):
+                raise GateError(
+                    f"means must hold a tensor of shape {shape} for block '{block.path}'; make them with mean_outputs(model, data)"
+                )
 
     @property
     def values(self) -> Values:
@@ -130,9 +133,7 @@ class HeadGates:
         return torch.where(gate == 1, probabilities, gate * probabilities + (1 - gate) * uniform)
 
 
-def mask(
-    model: nn.Module, heads: Iterable[str | Head], how: How = "zero", *, data: Iterable[Mapping[str, Any]] | None = None
-) -> HeadGates:
+def mask(model: nn.Module, heads: Iterable[str | Head], how: How = "zero", *, data: Iterable[Mapping[str, Any]] | None = None) -> HeadGates:
     """A context in which the named heads are gone: their output is zero, their mean over `data`, or made by uniform attention."""
     means = None
     if how == "mean":

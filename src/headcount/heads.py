@@ -213,7 +213,7 @@ class HeadMap(Sequence[Head]):
     def __iter__(self) -> Iterator[Head]:
         return iter(self.heads)
 
-    def __getitem__(self, index):  # noqa: ANN001, ANN204 - the overloads of Sequence add nothing here
+    def __getitem__(self, index):
         return self.heads[index]
 
     def position(self, head: str | Head) -> int:

@@ -132,7 +132,7 @@ class Observer:
         with ExitStack() as stack:
             stack.enter_context(evaluating(self.model))
             if self.attention:
-                stack.enter_context(AttentionTap(self.model, self.blocks, self._keep))
+                stack.enter_context(AttentionTap(self.model, self.blocks, self._keep, several=False))
             for block in self.blocks:
                 if block.n_heads:
                     stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block)).remove)
@@ -217,5 +217,7 @@ def mean_outputs(model: nn.Module, data: Iterable[Batch]) -> dict[str, Float[Ten
             observer.run(batch)
     missing = [block.path for block in observer.blocks if block.n_heads and not counts.get(block.path)]
     if missing:
-        raise GateError(f"the data reached no token of block '{missing[0]}', so its heads have no mean; pass at least one batch that runs it")
+        raise GateError(
+            f"the data reached no token of block '{missing[0]}', so its heads have no mean; pass at least one batch that runs it"
+        )
     return {path: total / counts[path] for path, total in sums.items()}

@@ -10,13 +10,19 @@ import transformers
 from packaging.version import Version
 
 from headcount.testing.families import VARIANTS, has_sdpa, variant
-from headcount.testing.laws import LAWS, Subject
+from headcount.testing.laws import LAWS, DoesNotApply, Subject
 
 CASES = [(v.name, attn) for v in VARIANTS for attn in ("eager", *(["sdpa"] if has_sdpa(v.name) else []))]
 
 # Before this release SigLIP, gemma3's vision tower, reshapes by the model width, so its heads can be gated but not cut.
-SIGLIP_CUTS = Version("5.10")
-CUT_LAWS = {"cut equals gate", "parameters fall as predicted", "cutting twice is cutting once", "save then load is equal", "generation agrees"}
+SIGLIP_CUTS = Version("5.8")
+CUT_LAWS = {
+    "cut equals gate",
+    "parameters fall as predicted",
+    "cutting twice is cutting once",
+    "save then load is equal",
+    "generation agrees",
+}
 
 
 @functools.lru_cache(maxsize=2)
@@ -30,4 +36,8 @@ def test_law(name: str, attn: str, law: str) -> None:
     if name == "gemma3" and law in CUT_LAWS and Version(transformers.__version__) < SIGLIP_CUTS:
         pytest.skip("SigLIP of this release reshapes by the model width")
     assert subject(name, attn).model.dtype == torch.float64
-    assert LAWS[law](subject(name, attn))
+    try:
+        assert LAWS[law](subject(name, attn))
+    except DoesNotApply:
+        assert law == "generation agrees"
+        assert not subject(name, attn).model.can_generate()

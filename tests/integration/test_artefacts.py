@@ -65,6 +65,8 @@ def test_any_auto_class_loads(folder: Path, small: nn.Module, auto: str | None) 
 def test_another_task_head_is_refused_not_invented(folder: Path) -> None:
     with pytest.raises(ArtefactError, match="missing keys"):
         hc.load(folder, auto="AutoModelForMaskedLM")
+    fresh = hc.load(folder, auto="AutoModelForMaskedLM", new_layers=True)
+    assert len(hc.HeadMap.of(fresh)) == 9
 
 
 def test_sharded_checkpoints(small: nn.Module, tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_device_map_and_dtype_pass_through(folder: Path) -> None:
 def test_register_makes_plain_loading_work(folder: Path, small: nn.Module) -> None:
     import transformers
 
-    with pytest.raises(RuntimeError, match="size mismatch|ignore_mismatched_sizes"):
+    with pytest.raises(RuntimeError, match=r"size mismatch|ignore_mismatched_sizes"):
         transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     hc.register()
     hc.register()
@@ -275,7 +277,7 @@ def test_missing_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="is no folder"):
         hc.load(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ArtefactError, match="config.json is missing"):
+    with pytest.raises(ArtefactError, match=r"config\.json is missing"):
         hc.load(tmp_path / "empty")
 
 

@@ -106,7 +106,7 @@ def test_mask_names_heads_and_refuses_unknown_ones(bert: tuple[nn.Module, dict])
         plain = logits(model, batch)
         with hc.mask(model, ["L0H1", hc.Head("", 1, 0)]):
             assert not torch.allclose(plain, logits(model, batch), atol=1e-4)
-    with pytest.raises(hc.HeadcountError, match="no head L7H0. It has 12 heads"):
+    with pytest.raises(hc.HeadcountError, match=r"no head L7H0\. It has 12 heads"):
         hc.mask(model, ["L7H0"])
     with pytest.raises(GateError, match="how must be"):
         hc.mask(model, ["L0H0"], how="logits")  # type: ignore[arg-type]

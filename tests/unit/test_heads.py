@@ -16,7 +16,9 @@ def test_an_address_survives_printing(stack: str, layer: int, index: int) -> Non
     assert Head.parse(head) is head
 
 
-@pytest.mark.parametrize("text", ["", "L3", "H7", "L3H", "l3h7", "L-1H0", "L3H7 ", "enc.", "enc.L3", ".L1H1", "L1.H1", "L٣H٧", "L1H1\n", 3, None])
+@pytest.mark.parametrize(
+    "text", ["", "L3", "H7", "L3H", "l3h7", "L-1H0", "L3H7 ", "enc.", "enc.L3", ".L1H1", "L1.H1", "L٣H٧", "L1H1\n", 3, None]
+)
 def test_what_is_no_address_is_refused(text: object) -> None:
     with pytest.raises(HeadNameError, match="no head address") as error:
         Head.parse(text)  # type: ignore[arg-type]

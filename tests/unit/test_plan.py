@@ -51,7 +51,9 @@ def test_check_refuses(heads: HeadMap, removed: list[str], text: str) -> None:
         Plan.removing(removed).check(heads)
 
 
-@pytest.mark.parametrize("removed", [["L0H0", "L0H1", "L0H2"], ["L0H2", "L0H5"], [f"L0H{i}" for i in range(6)], ["L1H3", "L1H4", "L1H5", "L1H0"]])
+@pytest.mark.parametrize(
+    "removed", [["L0H0", "L0H1", "L0H2"], ["L0H2", "L0H5"], [f"L0H{i}" for i in range(6)], ["L1H3", "L1H4", "L1H5", "L1H0"]]
+)
 def test_check_accepts_whole_groups_and_even_thinning(removed: list[str]) -> None:
     Plan.removing(removed).check(GQA)
 

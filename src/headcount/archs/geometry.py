@@ -8,7 +8,7 @@ from torch import nn
 
 from headcount.archs import names
 from headcount.archs.families import DEFAULT_FUSION, FAMILIES, Family, Fusion
-from headcount.archs.modules import attribute, child, inner_path, join, linear_size
+from headcount.archs.modules import attribute, child, inner_path, join, linear_size, whole_number
 from headcount.heads import Layout, Projection, Rows
 
 
@@ -165,7 +165,8 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
     layer, name, on_parent = output
     o_path = inner_path(layer, join(path.rpartition(".")[0] if on_parent else path, name))
     width = linear_size(layer)[0]  # pyright: ignore[reportOptionalSubscript]
-    n_heads, value_dim = (0, layer.value_dim) if getattr(layer, "is_ghost", False) else counts(module, width)
+    ghost_dim = whole_number(layer, "value_dim") if getattr(layer, "is_ghost", False) else None
+    n_heads, value_dim = (0, ghost_dim) if ghost_dim else counts(module, width)
     if getattr(module._modules[found[0]], "is_ghost", False):
         places = {role: (found[min(i, len(found) - 1)], Rows(0, value_dim)) for i, role in enumerate("qkv")}
     elif len(found) == 1:

@@ -47,7 +47,16 @@ HEAD_DIMS: tuple[str, ...] = (
     "head_dim", "attention_head_size", "head_size", "key_value_proj_dim", "dim_head", "d_head", "dim_per_head", "head_channels",
     "attention_head_dim", "d_kv", "qk_head_dim", "hidden_size_per_attention_head", "depth",
 )  # fmt: skip
-WIDTHS: tuple[str, ...] = ("all_head_size", "inner_dim", "split_size", "attention_inner_dim", "q_size", "kv_size", "kv_dim", "key_value_dim")
+WIDTHS: tuple[str, ...] = (
+    "all_head_size",
+    "inner_dim",
+    "split_size",
+    "attention_inner_dim",
+    "q_size",
+    "kv_size",
+    "kv_dim",
+    "key_value_dim",
+)
 """Integer attributes that hold heads x dimension; they follow a cut."""
 
 RUNTIME_WIDTHS: tuple[str, ...] = ("embed_dim", "hidden_size", "d_model", "d_model_size", "dim", "internal_dim", "hidden_dim")
@@ -62,7 +71,16 @@ PER_HEAD_TABLES: tuple[str, ...] = (
 )  # fmt: skip
 """Tensors known to have one entry per head, for the case that heads and head_dim are equal in number."""
 
-CROSS: tuple[str, ...] = ("cross", "encoder_attn", "encdec", "enc_attn", "encoder_attention", "crossattention", "src_attn", "multihead_attn")
+CROSS: tuple[str, ...] = (
+    "cross",
+    "encoder_attn",
+    "encdec",
+    "enc_attn",
+    "encoder_attention",
+    "crossattention",
+    "src_attn",
+    "multihead_attn",
+)
 """Parts of a path that mean cross-attention."""
 
 NOT_SOFTMAX: tuple[tuple[str, str], ...] = (

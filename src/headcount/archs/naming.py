@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from torch import nn
 
 from headcount.archs import names
-from headcount.archs.modules import join
 from headcount.heads import Kind
 
 SHORT = {"encoder": "enc", "decoder": "dec"}
@@ -87,8 +86,8 @@ def _stacks(kinds: dict[str, Kind]) -> dict[str, str]:
         return simple
     long = {pattern: "_".join(_clean(SHORT.get(word, word)) for word in words[pattern]) or "main" for pattern in kinds}
     taken: dict[str, int] = defaultdict(int)
-    for pattern, name in long.items():
-        name = name if name[0].isalpha() else f"s_{name}"
+    for pattern, words_of in long.items():
+        name = words_of if words_of[0].isalpha() else f"s_{words_of}"
         taken[name] += 1
         long[pattern] = name if taken[name] == 1 else f"{name}_{taken[name]}"
     return long
@@ -109,7 +108,7 @@ def places_of(model: nn.Module, blocks: dict[str, nn.Module]) -> dict[str, Place
     groups: dict[str, list[str]] = defaultdict(list)
     for path in blocks:
         groups[_pattern(path)].append(path)
-    kinds = {pattern: kind_of(model, blocks[paths[0]], paths[0]) for pattern, paths in groups.items()}
+    kinds: dict[str, Kind] = {pattern: kind_of(model, blocks[paths[0]], paths[0]) for pattern, paths in groups.items()}
     stacks = _stacks(kinds)
     found: dict[str, Place] = {}
     for pattern, paths in groups.items():
@@ -118,8 +117,3 @@ def places_of(model: nn.Module, blocks: dict[str, nn.Module]) -> dict[str, Place
             found[path] = Place(stacks[pattern], layers[path], kind_of(model, blocks[path], path))
     order = {name: i for i, name in enumerate(("", "enc", "dec", "cross"))}
     return dict(sorted(found.items(), key=lambda item: order.get(item[1].stack, len(order))))
-
-
-def describe_path(path: str) -> str:
-    """A path for people, never empty."""
-    return join(path) or "(the model itself)"

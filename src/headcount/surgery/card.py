@@ -24,17 +24,29 @@ def as_text(value: str) -> str:
 
 def _costs(cost: dict[str, dict[str, float]]) -> list[str]:
     rows = ["| | before | after |", "|---|---:|---:|"]
-    rows += [f"| {label} | {cost['before'][name]:,.0f} | {cost['after'][name]:,.0f} |" for name, label in LABELS.items() if name in cost["after"]]
+    rows += [
+        f"| {label} | {cost['before'][name]:,.0f} | {cost['after'][name]:,.0f} |" for name, label in LABELS.items() if name in cost["after"]
+    ]
     return [*rows, ""]
 
 
 def write_card(manifest: Manifest, plain: bool) -> str:
     """The text of README.md for a saved model; `plain` says that it loads without headcount."""
     front = {"library_name": "transformers", "tags": ["headcount", "pruned", "attention-heads"]}
-    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", "", "# A transformer with fewer attention heads", ""]
+    lines = [
+        "---",
+        *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
+        "---",
+        "",
+        "# A transformer with fewer attention heads",
+        "",
+    ]
     total = sum(block.of for block in manifest.blocks)
     left = sum(len(block.heads) for block in manifest.blocks)
-    lines += [f"{as_text(manifest.model_class)} with {left} of its {total} attention heads, cut and verified by headcount {manifest.headcount}.", ""]
+    lines += [
+        f"{as_text(manifest.model_class)} with {left} of its {total} attention heads, cut and verified by headcount {manifest.headcount}.",
+        "",
+    ]
     if manifest.cost:
         lines += _costs(manifest.cost)
     lines += ["| block | heads kept | of |", "|---|---|---:|"]

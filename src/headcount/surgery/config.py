@@ -55,7 +55,7 @@ def show_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -
     own = {name: value for name, value in getattr(config, "__dict__", {}).items() if name != "headcount_base"} if base is not config else {}
     overrides = {**own, **dict.fromkeys(heads, new[0]), **dict.fromkeys(kv_heads, new[1])}
     if overrides:
-        module.config = ConfigView(base, overrides)
+        setattr(module, "config", ConfigView(base, overrides))  # noqa: B010 - nn.Module types its attributes as modules
 
 
 def _scalars(module: nn.Module) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
             config.validate()
         with torch.device("meta"):
             built = type(model)(config)
-    except Exception:  # noqa: BLE001 - a configuration that its class rejects is simply not an expression of the cut
+    except Exception:
         return False
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if shapes != {name: tuple(tensor.shape) for name, tensor in built.state_dict().items()}:
@@ -129,7 +129,7 @@ def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
     if not changes:
         return False
     trial = copy.deepcopy(model.config)
-    trial.__dict__.pop(KEY, None)
+    vars(trial).pop(KEY, None)
     for config, change in changes:
         assign(_part(trial, _name_in(config, model.config)), change)
     if not builds_same(model, trial, heads):

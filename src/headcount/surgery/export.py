@@ -31,7 +31,7 @@ def widen(model: nn.Module) -> nn.Module:
     """The model at its original shapes: removed heads come back with all their weights zero, so they add nothing."""
     config = copy.deepcopy(model.config)
     assign(config, record.replaced(model))
-    config.__dict__.pop(record.KEY, None)
+    vars(config).pop(record.KEY, None)
     options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
     dense = type(model)._from_config(config, **options).to(next(model.parameters()).device).eval()  # pyright: ignore[reportAttributeAccessIssue]
     small, big = HeadMap.of(model), HeadMap.of(dense)
@@ -148,7 +148,7 @@ def export_onnx(model: nn.Module, path: str | Path, *, inputs: dict[str, Any] | 
         file, reason = Path(scratch) / target.name, ""
         try:
             _to_onnx(wrapper, tuple(batch.values()), names, file, dynamic=True)
-        except Exception as error:  # noqa: BLE001 - the exporter raises its own kinds; the static export below decides
+        except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             _to_onnx(wrapper, tuple(batch.values()), names, file, dynamic=False)
         trials = [batch] if inputs is not None or reason else [batch, _other_shape(model, names)]

@@ -61,7 +61,9 @@ class GhostOutput(_Ghost):
     def forward(self, states: Tensor) -> Tensor:
         """The bias, or zeros, for every token."""
         shape = (*states.shape[:-1], self.out_features)
-        return states.new_zeros(shape) if self.bias is None else self.bias.to(states.dtype).expand(shape) + torch.zeros_like(states[..., :1])
+        return (
+            states.new_zeros(shape) if self.bias is None else self.bias.to(states.dtype).expand(shape) + torch.zeros_like(states[..., :1])
+        )
 
     def extra_repr(self) -> str:
         """The shape, for print(model)."""

@@ -19,12 +19,16 @@ FIELD = "pruned_heads"
 def _pruned(path: Path, config: dict[str, Any]) -> dict[int, list[int]]:
     raw = config.get(FIELD)
     if not isinstance(raw, dict) or not raw:
-        raise ArtefactError(f"{path / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it with headcount.load")
+        raise ArtefactError(
+            f"{path / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it with headcount.load"
+        )
     found: dict[int, list[int]] = {}
     for layer, heads in raw.items():
         whole = isinstance(heads, list) and all(type(head) is int for head in heads)
         if not str(layer).isdigit() or not whole or len(set(heads)) != len(heads):
-            raise ArtefactError(f"{path / 'config.json'}: {FIELD} must map layers to lists of distinct heads, got {layer!r:.20}: {heads!r:.60}")
+            raise ArtefactError(
+                f"{path / 'config.json'}: {FIELD} must map layers to lists of distinct heads, got {layer!r:.20}: {heads!r:.60}"
+            )
         found[int(layer)] = heads
     return found
 
@@ -61,5 +65,5 @@ def load_legacy(folder: str | Path, *, auto: Any = None, allow_pickle: bool = Fa
     with torch.device("meta"):
         dense = cls(cls.config_class.from_pretrained(path))  # pyright: ignore[reportAttributeAccessIssue]
     model = load_blocks(path, cls, _record(HeadMap.of(dense), dense, pruned), **kwargs)
-    model.config.__dict__.pop(FIELD, None)
+    vars(model.config).pop(FIELD, None)
     return model

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from headcount.archs import record
-from headcount.errors import ArtefactError, UnsupportedModel
+from headcount.errors import ArtefactError, HeadcountError, UnsupportedModel
 from headcount.heads import HeadMap
 from headcount.surgery import manifest
 from headcount.surgery.files import check_safetensors, read_json
@@ -40,7 +40,9 @@ def fit(model: nn.Module, blocks: Blocks) -> None:
             small[path] = entry
             continue
         if block.n_heads != entry.of:
-            raise ArtefactError(f"block '{path}' is built with {block.n_heads} heads, the record of the cut says {len(entry.heads)} of {entry.of}")
+            raise ArtefactError(
+                f"block '{path}' is built with {block.n_heads} heads, the record of the cut says {len(entry.heads)} of {entry.of}"
+            )
         kept[block.path] = entry.heads
         if entry.columns is not None:
             columns[block.path] = entry.columns
@@ -54,11 +56,10 @@ def shaped(cls: type, blocks: Blocks) -> type:
 
     def post_init(self: Any) -> None:
         cls.post_init(self)  # pyright: ignore[reportAttributeAccessIssue]
-        if type(self) is made:
+        if type(self).__dict__.get("_headcount_shaped"):  # not a sub-model of the same kind
             fit(self, blocks)
 
-    made = type(cls.__name__, (cls,), {"post_init": post_init, "__module__": cls.__module__, "_headcount_shaped": True})
-    return made
+    return type(cls.__name__, (cls,), {"post_init": post_init, "__module__": cls.__module__, "_headcount_shaped": True})
 
 
 def from_pretrained(original: Callable[..., Any], cls: type, folder: Any, blocks: Blocks, *args: Any, **kwargs: Any) -> Any:
@@ -92,7 +93,9 @@ def _check_weights(folder: Path, allow_pickle: bool) -> None:
         check_safetensors(path)
     pickles = sorted(folder.glob("pytorch_model*.bin"))
     if not tensors and pickles and not allow_pickle:
-        raise ArtefactError(f"{pickles[0]} is a pickle, which can run code when read. Convert it to safetensors, or pass allow_pickle=True if you trust it.")
+        raise ArtefactError(
+            f"{pickles[0]} is a pickle, which can run code when read. Convert it to safetensors, or pass allow_pickle=True if you trust it."
+        )
     if not tensors and not pickles:
         raise ArtefactError(f"{folder} holds no weights: no .safetensors file")
 
@@ -103,7 +106,9 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, Any]
     if not isinstance(config, dict):
         raise ArtefactError(f"{folder / 'config.json'} must hold an object, got {type(config).__name__}")
     if "auto_map" in config and not trust_remote_code:
-        raise ArtefactError(f"{folder / 'config.json'} asks for remote code (auto_map). Pass trust_remote_code=True only if you trust its author.")
+        raise ArtefactError(
+            f"{folder / 'config.json'} asks for remote code (auto_map). Pass trust_remote_code=True only if you trust its author."
+        )
     return config
 
 
@@ -137,13 +142,25 @@ def _of_another_head(model: nn.Module, key: str) -> bool:
     return type(model).__name__ not in asked and key.partition(".")[0] not in known
 
 
-def _check_loaded(model: nn.Module, info: Mapping[str, Any], folder: Path) -> None:
-    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        found = sorted(str(key) for key in info.get(problem) or () if problem != "unexpected_keys" or not _of_another_head(model, str(key)))
+def _in_the_stack(key: str) -> bool:
+    """Whether a tensor belongs to numbered layers or embeddings, rather than to a pooler or a task head on top."""
+    return "embed" in key or any(part.isdigit() for part in key.split("."))
+
+
+def _check_loaded(model: nn.Module, info: Mapping[str, Any], folder: Path, new_layers: bool) -> None:
+    wrong = {
+        problem: sorted(map(str, info.get(problem) or ()))
+        for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
+    }
+    wrong["unexpected_keys"] = [key for key in wrong["unexpected_keys"] if not _of_another_head(model, key)]
+    if new_layers:
+        wrong["missing_keys"] = [key for key in wrong["missing_keys"] if _in_the_stack(key)]
+    for problem, found in wrong.items():
         if found:
             raise ArtefactError(
-                f"{folder}: weights and configuration do not belong together: {problem.replace('_', ' ')}: {found[0]}"
-                f"{f' and {len(found) - 1} more' if len(found) > 1 else ''}. Nothing was filled in at random."
+                f"{folder}: weights and configuration do not belong together as {type(model).__name__}: {problem.replace('_', ' ')}: {found[0]}"
+                f"{f' and {len(found) - 1} more' if len(found) > 1 else ''}. Nothing is filled in at random, unless new_layers=True asks for a "
+                "fresh pooler or task head."
             )
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
@@ -151,12 +168,19 @@ def _check_loaded(model: nn.Module, info: Mapping[str, Any], folder: Path) -> No
 
 
 def load(
-    folder: str | Path, *, auto: Any = None, trust_remote_code: bool = False, allow_pickle: bool = False, **kwargs: Any
+    folder: str | Path,
+    *,
+    auto: Any = None,
+    new_layers: bool = False,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    **kwargs: Any,
 ) -> nn.Module:
     """The model in a folder (or hub id), cut or not, as its own class or as an Auto class sees it.
 
-    Hashes are checked where heads.json is there; weights that are missing, left over, mismatched, damaged or not finite are refused. Further
-    arguments (dtype, device_map, attn_implementation…) go to transformers' from_pretrained.
+    Hashes are checked where heads.json is there; weights that are missing, left over, mismatched, damaged or not finite are refused,
+    except that `new_layers` lets a class start with a fresh pooler or task head that the checkpoint never had. Further arguments (dtype,
+    device_map, attn_implementation…) go to transformers' from_pretrained.
     """
     path = local_folder(folder)
     config = read_config(path, trust_remote_code)
@@ -166,10 +190,11 @@ def load(
     elif config.get(record.KEY):
         warnings.warn(f"{path} has no {manifest.NAME}: its files cannot be checked for damage", stacklevel=2)
     _check_weights(path, allow_pickle)
-    return load_blocks(path, class_of(path, config, auto), record.parse(config.get(record.KEY)), trust_remote_code=trust_remote_code, **kwargs)
+    cls, blocks = class_of(path, config, auto), record.parse(config.get(record.KEY))
+    return load_blocks(path, cls, blocks, new_layers=new_layers, trust_remote_code=trust_remote_code, **kwargs)
 
 
-def load_blocks(folder: Path, cls: type, blocks: Blocks, **kwargs: Any) -> nn.Module:
+def load_blocks(folder: Path, cls: type, blocks: Blocks, *, new_layers: bool = False, **kwargs: Any) -> nn.Module:
     """A model of some class with the blocks of a record, its weights checked for completeness."""
     original = _unpatched()
     options = {"dtype": "auto", **kwargs, "output_loading_info": True}
@@ -177,12 +202,12 @@ def load_blocks(folder: Path, cls: type, blocks: Blocks, **kwargs: Any) -> nn.Mo
         options.pop("trust_remote_code", None)
     try:
         result = from_pretrained(original, cls, folder, blocks, **options) if blocks else original(cls, folder, **options)
-    except (RuntimeError, OSError, KeyError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
+    except (HeadcountError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # configurations and weights that do not fit make transformers fail in any way it likes
         raise ArtefactError(f"{folder} cannot be loaded as {cls.__name__}: {' '.join(str(error).split())[:400]}") from error
     model, info = result
-    _check_loaded(model, info, folder)
+    _check_loaded(model, info, folder, new_layers)
     _align(model)
     return model
 

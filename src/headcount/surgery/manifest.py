@@ -71,7 +71,9 @@ def hash_files(folder: Path) -> dict[str, FileEntry]:
 def _parse(path: Path, content: Any) -> Manifest:
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version != SCHEMA:
-        raise ArtefactError(f"{path} has schema version {version!r:.20}; this headcount reads {SCHEMA}. Install the version that wrote it, or a newer one.")
+        raise ArtefactError(
+            f"{path} has schema version {version!r:.20}; this headcount reads {SCHEMA}. Install the version that wrote it, or a newer one."
+        )
     try:
         return Manifest.model_validate(content)
     except ValidationError as error:

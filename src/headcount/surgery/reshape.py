@@ -16,7 +16,6 @@ from headcount.surgery.arguments import ArgumentSlicer, uninstall
 from headcount.surgery.config import show_counts
 from headcount.surgery.ghost import GhostInput, GhostOutput
 
-
 Columns = dict[str, tuple[int, ...]]
 """The original heads that a shared bias table has columns for, by block path."""
 
@@ -94,12 +93,10 @@ def _fit_layer(layer: nn.Module) -> None:
     weight = layer._parameters.get("weight")
     if weight is None or weight.ndim != 2:
         return
-    if transposed(layer):
-        layer.nx, layer.nf = weight.shape
-    elif hasattr(layer, "in_features"):
-        layer.out_features, layer.in_features = weight.shape
-    elif isinstance(layer, nn.Embedding):
-        layer.num_embeddings, layer.embedding_dim = weight.shape
+    names_of = ("num_embeddings", "embedding_dim") if isinstance(layer, nn.Embedding) else ("out_features", "in_features")
+    for name, size in zip(("nx", "nf") if transposed(layer) else names_of, weight.shape, strict=True):
+        if hasattr(layer, name):
+            setattr(layer, name, size)
 
 
 def _install_ghosts(model: nn.Module, block: AttentionBlock) -> None:

@@ -9,6 +9,7 @@ import copy
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,22 @@ class LawBroken(HeadcountError, AssertionError):
     """A law that does not hold for a model, with the numbers."""
 
 
+class DoesNotApply(HeadcountError):
+    """A law that says nothing about a model, with the reason: it cannot be cut, it does not generate."""
+
+
+class _Interruption(Exception):
+    """Raised inside a context to leave it the hard way."""
+
+
 @dataclass(frozen=True, slots=True)
 class LawResult:
-    """The outcome of one law."""
+    """The outcome of one law; one that does not `apply` to the model neither holds nor fails."""
 
     law: str
     passed: bool
     detail: str
+    applies: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +65,11 @@ class Subject:
 
     @property
     def cuttable(self) -> list[AttentionBlock]:
-        """The blocks that can be cut."""
-        return [block for block in self.heads.blocks if block.can_cut and block.n_heads]
+        """The blocks that can be cut; a model without any is beyond the laws of cutting."""
+        blocks = [block for block in self.heads.blocks if block.can_cut and block.n_heads]
+        if not blocks:
+            raise DoesNotApply(f"no block can be cut: {self.heads.blocks[0].gate_only or 'no head is left'}")
+        return blocks
 
     @property
     def tolerance(self) -> float:
@@ -131,8 +144,8 @@ def leaving_restores(subject: Subject) -> str:
         try:
             with HeadGates(model, torch.zeros(len(subject.heads)), how=how):
                 run(model, batch)
-                raise KeyboardInterrupt
-        except KeyboardInterrupt:
+                raise _Interruption
+        except _Interruption:
             pass
         except UnsupportedModel:
             if how == "zero":
@@ -159,7 +172,7 @@ def gate_zero_is_no_attention(subject: Subject) -> str:
     return f"difference {gap:.1e}"
 
 
-def _eager(subject: Subject):  # noqa: ANN202 - a context manager
+def _eager(subject: Subject):
     from headcount.attention import eager
 
     return eager(subject.model)
@@ -167,7 +180,6 @@ def _eager(subject: Subject):  # noqa: ANN202 - a context manager
 
 def _plans(subject: Subject) -> dict[str, Plan]:
     blocks = subject.cuttable
-    _require(bool(blocks), f"no block can be cut: {subject.heads.blocks[0].gate_only}")
     plans = {"uneven": uneven(blocks), "first block empty": emptying(blocks[0]), "last block empty": emptying(blocks[-1])}
     thin = thinned(blocks)
     return plans | ({"thinner groups": thin} if thin else {})
@@ -241,7 +253,7 @@ def impossible_plans_raise(subject: Subject) -> str:
     """Unknown heads and uneven KV groups raise PlanError and change nothing, also in place."""
     last = subject.heads.blocks[-1]
     wrong = [Plan.removing([Head(last.stack, last.layer, last.n_original)]), Plan.removing([Head(last.stack, 10**5, 0)])]
-    grouped = next((b for b in subject.cuttable if b.group_size > 1 and b.n_kv_heads > 1), None)
+    grouped = next((b for b in subject.heads.blocks if b.can_cut and b.group_size > 1 and b.n_kv_heads > 1), None)
     wrong += [Plan.removing(grouped.heads[:1])] if grouped else []
     before, plain = copy.deepcopy(subject.model.state_dict()), run(subject.model, subject.batch)
     for plan in wrong:
@@ -267,7 +279,7 @@ def generation_agrees(subject: Subject) -> str:
     """With caches, a cut model generates the tokens that the gated one generates, also when the first block lost all its heads."""
     model = subject.model
     if not (hasattr(model, "can_generate") and model.can_generate()):  # pyright: ignore[reportCallIssue]
-        return "the model does not generate"
+        raise DoesNotApply("the model does not generate")
     options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "use_cache": True, **_prompt(subject)}
     if getattr(model.config, "is_encoder_decoder", False) and model.generation_config.decoder_start_token_id is None:  # pyright: ignore
         options["decoder_start_token_id"] = getattr(model.config, "pad_token_id", None) or 0
@@ -297,16 +309,28 @@ LAWS: dict[str, Callable[[Subject], str]] = {
 }
 
 
-def check_model(model: nn.Module, inputs: dict[str, Any] | None = None) -> Iterator[LawResult]:
-    """Every law in turn, on a model in eval mode; a law that raises is a law that fails."""
+def check_model(model: nn.Module, inputs: dict[str, Any] | None = None, *, plan: Plan | None = None) -> Iterator[LawResult]:
+    """Every law in turn, on a model in eval mode, and then `plan`, if one is given; a law that raises is a law that fails."""
     subject = Subject.of(model, inputs)
+    laws = LAWS | ({f"cut equals gate for {', '.join(map(str, plan.removed))}": partial(_plan_holds, plan)} if plan else {})
     training = subject.model.training
     subject.model.eval()
     try:
-        for name, law in LAWS.items():
-            try:
-                yield LawResult(name, True, law(subject))
-            except (HeadcountError, RuntimeError, ValueError) as error:
-                yield LawResult(name, False, f"{type(error).__name__}: {error}")
+        for name, law in laws.items():
+            yield _outcome(name, law, subject)
     finally:
         subject.model.train(training)
+
+
+def _plan_holds(plan: Plan, subject: Subject) -> str:
+    small = cut(subject.model, plan, inputs=subject.batch)
+    return f"{sum(p.numel() for p in small.parameters()):,} parameters left"
+
+
+def _outcome(name: str, law: Callable[[Subject], str], subject: Subject) -> LawResult:
+    try:
+        return LawResult(name, True, law(subject))
+    except DoesNotApply as error:
+        return LawResult(name, True, str(error), applies=False)
+    except Exception as error:  # whatever a model's code raises under a law, the law does not hold
+        return LawResult(name, False, f"{type(error).__name__}: {error}")
