@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import device_of, unwrap
 from headcount.attention import AttentionTap
 from headcount.errors import GateError
 from headcount.heads import AttentionBlock, HeadMap
@@ -60,7 +60,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def on_device(batch: Batch, model: nn.Module) -> dict[str, Any]:
     """The batch with its tensors on the model's device."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
 
 
@@ -88,7 +88,7 @@ def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int,
         mask = resize(length, mask)  # speech: the mask counts samples, the block sees frames
     if isinstance(mask, Tensor) and tuple(mask.shape) == (rows, length):
         return mask.bool()
-    return torch.ones(rows, length, dtype=torch.bool, device=next(model.parameters()).device)
+    return torch.ones(rows, length, dtype=torch.bool, device=device_of(model))
 
 
 def _special(tokens: Tensor | None, ids: frozenset[int], shape: tuple[int, int]) -> Tensor | None:

@@ -243,3 +243,48 @@ def test_portable_keeps_shapes_and_outputs(name: str, tmp_path: Path) -> None:
     plain = type(model).from_pretrained(tmp_path / "out")
     assert {n: p.shape for n, p in plain.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
     assert difference(run(plain, batch), run(small, batch)) < 1e-9
+
+
+class PackedLinear(nn.Module):
+    """Shaped like a layer quantised to four bits: the weight is a packed column of bytes."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight = nn.Parameter(torch.zeros(layer.weight.numel() // 2, 1, dtype=torch.uint8), requires_grad=False)
+        self.dense = [layer]
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.dense[0](states)
+
+
+def test_quantised_models_can_be_gated_and_say_why_not_cut() -> None:
+    model = classifier()
+    block = hc.HeadMap.of(model).blocks[0]
+    model.set_submodule(block.k.path, PackedLinear(model.get_submodule(block.k.path)))
+    hc.HeadMap.of(model).verify(model)
+    with pytest.raises(PlanError, match="is quantised or packed; load the model in a floating-point dtype"):
+        cut(model, hc.Plan.removing(["L0H0"]))
+    assert len(hc.HeadMap.of(cut(model, hc.Plan.removing(["L1H0"])))) == 11
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_offloaded_models_can_be_gated_and_say_why_not_cut() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = tiny_model("llama", dtype=torch.float32)
+    plain = run(model, probe_inputs(model))
+    offloaded = accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    heads = hc.HeadMap.of(offloaded)
+    heads.verify(offloaded)
+    with hc.mask(offloaded, ["L0H0"]):
+        assert difference(plain, run(offloaded, probe_inputs(offloaded))) > 1e-3
+    with pytest.raises(PlanError, match="offloaded to the meta device; load the model onto one device first"):
+        cut(offloaded, hc.Plan.removing(["L0H0"]))
+
+
+def test_a_model_without_weights_is_refused() -> None:
+    dense = classifier()
+    with torch.device("meta"):
+        model = type(dense)(dense.config)
+    with pytest.raises(PlanError, match="no weights to cut"):
+        cut(model, hc.Plan.removing(["L0H0"]))

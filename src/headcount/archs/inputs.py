@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs import media
+from headcount.archs.modules import device_of
 from headcount.archs.probe import N_PADDED, Maker, Probe
 from headcount.errors import ProbeError
 
@@ -61,7 +62,7 @@ def _makers(probe: Probe) -> dict[str, Maker]:
 def _place(value: Tensor, model: nn.Module) -> Tensor:
     """The tensor on the model's device, floating point in the model's precision."""
     reference = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-    return value.to(reference.device, reference.dtype if value.is_floating_point() else value.dtype)
+    return value.to(device_of(model), reference.dtype if value.is_floating_point() else value.dtype)
 
 
 def input_ids(probe: Probe) -> Tensor:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
+import torch
 from torch import nn
 
 from headcount.errors import UnsupportedModel
@@ -23,6 +24,13 @@ def unwrap(model: nn.Module) -> nn.Module:
         else:
             return model
     raise UnsupportedModel(f"{type(model).__name__} is wrapped more than eight times; pass the model inside")
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model takes its inputs: where it runs, for one that accelerate keeps elsewhere, else where its weights are."""
+    hooks = (getattr(module, "_hf_hook", None) for module in model.modules())
+    placed = next((hook.execution_device for hook in hooks if getattr(hook, "execution_device", None) is not None), None)
+    return next(model.parameters()).device if placed is None else torch.device(placed)
 
 
 def transposed(module: nn.Module) -> bool:

@@ -41,6 +41,8 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("qwen2-grouped", "qwen2", {"num_key_value_heads": 2}),
     Variant("qwen3-grouped", "qwen3", {"num_key_value_heads": 2}),
     Variant("phi3-grouped", "phi3", {"num_key_value_heads": 2}),
+    Variant("gpt2-cross", "gpt2", {"add_cross_attention": True}),
+    Variant("bert-cross", "bert", {"is_decoder": True, "add_cross_attention": True}),
     Variant("gemma3", "gemma3"),
     Variant("gpt_oss", "gpt_oss"),
 )

@@ -283,6 +283,11 @@ def generation_agrees(subject: Subject) -> str:
     options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "use_cache": True, **_prompt(subject)}
     if getattr(model.config, "is_encoder_decoder", False) and model.generation_config.decoder_start_token_id is None:  # pyright: ignore
         options["decoder_start_token_id"] = getattr(model.config, "pad_token_id", None) or 0
+    try:
+        with torch.no_grad():
+            model.generate(**options)  # pyright: ignore[reportCallIssue]
+    except Exception as error:  # a decoder that waits for an encoder, a prompt of another kind: nothing to compare
+        raise DoesNotApply(f"the model itself does not generate from a probe prompt: {type(error).__name__}: {error}") from error
     decoders = [block for block in subject.cuttable if block.kind == "decoder-self"]
     plans = [uneven(subject.cuttable)] + ([emptying(decoders[0])] if decoders else [])
     for plan in plans:
