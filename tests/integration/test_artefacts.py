@@ -344,3 +344,14 @@ def test_legacy_checkpoints_with_full_weights_are_refused(tmp_path: Path) -> Non
         (tmp_path / "config.json").write_text(json.dumps(config | {"pruned_heads": pruned}))
         with pytest.raises(ArtefactError, match=text):
             hc.load_legacy(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*no heads.json")
+def test_pickled_weights_load_when_allowed(folder: Path, small: nn.Module) -> None:
+    (folder / "heads.json").unlink()
+    (folder / "model.safetensors").unlink()
+    torch.save(small.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ArtefactError, match="is a pickle"):
+        hc.load(folder)
+    again = hc.load(folder, allow_pickle=True)
+    assert difference(run(again, probe_inputs(small)), run(small, probe_inputs(small))) == 0

@@ -28,8 +28,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def device_of(model: nn.Module) -> torch.device:
     """Where a model takes its inputs: where it runs, for one that accelerate keeps elsewhere, else where its weights are."""
-    hooks = (getattr(module, "_hf_hook", None) for module in model.modules())
-    placed = next((hook.execution_device for hook in hooks if getattr(hook, "execution_device", None) is not None), None)
+    devices = (getattr(getattr(module, "_hf_hook", None), "execution_device", None) for module in model.modules())
+    placed = next((device for device in devices if device is not None), None)
     return next(model.parameters()).device if placed is None else torch.device(placed)
 
 
