@@ -1,0 +1,63 @@
+"""Sentences with gold dependency trees, in Universal Dependencies' terms, and the builder that both languages write them with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word: its form, lemma, part of speech, the place of its head (from 1; 0 for the root) and its relation to it."""
+
+    form: str
+    lemma: str
+    pos: str
+    head: int
+    relation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Words in order; `str` gives the text, words set apart by spaces."""
+
+    words: tuple[Word, ...]
+
+    def __str__(self) -> str:
+        return " ".join(word.form for word in self.words)
+
+    def conllu(self) -> str:
+        """The sentence as a CoNLL-U block, with its closing empty line."""
+        lines = [f"# text = {self}"]
+        for number, word in enumerate(self.words, 1):
+            lines.append("\t".join([str(number), word.form, word.lemma, word.pos, "_", "_", str(word.head), word.relation, "_", "_"]))
+        return "\n".join([*lines, "", ""])
+
+
+@dataclass(slots=True)
+class Node:
+    """A word in the making, with its dependents before and after it."""
+
+    form: str
+    lemma: str
+    pos: str
+    relation: str
+    before: list[Node]
+    after: list[Node]
+
+    def flat(self) -> list[Node]:
+        """This node and all below it, in the order of the sentence."""
+        return [n for child in self.before for n in child.flat()] + [self] + [n for child in self.after for n in child.flat()]
+
+
+def node(form: str, lemma: str, pos: str, relation: str, before: list[Node] | None = None, after: list[Node] | None = None) -> Node:
+    """A node with dependents."""
+    return Node(form, lemma, pos, relation, before or [], after or [])
+
+
+def finish(root: Node) -> Sentence:
+    """The sentence of a tree, a full stop added."""
+    root.after.append(node(".", ".", "PUNCT", "punct"))
+    order = root.flat()
+    place = {id(n): i for i, n in enumerate(order, 1)}
+    head = {id(child): place[id(n)] for n in order for child in (*n.before, *n.after)}
+    return Sentence(tuple(Word(n.form, n.lemma, n.pos, head.get(id(n), 0), n.relation) for n in order))
