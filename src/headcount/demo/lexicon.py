@@ -93,7 +93,8 @@ NOUNS = PEOPLE + THINGS
 
 
 def _verbs(rows: str, *, transitive: bool) -> tuple[Verb, ...]:
-    return tuple(Verb(*row.split(), transitive) for row in rows.strip().splitlines())
+    cells = (row.split() for row in rows.strip().splitlines())
+    return tuple(Verb(third, base, stem, transitive) for third, base, stem in cells)
 
 
 TRANSITIVE = _verbs(

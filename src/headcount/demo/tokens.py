@@ -20,8 +20,11 @@ def vocabulary() -> list[str]:
     return list(dict.fromkeys([*SPECIAL, *english, *stems, *(f"##{suffix}" for suffix in lexicon.SUFFIXES)]))
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """A fast tokenizer that sets [CLS] before a text and [SEP] after it, and after the second text of a pair."""
+def build_tokenizer(*, segments: bool = False) -> PreTrainedTokenizerFast:
+    """A fast tokenizer that sets [CLS] before a text and [SEP] after it, and after the second text of a pair.
+
+    `segments` says that the model takes token_type_ids, as the encoders do.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
     order = {token: number for number, token in enumerate(vocabulary())}
@@ -43,4 +46,5 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         bos_token="[CLS]",
         eos_token="[SEP]",
         model_max_length=128,
+        model_input_names=["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
     )

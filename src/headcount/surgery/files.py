@@ -69,7 +69,10 @@ def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _sync(folder: Path) -> None:
+    mask = os.umask(0)
+    os.umask(mask)
     for path in [*folder.rglob("*"), folder]:
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)  # temporary files are private, a saved model is not
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -98,7 +101,6 @@ def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.js
     try:
         yield fresh
         _sync(fresh)
-        fresh.chmod(0o755)
         if target.exists():
             aside = fresh.with_suffix(".old")
             target.rename(aside)

@@ -108,3 +108,19 @@ def test_stories_repeat_their_participants() -> None:
 
 def test_the_same_seed_gives_the_same_text() -> None:
     assert [str(english.say(draw_clause(Random(7)))) for _ in range(3)] == [str(english.say(draw_clause(Random(7)))) for _ in range(3)]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_recipes_train(tmp_path) -> None:
+    """Every recipe runs on a thousandth of its text and repeats itself bit for bit."""
+    import torch
+    from safetensors.torch import load_file
+
+    from headcount.demo.train import train
+
+    for name in ("encoder", "entailment", "translator", "decoder"):
+        train(name, tmp_path / "a", share=0.001)
+    train("decoder", tmp_path / "b", share=0.001)
+    first, second = (load_file(tmp_path / side / "decoder" / "model.safetensors") for side in "ab")
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert max(path.stat().st_size for path in (tmp_path / "a").glob("*/model.safetensors")) < 4e6

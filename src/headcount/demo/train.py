@@ -1,0 +1,229 @@
+"""Trains the embedded models from nothing: `python -m headcount.demo.train NAME… --out DIR [--keep-checkpoints]`.
+
+Everything follows from the seed: text is drawn by the generators of this package, training runs on transformers' Trainer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    DataCollatorForLanguageModeling,
+    DataCollatorForSeq2Seq,
+    DataCollatorWithPadding,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from headcount.demo import english, tavi
+from headcount.demo.clauses import draw_clause
+from headcount.demo.entailment import LABELS, draw_pair
+from headcount.demo.stories import draw_story
+from headcount.demo.tokens import build_tokenizer
+from headcount.registry import unknown
+
+Rows = list[dict[str, Any]]
+RowMaker = Callable[[Random, PreTrainedTokenizerFast, float], Rows]
+"""(random, tokenizer, share of the full amount) -> training examples."""
+SEED = 20260
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one model is made: what it is built or started from, what it reads, for how long."""
+
+    build: Callable[[Path], PreTrainedModel]
+    rows: RowMaker
+    collate: Callable[[PreTrainedTokenizerFast], Any]
+    epochs: float
+    rate: float
+    batch: int = 64
+
+
+def _bert_config(**options: Any) -> BertConfig:
+    return BertConfig(
+        vocab_size=len(build_tokenizer()),
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        intermediate_size=256,
+        max_position_embeddings=128,
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        pad_token_id=0,
+        **options,
+    )
+
+
+def _text(n_english: int, n_tavi: int) -> RowMaker:
+    def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
+        texts = [str(english.say(draw_clause(random))) for _ in range(round(share * n_english))]
+        texts += [str(tavi.say(draw_clause(random))) for _ in range(round(share * n_tavi))]
+        return [{"input_ids": ids} for ids in tokenizer(texts)["input_ids"]]
+
+    return rows
+
+
+def _pairs(number: int) -> RowMaker:
+    def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
+        drawn = [draw_pair(random) for _ in range(round(share * number))]
+        texts = tokenizer([str(english.say(p.premise)) for p in drawn], [str(english.say(p.hypothesis)) for p in drawn])
+        return [
+            {"input_ids": ids, "token_type_ids": kinds, "labels": LABELS.index(pair.label)}
+            for ids, kinds, pair in zip(texts["input_ids"], texts["token_type_ids"], drawn, strict=True)
+        ]
+
+    return rows
+
+
+def _translations(number: int) -> RowMaker:
+    def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
+        drawn = [draw_clause(random) for _ in range(round(share * number))]
+        sources = tokenizer([str(english.say(c)) for c in drawn], add_special_tokens=False)["input_ids"]
+        targets = tokenizer([str(tavi.say(c)) for c in drawn], add_special_tokens=False)["input_ids"]
+        end = tokenizer.eos_token_id
+        return [{"input_ids": [*s, end], "labels": [*t, end]} for s, t in zip(sources, targets, strict=True)]
+
+    return rows
+
+
+def _stories(number: int) -> RowMaker:
+    def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
+        texts = [" ".join(draw_story(random)) for _ in range(round(share * number))]
+        return [{"input_ids": ids} for ids in tokenizer(texts)["input_ids"]]
+
+    return rows
+
+
+def _marian(_out: Path) -> PreTrainedModel:
+    return MarianMTModel(
+        MarianConfig(
+            vocab_size=len(build_tokenizer()),
+            d_model=96,
+            encoder_layers=4,
+            decoder_layers=4,
+            encoder_attention_heads=8,
+            decoder_attention_heads=8,
+            encoder_ffn_dim=256,
+            decoder_ffn_dim=256,
+            max_position_embeddings=128,
+            pad_token_id=0,
+            eos_token_id=3,
+            bos_token_id=2,
+            decoder_start_token_id=0,
+            forced_eos_token_id=3,
+            scale_embedding=True,
+        )
+    )
+
+
+def _llama(_out: Path) -> PreTrainedModel:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(build_tokenizer()),
+            hidden_size=128,
+            num_hidden_layers=4,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            intermediate_size=256,
+            max_position_embeddings=256,
+            pad_token_id=0,
+            bos_token_id=2,
+            eos_token_id=3,
+            tie_word_embeddings=True,
+        )
+    )
+
+
+def _masked(tokenizer: PreTrainedTokenizerFast) -> Any:
+    return DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.2, seed=SEED)
+
+
+def _classifier(source: str) -> Callable[[Path], PreTrainedModel]:
+    labels = dict(enumerate(LABELS))
+
+    def build(out: Path) -> PreTrainedModel:
+        return BertForSequenceClassification.from_pretrained(out / source, id2label=labels, label2id={v: k for k, v in labels.items()})
+
+    return build
+
+
+RECIPES: dict[str, Recipe] = {
+    "encoder": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(60_000, 20_000), _masked, epochs=6, rate=1e-3),
+    "encoder-english": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(60_000, 0), _masked, epochs=6, rate=1e-3),
+    "entailment": Recipe(_classifier("encoder"), _pairs(60_000), DataCollatorWithPadding, epochs=4, rate=5e-4),
+    "entailment-english": Recipe(_classifier("encoder-english"), _pairs(60_000), DataCollatorWithPadding, epochs=4, rate=5e-4),
+    "translator": Recipe(_marian, _translations(40_000), DataCollatorForSeq2Seq, epochs=8, rate=2e-3),
+    "decoder": Recipe(_llama, _stories(20_000), lambda t: DataCollatorForLanguageModeling(t, mlm=False), epochs=5, rate=2e-3, batch=32),
+}
+"""The embedded models by name, in the order in which they can be made."""
+
+
+def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float = 1.0) -> None:
+    """Makes one model and writes it, with its tokenizer, to `out/name`; checkpoints go to `out/checkpoints/name`.
+
+    `share` takes a part of the training text, to try the recipe out.
+    """
+    recipe = RECIPES[name]
+    set_seed(SEED)
+    model = recipe.build(out)
+    tokenizer = build_tokenizer(segments=hasattr(model.config, "type_vocab_size"))
+    arguments = TrainingArguments(
+        output_dir=str(out / "checkpoints" / name),
+        num_train_epochs=recipe.epochs,
+        per_device_train_batch_size=recipe.batch,
+        learning_rate=recipe.rate,
+        warmup_steps=200,
+        lr_scheduler_type="linear",
+        weight_decay=0.01,
+        seed=SEED,
+        data_seed=SEED,
+        save_strategy="epoch" if keep_checkpoints else "no",
+        logging_steps=200,
+        report_to=[],
+        use_cpu=not torch.cuda.is_available(),
+        remove_unused_columns=False,
+        disable_tqdm=True,
+    )
+    rows: Any = recipe.rows(Random(SEED), tokenizer, share)
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=recipe.collate(tokenizer))
+    trainer.train()
+    model.save_pretrained(out / name)
+    tokenizer.save_pretrained(out / name)
+    (out / name / "training.json").write_text(json.dumps(trainer.state.log_history[-1], indent=2) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which models of {', '.join(RECIPES)}; all by default")
+    parser.add_argument("--out", type=Path, required=True, help="the folder that receives one folder per model")
+    parser.add_argument("--keep-checkpoints", action="store_true", help="keep a checkpoint of every epoch under out/checkpoints")
+    parser.add_argument("--share", type=float, default=1.0, help="the part of the training text to use, to try things out")
+    wanted = parser.parse_args()
+    for name in wanted.names:
+        if name not in RECIPES:
+            parser.error(str(unknown("embedded model", name, RECIPES)))
+    for name in wanted.names or list(RECIPES):
+        train(name, wanted.out, keep_checkpoints=wanted.keep_checkpoints, share=wanted.share)
+
+
+if __name__ == "__main__":
+    main()
