@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SOURCES := src tests benchmarks
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
-.PHONY: demo test check bench
+.PHONY: demo test check bench census
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -23,9 +23,11 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do \
-	  echo "== $$script"; $(OFFLINE) $(BIN)/python $$script; \
-	done
+	$(OFFLINE) $(BIN)/python benchmarks/gates.py
+
+# Examines every model type of transformers and rewrites docs/census.md.
+census: $(STAMP)
+	$(OFFLINE) $(BIN)/python benchmarks/census.py
 
 # torch first, by itself, so that its pin decides before any other requirement does.
 $(STAMP): pyproject.toml constraints.txt

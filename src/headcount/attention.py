@@ -16,12 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from headcount.archs.families import FAMILIES
+from headcount.archs.geometry import family_of
 from headcount.archs.modules import unwrap
 from headcount.errors import UnsupportedModel
 from headcount.heads import AttentionBlock
 
 SOFTMAX = {F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax}
+
+MASKED = -1e8
+"""No score of a real model is lower; most masks are."""
 
 Change = Callable[[AttentionBlock, Tensor, Tensor], Tensor | None]
 """(block, probabilities [batch, heads, q, k], visible keys of the same shape) -> other probabilities, or None to leave them."""
@@ -54,11 +57,11 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 
 def visible_keys(block: AttentionBlock, module: nn.Module, scores: Tensor) -> Tensor:
-    """Which entries of the scores are not masked away; masks are added as the lowest number of the model's dtype, or of the scores'."""
-    family = FAMILIES.get(type(module).__name__)
+    """Which entries of the scores are not masked away; masks are huge negative numbers, in some families smaller ones (masked_below)."""
     weight = next((p for p in module.parameters() if p.is_floating_point()), scores)
-    floor = max(torch.finfo(scores.dtype).min, torch.finfo(weight.dtype).min) / 2
-    seen = scores > (family.masked_below if family and family.masked_below is not None else floor)
+    floor = max(torch.finfo(scores.dtype).min / 2, torch.finfo(weight.dtype).min / 2, MASKED)
+    masked_below = family_of(module).masked_below
+    seen = scores > (floor if masked_below is None else masked_below)
     if _has_sink(block):
         seen = torch.cat([seen[..., :-1], torch.zeros_like(seen[..., -1:])], dim=-1)
     return seen
@@ -108,28 +111,34 @@ class AttentionTap:
         self.model, self.several = unwrap(model), several
         self.blocks = tuple(block for block in blocks if block.n_heads)
         self.change = change
+        self._active: list[_Softmax] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> AttentionTap:
         with ExitStack() as stack:
             stack.enter_context(eager(self.model))
+            stack.callback(self._leave)
             for block in self.blocks:
                 module = self.model.get_submodule(block.path)
-                active: list[_Softmax] = []
-                before, after = self._hooks(block, module, active)
+                before, after = self._hooks(block, module)
                 stack.callback(module.register_forward_pre_hook(before).remove)
                 stack.callback(module.register_forward_hook(after, always_call=True).remove)
             self._stack = stack.pop_all()
         return self
 
-    def _hooks(self, block: AttentionBlock, module: nn.Module, active: list[_Softmax]) -> tuple[Callable, Callable]:
+    def _leave(self) -> None:
+        """Leaves the modes of blocks that were interrupted: torch runs no forward hook when a pass ends by Ctrl-C."""
+        while self._active:
+            self._active.pop().__exit__(None, None, None)
+
+    def _hooks(self, block: AttentionBlock, module: nn.Module) -> tuple[Callable, Callable]:
         def before(*_: Any) -> None:
             mode = _Softmax(block, module, self.change)
             mode.__enter__()
-            active.append(mode)
+            self._active.append(mode)
 
         def after(_module: nn.Module, _args: Any, output: Any) -> None:
-            mode = active.pop()
+            mode = self._active.pop()
             mode.__exit__(None, None, None)
             enough = mode.seen >= 1 if self.several else mode.seen == 1
             if output is not None and (mode.odd or not enough):

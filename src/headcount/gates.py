@@ -19,6 +19,7 @@ from headcount.archs.modules import unwrap
 from headcount.attention import AttentionTap
 from headcount.errors import GateError, VerificationError
 from headcount.heads import AttentionBlock, Head, HeadMap
+from headcount.observe import evaluating, mean_outputs
 
 How = Literal["zero", "mean", "uniform"]
 Values = Float[Tensor, "heads"] | Float[Tensor, "batch heads"]
@@ -111,18 +112,20 @@ class HeadGates:
         mean = self.means[block.path] if self.means is not None else None
 
         def gate_heads(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            output = args[0]  # [batch, ..., heads * head_dim]
-            gate = self._gate(span, output.shape[0], output)
+            output = args[0]  # [batch, ..., heads * head_dim], or [token, batch, heads * head_dim]
+            gate = self._gate(span, output.shape[1 if block.time_first else 0], output)
             if gate.ndim == 2:
                 if output.ndim < 3:
                     raise GateError(f"block '{block.path}' flattens its batch, so it takes one gate per head, not one per example")
-                gate = gate.view(gate.shape[0], *(1,) * (output.ndim - 2), gate.shape[1])
+                middle = (1,) * (output.ndim - 2)
+                gate = gate.view(*middle, *gate.shape) if block.time_first else gate.view(gate.shape[0], *middle, gate.shape[1])
             per_head = output.unflatten(-1, size)
             gated = per_head * gate.unsqueeze(-1)
             if mean is not None:
                 gated = gated + (1 - gate.unsqueeze(-1)) * mean.to(output)
             return (gated.flatten(-2), *args[1:])
 
+        gate_heads.headcount_gate = True  # pyright: ignore[reportFunctionMemberAccess]
         return gate_heads
 
     def _towards_uniform(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> Tensor:
@@ -133,20 +136,25 @@ class HeadGates:
         return torch.where(gate == 1, probabilities, gate * probabilities + (1 - gate) * uniform)
 
 
-def mask(model: nn.Module, heads: Iterable[str | Head], how: How = "zero", *, data: Iterable[Mapping[str, Any]] | None = None) -> HeadGates:
+def mask(
+    model: nn.Module, heads: str | Head | Iterable[str | Head], how: How = "zero", *, data: Iterable[Mapping[str, Any]] | None = None
+) -> HeadGates:
     """A context in which the named heads are gone: their output is zero, their mean over `data`, or made by uniform attention."""
     means = None
     if how == "mean":
         if data is None:
             raise GateError("how='mean' needs data=, the batches over which the mean output of each head is taken")
-        from headcount.observe import mean_outputs
-
         means = mean_outputs(model, data)
     found = HeadMap.of(model)
     values = torch.ones(len(found), dtype=torch.float64)
-    for head in heads:
+    for head in [heads] if isinstance(heads, str | Head) else heads:
         values[found.position(head)] = 0.0
     return HeadGates(model, values, how=how, means=means)
+
+
+def gates_open(model: nn.Module) -> bool:
+    """Whether gates act on a model now."""
+    return any(getattr(hook, "headcount_gate", False) for module in model.modules() for hook in module._forward_pre_hooks.values())
 
 
 def output_tensors(output: Any) -> list[Tensor]:
@@ -168,13 +176,9 @@ def verify_gates(model: nn.Module, heads: HeadMap, inputs: dict | None = None) -
     """
     inner = unwrap(model)
     batch = inputs if inputs is not None else probe_inputs(inner)
-    training = inner.training
-    inner.eval()
-    try:
+    with evaluating(inner):
         silent = _without_gradient(inner, heads, batch)
         dead = [head for head in silent if not _has_effect(inner, heads, head, batch)]
-    finally:
-        inner.train(training)
     if dead:
         names = ", ".join(map(str, dead[:8])) + (f" and {len(dead) - 8} more" if len(dead) > 8 else "")
         raise VerificationError(

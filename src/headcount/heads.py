@@ -133,6 +133,7 @@ class AttentionBlock:
     slices: tuple[Slice, ...] = ()
     arguments: tuple[HeadArgument, ...] = ()
     gate_only: str = ""
+    time_first: bool = False
 
     @property
     def n_heads(self) -> int:

@@ -12,20 +12,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headcount.archs.modules import device_of, unwrap
+from headcount.archs.naming import MEDIA
 from headcount.attention import AttentionTap
 from headcount.errors import GateError
 from headcount.heads import AttentionBlock, HeadMap
 
 Batch = Mapping[str, Any]
-SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What one block did with one batch.
 
-    `queries` and `keys` tell real tokens from padding, `special` tells which query tokens are delimiters (None where the block reads no
-    token ids). Rows are examples, or windows of them where the model works in windows.
+    `queries` and `keys` tell real tokens from padding, `special` tells which query tokens are delimiters: those of `special_ids`, or of the
+    configuration. It is None where neither names any (BERT's configuration does not: pass tokenizer.all_special_ids), or where the block
+    reads no token ids. Rows are examples, or windows of them where the model works in windows.
     """
 
     block: AttentionBlock
@@ -68,19 +70,36 @@ def _reads_decoder(model: nn.Module, block: AttentionBlock) -> bool:
     return bool(getattr(model.config, "is_encoder_decoder", False)) and block.kind != "encoder-self"
 
 
+def _reads_text(block: AttentionBlock) -> bool:
+    return not any(part.startswith(MEDIA) for part in block.path.lower().split("."))
+
+
+def _shifted_labels(model: nn.Module, batch: Batch) -> Tensor | None:
+    """The decoder's input tokens where the batch gives only labels: these, one place later, behind the start token."""
+    labels = batch.get("labels")
+    if not isinstance(labels, Tensor) or labels.ndim != 2:
+        return None
+    start = getattr(model.config, "decoder_start_token_id", None) or 0
+    return torch.cat([torch.full_like(labels[:, :1], start), labels[:, :-1]], dim=1)
+
+
 def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
-    """The token ids that a block's queries stand for, if any."""
+    """The token ids that a block's queries stand for, if any; ignored labels stay -100."""
+    if not _reads_text(block):
+        return None
     if not _reads_decoder(model, block):
         return batch.get("input_ids")
-    return batch.get("decoder_input_ids", batch.get("labels"))
+    given = batch.get("decoder_input_ids")
+    return _shifted_labels(model, batch) if given is None else given
 
 
 def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int, length: int) -> Bool[Tensor, "batch q"]:
     """Which query positions of a block are no padding; all of them where the batch does not say."""
     if _reads_decoder(model, block):
-        mask = batch.get("decoder_attention_mask")
-        if mask is None and isinstance(batch.get("labels"), Tensor) and "decoder_input_ids" not in batch:
-            mask = batch["labels"] != -100
+        mask, tokens = batch.get("decoder_attention_mask"), query_tokens(model, block, batch)
+        mask = tokens != -100 if mask is None and tokens is not None else mask
+    elif block.stack and not _reads_text(block) and "input_ids" in batch:
+        mask = None  # the mask of the text says nothing about another tower
     else:
         mask = batch.get("attention_mask", batch.get("padding_mask"))
     resize = getattr(model, "_get_feature_vector_attention_mask", None)
@@ -92,16 +111,18 @@ def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int,
 
 
 def _special(tokens: Tensor | None, ids: frozenset[int], shape: tuple[int, int]) -> Tensor | None:
-    if not isinstance(tokens, Tensor) or tuple(tokens.shape) != shape:
+    if not ids or not isinstance(tokens, Tensor) or tuple(tokens.shape) != shape:
         return None
     return torch.isin(tokens, torch.tensor(sorted(ids), device=tokens.device, dtype=tokens.dtype))
 
 
 def _special_ids(model: nn.Module) -> frozenset[int]:
     found: set[int] = set()
+    parts = [model.config, *(getattr(model.config, name, None) for name in getattr(model.config, "sub_configs", {}))]
     for name in SPECIAL_IDS:
-        value = getattr(model.config, name, None)
-        found.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
+        for part in parts:
+            value = getattr(part, name, None)
+            found.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
     return frozenset(found)
 
 
@@ -161,6 +182,7 @@ class Observer:
 
     def _observation(self, block: AttentionBlock, merged: Tensor) -> Observation:
         pending = self._pending.pop(block.path, _Pending())
+        merged = merged.transpose(0, 1) if block.time_first else merged
         merged = merged if merged.ndim == 3 else merged.reshape(1 if merged.ndim == 2 else merged.shape[0], -1, merged.shape[-1])
         rows, length = merged.shape[:2]
         keys = None if pending.visible is None else pending.visible.any(dim=(1, 2))

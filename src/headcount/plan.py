@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import fsum
+from numbers import Integral
 from typing import Literal
 
 from headcount.errors import PlanError
@@ -23,6 +25,11 @@ class Budget:
     floor: int = 0
     protected: frozenset[Head] = field(default_factory=frozenset)
     unit: TieBreak = "kv_group"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "protected", frozenset(Head.parse(head) for head in self.protected))
+        if isinstance(self.keep, Integral) and not isinstance(self.keep, bool):
+            object.__setattr__(self, "keep", int(self.keep))
 
     def heads(self, total: int) -> int:
         """How many heads of `total` may stay."""
@@ -45,9 +52,9 @@ class Plan:
     protected: frozenset[Head] = field(default_factory=frozenset)
 
     @classmethod
-    def removing(cls, heads: Iterable[str | Head], *, protected: Iterable[str | Head] = ()) -> Plan:
+    def removing(cls, heads: str | Head | Iterable[str | Head], *, protected: Iterable[str | Head] = ()) -> Plan:
         """The plan that removes just these heads."""
-        named = [Head.parse(head) for head in heads]
+        named = [Head.parse(head) for head in ([heads] if isinstance(heads, str | Head) else heads)]
         twice = [str(head) for head, times in Counter(named).items() if times > 1]
         if twice:
             raise PlanError(f"{', '.join(twice)} would be removed twice; name every head once")
@@ -60,42 +67,38 @@ class Plan:
     @classmethod
     def keep_top(cls, scores: Scores, budget: int | Budget) -> Plan:
         """The plan that keeps the best-scored heads within a budget; heads of one unit stay or go together, ties fall to the earlier head."""
-        limits = Budget(keep=budget) if isinstance(budget, int) else budget
+        limits = budget if isinstance(budget, Budget) else Budget(keep=budget)
         stay = _choose(scores, limits)
         return cls(tuple(sorted(head for head in scores.heads if head not in stay)), limits.protected)
 
     def check(self, heads: HeadMap) -> None:
         """Raises PlanError unless a cut of the model behind `heads` can carry this plan out."""
+        alive, gone = frozenset(heads.heads), frozenset(self.removed)
         for head in self.removed:
-            _check_known(head, heads)
+            if head not in alive:
+                raise _not_there(head, heads)
         for block in heads.blocks:
-            going = [head for head in block.heads if head in self._going]
+            going = [head for head in block.heads if head in gone]
             if going and not block.can_cut:
                 raise PlanError(f"{going[0]} can be gated but not cut: {block.gate_only}. Evaluate this plan with gates.")
             if going:
-                _check_groups(block, [head for head in block.heads if head not in self._going])
-
-    @property
-    def _going(self) -> frozenset[Head]:
-        return frozenset(self.removed)
+                _check_groups(block, gone)
 
     def kept(self, block: AttentionBlock) -> tuple[int, ...]:
         """The places, within the block, of the heads that stay."""
-        going = self._going
+        going = frozenset(self.removed)
         return tuple(i for i, head in enumerate(block.heads) if head not in going)
 
 
-def _check_known(head: Head, heads: HeadMap) -> None:
+def _not_there(head: Head, heads: HeadMap) -> PlanError:
     for block in heads.blocks:
-        if head in block.heads:
-            return
         if (block.stack, block.layer) == (head.stack, head.layer) and head.index < block.n_original:
-            raise PlanError(f"{head} is already gone; block {block.name} has {block.n_heads} of its {block.n_original} heads left")
-    raise PlanError(f"this model has no head {head}. It has {heads.describe()}.")
+            return PlanError(f"{head} is already gone; block {block.name} has {block.n_heads} of its {block.n_original} heads left")
+    return PlanError(f"this model has no head {head}. It has {heads.describe()}.")
 
 
-def _check_groups(block: AttentionBlock, staying: list[Head]) -> None:
-    left = [sum(head in staying for head in group) for group in block.groups()]
+def _check_groups(block: AttentionBlock, gone: frozenset[Head]) -> None:
+    left = [sum(head not in gone for head in group) for group in block.groups()]
     uneven = sorted({count for count in left if count})
     if len(uneven) > 1:
         low, high = left.index(uneven[0]), left.index(uneven[-1])
@@ -125,23 +128,38 @@ def _choose(scores: Scores, limits: Budget) -> set[Head]:
     wanted = limits.heads(len(scores.heads))
     place = {head: i for i, head in enumerate(scores.heads)}
     units = _units(scores, limits.unit)
-    best = sorted(units, key=lambda unit: (-scores.total(unit) / len(unit), min(place[head] for head in unit)))
+    worth = scores.signed()
+    best = sorted(units, key=lambda unit: (-fsum(worth[head] for head in unit) / len(unit), min(place[head] for head in unit)))
     stay = _forced(best, limits)
     if len(stay) > wanted:
         raise PlanError(
             f"a floor of {limits.floor} heads per block and {len(limits.protected)} protected heads need {len(stay)} heads, more than the "
             f"{wanted} that may stay; raise keep, or lower the floor"
         )
-    for unit in best:
-        if len(stay) + len(unit) <= wanted and not stay.issuperset(unit):
-            stay.update(unit)
-    if len(stay) != wanted:
-        sizes = sorted({len(unit) for unit in units})
+    free = [unit for unit in best if not stay.issuperset(unit)]
+    counts = _reachable([len(unit) for unit in free])
+    missing = wanted - len(stay)
+    if missing not in counts[0]:
+        sizes = "/".join(str(size) for size in sorted({len(unit) for unit in units}))
+        low = max(count for count in counts[0] if count < missing)
+        high = min((count for count in counts[0] if count > missing), default=low)
         raise PlanError(
-            f"{wanted} heads are no whole number of units of {'/'.join(map(str, sizes))} heads that share keys and values; the nearest are "
-            f"{len(stay)} and {min(len(stay) + sizes[0], len(scores.heads))}"
+            f"{wanted} heads are no whole number of units of {sizes} heads that share keys and values; the nearest are "
+            f"{len(stay) + low} and {len(stay) + high}"
         )
+    for number, unit in enumerate(free):  # the best unit with which the rest can still be filled exactly
+        if len(unit) <= missing and missing - len(unit) in counts[number + 1]:
+            stay.update(unit)
+            missing -= len(unit)
     return stay
+
+
+def _reachable(sizes: list[int]) -> list[set[int]]:
+    """For every place in a list of sizes, the sums that some of the sizes from there on can make."""
+    sums = [{0}]
+    for size in reversed(sizes):
+        sums.append(sums[-1] | {size + total for total in sums[-1]})
+    return sums[::-1]
 
 
 def _forced(best: list[tuple[Head, ...]], limits: Budget) -> set[Head]:

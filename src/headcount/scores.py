@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headcount.errors import PlanError
@@ -34,11 +33,10 @@ class Scores:
         """The units, single heads where none were given."""
         return self.units or tuple((head,) for head in self.heads)
 
-    def total(self, heads: Iterable[Head]) -> float:
-        """The sum of some heads' scores, signed so that more means keep."""
-        value = dict(zip(self.heads, self.values, strict=True))
+    def signed(self) -> dict[Head, float]:
+        """Every head's score, signed so that more means keep."""
         sign = 1.0 if self.higher_is_keep else -1.0
-        return sign * math.fsum(value[head] for head in heads)
+        return {head: sign * value for head, value in zip(self.heads, self.values, strict=True)}
 
     def ranking(self) -> list[Head]:
         """The heads from the one to keep first to the one to remove first; ties in flat order."""

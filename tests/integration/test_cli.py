@@ -14,6 +14,8 @@ from headcount.cli import main
 from headcount.testing.shrink import tiny_model
 
 COMMAND = Path(sys.executable).parent / "headcount"
+# A shell starts background jobs with SIGINT ignored, and children inherit that.
+CHILD = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from headcount.cli import main; sys.exit(main())"
 LEGACY = Path(__file__).parents[1] / "golden" / "v4" / "bert" / "pruned"
 
 
@@ -279,6 +281,8 @@ def test_a_damaged_file_is_refused_by_name(capsys: pytest.CaptureFixture[str], s
 def test_a_configuration_that_builds_nothing_is_refused(capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_attention_heads": 0}))
+    assert "num_attention_heads must be at least 1, got 0" in refused(capsys, 1, "map", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_attention_heads": 7}))
     assert "config.json builds no BertForMaskedLM" in refused(capsys, 1, "map", tmp_path)
     (tmp_path / "config.json").write_text("{")
     assert "config.json is no valid JSON" in refused(capsys, 1, "map", tmp_path)
@@ -312,7 +316,7 @@ def test_ctrl_c_inside_a_verb_gives_130(capsys: pytest.CaptureFixture[str], monk
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_command_and_leaves_no_partial_folder(tmp_path: Path, sent: signal.Signals, code: int) -> None:
-    command = [sys.executable, "-c", "import sys; from headcount.cli import main; sys.exit(main())", "demo", "--out", str(tmp_path)]
+    command = [sys.executable, "-c", CHILD, "demo", "--out", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("bert")

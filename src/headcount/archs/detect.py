@@ -26,7 +26,8 @@ def _examine(module: nn.Module, path: str, parent: nn.Module | None) -> Geometry
     """A geometry, the reason for a refusal, or None for a module that is no attention."""
     if isinstance(module, nn.MultiheadAttention):
         return FUNCTIONAL
-    reason = _not_softmax(module) or family_of(module).refuse
+    refuse = family_of(module).refuse
+    reason = _not_softmax(module) or (refuse(module) if callable(refuse) else refuse)
     if reason:
         return reason if next(module.parameters(), None) is not None else None
     try:
@@ -108,6 +109,7 @@ def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: 
         slices=tuple(slices),
         arguments=arguments_of(module),
         gate_only=reason,
+        time_first=family_of(module).time_first,
     )
 
 

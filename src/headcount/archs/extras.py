@@ -90,7 +90,7 @@ def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice
     for name, tensor, owner in _tensors(module, taken, path):
         if shared_table and isinstance(owner, nn.Embedding):
             continue  # the table serves other layers too: it stays whole, each layer takes its own heads of the bias
-        if _is_norm(owner) and tensor.ndim == 1:
+        if (_is_norm(owner) and tensor.ndim == 1) or name.rpartition(".")[0].rpartition(".")[2] in names.LATENTS:
             continue
         for axis in _axes(owner, tensor.shape):
             units = _units(geometry, tensor.shape[axis], name)

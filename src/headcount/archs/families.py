@@ -11,12 +11,13 @@ Fusion = Literal["stacked", "interleaved", "grouped", "blocked"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Facts about one attention class, found by its name."""
+    """Facts about one attention class, found by its name, or by its file and name where many share one."""
 
     fusion: Fusion | Callable[[Any], Fusion] | None = None
     gate_only: str = ""
-    refuse: str = ""
+    refuse: str | Callable[[Any], str] = ""
     masked_below: float | None = None
+    time_first: bool = False
 
 
 def _falcon(module: Any) -> Fusion:
@@ -25,15 +26,21 @@ def _falcon(module: Any) -> Fusion:
     return "stacked" if module.multi_query else "interleaved"
 
 
+def _bloom(module: Any) -> str:
+    sliced = module.pretraining_tp > 1 and module.slow_but_exact
+    return "the output projection is used functionally (slow_but_exact with pretraining_tp > 1), so no hook on it fires" if sliced else ""
+
+
 FULL_WIDTH_NORM = "queries and keys are normalised over all heads at once, so removing a head changes the others"
 SUB_NORM = "the concatenated heads are normalised together before the output projection, so removing a head changes the others"
 
-SHIFTED_WINDOW = Family(masked_below=-50.0)  # shifted windows are masked by -100, not by the lowest number
+SHIFTED_WINDOW = Family(masked_below=-50.0)  # shifted windows are masked by -100, not by a huge number
+SMALL_MASK = Family(masked_below=-5000.0)  # masked by -10000
 
 FAMILIES: dict[str, Family] = {
     "GPTNeoXAttention": Family(fusion="interleaved"),
     "GPTNeoXJapaneseAttention": Family(fusion="interleaved"),
-    "BloomAttention": Family(fusion="interleaved"),
+    "BloomAttention": Family(fusion="interleaved", refuse=_bloom),
     "PersimmonAttention": Family(fusion="interleaved"),
     "FalconAttention": Family(fusion=_falcon),
     "FalconFlashAttention2": Family(fusion=_falcon),
@@ -50,6 +57,12 @@ FAMILIES: dict[str, Family] = {
     "DonutSwinSelfAttention": SHIFTED_WINDOW,
     "MaskFormerSwinSelfAttention": SHIFTED_WINDOW,
     "ClapAudioSelfAttention": SHIFTED_WINDOW,
+    "Swin2SRSelfAttention": SHIFTED_WINDOW,
+    "modeling_openai.Attention": SMALL_MASK,
+    "MarkupLMSelfAttention": SMALL_MASK,
+    "modeling_fsmt.Attention": Family(time_first=True),
+    "MLCDAttention": Family(time_first=True),
+    "FunnelRelMultiheadAttention": Family(masked_below=-5e5),
     "DiffLlamaAttention": Family(gate_only="two attention maps are subtracted per pair of heads"),
 }
 

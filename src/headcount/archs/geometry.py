@@ -33,7 +33,11 @@ class Geometry:
 
 def family_of(module: nn.Module) -> Family:
     """The data row of an attention class, or an empty one."""
-    return next((FAMILIES[cls.__name__] for cls in type(module).__mro__ if cls.__name__ in FAMILIES), Family())
+    for cls in type(module).__mro__:
+        for name in (cls.__name__, f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"):
+            if name in FAMILIES:
+                return FAMILIES[name]
+    return Family()
 
 
 def _linears(module: nn.Module) -> dict[str, nn.Module]:

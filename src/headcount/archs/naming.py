@@ -12,6 +12,9 @@ from headcount.archs import names
 from headcount.heads import Kind
 
 SHORT = {"encoder": "enc", "decoder": "dec"}
+MEDIA = ("vision", "visual", "image", "audio", "video", "speech")
+"""Parts of a path that mean a tower for something else than text."""
+
 SUFFIXES = ("_model", "_tower", "_encoder", "_transformer", "_backbone")
 
 
@@ -36,6 +39,8 @@ def _causal_type(model: nn.Module) -> bool:
     from transformers.models.auto import modeling_auto
 
     kind = getattr(getattr(model, "config", None), "model_type", "")
+    if kind in modeling_auto.MODEL_FOR_CAUSAL_IMAGE_MODELING_MAPPING_NAMES:
+        return True
     return kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
@@ -45,6 +50,11 @@ def kind_of(model: nn.Module, module: nn.Module, path: str) -> Kind:
     crosses = any(word in part for part in last for word in names.CROSS)
     if getattr(module, "is_cross_attention", False) or crosses or "CrossAttention" in type(module).__name__:
         return "cross"
+    parts = path.lower().split(".")
+    if any(part.startswith(MEDIA) for part in parts):
+        return "encoder-self"
+    if any(part.startswith("language_model") for part in parts):
+        return "decoder-self"
     causal = getattr(module, "is_causal", None)
     if causal or getattr(module, "is_decoder", False):
         return "decoder-self"
@@ -80,8 +90,8 @@ def _stacks(kinds: dict[str, Kind]) -> dict[str, str]:
     """A short unique name for each pattern: none, enc / dec / cross where that is enough, else from the path."""
     if len(kinds) == 1:
         return dict.fromkeys(kinds, "")
-    words = _words(list(kinds))
-    simple = {pattern: _simple(kinds[pattern], words[pattern], kinds) for pattern in kinds}
+    words, leads = _words(list(kinds)), _leads(list(kinds))
+    simple = {pattern: _simple(kinds[pattern], leads[pattern], words[pattern], kinds) for pattern in kinds}
     if len(set(simple.values())) == len(simple):
         return simple
     long = {pattern: "_".join(_clean(SHORT.get(word, word)) for word in words[pattern]) or "main" for pattern in kinds}
@@ -93,12 +103,21 @@ def _stacks(kinds: dict[str, Kind]) -> dict[str, str]:
     return long
 
 
-def _simple(kind: Kind, words: list[str], kinds: dict[str, Kind]) -> str:
+def _leads(patterns: list[str]) -> dict[str, str]:
+    """The first part of each pattern behind what all of them begin with."""
+    split = [pattern.split(".") for pattern in patterns]
+    shared = 0
+    while all(len(parts) > shared + 1 for parts in split) and len({parts[shared] for parts in split}) == 1:
+        shared += 1
+    return {pattern: parts[shared] for pattern, parts in zip(patterns, split, strict=True)}
+
+
+def _simple(kind: Kind, lead: str, words: list[str], kinds: dict[str, Kind]) -> str:
     if kind == "cross" and list(kinds.values()).count("cross") == 1:
         return "cross"
+    if lead in SHORT:
+        return SHORT[lead]
     first = words[0] if words else ""
-    if first in SHORT:
-        return SHORT[first]
     only_self = sum(other != "cross" for other in kinds.values()) == 1
     return "" if only_self and kind != "cross" else _clean(first)
 

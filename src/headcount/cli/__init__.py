@@ -11,12 +11,22 @@ from types import FrameType
 INTERRUPTED, TERMINATED = 130, 143
 
 
+class Terminated(SystemExit):
+    """SIGTERM came. Libraries that are being imported may catch it and fail in another way, so that it came is kept."""
+
+    came = False
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        Terminated.came = True
+
+
 @contextmanager
 def _terminable() -> Iterator[None]:
     """Turns SIGTERM into an exception inside, so that half-written folders are cleaned up as after any other failure."""
 
     def terminate(_signal: int, _frame: FrameType | None) -> None:
-        raise SystemExit(TERMINATED)
+        raise Terminated(TERMINATED)
 
     try:
         before = signal.signal(signal.SIGTERM, terminate)
@@ -41,6 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = INTERRUPTED
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
+    except Exception:
+        if not Terminated.came:
+            raise
+        code = TERMINATED
+    code = TERMINATED if Terminated.came else code
+    Terminated.came = False
     if code in (INTERRUPTED, TERMINATED):
         print("interrupted" if code == INTERRUPTED else "terminated", file=sys.stderr)
     return code

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from headcount import __version__
+from headcount.cli import Terminated
 from headcount.cli._session import complain
 from headcount.errors import HeadcountError, UnknownName
 from headcount.registry import Registry, unknown
@@ -72,6 +73,11 @@ def run(arguments: Sequence[str]) -> int:
     except (HeadcountError, OSError) as error:
         complain(f"error: {error}")
         return WRONG_USAGE if isinstance(error, UnknownName) else FAILED
+    except Exception as error:  # a defect of ours or of a library: one line, and the way to the rest
+        if Terminated.came:
+            raise
+        complain(f"error: unexpected {type(error).__name__}: {error}. Run it again with --verbose to see where, and report it.")
+        return FAILED
     return code if isinstance(code, int) else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -32,6 +33,8 @@ def hush(session: Session) -> None:
 
 def choose_device(name: str) -> torch.device:
     """The device of that name; `auto` is a GPU where there is one."""
+    if name == "meta":
+        raise typer.BadParameter("--device meta holds no numbers, so nothing can be computed there")
     try:
         device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
         torch.zeros(1, device=device)
@@ -48,13 +51,13 @@ def decided(session: Session, model: nn.Module, heads: HeadMap) -> None:
 
 
 def open_model(
-    session: Session, name: str, *, device: str = "auto", dtype: str = "auto", auto: str | None = None, allow_pickle: bool = False
+    session: Session, name: str, *, device: str = "auto", dtype: str = "auto", auto: str | None = None, **trust: Any
 ) -> tuple[nn.Module, HeadMap, Path]:
     """The model of a folder or hub id, its heads, and its folder."""
     hush(session)
     place = choose_device(device)
     folder = local_folder(name)
-    model = load(folder, auto=auto, allow_pickle=allow_pickle, dtype=dtype).to(place).eval()
+    model = load(folder, auto=auto, dtype=dtype, **trust).to(place).eval()
     heads = HeadMap.of(model)
     decided(session, model, heads)
     return model, heads, folder
@@ -65,14 +68,14 @@ def has_weights(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))
 
 
-def open_without_weights(session: Session, name: str, *, auto: str | None = None, allow_pickle: bool = False) -> tuple[nn.Module, HeadMap]:
+def open_without_weights(session: Session, name: str, *, auto: str | None = None, **trust: Any) -> tuple[nn.Module, HeadMap]:
     """The model of a folder, or, where that holds only a configuration, one of its shapes on the meta device."""
     hush(session)
     folder = local_folder(name)
     if has_weights(folder):
-        model, heads, _ = open_model(session, str(folder), device="cpu", auto=auto, allow_pickle=allow_pickle)
+        model, heads, _ = open_model(session, str(folder), device="cpu", auto=auto, **trust)
         return model, heads
-    config = read_config(folder)
+    config = read_config(folder, trust.get("trust_remote_code", False))
     model = _skeleton(folder, class_of(folder, config, auto), record.parse(config.get(record.KEY)))
     heads = HeadMap.of(model)
     session.note(f"{folder} holds no weights: mapped from its configuration alone")

@@ -48,6 +48,9 @@ Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", callback=_dtype, 
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The seed of everything drawn at random.")]
 Auto = Annotated[str | None, typer.Option("--auto", metavar="CLASS", help="Load as this Auto class, such as AutoModelForCausalLM.")]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read .bin weights, which are pickles: only if you trust their author.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the code that the model folder brings: only if you trust its author.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Write the result to stdout as JSON.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Only results and errors.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show what libraries log, all warnings, and where an error came from.")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, SomeHeads, Verbose, split
+from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, SomeHeads, TrustRemoteCode, Verbose, split
 from headcount.cli._session import session
 
 
@@ -16,6 +16,7 @@ def run(
     dtype: Dtype = "auto",
     auto: Auto = None,
     allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -27,7 +28,9 @@ def run(
         from headcount.testing.laws import check_model
 
         plan = Plan.removing(split(heads)) if heads else None
-        live, found, _ = open_model(say, model, device=device, dtype=dtype, auto=auto, allow_pickle=allow_pickle)
+        live, found, _ = open_model(
+            say, model, device=device, dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+        )
         if plan is not None:
             plan.check(found)
         results = []

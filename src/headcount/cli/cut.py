@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Heads, Json, Model, OutFolder, Overwrite, Quiet, Verbose, split
+from headcount.cli._options import (
+    AllowPickle,
+    Auto,
+    Device,
+    Dtype,
+    Heads,
+    Json,
+    Model,
+    OutFolder,
+    Overwrite,
+    Quiet,
+    TrustRemoteCode,
+    Verbose,
+    split,
+)
 from headcount.cli._session import Session, session
 
 if TYPE_CHECKING:
@@ -40,6 +54,7 @@ def run(
     dtype: Dtype = "auto",
     auto: Auto = None,
     allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -55,7 +70,9 @@ def run(
         from headcount.cli._models import open_model
         from headcount.surgery import cost, cut, save
 
-        live, found, folder = open_model(say, model, device=device, dtype=dtype, auto=auto, allow_pickle=allow_pickle)
+        live, found, folder = open_model(
+            say, model, device=device, dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+        )
         plan.check(found)
         before = cost(live)
         small = cut(live, plan, in_place=True)

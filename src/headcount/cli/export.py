@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headcount.cli._options import AllowPickle, Auto, Dtype, Json, Model, Overwrite, Quiet, Verbose
+from headcount.cli._options import AllowPickle, Auto, Dtype, Json, Model, Overwrite, Quiet, TrustRemoteCode, Verbose
 from headcount.cli._session import session
 from headcount.registry import unknown
 
@@ -35,6 +35,7 @@ def run(
     dtype: Dtype = "auto",
     auto: Auto = None,
     allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -47,9 +48,14 @@ def run(
         if to == "portable":
             check_target(out, overwrite, NAME)
         from headcount.cli._models import open_model
-        from headcount.surgery.export import export_onnx, export_portable
+        from headcount.surgery.export import check_onnx_target, export_onnx, export_portable
 
-        live, _, folder = open_model(say, model, device="cpu", dtype=dtype, auto=auto, allow_pickle=allow_pickle)
+        if to == "onnx":
+            check_onnx_target(out, overwrite)
+
+        live, _, folder = open_model(
+            say, model, device="cpu", dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+        )
         if to == "onnx":
             made = export_onnx(live, out, overwrite=overwrite)
         else:
@@ -58,5 +64,3 @@ def run(
             if value != "":
                 say.line(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
         say.result({"model": model, "to": to, **made})
-        if to == "portable":
-            say.next("map", out)

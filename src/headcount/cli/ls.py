@@ -21,8 +21,9 @@ def _family(name: str, family: Family) -> dict[str, Any]:
     facts = {
         "projections": "by configuration" if callable(family.fusion) else family.fusion,
         "gate only": family.gate_only,
-        "refused": family.refuse,
+        "refused": "by configuration" if callable(family.refuse) else family.refuse,
         "masked below": family.masked_below,
+        "time first": family.time_first,
     }
     return {"name": name, "facts": {fact: value for fact, value in facts.items() if value}}
 

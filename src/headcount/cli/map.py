@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headcount.cli._options import AllowPickle, Auto, Json, Model, Quiet, Verbose
+from headcount.cli._options import AllowPickle, Auto, Json, Model, Quiet, TrustRemoteCode, Verbose
 from headcount.cli._session import Session, session
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def run(
     model: Model,
     auto: Auto = None,
     allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -77,7 +78,7 @@ def run(
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.cli._models import open_without_weights
 
-        live, heads = open_without_weights(say, model, auto=auto, allow_pickle=allow_pickle)
+        live, heads = open_without_weights(say, model, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
         _show_blocks(say, [_row(block) for block in heads.blocks])
         if any(block.gate_only for block in heads.blocks):
             say.table(("can be gated, not cut", "reason"), _reasons(heads))

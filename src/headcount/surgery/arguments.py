@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headcount.errors import UnsupportedModel
 from headcount.heads import HeadArgument
+
+
+def _caller() -> int:
+    """Which thread is running the block: calls of several threads must not meet. Compiled code has no threads to tell apart."""
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
 def take_heads(value: Tensor, kept: list[int], of: int) -> Tensor:
@@ -33,8 +40,8 @@ class ArgumentSlicer:
     def __init__(self, arguments: tuple[HeadArgument, ...], kept: list[int], of: int) -> None:
         self.arguments, self.kept, self.of = arguments, kept, of
         self.order: list[str] = []
-        self.given: Tensor | None = None
-        self.computed: Tensor | None = None
+        self.given: dict[int, Tensor] = {}
+        self.computed: dict[int, Tensor] = {}
 
     def install(self, module: nn.Module) -> None:
         """Puts the hooks on a block, and on its own bias table if it has one."""
@@ -49,13 +56,14 @@ class ArgumentSlicer:
     def before(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Slices the arguments of a call."""
         values, named = list(args), dict(kwargs)
-        self.given = self.computed = None
+        self._forget()
         for argument in self.arguments:
             place = self.order.index(argument.name)
             value = named.get(argument.name, values[place] if place < len(values) else None)
             if not isinstance(value, Tensor):
                 continue
-            self.given = value if argument.returned else None
+            if argument.returned:
+                self.given[_caller()] = value
             part = take_heads(value, self.kept, self.of)
             if argument.name in named:
                 named[argument.name] = part
@@ -65,22 +73,26 @@ class ArgumentSlicer:
 
     def table_read(self, _table: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
         """Keeps the whole bias [q, k, heads] for later layers and gives the block its own heads."""
-        self.computed = output.permute(2, 0, 1).unsqueeze(0)
+        self.computed[_caller()] = output.permute(2, 0, 1).unsqueeze(0)
         return output[..., self.kept]
 
     def after(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
         """Puts the whole bias in place of the part that the block returns."""
-        part = output[1]
-        if self.given is not None:
-            whole = self.given
-        elif self.computed is not None:
-            bias = self.computed[:, :, -part.shape[2] :, : part.shape[3]]
+        part, caller = output[1], _caller()
+        if caller in self.given:
+            whole = self.given[caller]
+        elif caller in self.computed:
+            bias = self.computed[caller][:, :, -part.shape[2] :, : part.shape[3]]
             mask = (part[:, :1] - bias[:, self.kept[:1]]).detach()  # some releases add the attention mask to the bias here
             whole = bias + mask
         else:
             whole = part[:, :1].expand(-1, self.of, -1, -1)  # no table: the same for all heads
-        self.given = self.computed = None
+        self._forget()
         return (output[0], whole, *output[2:])
+
+    def _forget(self) -> None:
+        self.given.pop(_caller(), None)
+        self.computed.pop(_caller(), None)
 
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")

@@ -63,6 +63,10 @@ def _scalars(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if isinstance(value, simple) and name != "training" and name[0] != "_"}
 
 
+def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+
+
 def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
     """Whether building the model from `config` gives every tensor shape and every scalar of its attention that the model has."""
     try:
@@ -72,8 +76,7 @@ def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
             built = type(model)(config)
     except Exception:
         return False
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    if shapes != {name: tuple(tensor.shape) for name, tensor in built.state_dict().items()}:
+    if _shapes(model) != _shapes(built):
         return False
     return all(_scalars(model.get_submodule(block.path)) == _scalars(built.get_submodule(block.path)) for block in heads.blocks)
 
@@ -94,7 +97,8 @@ def _change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict
         return {}
     change = {**dict.fromkeys(heads, block.n_heads), **dict.fromkeys(kv_heads, block.n_kv_heads)}
     settable = not hasattr(config, "d_kv") and not isinstance(getattr(type(config), "head_dim", None), property)
-    return change | {"head_dim": block.head_dim} if settable else change
+    one_size = block.head_dim == block.value_dim == block.q.rows.size  # latent attention has several, none of them is head_dim
+    return change | {"head_dim": block.head_dim} if settable and one_size else change
 
 
 def _name_in(config: Any, whole: Any) -> str:
@@ -134,19 +138,40 @@ def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
         assign(_part(trial, _name_in(config, model.config)), change)
     if not builds_same(model, trial, heads):
         return False
-    values: dict[str, Any] = {}
-    for config, change in changes:
-        name = _name_in(config, model.config)
-        whole = _part(model.config, name)
-        values |= {f"{name}.{key}" if name else key: whole_number(whole, key) for key in change}
+    named = [(_name_in(config, model.config), config, change) for config, change in changes]
+    values = {_dotted(name, key): whole_number(_part(model.config, name), key) for name, _, change in named for key in change}
+    for name, config, change in named:
         assign(config, change)
-        assign(whole, change)
-    record.write(model, record.read(model), values | record.replaced(model))
+        assign(_part(model.config, name), change)
+    record.write(model, record.read(model), values)
     for block in heads.blocks:
         module = model.get_submodule(block.path)
         if hasattr(module, "config"):
             module.config = base_config(module.config)
     return True
+
+
+def _dotted(part: str, name: str) -> str:
+    return f"{part}.{name}" if part else name
+
+
+def unexpress(model: nn.Module, heads: HeadMap) -> None:
+    """Takes a uniform cut out of the configuration again, before another cut: it goes back to what it was, blocks keep their own counts."""
+    values = record.replaced(model)
+    if not values:
+        return
+    for config, blocks in _by_config(model, heads):
+        part = _name_in(config, model.config)
+        own = {name.removeprefix(f"{part}."): value for name, value in values.items() if name.rpartition(".")[0] == part}
+        now = (blocks[0].n_heads, blocks[0].n_kv_heads)
+        assign(config, own)
+        for block in blocks if own else ():
+            module = model.get_submodule(block.path)
+            if hasattr(module, "config"):
+                counts = {name: now[name in names.KV_COUNTS] for name in own if name in (*names.HEAD_COUNTS, *names.KV_COUNTS)}
+                setattr(module, "config", ConfigView(base_config(module.config), counts))  # noqa: B010
+    assign(model.config, values)
+    record.write(model, record.read(model), {})
 
 
 def assign(config: Any, change: dict[str, Any]) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from headcount.archs.inputs import probe_inputs
 from headcount.archs.modules import unwrap
+from headcount.attention import eager
 from headcount.heads import HeadMap
 from headcount.observe import evaluating
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Counts, not timings. FLOPs are those of one forward pass over `tokens` positions, as counted by torch."""
+    """Counts, not timings. FLOPs are those of one forward pass over `tokens` positions (of the first block), as counted by torch."""
 
     heads: int
     parameters: int
@@ -31,30 +32,44 @@ class Cost:
         return asdict(self)
 
 
-def kv_bytes_per_token(model: nn.Module, heads: HeadMap) -> int:
-    """Bytes that one more token adds to the cache of all self-attention blocks of a decoder; an empty block caches its idle head."""
+def _cache_layers(output: Any) -> list[Any]:
+    """The self-attention entries of the cache that a pass returns."""
+    cache = output.get("past_key_values") if isinstance(output, Mapping) else None
+    return list(getattr(getattr(cache, "self_attention_cache", cache), "layers", []) or [])
+
+
+def kv_bytes_per_token(output: Any) -> int:
+    """Bytes that one token of one example takes in the cache of a pass, over all layers; an empty block caches its idle head."""
     total = 0
-    for block in heads.blocks:
-        if block.kind == "decoder-self":
-            size = model.get_submodule(block.o.path)._parameters["weight"].element_size()  # pyright: ignore[reportOptionalMemberAccess]
-            total += max(block.n_kv_heads, 1) * (block.head_dim + block.value_dim) * size
+    for layer in _cache_layers(output):
+        for states in (getattr(layer, "keys", None), getattr(layer, "values", None)):
+            if isinstance(states, Tensor) and states.ndim == 4 and states.numel():
+                total += states.shape[1] * states.shape[3] * states.element_size()
     return total
 
 
 def cost(model: nn.Module, inputs: dict[str, Any] | None = None) -> Cost:
-    """The cost of a model, its operations counted on a probe batch or on `inputs`."""
+    """The cost of a model, its operations counted and its cache measured on a probe batch or on `inputs`.
+
+    Operations are counted on the eager path, where all of them can be seen.
+    """
     inner = unwrap(model)
     heads = HeadMap.of(inner)
     batch = inputs if inputs is not None else probe_inputs(inner)
-    with evaluating(inner), FlopCounterMode(display=False) as counter:
-        inner(**batch)
-    main = next(value for value in batch.values() if isinstance(value, torch.Tensor))
+    positions: list[int] = []
+    first = inner.get_submodule(heads.blocks[0].o.path)
+    hook = first.register_forward_pre_hook(lambda _, args: positions.append(args[0].shape[:-1].numel()))
+    try:
+        with evaluating(inner), eager(inner), FlopCounterMode(display=False) as counter:
+            output = inner(**batch)
+    finally:
+        hook.remove()
     parameters = list(inner.parameters())
     return Cost(
         heads=len(heads),
         parameters=sum(p.numel() for p in parameters),
         bytes=sum(p.numel() * p.element_size() for p in parameters),
         flops=counter.get_total_flops(),
-        tokens=main.shape[0] * (main.shape[1] if main.ndim > 1 else 1),
-        kv_bytes_per_token=kv_bytes_per_token(inner, heads),
+        tokens=positions[0] if positions else 0,
+        kv_bytes_per_token=kv_bytes_per_token(output),
     )

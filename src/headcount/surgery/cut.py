@@ -14,11 +14,12 @@ from torch import nn
 from headcount.archs.inputs import probe_inputs
 from headcount.archs.modules import unwrap
 from headcount.errors import PlanError, VerificationError
+from headcount.gates import gates_open
 from headcount.heads import HeadMap
 from headcount.plan import Plan
-from headcount.surgery.config import express
+from headcount.surgery.config import express, unexpress
 from headcount.surgery.reshape import Cut, cuts_of, kept_numel, numel, removed_from_tables, reshape
-from headcount.surgery.verify import HALF, check, float_dtype, run, run_gated, upcast
+from headcount.surgery.verify import HALF, check, every_block_runs, float_dtype, run, run_gated, upcast
 
 NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs",
           "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # fmt: skip
@@ -41,9 +42,7 @@ def _undone_on_error(model: nn.Module) -> Iterator[None]:
     for module in model.modules():
         state = dict(module.__dict__)
         states.append((module, state | {name: copy.copy(state[name]) for name in NESTED if name in state}))
-    configs = {
-        id(c): (c, copy.deepcopy(c.__dict__)) for c in (getattr(m, "config", None) for m in model.modules()) if hasattr(c, "sub_configs")
-    }
+    configs = {id(c): (c, dict(c.__dict__)) for c in (getattr(m, "config", None) for m in model.modules()) if hasattr(c, "sub_configs")}
     try:
         yield
     except BaseException:
@@ -79,14 +78,19 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
     The model given stays as it is unless `in_place` saves its memory; then it is the result, and an optimiser that holds its parameters must
     be made anew. Impossible plans raise PlanError, a result that differs raises VerificationError; both leave the model untouched.
     """
+    if not isinstance(plan, Plan):
+        raise PlanError(f"cut takes a Plan, got {type(plan).__name__}; write headcount.Plan.removing([...])")
     source = unwrap(model)
     heads = HeadMap.of(source)
     plan.check(heads)
+    if gates_open(source):
+        raise PlanError("the model has gates on it; leave their context (with mask(...), with HeadGates(...)) before cutting")
     _check_tied(source, heads, plan)
     if next(source.parameters()).is_meta:
         raise PlanError("the model is on the meta device and has no weights to cut; load them first")
     batch = inputs if inputs is not None else probe_inputs(source)
-    expected = run_gated(source, plan, batch)
+    with every_block_runs(source, [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]):
+        expected = run_gated(source, plan, batch)
     dtype = float_dtype(source)
     reference = upcast(source, batch) if dtype in HALF else None
     target = source if in_place else copy.deepcopy(source)
@@ -105,6 +109,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
 
 
 def _carry_out(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
+    unexpress(model, heads)
     before = {block.path: (block.n_heads, block.n_kv_heads) for block in heads.blocks}
     reshape(model, _cuts(heads, plan))
     express(model, HeadMap.of(model), before)

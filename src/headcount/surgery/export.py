@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import shutil
 import tempfile
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headcount import __version__
 from headcount.archs import record
 from headcount.archs.inputs import probe_inputs
 from headcount.errors import ArtefactError, MissingExtra, UnsupportedModel, VerificationError
@@ -20,6 +23,7 @@ from headcount.gates import output_tensors
 from headcount.heads import AttentionBlock, HeadMap, Slice
 from headcount.observe import evaluating
 from headcount.surgery.config import assign
+from headcount.surgery.files import check_place
 from headcount.surgery.reshape import Cut
 from headcount.surgery.save import save
 from headcount.surgery.verify import HALF, check, difference, float_dtype, run
@@ -35,19 +39,27 @@ def widen(model: nn.Module) -> nn.Module:
     options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
     dense = type(model)._from_config(config, **options).to(next(model.parameters()).device).eval()  # pyright: ignore[reportAttributeAccessIssue]
     small, big = HeadMap.of(model), HeadMap.of(dense)
+    if [block.n_original for block in small.blocks] != [block.n_heads for block in big.blocks]:
+        raise UnsupportedModel(f"the configuration of this {type(model).__name__} does not build it at its original size")
     places = {s.tensor: (full, cut) for cut, full in zip(small.blocks, big.blocks, strict=True) for s in full.slices}
     tables = _table_columns(model, small)
     source = model.state_dict()
-    with torch.no_grad():
-        for name, target in dense.state_dict().items():
-            if source[name].shape == target.shape:
-                target.copy_(source[name])
-                continue
-            target.zero_()
-            if name in places:
-                _scatter(target, source[name], name, *places[name])
-            else:
-                target[:, tables[name]] = source[name]
+    missing = dense.state_dict().keys() ^ source.keys()
+    if missing:
+        raise UnsupportedModel(f"{type(model).__name__} rebuilt from its configuration has other tensors: {sorted(missing)[0]}")
+    for name, target in dense.named_parameters():
+        old = source[name]
+        if old.shape == target.shape:
+            target.data = old.clone()
+            continue
+        target.data = torch.zeros(target.shape, dtype=old.dtype, device=old.device)
+        if name in places:
+            _scatter(target.data, old, name, *places[name])
+        else:
+            target.data[:, tables[name]] = old
+    for name, buffer in dense.named_buffers():
+        if name in source:
+            buffer.data = source[name].clone()
     return dense
 
 
@@ -100,8 +112,12 @@ def _dynamic_axes(names: list[str]) -> tuple[dict[int, Any], ...]:
 def _to_onnx(wrapper: nn.Module, values: tuple[Tensor, ...], names: list[str], path: Path, dynamic: bool) -> None:
     axes = (_dynamic_axes(names),) if dynamic else None  # one tuple for *values
     options = {"input_names": names, "output_names": ["output"], "dynamic_shapes": axes}
-    with warnings.catch_warnings():
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore")  # the exporter warns of its own renamings; the result is compared below
+        stack.callback(log.setLevel, level)
+        log.setLevel(logging.ERROR)
         torch.onnx.export(wrapper, values, path, dynamo=True, verbose=False, external_data=True, **options)
 
 
@@ -129,6 +145,35 @@ def _require_onnx() -> None:
         raise MissingExtra(f"export to ONNX needs {error.name}; install it with: pip install 'headcount[onnx]'") from error
 
 
+def check_onnx_target(target: Path, overwrite: bool) -> None:
+    """Refuses a file that exists, unless it is an ONNX file of ours and may be overwritten."""
+    _require_onnx()
+    check_place(target)
+    if target.is_dir():
+        raise ArtefactError(f"{target} is a folder; name a file to write, such as model.onnx")
+    if not target.exists():
+        return
+    if not overwrite:
+        raise ArtefactError(f"{target} exists already; name another file, or allow overwriting (overwrite=True, --overwrite)")
+    import onnx
+
+    try:
+        producer = onnx.load(target, load_external_data=False).producer_name
+    except Exception:  # whatever it is, it is not ours
+        producer = ""
+    if producer != "headcount":
+        raise ArtefactError(f"{target} was not written by headcount, so it is not overwritten; name another file")
+
+
+def _sign(path: Path) -> None:
+    """Marks an ONNX file as ours, so that it may be overwritten by a later export."""
+    import onnx
+
+    content = onnx.load(path, load_external_data=False)
+    content.producer_name, content.producer_version = "headcount", __version__
+    onnx.save(content, path)
+
+
 def export_onnx(model: nn.Module, path: str | Path, *, inputs: dict[str, Any] | None = None, overwrite: bool = False) -> dict[str, Any]:
     """Writes an ONNX file whose first output equals the model's in onnxruntime, and says what was made.
 
@@ -137,8 +182,7 @@ def export_onnx(model: nn.Module, path: str | Path, *, inputs: dict[str, Any] | 
     """
     _require_onnx()
     target = Path(path)
-    if target.exists() and not overwrite:
-        raise ArtefactError(f"{target} exists already; name another file, or allow overwriting (overwrite=True, --overwrite)")
+    check_onnx_target(target, overwrite)
     if float_dtype(model) in HALF:
         raise UnsupportedModel(f"export to ONNX needs float32 weights, the model has {float_dtype(model)}; load it with dtype=float32")
     batch = {k: v for k, v in (inputs if inputs is not None else probe_inputs(model)).items() if isinstance(v, Tensor)}
@@ -155,9 +199,12 @@ def export_onnx(model: nn.Module, path: str | Path, *, inputs: dict[str, Any] | 
         gap = max(difference([_run_onnx(file, trial)], [wrapper(*trial.values()).cpu()]) for trial in trials)
         if not gap <= 1e-4:
             raise VerificationError(f"the ONNX file differs from the model by {gap:.3g} (relative), more than 1e-4; it was not kept")
+        _sign(file)
         target.parent.mkdir(parents=True, exist_ok=True)
+        files = sorted(made.name for made in Path(scratch).iterdir())
         for made in Path(scratch).iterdir():
             partial = target.parent / f".{made.name}.partial"
             shutil.copyfile(made, partial)
             partial.replace(target.parent / made.name)
-    return {"path": str(target), "inputs": names, "dynamic": not reason, "reason": reason, "difference": gap}
+    files = [str(target.parent / name) for name in files]
+    return {"path": str(target), "files": files, "inputs": names, "dynamic": not reason, "reason": reason, "difference": gap}

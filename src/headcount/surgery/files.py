@@ -36,7 +36,7 @@ def read_json(path: Path) -> Any:
             raise ArtefactError(f"{path} has {size} bytes; files of this kind have at most {MAX_JSON}")
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ArtefactError(f"{path} is missing") from None
+        raise ArtefactError(f"{path} is missing; name a folder that save or save_pretrained wrote") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ArtefactError(f"{path} is no valid JSON: {error}") from error
 
@@ -53,7 +53,7 @@ def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
         if not 0 < length <= min(MAX_JSON * 10, size - 8):
-            raise ArtefactError(f"{path} is no complete safetensors file: its header of {length} bytes does not fit its {size} bytes")
+            raise ArtefactError(f"{path} is no complete safetensors file: its {size} bytes do not hold the header that they announce")
         try:
             header = json.loads(file.read(length))
             tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
@@ -80,10 +80,20 @@ def _sync(folder: Path) -> None:
             os.close(descriptor)
 
 
+def check_place(target: Path) -> None:
+    """Refuses a place where nothing can be made, before work is done for it."""
+    above = next(path for path in target.absolute().parents if path.exists())
+    if not above.is_dir():
+        raise ArtefactError(f"{target} cannot be made: {above} is a file, not a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ArtefactError(f"{target} cannot be made: {above} is not writable for you; name another place")
+
+
 def check_target(target: Path, overwrite: bool, marker: str) -> None:
     """Refuses a folder that holds something, unless it is ours (holds `marker`) and may be overwritten."""
     if target.is_file():
         raise ArtefactError(f"{target} is a file; name a folder to write to")
+    check_place(target)
     if not target.exists() or not any(target.iterdir()):
         return
     if not overwrite:
@@ -95,19 +105,34 @@ def check_target(target: Path, overwrite: bool, marker: str) -> None:
 @contextmanager
 def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.json") -> Iterator[Path]:
     """A folder to fill that takes the name `target` only when everything in it is written; removed if anything fails."""
+    target = target.resolve()
     check_target(target, overwrite, marker)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    if target in (Path.cwd(), *Path.cwd().parents):
+        raise ArtefactError(f"{target} is the folder you are in, which cannot be replaced; name another one")
+    fresh: Path | None = None
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
         yield fresh
         _sync(fresh)
-        if target.exists():
-            aside = fresh.with_suffix(".old")
-            target.rename(aside)
-            fresh.rename(target)
-            shutil.rmtree(aside)
-        else:
-            fresh.rename(target)
+        _take_place(fresh, target)
+    except OSError as error:
+        raise ArtefactError(f"{target} could not be written: {error}. What was there before is unharmed.") from error
+    finally:
+        if fresh is not None:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _take_place(fresh: Path, target: Path) -> None:
+    """Renames a finished folder to its place; one that was there goes aside first, and comes back if anything interrupts."""
+    if not target.exists() or not any(target.iterdir()):
+        fresh.rename(target)
+        return
+    aside = fresh.with_suffix(".old")
+    target.rename(aside)
+    try:
+        fresh.rename(target)
     except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
+        aside.rename(target)
         raise
+    shutil.rmtree(aside)

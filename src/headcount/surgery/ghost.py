@@ -25,7 +25,7 @@ class _Ghost(nn.Module):
         self.in_features, self.out_features = size
         shape = list(weight.shape)
         shape[axis] = 0
-        self.weight = nn.Parameter(weight.data.new_empty(shape), requires_grad=weight.requires_grad)
+        self.weight = nn.Parameter(weight.data.new_empty(shape), requires_grad=False)  # nothing to train, and DDP waits for what trains
         self.train(layer.training)
 
 
@@ -37,7 +37,7 @@ class GhostInput(_Ghost):
         self.width = width
         self.out_features = 0
         bias = layer._parameters.get("bias")
-        self.bias = None if bias is None else nn.Parameter(bias.data.new_empty(0), requires_grad=bias.requires_grad)
+        self.bias = None if bias is None else nn.Parameter(bias.data.new_empty(0), requires_grad=False)
 
     def forward(self, states: Tensor) -> Tensor:
         """Zeros of the idle head's width."""

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.archs import record
+from headcount.archs import names, record
 from headcount.errors import ArtefactError, HeadcountError, UnsupportedModel
 from headcount.heads import HeadMap
+from headcount.registry import unknown
 from headcount.surgery import manifest
 from headcount.surgery.files import check_safetensors, read_json
 from headcount.surgery.reshape import cuts_of, reshape
@@ -23,6 +24,7 @@ Blocks = Mapping[str, record.Kept]
 
 def fit(model: nn.Module, blocks: Blocks) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
+    values = record.replaced(model)
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
     absolute = {record.relative(model, block.path): block for block in heads.blocks}
@@ -48,7 +50,7 @@ def fit(model: nn.Module, blocks: Blocks) -> None:
             columns[block.path] = entry.columns
     if kept:
         reshape(model, cuts_of(heads, kept), columns)
-    record.write(model, record.read(model) | small)
+    record.write(model, record.read(model) | small, values)
 
 
 def shaped(cls: type, blocks: Blocks) -> type:
@@ -70,7 +72,11 @@ def from_pretrained(original: Callable[..., Any], cls: type, folder: Any, blocks
     return result
 
 
-def local_folder(name: str | Path) -> Path:
+HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies")
+"""Arguments of from_pretrained that say where a hub id comes from."""
+
+
+def local_folder(name: str | Path, **hub: Any) -> Path:
     """The folder of a model: a path, or the downloaded snapshot of a hub id (no pickles, no code)."""
     path = Path(name)
     if path.is_dir():
@@ -82,7 +88,7 @@ def local_folder(name: str | Path) -> Path:
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.md", "*.jinja"]
     try:
-        return Path(snapshot_download(str(name), allow_patterns=patterns))
+        return Path(snapshot_download(str(name), allow_patterns=patterns, **hub))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ArtefactError(f"'{name}' is neither a folder nor a hub id that can be fetched: {error}") from error
 
@@ -94,10 +100,20 @@ def _check_weights(folder: Path, allow_pickle: bool) -> None:
     pickles = sorted(folder.glob("pytorch_model*.bin"))
     if not tensors and pickles and not allow_pickle:
         raise ArtefactError(
-            f"{pickles[0]} is a pickle, which can run code when read. Convert it to safetensors, or pass allow_pickle=True if you trust it."
+            f"{pickles[0]} is a pickle, which can run code when read. Convert it to safetensors, or allow it (allow_pickle=True, "
+            "--allow-pickle) if you trust it."
         )
     if not tensors and not pickles:
         raise ArtefactError(f"{folder} holds no weights: no .safetensors file")
+
+
+def _check_counts(path: Path, config: dict[str, Any], part: str = "") -> None:
+    """Refuses numbers of heads or layers that no model has, before they reach its arithmetic."""
+    for name, value in config.items():
+        if isinstance(value, dict) and name.endswith("config"):
+            _check_counts(path, value, f"{part}{name}.")
+        elif name in (*names.HEAD_COUNTS, *names.KV_COUNTS, "num_hidden_layers", "hidden_size") and type(value) is int and value < 1:
+            raise ArtefactError(f"{path}: {part}{name} must be at least 1, got {value}")
 
 
 def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, Any]:
@@ -105,31 +121,55 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, Any]
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
         raise ArtefactError(f"{folder / 'config.json'} must hold an object, got {type(config).__name__}")
+    _check_counts(folder / "config.json", config)
     if "auto_map" in config and not trust_remote_code:
         raise ArtefactError(
-            f"{folder / 'config.json'} asks for remote code (auto_map). Pass trust_remote_code=True only if you trust its author."
+            f"{folder / 'config.json'} asks for remote code (auto_map). Allow it (trust_remote_code=True, --trust-remote-code) "
+            "only if you trust its author."
         )
     return config
+
+
+def _auto_class(auto: Any) -> Any:
+    import transformers
+
+    known = [name for name in dir(transformers) if name.startswith("AutoModel")]
+    if isinstance(auto, str) and auto not in known:
+        raise unknown("Auto class of transformers", auto, known)
+    found = getattr(transformers, auto) if isinstance(auto, str) else auto
+    if not hasattr(found, "_model_mapping"):
+        raise UnsupportedModel(f"auto must be an Auto class of transformers, or its name, such as 'AutoModelForCausalLM'; got {auto!r}")
+    return found
+
+
+def _remote_class(folder: Path, auto_map: Any, auto: Any) -> type:
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    names = [name for name in auto_map if name.startswith("AutoModel")] if isinstance(auto_map, dict) else []
+    wanted = getattr(auto, "__name__", auto) or next(iter(names), None)
+    if wanted not in names:
+        raise UnsupportedModel(f"{folder / 'config.json'} brings code for {', '.join(names) or 'no model'}, not for {wanted}")
+    return get_class_from_dynamic_module(auto_map[wanted], str(folder))
 
 
 def class_of(folder: Path, config: dict[str, Any], auto: Any = None) -> type:
     """The transformers class that a folder's model has, or that an Auto class gives it."""
     import transformers
 
+    if "auto_map" in config:  # allowed by read_config before we came here
+        return _remote_class(folder, config["auto_map"], auto)
     if auto is not None:
-        auto = getattr(transformers, auto, None) if isinstance(auto, str) else auto
-        if auto is None or not hasattr(auto, "_model_mapping"):
-            raise UnsupportedModel("auto must be an Auto class of transformers, or its name, such as 'AutoModelForCausalLM'")
+        auto = _auto_class(auto)
         kind = transformers.AutoConfig.from_pretrained(folder)
         if type(kind) not in auto._model_mapping:
             raise UnsupportedModel(f"{auto.__name__} has no class for the model type '{config.get('model_type')}'")
         found = auto._model_mapping[type(kind)]
         return found[0] if isinstance(found, tuple | list) else found
-    names = config.get("architectures") or []
-    cls = getattr(transformers, str(names[0]), None) if names else None
+    wanted = config.get("architectures") or []
+    cls = getattr(transformers, str(wanted[0]), None) if wanted else None
     if cls is None:
         raise UnsupportedModel(
-            f"{folder / 'config.json'} names the architecture {names[0] if names else None!r}, which transformers "
+            f"{folder / 'config.json'} names the architecture {wanted[0] if wanted else None!r}, which transformers "
             f"{transformers.__version__} does not have; pass auto='AutoModel…'"
         )
     return cls
@@ -140,21 +180,44 @@ def _in_the_stack(key: str) -> bool:
     return "embed" in key or any(part.isdigit() for part in key.split("."))
 
 
+def _of_an_absent_part(model: nn.Module, key: str) -> bool:
+    """Whether a left-over tensor belongs to a part that the class does not have at all, rather than to one of its numbered layers."""
+    prefix = getattr(model, "base_model_prefix", "")
+    *parts, leaf = key.removeprefix(f"{prefix}.").split(".")
+    module = getattr(model, prefix) if prefix and key.startswith(f"{prefix}.") and hasattr(model, prefix) else model
+    for part in parts:
+        inner = module._modules.get(part)
+        if inner is None:
+            return not part.isdigit()
+        module = inner
+    return not parts and not hasattr(module, leaf)
+
+
+def _made_by_the_class(model: nn.Module, key: str) -> bool:
+    """Whether a missing tensor is a fixed table, such as sinusoidal positions, that the class computes itself."""
+    try:
+        owner = model.get_submodule(key.rpartition(".")[0])
+    except AttributeError:
+        return False
+    return "Sinusoidal" in type(owner).__name__
+
+
 def _check_loaded(model: nn.Module, info: Mapping[str, Any], folder: Path, new_layers: bool) -> None:
     wrong = {
         problem: sorted(map(str, info.get(problem) or ()))
         for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
     }
     if type(model).__name__ not in (getattr(model.config, "architectures", None) or []):  # another class leaves the old head behind
-        wrong["unexpected_keys"] = [key for key in wrong["unexpected_keys"] if _in_the_stack(key)]
+        wrong["unexpected_keys"] = [key for key in wrong["unexpected_keys"] if not _of_an_absent_part(model, key)]
+    wrong["missing_keys"] = [key for key in wrong["missing_keys"] if not _made_by_the_class(model, key)]
     if new_layers:
         wrong["missing_keys"] = [key for key in wrong["missing_keys"] if _in_the_stack(key)]
     for problem, found in wrong.items():
         if found:
             raise ArtefactError(
                 f"{folder}: weights and configuration do not belong together as {type(model).__name__}: {problem.replace('_', ' ')}: {found[0]}"
-                f"{f' and {len(found) - 1} more' if len(found) > 1 else ''}. Nothing is filled in at random, unless new_layers=True asks for a "
-                "fresh pooler or task head."
+                f"{f' and {len(found) - 1} more' if len(found) > 1 else ''}. Nothing is filled in at random, unless new_layers=True (in Python) "
+                "asks for a fresh pooler or task head."
             )
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
@@ -176,8 +239,15 @@ def load(
     except that `new_layers` lets a class start with a fresh pooler or task head that the checkpoint never had. Further arguments (dtype,
     device_map, attn_implementation…) go to transformers' from_pretrained.
     """
-    path = local_folder(folder)
+    path = local_folder(folder, **{name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}) / (
+        kwargs.pop("subfolder", None) or ""
+    )
     config = read_config(path, trust_remote_code)
+    if config.get("pruned_heads"):
+        raise ArtefactError(
+            f"{path} was pruned by transformers 4 (config.pruned_heads). Import it: headcount.load_legacy(folder), or on the command line "
+            "headcount load-legacy DIR --out NEW"
+        )
     listed = manifest.read(path)
     if listed is not None:
         manifest.check_files(path, listed)
@@ -199,7 +269,10 @@ def load_blocks(folder: Path, cls: type, blocks: Blocks, *, new_layers: bool = F
     except (HeadcountError, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # configurations and weights that do not fit make transformers fail in any way it likes
-        raise ArtefactError(f"{folder} cannot be loaded as {cls.__name__}: {' '.join(str(error).split())[:400]}") from error
+        reason = " ".join(str(error).split())[:400]
+        if "ignore_mismatched_sizes" in reason:
+            reason = "its tensors have other shapes than its config.json builds"
+        raise ArtefactError(f"{folder} cannot be loaded as {cls.__name__}: {reason}") from error
     model, info = result
     _check_loaded(model, info, folder, new_layers)
     _align(model)
@@ -230,7 +303,8 @@ def register() -> None:
     def with_heads(cls: type, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("config")
         if config is None and pretrained_model_name_or_path is not None and hasattr(cls, "config_class"):
-            config = cls.config_class.from_pretrained(pretrained_model_name_or_path)
+            where = {name: kwargs[name] for name in (*HUB_OPTIONS, "subfolder") if name in kwargs}
+            config = cls.config_class.from_pretrained(pretrained_model_name_or_path, **where)
         blocks = record.parse(getattr(config, record.KEY, None))
         if not blocks or getattr(cls, "_headcount_shaped", False):
             return original(cls, pretrained_model_name_or_path, *args, **kwargs)

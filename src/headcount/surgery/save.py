@@ -51,6 +51,8 @@ def save(
         raise UnsupportedModel("the model has an adapter that is not merged; merge it first (model.merge_and_unload()), then save")
     if not hasattr(model, "save_pretrained"):
         raise UnsupportedModel(f"{type(model).__name__} is no transformers model; pass the model inside the wrapper")
+    if push_to_hub is not None and not isinstance(push_to_hub, str):
+        raise UnsupportedModel(f"push_to_hub names the repository that receives the folder, such as 'me/model'; got {push_to_hub!r}")
     heads = HeadMap.of(model)
     target = Path(folder)
     with new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh:

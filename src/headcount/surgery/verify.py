@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from headcount.errors import VerificationError
 from headcount.gates import HeadGates, output_tensors
-from headcount.heads import HeadMap
+from headcount.heads import AttentionBlock, HeadMap
 from headcount.observe import evaluating
 from headcount.plan import Plan
 
@@ -66,8 +67,25 @@ def upcast(model: nn.Module, batch: dict[str, Any]) -> tuple[nn.Module, dict[str
     return copy.deepcopy(model).float(), same
 
 
+@contextmanager
+def every_block_runs(model: nn.Module, blocks: Iterable[AttentionBlock]) -> Iterator[None]:
+    """Raises VerificationError unless the output projection of each block runs inside: what does not run proves nothing."""
+    silent = {block.path for block in blocks}
+    with ExitStack() as stack:
+        for block in blocks:
+            layer = model.get_submodule(block.o.path)
+            stack.callback(layer.register_forward_pre_hook(lambda *_, path=block.path: silent.discard(path)).remove)
+        yield
+    if silent:
+        raise VerificationError(
+            f"the inputs do not reach block '{sorted(silent)[0]}', so nothing is proven about it. Pass inputs= that run every block to be cut."
+        )
+
+
 def check(expected: Sequence[Tensor], found: Sequence[Tensor], dtype: torch.dtype, what: str) -> float:
     """The difference of a cut model's outputs from the gated ones; raises VerificationError above the dtype's tolerance."""
+    if not any(bool(tensor.isfinite().any()) for tensor in expected):
+        raise VerificationError("the model gives no finite number on the inputs, so nothing is proven. Pass inputs= on which it works.")
     gap, allowed = difference(found, expected), TOLERANCE[dtype]
     if not gap <= allowed:
         raise VerificationError(

@@ -22,6 +22,7 @@ from headcount.attention import AttentionTap
 from headcount.errors import HeadcountError, PlanError, UnsupportedModel
 from headcount.gates import HeadGates, verify_gates
 from headcount.heads import AttentionBlock, Head, HeadMap
+from headcount.observe import evaluating
 from headcount.plan import Plan
 from headcount.surgery import cut, load, removed_parameters, save
 from headcount.surgery.verify import TOLERANCE, difference, float_dtype, gates_of, run, run_gated
@@ -318,13 +319,10 @@ def check_model(model: nn.Module, inputs: dict[str, Any] | None = None, *, plan:
     """Every law in turn, on a model in eval mode, and then `plan`, if one is given; a law that raises is a law that fails."""
     subject = Subject.of(model, inputs)
     laws = LAWS | ({f"cut equals gate for {', '.join(map(str, plan.removed))}": partial(_plan_holds, plan)} if plan else {})
-    training = subject.model.training
-    subject.model.eval()
-    try:
-        for name, law in laws.items():
-            yield _outcome(name, law, subject)
-    finally:
-        subject.model.train(training)
+    for name, law in laws.items():
+        with evaluating(subject.model):
+            result = _outcome(name, law, subject)
+        yield result
 
 
 def _plan_holds(plan: Plan, subject: Subject) -> str:
