@@ -160,11 +160,12 @@ def test_generation_with_an_empty_first_layer(name: str, mode: str) -> None:
         options["decoder_start_token_id"] = 0
     with hc.mask(model, plan.removed):
         expected = model.generate(**prompt, **options)
-    if mode == "static cache" and Version(transformers.__version__) < STATIC_CACHE_FOLLOWS:
+    small = cut(model, plan)
+    if mode == "static cache" and name != "gemma3_text" and Version(transformers.__version__) < STATIC_CACHE_FOLLOWS:
         with pytest.raises(RuntimeError, match="same slice shapes"):
-            cut(model, plan).generate(**prompt, **options)
+            small.generate(**prompt, **options)
         return
-    assert torch.equal(cut(model, plan).generate(**prompt, **options), expected)
+    assert torch.equal(small.generate(**prompt, **options), expected)
 
 
 def test_a_cut_model_trains(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ FAMILIES: dict[str, Family] = {
     "ClapAudioSelfAttention": SHIFTED_WINDOW,
     "Swin2SRSelfAttention": SHIFTED_WINDOW,
     "modeling_openai.Attention": SMALL_MASK,
+    "modeling_ctrl.MultiHeadAttention": SMALL_MASK,
     "MarkupLMSelfAttention": SMALL_MASK,
     "modeling_fsmt.Attention": Family(time_first=True),
     "MLCDAttention": Family(time_first=True),
