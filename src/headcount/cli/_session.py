@@ -65,15 +65,17 @@ class Session:
             print(plain(text), file=self.results, flush=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-        """Writes a table, unless the result is JSON; `right` names the columns of numbers."""
+        """Writes a table, unless the result is JSON; `right` names the columns of numbers. Columns without content are left out."""
         if self.json:
             return
+        filled = [i for i in range(len(columns)) if not rows or any(str(row[i]) for row in rows)]
+        columns, rows = [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
             table.add_column(column, justify="right" if column in right else "left", overflow="fold")
         for row in rows:
