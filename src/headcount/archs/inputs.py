@@ -34,7 +34,7 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int = 9, seed: int
                 value = maker(probe)
                 if value is not None:
                     probe.made[name] = _place(value, model)
-    except Exception as error:
+    except Exception as error:  # a maker may call the model's own code, which fails in its own ways
         reason = f"{type(error).__name__}: {error}"
         raise ProbeError(f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_REMEDY}") from error
     return probe.made

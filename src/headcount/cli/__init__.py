@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = INTERRUPTED
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
-    except Exception:
+    except Exception:  # what a library made of the signal
         if not Terminated.came:
             raise
         code = TERMINATED

@@ -15,7 +15,8 @@ from headcount.archs import record
 from headcount.cli._session import Session
 from headcount.errors import ArtefactError
 from headcount.heads import HeadMap
-from headcount.surgery.load import class_of, load, local_folder, read_config, shaped
+from headcount.surgery.load import load, shaped
+from headcount.surgery.source import class_of, local_folder, read_config
 from headcount.surgery.verify import float_dtype
 
 

@@ -74,7 +74,7 @@ def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
             config.validate()
         with torch.device("meta"):
             built = type(model)(config)
-    except Exception:
+    except Exception:  # a configuration that its class rejects, in whatever way, does not say the cut
         return False
     if _shapes(model) != _shapes(built):
         return False

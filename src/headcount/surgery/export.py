@@ -192,7 +192,7 @@ def export_onnx(model: nn.Module, path: str | Path, *, inputs: dict[str, Any] | 
         file, reason = Path(scratch) / target.name, ""
         try:
             _to_onnx(wrapper, tuple(batch.values()), names, file, dynamic=True)
-        except Exception as error:
+        except Exception as error:  # the exporter has its own kinds of failure; the static export below decides
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             _to_onnx(wrapper, tuple(batch.values()), names, file, dynamic=False)
         trials = [batch] if inputs is not None or reason else [batch, _other_shape(model, names)]

@@ -11,7 +11,8 @@ from torch import nn
 from headcount.archs import record
 from headcount.errors import ArtefactError
 from headcount.heads import AttentionBlock, HeadMap
-from headcount.surgery.load import _check_weights, class_of, load_blocks, local_folder, read_config
+from headcount.surgery.load import load_blocks
+from headcount.surgery.source import check_weights, class_of, local_folder, read_config
 
 FIELD = "pruned_heads"
 
@@ -60,7 +61,7 @@ def load_legacy(folder: str | Path, *, auto: Any = None, allow_pickle: bool = Fa
     path = local_folder(folder)
     config = read_config(path)
     pruned = _pruned(path, config)
-    _check_weights(path, allow_pickle)
+    check_weights(path, allow_pickle)
     cls = class_of(path, config, auto)
     with torch.device("meta"):
         dense = cls(cls.config_class.from_pretrained(path))  # pyright: ignore[reportAttributeAccessIssue]
