@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,11 +40,10 @@ class Observation:
 
 @dataclass(slots=True)
 class _Pending:
-    """The halves of an observation, put together when the block's output projection runs."""
+    """What a block's softmax showed, until its output projection runs and completes the observation."""
 
     attention: Tensor | None = None
     visible: Tensor | None = None
-    outputs: dict[str, Tensor] = field(default_factory=dict)
 
 
 @contextmanager

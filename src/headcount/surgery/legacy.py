@@ -21,7 +21,7 @@ def _pruned(path: Path, config: dict[str, Any]) -> dict[int, list[int]]:
     raw = config.get(FIELD)
     if not isinstance(raw, dict) or not raw:
         raise ArtefactError(
-            f"{path / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it with headcount.load"
+            f"{path / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it as any other model"
         )
     found: dict[int, list[int]] = {}
     for layer, heads in raw.items():

@@ -128,9 +128,8 @@ def gate_one_is_identity(subject: Subject) -> str:
 
 def _state(model: nn.Module) -> tuple[Any, ...]:
     hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks), m.training) for m in model.modules()]
-    grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-    needs = [p.requires_grad for p in model.parameters()]
-    return hooks, [g is None for g in grads], needs, getattr(model.config, "_attn_implementation", None)
+    gradients = [(p.requires_grad, p.grad is None) for p in model.parameters()]
+    return hooks, gradients, getattr(model.config, "_attn_implementation", None)
 
 
 def leaving_restores(subject: Subject) -> str:

@@ -1,0 +1,42 @@
+"""After `register`, plain from_pretrained loads the cut models of every family; without it, it refuses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import transformers
+from packaging.version import Version
+
+import headcount as hc
+from headcount.archs.inputs import probe_inputs
+from headcount.surgery import cut, unregister
+from headcount.surgery.verify import difference, run
+from headcount.testing.families import VARIANTS, variant
+from headcount.testing.laws import Subject, emptying, uneven
+
+SIGLIP_CUTS = Version("5.8")
+
+
+@pytest.mark.parametrize("name", [v.name for v in VARIANTS])
+@pytest.mark.parametrize("shape", ["uneven", "first block empty"])
+def test_plain_loading_needs_register(name: str, shape: str, tmp_path: Path) -> None:
+    if name == "gemma3" and Version(transformers.__version__) < SIGLIP_CUTS:
+        pytest.skip("SigLIP of this release reshapes by the model width")
+    model = variant(name).build()
+    blocks = Subject.of(model).cuttable
+    small = cut(model, uneven(blocks) if shape == "uneven" else emptying(blocks[0]))
+    folder = hc.save(small, tmp_path / "out")
+    kernels = {"experts_implementation": "eager"} if name == "gpt_oss" else {}
+    if any(block.n_heads < block.n_original for block in hc.HeadMap.of(small).blocks) and "replaced" not in small.config.headcount:
+        with pytest.raises(RuntimeError):
+            type(model).from_pretrained(folder, **kernels)
+    hc.register()
+    try:
+        again = type(model).from_pretrained(folder, **kernels)
+    finally:
+        unregister()
+    batch = probe_inputs(model)
+    assert type(again) is type(model)
+    assert hc.HeadMap.of(again).heads == hc.HeadMap.of(small).heads
+    assert difference(run(again, batch), run(small, batch)) < 1e-9
