@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from headcount.data import Task
     from headcount.errors import HeadcountError
     from headcount.gates import HeadGates, mask
     from headcount.heads import Head, HeadMap
+    from headcount.importance import score
     from headcount.plan import Budget, Plan
     from headcount.scores import Scores
     from headcount.surgery import cut, load, load_legacy, register, save
@@ -22,12 +24,14 @@ _HOME = {
     "HeadcountError": "errors",
     "Plan": "plan",
     "Scores": "scores",
+    "Task": "data",
     "cut": "surgery",
     "load": "surgery",
     "load_legacy": "surgery",
     "mask": "gates",
     "register": "surgery",
     "save": "surgery",
+    "score": "importance",
 }
 
 __all__ = [
@@ -38,6 +42,7 @@ __all__ = [
     "HeadcountError",
     "Plan",
     "Scores",
+    "Task",
     "__version__",
     "cut",
     "load",
@@ -45,6 +50,7 @@ __all__ = [
     "mask",
     "register",
     "save",
+    "score",
 ]
 
 

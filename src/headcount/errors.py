@@ -46,3 +46,19 @@ class ArtefactError(HeadcountError, ValueError):
 
 class MissingExtra(HeadcountError, ImportError):
     """An optional dependency that is not installed, with the command that installs it."""
+
+
+class DataError(HeadcountError, ValueError):
+    """Data that cannot be scored: empty, mislabelled, too long, or of another model; names the example."""
+
+
+class NonFinite(HeadcountError, ArithmeticError):
+    """A weight, loss or score that is no finite number; names where it came up."""
+
+
+class StatisticsError(HeadcountError, ValueError):
+    """Numbers from which a statistic cannot be made."""
+
+
+class OutOfMemory(HeadcountError, MemoryError):
+    """Memory ran out on the smallest piece of work there is."""

@@ -19,7 +19,7 @@ from headcount.archs.modules import unwrap
 from headcount.attention import AttentionTap
 from headcount.errors import GateError, VerificationError
 from headcount.heads import AttentionBlock, Head, HeadMap
-from headcount.observe import evaluating, mean_outputs
+from headcount.observe import evaluating, frozen, mean_outputs
 
 How = Literal["zero", "mean", "uniform"]
 Values = Float[Tensor, "heads"] | Float[Tensor, "batch heads"]
@@ -189,11 +189,8 @@ def verify_gates(model: nn.Module, heads: HeadMap, inputs: dict | None = None) -
 
 def _without_gradient(model: nn.Module, heads: HeadMap, batch: dict) -> list[Head]:
     values = torch.full((len(heads),), 0.9, dtype=torch.float64, requires_grad=True)
-    wanted = [p for p in model.parameters() if p.requires_grad]
-    for parameter in wanted:
-        parameter.requires_grad_(False)
     try:
-        with torch.enable_grad(), HeadGates(model, values):
+        with frozen(model), torch.enable_grad(), HeadGates(model, values):
             results = output_tensors(model(**batch))
             total = sum((result * _weights(result)).sum() for result in results)
         if not isinstance(total, Tensor) or not total.requires_grad:
@@ -201,9 +198,6 @@ def _without_gradient(model: nn.Module, heads: HeadMap, batch: dict) -> list[Hea
         (gradient,) = torch.autograd.grad(total, values)
     except RuntimeError:
         return list(heads)  # some kernels have no backward pass; every head is then tried by itself
-    finally:
-        for parameter in wanted:
-            parameter.requires_grad_(True)
     return [head for head, slope in zip(heads, gradient.tolist(), strict=True) if slope == 0.0]
 
 

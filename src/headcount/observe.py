@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headcount.archs.modules import device_of, unwrap
+from headcount.archs.modules import device_of, transposed, unwrap
 from headcount.archs.naming import MEDIA
 from headcount.attention import AttentionTap
-from headcount.errors import GateError
+from headcount.errors import GateError, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
 
 Batch = Mapping[str, Any]
+Losses = Float[Tensor, "batch"]
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
 
 
@@ -25,9 +26,10 @@ SPECIAL_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "
 class Observation:
     """What one block did with one batch.
 
-    `queries` and `keys` tell real tokens from padding, `special` tells which query tokens are delimiters: those of `special_ids`, or of the
-    configuration. It is None where neither names any (BERT's configuration does not: pass tokenizer.all_special_ids), or where the block
-    reads no token ids. Rows are examples, or windows of them where the model works in windows.
+    `queries` and `keys` tell real tokens from padding, `special` and `special_keys` tell which of them are delimiters: those of
+    `special_ids`, or of the configuration. They are None where neither names any (BERT's configuration does not: pass
+    tokenizer.all_special_ids), or where the block reads no token ids. Rows are examples, or windows of them where the model works in windows.
+    `gradient` is that of the summed losses with respect to `outputs`; `projection` is what maps a head's output into the residual stream.
     """
 
     block: AttentionBlock
@@ -36,6 +38,9 @@ class Observation:
     queries: Bool[Tensor, "batch q"]
     keys: Bool[Tensor, "batch k"] | None
     special: Bool[Tensor, "batch q"] | None
+    special_keys: Bool[Tensor, "batch k"] | None = None
+    gradient: Float[Tensor, "batch q heads head_dim"] | None = None
+    projection: Float[Tensor, "heads head_dim hidden"] | None = None
 
 
 @dataclass(slots=True)
@@ -57,6 +62,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter asks for gradients inside; each as before afterwards."""
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in wanted:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in wanted:
+            parameter.requires_grad_(True)
 
 
 def on_device(batch: Batch, model: nn.Module) -> dict[str, Any]:
@@ -125,8 +143,32 @@ def _special_ids(model: nn.Module) -> frozenset[int]:
     return frozenset(found)
 
 
+def key_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
+    """The token ids that a block's keys stand for, if any: in cross-attention those of the encoder."""
+    return batch.get("input_ids") if block.kind == "cross" and _reads_text(block) else query_tokens(model, block, batch)
+
+
+def projection_of(model: nn.Module, block: AttentionBlock) -> Float[Tensor, "heads head_dim hidden"]:
+    """The part of the output projection that each head of a block feeds; of adapted or packed layers, what they really do."""
+    module: Any = model.get_submodule(block.o.path)
+    width = block.n_heads * block.value_dim
+    if type(module) is nn.Linear:
+        columns = module.weight.detach().T
+    elif transposed(module):
+        columns = module.weight.detach()
+    else:
+        unit = torch.eye(width, device=device_of(model), dtype=next(p.dtype for p in model.parameters() if p.is_floating_point()))
+        with torch.no_grad():
+            columns = module.forward(unit) - module.forward(torch.zeros_like(unit))
+    return columns.unflatten(0, (block.n_heads, block.value_dim))
+
+
 class Observer:
-    """Hands an Observation of each chosen block to `consume` during every forward pass inside the context; only one is alive at a time."""
+    """Hands an Observation of each chosen block to `consume` during every forward pass inside the context; only one is alive at a time.
+
+    With `gradient`, `backward(losses)` after a pass hands over each block once more, now with outputs and their gradient. Nothing below the
+    first block and no weight gets a gradient.
+    """
 
     def __init__(
         self,
@@ -136,53 +178,90 @@ class Observer:
         blocks: Iterable[AttentionBlock] | None = None,
         attention: bool = True,
         outputs: bool = True,
+        gradient: bool = False,
         special_ids: Iterable[int] | None = None,
     ) -> None:
         if not attention and not outputs:
             raise GateError("nothing to observe: ask for attention, outputs or both")
         self.model = unwrap(model)
         self.blocks = tuple(HeadMap.of(self.model).blocks if blocks is None else blocks)
-        self.consume, self.attention, self.outputs = consume, attention, outputs
+        self.consume, self.attention, self.outputs, self.gradient = consume, attention, outputs, gradient
         self.special_ids = _special_ids(self.model) if special_ids is None else frozenset(special_ids)
         self.batch: Batch = {}
         self._pending: dict[str, _Pending] = {}
+        self._projections: dict[str, Tensor] = {}
+        self._forward = True
         self._stack = ExitStack()
 
     def __enter__(self) -> Observer:
         with ExitStack() as stack:
             stack.enter_context(evaluating(self.model))
+            if self.gradient:
+                stack.enter_context(frozen(self.model))
             if self.attention:
                 stack.enter_context(AttentionTap(self.model, self.blocks, self._keep, several=False))
             for block in self.blocks:
                 if block.n_heads:
                     stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block)).remove)
             stack.callback(self._pending.clear)
+            stack.callback(self._projections.clear)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, batch: Batch) -> None:
-        """One forward pass over a batch."""
+    def run(self, batch: Batch) -> Any:
+        """One forward pass over a batch, and its output."""
         self.batch = on_device(batch, self.model)
-        self.model(**self.batch)
+        self._forward = True
+        with torch.set_grad_enabled(self.gradient):
+            return self.model(**self.batch)
+
+    def backward(self, losses: Losses) -> None:
+        """Hands over every block of the last pass with the gradient of each example's loss."""
+        if not losses.requires_grad:
+            raise UnsupportedModel(
+                f"the loss of {type(self.model).__name__} does not depend on its attention outputs, so it has no gradient"
+            )
+        self._forward = False  # what a checkpointed layer computes again is not new
+        losses.backward(torch.ones_like(losses))
 
     def _keep(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> None:
         if any(s.tensor.endswith(".sinks") for s in block.slices):
             probabilities, visible = probabilities[..., :-1], visible[..., :-1]
         self._pending[block.path] = _Pending(probabilities, visible)
 
-    def _hook(self, block: AttentionBlock) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def output_projection_runs(_module: nn.Module, args: tuple[Any, ...]) -> None:
-            self.consume(self._observation(block, args[0]))
+    def _projection(self, block: AttentionBlock) -> Tensor:
+        if block.path not in self._projections:
+            self._projections[block.path] = projection_of(self.model, block)
+        return self._projections[block.path]
+
+    def _hook(self, block: AttentionBlock) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
+        def output_projection_runs(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            merged = args[0]
+            if self.gradient and not merged.requires_grad:
+                merged = merged.detach().requires_grad_(True)
+            if self._forward:
+                seen = self._observation(block, merged.detach())
+                if self.gradient:
+                    merged.register_hook(self._with_gradient(replace(seen, attention=None)))
+                self.consume(seen)
+            return (merged, *args[1:]) if self.gradient else None
 
         return output_projection_runs
 
+    def _with_gradient(self, seen: Observation) -> Callable[[Tensor], None]:
+        def gradient_arrives(gradient: Tensor) -> None:
+            self.consume(
+                replace(seen, gradient=_rows_first(gradient, seen.block).unflatten(-1, (seen.block.n_heads, seen.block.value_dim)))
+            )
+
+        return gradient_arrives
+
     def _observation(self, block: AttentionBlock, merged: Tensor) -> Observation:
         pending = self._pending.pop(block.path, _Pending())
-        merged = merged.transpose(0, 1) if block.time_first else merged
-        merged = merged if merged.ndim == 3 else merged.reshape(1 if merged.ndim == 2 else merged.shape[0], -1, merged.shape[-1])
+        merged = _rows_first(merged, block)
         rows, length = merged.shape[:2]
         keys = None if pending.visible is None else pending.visible.any(dim=(1, 2))
         queries = query_mask(self.model, block, self.batch, rows, length)
@@ -195,7 +274,17 @@ class Observer:
             queries=queries,
             keys=keys,
             special=_special(query_tokens(self.model, block, self.batch), self.special_ids, (rows, length)),
+            special_keys=None
+            if pending.attention is None
+            else _special(key_tokens(self.model, block, self.batch), self.special_ids, (rows, pending.attention.shape[-1])),
+            projection=self._projection(block) if self.outputs else None,
         )
+
+
+def _rows_first(merged: Tensor, block: AttentionBlock) -> Float[Tensor, "batch q width"]:
+    """What meets the output projection, with one row per example; batches that the model flattened are one row."""
+    merged = merged.transpose(0, 1) if block.time_first else merged
+    return merged if merged.ndim == 3 else merged.reshape(1 if merged.ndim == 2 else merged.shape[0], -1, merged.shape[-1])
 
 
 def observe(

@@ -13,10 +13,10 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, softmax
-from torch.overrides import TorchFunctionMode
+from torch.nn.functional import cross_entropy
 
 import headcount as hc
+from headcount.testing.float64 import Float64
 
 ROOT = Path(__file__).parent / "v4"
 RECORDS = {path.parent.name: json.loads(path.read_text()) for path in sorted(ROOT.glob("*/golden.json"))}
@@ -25,24 +25,9 @@ CASES = [(family, case) for family in FAMILIES for case in RECORDS[family]["case
 VARIANTS = [(family, variant) for family in FAMILIES for variant in RECORDS[family]["variants"]]
 
 
-class Float64(TorchFunctionMode):
-    """Keeps float64 tensors in float64 where a model rounds to float32, as make_v4.py did: the softmax of ViT, the norm of T5.
-
-    4.57 rounds in places where v5 does not, and float32 results depend on the CPU; without both, one tolerance serves all.
-    """
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        is_double = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
-        if is_double and (func is Tensor.float or (func is Tensor.to and torch.float32 in args)):
-            return args[0]
-        if is_double and func is softmax:
-            kwargs = kwargs | {"dtype": None}
-        return func(*args, **kwargs)
-
-
 @pytest.fixture(autouse=True)
 def float64() -> Iterator[None]:
+    """4.57 rounds to float32 in places where v5 does not, and make_v4.py lifted that; without both, one tolerance serves all."""
     with Float64():
         yield
 

@@ -42,7 +42,7 @@ def run(
 ) -> None:
     """Write a model as an ONNX file, or as a portable folder that keeps its shapes and zeroes the removed heads."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.surgery.files import check_target
+        from headcount.files import check_target
         from headcount.surgery.manifest import NAME
 
         if to == "portable":

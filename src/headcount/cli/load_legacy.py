@@ -25,7 +25,7 @@ def run(
 ) -> None:
     """Import a checkpoint whose heads transformers 4 pruned, and save it as a folder of headcount."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.surgery.files import check_target
+        from headcount.files import check_target
         from headcount.surgery.manifest import NAME, removed_of
 
         check_target(out, overwrite, NAME)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from headcount.demo import lexicon
+from headcount.demo import english, lexicon
 from headcount.demo.clauses import Clause, Phrase, Relative, draw_clause, draw_place, plain
 
 LABELS = ("entailment", "neutral", "contradiction")
@@ -24,6 +24,11 @@ class Pair:
     premise: Clause
     hypothesis: Clause
     label: str
+
+
+def text_of(pair: Pair) -> str:
+    """Premise and hypothesis in English, whatever language the pair is put into: its identity."""
+    return f"{english.say(pair.premise)} | {english.say(pair.hypothesis)}"
 
 
 def _facts(clause: Clause) -> list[Clause]:

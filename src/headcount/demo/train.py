@@ -1,6 +1,7 @@
 """Trains the embedded models from nothing: `python -m headcount.demo.train NAME… --out DIR [--keep-checkpoints]`.
 
-Everything follows from the seed: text is drawn by the generators of this package, training runs on transformers' Trainer.
+Everything follows from the seed: text is drawn by the generators of this package, training runs on transformers' Trainer, in one thread, since
+the number of threads changes the last bits of every gradient.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from transformers import (
 )
 
 from headcount.demo import english, tavi
-from headcount.demo.clauses import draw_clause
-from headcount.demo.entailment import LABELS, draw_pair
+from headcount.demo.clauses import Clause, draw_clause
+from headcount.demo.entailment import LABELS, draw_pair, text_of
+from headcount.demo.splits import draw_split
 from headcount.demo.stories import draw_story
 from headcount.demo.tokens import build_tokenizer
 from headcount.registry import unknown
@@ -72,18 +74,31 @@ def _bert_config(**options: Any) -> BertConfig:
     )
 
 
-def _text(n_english: int, n_tavi: int) -> RowMaker:
+def _sentences(random: Random, number: int) -> list[Clause]:
+    return draw_split(random, "train", number, draw_clause, lambda clause: str(english.say(clause)))
+
+
+def _text(n_english: int, n_tavi: int, n_translated: int = 0) -> RowMaker:
+    """Single sentences of each language, and sentences beside their translation, in either order."""
+
     def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
-        texts = [str(english.say(draw_clause(random))) for _ in range(round(share * n_english))]
-        texts += [str(tavi.say(draw_clause(random))) for _ in range(round(share * n_tavi))]
-        return [{"input_ids": ids} for ids in tokenizer(texts)["input_ids"]]
+        texts = [str(english.say(clause)) for clause in _sentences(random, round(share * n_english))]
+        texts += [str(tavi.say(clause)) for clause in _sentences(random, round(share * n_tavi))]
+        both = [[str(english.say(clause)), str(tavi.say(clause))] for clause in _sentences(random, round(share * n_translated))]
+        both = [pair if random.random() < 0.5 else pair[::-1] for pair in both]
+        singles, pairs = tokenizer(texts), tokenizer([a for a, _ in both], [b for _, b in both]) if both else {}
+        return [
+            {"input_ids": ids, "token_type_ids": kinds}
+            for made in (singles, pairs)
+            for ids, kinds in zip(made.get("input_ids", ()), made.get("token_type_ids", ()), strict=True)
+        ]
 
     return rows
 
 
 def _pairs(number: int) -> RowMaker:
     def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
-        drawn = [draw_pair(random) for _ in range(round(share * number))]
+        drawn = draw_split(random, "train", round(share * number), draw_pair, text_of)
         texts = tokenizer([str(english.say(p.premise)) for p in drawn], [str(english.say(p.hypothesis)) for p in drawn])
         return [
             {"input_ids": ids, "token_type_ids": kinds, "labels": LABELS.index(pair.label)}
@@ -95,7 +110,7 @@ def _pairs(number: int) -> RowMaker:
 
 def _translations(number: int) -> RowMaker:
     def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
-        drawn = [draw_clause(random) for _ in range(round(share * number))]
+        drawn = _sentences(random, round(share * number))
         sources = tokenizer([str(english.say(c)) for c in drawn], add_special_tokens=False)["input_ids"]
         targets = tokenizer([str(tavi.say(c)) for c in drawn], add_special_tokens=False)["input_ids"]
         end = tokenizer.eos_token_id
@@ -106,7 +121,7 @@ def _translations(number: int) -> RowMaker:
 
 def _stories(number: int) -> RowMaker:
     def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
-        texts = [" ".join(draw_story(random)) for _ in range(round(share * number))]
+        texts = draw_split(random, "train", round(share * number), lambda r: " ".join(draw_story(r)), str)
         return [{"input_ids": ids} for ids in tokenizer(texts)["input_ids"]]
 
     return rows
@@ -166,11 +181,11 @@ def _classifier(source: str) -> Callable[[Path], PreTrainedModel]:
 
 
 RECIPES: dict[str, Recipe] = {
-    "encoder": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(60_000, 20_000), _masked, epochs=6, rate=1e-3),
-    "encoder-english": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(60_000, 0), _masked, epochs=6, rate=1e-3),
+    "encoder": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(60_000, 15_000, 15_000), _masked, epochs=5, rate=1e-3),
+    "encoder-english": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(90_000, 0), _masked, epochs=5, rate=1e-3),
     "entailment": Recipe(_classifier("encoder"), _pairs(60_000), DataCollatorWithPadding, epochs=4, rate=5e-4),
     "entailment-english": Recipe(_classifier("encoder-english"), _pairs(60_000), DataCollatorWithPadding, epochs=4, rate=5e-4),
-    "translator": Recipe(_marian, _translations(40_000), DataCollatorForSeq2Seq, epochs=8, rate=2e-3),
+    "translator": Recipe(_marian, _translations(40_000), DataCollatorForSeq2Seq, epochs=4, rate=2e-3),
     "decoder": Recipe(_llama, _stories(20_000), lambda t: DataCollatorForLanguageModeling(t, mlm=False), epochs=5, rate=2e-3, batch=32),
 }
 """The embedded models by name, in the order in which they can be made."""
@@ -182,6 +197,7 @@ def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float 
     `share` takes a part of the training text, to try the recipe out.
     """
     recipe = RECIPES[name]
+    torch.set_num_threads(1)
     set_seed(SEED)
     model = recipe.build(out)
     tokenizer = build_tokenizer(segments=hasattr(model.config, "type_vocab_size"))

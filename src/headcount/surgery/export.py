@@ -23,7 +23,7 @@ from headcount.gates import output_tensors
 from headcount.heads import AttentionBlock, HeadMap, Slice
 from headcount.observe import evaluating
 from headcount.surgery.config import assign
-from headcount.surgery.files import check_place
+from headcount.files import check_place
 from headcount.surgery.reshape import Cut
 from headcount.surgery.save import save
 from headcount.surgery.verify import HALF, check, difference, float_dtype, run

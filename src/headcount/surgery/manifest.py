@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headcount.errors import ArtefactError
 from headcount.heads import HeadMap
-from headcount.surgery.files import read_json, sha256
+from headcount.files import read_json, sha256
 
 NAME = "heads.json"
 SCHEMA = 1

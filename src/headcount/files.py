@@ -43,7 +43,23 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, content: Any) -> None:
     """Writes JSON without NaN, readable by people."""
-    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_atomic(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Writes a file that is there in full or, if anything fails, as it was before; a finished one survives a loss of power."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with fresh.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        _sync_one(path.parent)
+    except OSError as error:
+        raise ArtefactError(f"{path} could not be written: {error}. What was there before is unharmed.") from error
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
@@ -73,11 +89,15 @@ def _sync(folder: Path) -> None:
     os.umask(mask)
     for path in [*folder.rglob("*"), folder]:
         path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)  # temporary files are private, a saved model is not
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def check_place(target: Path) -> None:

@@ -1,0 +1,216 @@
+"""What goes through a model: tasks, datasets or plain batches, cut into fixed blocks of examples in a fixed order.
+
+A block does not depend on the batch size or on how many processes share the work, so sums over blocks in their order do not either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headcount.errors import DataError
+from headcount.metrics import IGNORED, Batch, Metric
+
+Example = Mapping[str, Any]
+Split = Literal["calibration", "selection", "report"]
+SPLITS: tuple[Split, ...] = ("calibration", "selection", "report")
+BLOCK = 128
+"""Examples per block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Data, loss and metric, with its three splits: calibration (scores, gates), selection (choices), report (the number shown).
+
+    An example is a mapping of what the model takes, unpadded (`input_ids` and `labels` as lists, numbers or tensors); `collate` makes a padded
+    batch of some. Without `loss` the model's own is used, example by example. `special_ids` are the tokenizer's special tokens.
+    """
+
+    name: str
+    calibration: Sequence[Example]
+    selection: Sequence[Example]
+    report: Sequence[Example]
+    collate: Callable[[list[Example]], Batch]
+    metric: Metric | None = None
+    loss: Callable[[Any, Batch], Tensor] | None = None
+    special_ids: frozenset[int] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            if not len(self.split(split)):
+                raise DataError(f"the {split} split of task '{self.name}' is empty; a task needs examples in each of {', '.join(SPLITS)}")
+
+    def split(self, name: Split) -> Sequence[Example]:
+        """The examples of one split."""
+        if name not in SPLITS:
+            raise DataError(f"no split '{name}'; a task has {', '.join(SPLITS)}")
+        return getattr(self, name)
+
+
+def pad(examples: list[Example], pad_id: int = 0) -> dict[str, Any]:
+    """A batch of examples: sequences padded on the right (labels with -100, masks with 0), an attention mask added for `input_ids`.
+
+    It is the default `collate` for examples that hold lists, numbers and tensors.
+    """
+    rows = [{name: torch.as_tensor(value) for name, value in example.items() if value is not None} for example in examples]
+    if any("input_ids" in row and "attention_mask" not in row for row in rows):
+        rows = [{"attention_mask": torch.ones_like(row["input_ids"]), **row} for row in rows]
+    names = list(rows[0])
+    fill = {"input_ids": pad_id, "decoder_input_ids": pad_id, "labels": IGNORED}
+    return {name: _stack([row[name] for row in rows], fill.get(name, 0)) for name in names}
+
+
+def _stack(values: list[Tensor], fill: int) -> Tensor:
+    if values[0].ndim != 1 or len({value.shape for value in values}) == 1:
+        return torch.stack(values)
+    return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=fill)
+
+
+def n_rows(batch: Batch) -> int:
+    """How many examples a batch holds: the first size of its inputs."""
+    names = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
+    ordered = [batch[name] for name in names if name in batch] + list(batch.values())
+    first = next((value for value in ordered if isinstance(value, Tensor) and value.ndim), None)
+    if first is None:
+        raise DataError(f"a batch holds tensors whose first size is the number of examples; this one has {', '.join(batch) or 'nothing'}")
+    return int(first.shape[0])
+
+
+def rows_of(batch: Batch, rows: slice | list[int]) -> dict[str, Any]:
+    """Some examples of a batch."""
+    total = n_rows(batch)
+    return {
+        name: value[rows] if isinstance(value, Tensor) and value.ndim and value.shape[0] == total else value
+        for name, value in batch.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _digest(example: Example) -> bytes:
+    digest = hashlib.sha256()
+    for name in sorted(example):
+        value = example[name]
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            digest.update(str((value.dtype, tuple(value.shape))).encode())
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        else:
+            digest.update(json.dumps(value, default=lambda v: _plain(v) if hasattr(v, "tolist") else repr(v)).encode())
+    return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive examples, `first` being the number of the first one; batches of it are padded together."""
+
+    first: int
+    size: int
+    digest: str
+    _make: Callable[[list[int]], Batch]
+    _lengths: tuple[int, ...]
+
+    def batches(self, size: int) -> Iterator[tuple[list[int], Batch]]:
+        """Batches of at most `size` examples, with the places of these in the block; alike lengths together."""
+        order = sorted(range(self.size), key=lambda i: (self._lengths[i], i))
+        for start in range(0, self.size, size):
+            places = order[start : start + size]
+            yield places, self._make(places)
+
+
+def _length(example: Example) -> int:
+    value = example.get("input_ids", ())
+    return len(value) if hasattr(value, "__len__") else 0
+
+
+def _of_examples(examples: Sequence[Example], first: int, collate: Callable[[list[Example]], Batch]) -> Block:
+    digest = hashlib.sha256(b"".join(_digest(example) for example in examples)).hexdigest()
+    return Block(first, len(examples), digest, lambda places: collate([examples[i] for i in places]), tuple(map(_length, examples)))
+
+
+def _of_batch(batch: Batch, first: int) -> Block:
+    if not isinstance(batch, Mapping):
+        raise DataError(f"data must yield batches (mappings of tensors that model(**batch) takes), got {type(batch).__name__}")
+    size = n_rows(batch)
+    if not size:
+        raise DataError(f"the batch that begins at example {first} is empty")
+    lengths = batch["attention_mask"].sum(-1).tolist() if _masked(batch) else [0] * size
+    return Block(first, size, _digest(batch).hex(), lambda places: rows_of(batch, places) if len(places) < size else batch, tuple(lengths))
+
+
+def _masked(batch: Batch) -> bool:
+    mask = batch.get("attention_mask")
+    return isinstance(mask, Tensor) and mask.ndim == 2 and not mask.is_floating_point()
+
+
+Data = Any
+"""A Task, a datasets.Dataset of model inputs, a batch, or anything that yields batches."""
+
+
+def _examples(data: Any, split: Split, pad_id: int) -> tuple[Sequence[Example], Callable[[list[Example]], Batch]] | None:
+    if isinstance(data, Task):
+        return data.split(split), data.collate
+    if hasattr(data, "column_names"):
+        _check_columns(data)
+        return data, lambda examples: pad(examples, pad_id)
+    return None
+
+
+def _check_columns(dataset: Any) -> None:
+    if not len(dataset):
+        raise DataError("the dataset is empty")
+    texts = [name for name, value in dataset[0].items() if isinstance(value, str)]
+    if texts:
+        raise DataError(
+            f"column '{texts[0]}' of the dataset holds text; a model takes tokens. Tokenise the dataset and remove text columns, or make a task "
+            "of it (see docs/tasks.md)"
+        )
+
+
+def blocks(data: Data, *, split: Split = "calibration", limit: int | None = None, size: int = BLOCK, pad_id: int = 0) -> Iterator[Block]:
+    """The examples of `data` in order, in blocks of `size`; plain batches are blocks of their own. At most `limit` examples."""
+    if limit is not None and limit < 1:
+        raise DataError(f"limit must be 1 or more, got {limit}")
+    found = _examples(data, split, pad_id)
+    made = _cut(found, limit, size) if found else _given([data] if isinstance(data, Mapping) else data, limit)
+    empty = True
+    for block in made:
+        empty = False
+        yield block
+    if empty:
+        raise DataError("the data are empty: no batch came. An iterator can be read once; pass a list or a DataLoader to use data again")
+
+
+def _cut(found: tuple[Sequence[Example], Callable[[list[Example]], Batch]], limit: int | None, size: int) -> Iterator[Block]:
+    examples, collate = found
+    number = len(examples) if limit is None else min(limit, len(examples))
+    for first in range(0, number, size):
+        yield _of_examples([examples[i] for i in range(first, min(first + size, number))], first, collate)
+
+
+def _given(batches: Iterable[Batch], limit: int | None) -> Iterator[Block]:
+    first = 0
+    for batch in batches:
+        if limit is not None and first >= limit:
+            return
+        block = _of_batch(batch, first)
+        if limit is not None and first + block.size > limit:
+            block = _of_batch(rows_of(batch, slice(0, limit - first)), first)
+        yield block
+        first += block.size
+
+
+def number_of_examples(data: Data, split: Split = "calibration", limit: int | None = None) -> int | None:
+    """How many examples there are, where that is known without reading them."""
+    examples = data.split(split) if isinstance(data, Task) else data if hasattr(data, "column_names") else None
+    if examples is None:
+        return None
+    return len(examples) if limit is None else min(limit, len(examples))

@@ -1,0 +1,28 @@
+"""Draws for one split: what is drawn goes to the split that a hash of its text names, so that no two splits share an example."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from random import Random
+from typing import Literal, TypeVar
+
+Split = Literal["train", "calibration", "selection", "report"]
+Drawn = TypeVar("Drawn")
+
+_HELD_OUT: dict[int, Split] = {0: "calibration", 1: "selection", 2: "report"}
+
+
+def split_of(text: str) -> Split:
+    """The split that a text belongs to: 13 of 16 texts are for training."""
+    return _HELD_OUT.get(hashlib.sha256(text.encode()).digest()[0] % 16, "train")
+
+
+def draw_split(random: Random, split: Split, number: int, draw: Callable[[Random], Drawn], text: Callable[[Drawn], str]) -> list[Drawn]:
+    """`number` draws whose `text` belongs to `split`."""
+    drawn: list[Drawn] = []
+    while len(drawn) < number:
+        one = draw(random)
+        if split_of(text(one)) == split:
+            drawn.append(one)
+    return drawn

@@ -1,0 +1,8 @@
+"""Importance: how much every head matters, one method per file, found by its name."""
+
+from __future__ import annotations
+
+from headcount.importance._contract import About, Observation, Work, per_token
+from headcount.importance._score import METHODS, Method, score, score_all
+
+__all__ = ["METHODS", "About", "Method", "Observation", "Work", "per_token", "score", "score_all"]

@@ -1,0 +1,131 @@
+"""What losses and metrics do when heads are gated away, one intervention at a time, for the two methods that look at that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headcount.ablate import Ablator, Change
+from headcount.gates import HeadGates
+from headcount.heads import AttentionBlock, HeadMap
+from headcount.importance._contract import Work
+from headcount.losses import Losses
+from headcount.observe import Observation, Observer, evaluating, on_device
+from headcount.stats import Totals
+from headcount.stream import Reading, stream
+
+Gates = Callable[[int, int], float]
+"""(the head that the intervention is about, another head of its block) -> that head's gate."""
+
+
+def all_but(head: int, other: int) -> float:
+    """Only this head goes."""
+    return 0.0 if head == other else 1.0
+
+
+def none_but(head: int, other: int) -> float:
+    """Only this head of its block stays."""
+    return 1.0 if head == other else 0.0
+
+
+def changes(heads: HeadMap, gates: Gates) -> Iterator[Change]:
+    """One intervention for every head, in flat order."""
+    for block in heads.blocks:
+        for head in range(block.n_heads):
+            yield Change(block, tuple(gates(head, other) for other in range(block.n_heads)))
+
+
+def mean_outputs(work: Work) -> dict[str, Tensor]:
+    """The mean output of every head over the real tokens of the data, read in the same fixed order as for scores."""
+    found: dict[str, Tensor] = {}
+
+    def add(seen: Observation) -> None:
+        assert seen.outputs is not None
+        real = torch.where(seen.queries[..., None, None], seen.outputs.double(), 0).sum(1)
+        found[seen.block.path] = found.get(seen.block.path, 0) + real
+        count = f"{seen.block.path}/n"
+        found[count] = found.get(count, 0) + seen.queries.sum(-1, keepdim=True).double()
+
+    def measure(batch: Mapping[str, Any], _numbers: list[int]) -> dict[str, Tensor]:
+        found.clear()
+        with observer:
+            observer.run(batch)
+        return dict(found)
+
+    observer = Observer(work.model, add, blocks=work.heads.blocks, attention=False)
+    source = work.reading
+    reading = Reading(source.data, source.split, source.limit, source.batch_size, source.pad_id)
+    sums: dict[str, Totals] = {}
+    for measured in stream(reading, measure):
+        for block in work.heads.blocks:
+            if block.n_heads:
+                number = measured[f"{block.path}/n"]
+                means = measured[block.path] / number[..., None]
+                sums.setdefault(block.path, Totals(block.n_heads, block.value_dim)).update(means, number)
+    return {path: torch.from_numpy(total.mean()) for path, total in sums.items()}
+
+
+class Ablation:
+    """Runs one family of interventions over batches."""
+
+    def __init__(self, work: Work, how: str, gates: Gates) -> None:
+        self.work = work
+        self.changes = list(changes(work.heads, gates))
+        self.how: Any = how
+        self.means = mean_outputs(work) if how == "mean" else None
+        self._ablator: Ablator | None = None
+
+    def __call__(self, batch: Mapping[str, Any], active: list[int] | None = None) -> dict[str, Tensor]:
+        """The rise of every example's loss [batch, heads] under each intervention, and what it adds to the metric."""
+        chosen = self.changes if active is None else [self.changes[i] for i in active]
+        batch = on_device(batch, self.work.model)
+        base, changed = self._ready(batch).run(batch, chosen, self._read)
+        found = {"": (changed["loss"] - base["loss"]).T}
+        if "parts" in base:
+            found |= {"metric": changed["parts"].transpose(0, 1), "metric_base": base["parts"]}
+        if self.work.generate and self.work.metric is not None and self.work.metric.generates:
+            found |= self._generated(batch, chosen)
+        return found
+
+    def _ready(self, batch: Mapping[str, Any]) -> Ablator:
+        """The ablator; labels are kept from models that need them only for a mean loss that nobody reads."""
+        if self._ablator is None:
+            with evaluating(self.work.model):
+                self.work.losses(self.work.model(**batch), batch)
+            decodes = getattr(self.work.model.config, "is_encoder_decoder", False)
+            withhold = ["labels"] if self.work.losses.reads_logits and not decodes else []
+            limit = {"max_tokens": 1} if self.work.losses.one_by_one else {}
+            self._ablator = Ablator(self.work.model, how=self.how, means=self.means, withhold=withhold, **limit)
+        return self._ablator
+
+    def _read(self, output: Any, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        losses: Losses = self.work.losses(output, batch)
+        metric = self.work.metric
+        if metric is None or metric.generates:
+            return {"loss": losses.double()}
+        return {"loss": losses.double(), "parts": metric.parts(self.work.model, output, batch).double()}
+
+    def _generated(self, batch: Mapping[str, Any], chosen: list[Change]) -> dict[str, Tensor]:
+        model, metric, heads = self.work.model, self.work.metric, self.work.heads
+        assert metric is not None
+        with evaluating(model):
+            base = metric.parts(model, None, batch).double()
+            parts = []
+            for change in chosen:
+                with HeadGates(model, _values(heads, change.block, change.gates), how=self.how, means=self.means):
+                    parts.append(metric.parts(model, None, batch).double())
+        return {"metric": torch.stack(parts, 1), "metric_base": base}
+
+    @property
+    def note(self) -> str:
+        """Why some blocks are evaluated the slow way; empty if none is."""
+        return self._ablator.fallback_reason if self._ablator else ""
+
+
+def _values(heads: HeadMap, block: AttentionBlock, gates: tuple[float, ...]) -> Tensor:
+    values = torch.ones(len(heads), dtype=torch.float64)
+    values[heads.positions(block)] = torch.tensor(gates, dtype=torch.float64)
+    return values

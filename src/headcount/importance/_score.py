@@ -1,0 +1,238 @@
+"""`score`: runs any number of importance methods over the data at once and sums them up with their uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import ModuleType
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+import torch
+from torch import nn
+
+from headcount.archs.modules import device_of, unwrap
+from headcount.checks import check_weights
+from headcount.data import Data, Split, Task
+from headcount.errors import DataError, NonFinite
+from headcount.heads import HeadMap
+from headcount.importance._change import MetricChange
+from headcount.importance._contract import About, Work
+from headcount.importance._pass import SharedPass
+from headcount.losses import ExampleLosses
+from headcount.metrics import Metric
+from headcount.registry import Registry, unknown
+from headcount.scores import Normalise, Scores
+from headcount.stats import Samples, Totals, pseudovalues
+from headcount.stream import Measured, Progress, Reading, stream
+
+METHODS = Registry("importance", "headcount.importance")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """An importance by its name and variant; `module` is its file."""
+
+    name: str
+    variant: str
+    module: ModuleType
+
+    @classmethod
+    def parse(cls, text: str) -> Method:
+        """The method that `name` or `name:variant` names."""
+        name, _, variant = text.strip().partition(":")
+        module = METHODS.get(name)
+        variants = module.ABOUT.variants
+        if variant and variant not in variants:
+            raise unknown(f"variant of {name}", variant, variants)
+        return cls(name, variant or variants[0], module)
+
+    def __str__(self) -> str:
+        return self.name if self.variant == self.about.variants[0] else f"{self.name}:{self.variant}"
+
+    @property
+    def about(self) -> About:
+        """What the method declares."""
+        return self.module.ABOUT
+
+    def has(self, function: str) -> bool:
+        """Whether the method's file holds a function of that name."""
+        return hasattr(self.module, function)
+
+    def totals(self, shape: tuple[int, ...]) -> Any:
+        """What sums up a stream of numbers of that shape per example."""
+        return self.module.totals(shape[0], self.variant) if self.has("totals") else Totals(*shape)
+
+
+class Options(TypedDict, total=False):
+    """How data are read and scores given: all keyword arguments of `score`."""
+
+    normalise: Normalise
+    split: Split
+    limit: int | None
+    batch_size: int | None
+    seed: int
+    checkpointing: bool
+    generate: bool
+    progress: Progress | None
+
+
+def score(model: nn.Module, data: Data = None, by: str = "gradient", **options: Unpack[Options]) -> Scores:
+    """How much every head matters by one method, `name` or `name:variant`; `headcount ls importance` lists them.
+
+    `data` is a Task, a datasets.Dataset of model inputs, or batches; methods that look at weights alone take none.
+    `normalise` divides by the ℓ2 norm of each block ("layer") or of all scores ("global"), by default not ("none"). Of a task, the `split`
+    calibration is read unless another is named; `limit` reads that many examples. `batch_size` falls by halves when memory runs out.
+    `checkpointing` trades time for memory in the backward pass. `generate` lets ablations generate text for metrics such as BLEU. `progress` is called with the number of examples done and of all, if known.
+    """
+    return next(iter(score_all(model, data, [by], **options).values()))
+
+
+def score_all(model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]) -> dict[str, Scores]:
+    """The scores of several methods by name, from one reading of the data; methods that need the same forward or backward pass share it."""
+    inner = unwrap(model)
+    methods = [Method.parse(text) for text in by]
+    task = data if isinstance(data, Task) else None
+    reading = Reading(
+        data,
+        split=options.get("split", "calibration"),
+        limit=options.get("limit"),
+        batch_size=options.get("batch_size"),
+        pad_id=_pad_id(inner),
+        progress=options.get("progress"),
+    )
+    losses = ExampleLosses(inner, task.loss if task else None)
+    metric = task.metric if task else None
+    work = Work(inner, HeadMap.of(inner), losses, reading, metric, options.get("seed", 0), generate=options.get("generate", False))
+    check_weights(inner)
+    special_ids = task.special_ids if task and task.special_ids else None
+    made = _Run(work, methods, special_ids, options.get("checkpointing", False)).scores()
+    return {name: scores.normalised(options.get("normalise", "none")) for name, scores in made.items()}
+
+
+def _pad_id(model: nn.Module) -> int:
+    value = getattr(model.config, "pad_token_id", None)
+    return value if isinstance(value, int) else 0
+
+
+class _Run:
+    """One pass over the data for several methods."""
+
+    def __init__(self, work: Work, methods: Iterable[Method], special_ids: frozenset[int] | None, checkpointing: bool) -> None:
+        self.work = work
+        self.methods = {str(method): method for method in methods}
+        self.streamed = {name: method for name, method in self.methods.items() if not method.has("of_model")}
+        self.shared = SharedPass(work, {n: m for n, m in self.streamed.items() if m.has("of_block")}, special_ids, checkpointing)
+        self.totals: dict[str, Any] = {}
+        self.metrics: dict[str, MetricChange] = {}
+
+    def scores(self) -> dict[str, Scores]:
+        """The scores of every method."""
+        if self.streamed:
+            self._stream()
+        return {name: self._of_data(name) if name in self.streamed else self._of_model(method) for name, method in self.methods.items()}
+
+    def _stream(self) -> None:
+        if self.work.reading.data is None:
+            raise DataError(f"{next(iter(self.streamed))} needs data: pass a task, a dataset or batches")
+        for method in self.streamed.values():
+            if method.has("prepare"):
+                method.module.prepare(self.work, method.variant)
+        for measured in stream(self.work.reading, self._measure):
+            self._check(measured)
+            self._take(measured)
+
+    def _take(self, measured: Measured) -> None:
+        for name, method in self.streamed.items():
+            if name not in self.totals:
+                self.totals[name] = method.totals(measured[name].shape[1:])
+                if f"{name}/metric" in measured:
+                    self.metrics[name] = MetricChange(self._metric, *measured[f"{name}/metric"].shape[1:])
+            self.totals[name].update(measured[name], measured[f"{name}/weight"])
+            if name in self.metrics:
+                self.metrics[name].update(measured[f"{name}/metric"], measured[f"{name}/metric_base"])
+
+    @property
+    def _metric(self) -> Metric:
+        assert self.work.metric is not None
+        return self.work.metric
+
+    def _measure(self, batch: Any, numbers: list[int]) -> dict[str, torch.Tensor]:
+        found = self.shared(batch, numbers)
+        for name, method in self.streamed.items():
+            if method.has("of_batch"):
+                made = method.module.of_batch(self.work, batch, method.variant)
+                parts = made if isinstance(made, Mapping) else {"": made}
+                found |= {f"{name}/{part}" if part else name: values for part, values in parts.items()}
+                found[f"{name}/weight"] = torch.ones(parts[""].shape[0], 1)
+        return found
+
+    def _check(self, measured: Measured) -> None:
+        """Refuses numbers that are not finite, naming example and head."""
+        for name in self.streamed:
+            bad = np.argwhere(~np.isfinite(measured[name]))
+            if len(bad):
+                example, head = self.work.reading.examples + int(bad[0][0]), self.work.heads[int(bad[0][1])]
+                raise NonFinite(f"{name} of {head} is no finite number on example {example}; look at the model's outputs there")
+
+    def _of_data(self, name: str) -> Scores:
+        method, totals = self.methods[name], self.totals[name]
+        values, stderr, samples = self._summed(method, totals)
+        scores = self._scores(method, values, stderr, n=totals.n, samples=samples)
+        return replace(scores, columns=self.metrics[name].columns()) if name in self.metrics else scores
+
+    def _summed(self, method: Method, totals: Any) -> tuple[np.ndarray, np.ndarray, Samples | None]:
+        """Values, standard errors (none of a single example) and samples."""
+        samples = totals.samples()
+        if method.has("combine"):
+            combine = partial(self._combine, method)
+            if totals.n < 2:
+                return combine(samples.means()), np.array([]), None
+            samples = pseudovalues(samples, combine)
+            return samples.means(), samples.stderr(), samples
+        return totals.mean(), totals.stderr() if totals.n > 1 else np.array([]), samples
+
+    def _combine(self, method: Method, features: np.ndarray) -> np.ndarray:
+        """Mean features [..., heads, width] -> scores [..., heads], block by block."""
+        parts = []
+        for block in self.work.heads.blocks:
+            span = self.work.heads.positions(block)
+            width = block.value_dim * (features.shape[-1] // self.shared.width)
+            mine = torch.from_numpy(features[..., span, :width])
+            parts.append(method.module.combine(mine, self.work.model, block, method.variant).numpy())
+        return np.concatenate(parts, axis=-1)
+
+    def _of_model(self, method: Method) -> Scores:
+        values = method.module.of_model(self.work, method.variant).double().cpu().numpy()
+        return self._scores(method, values, np.zeros_like(values), n=0, samples=None)
+
+    def _scores(self, method: Method, values: np.ndarray, stderr: np.ndarray, *, n: int, samples: Samples | None) -> Scores:
+        work, reading = self.work, self.work.reading
+        return Scores(
+            heads=work.heads.heads,
+            values=tuple(values.tolist()),
+            method=str(method),
+            higher_is_keep=method.about.higher_is_keep,
+            units=work.heads.units(),
+            stderr=tuple(stderr.tolist()),
+            n_examples=n,
+            samples=samples,
+            data=reading.fingerprint if n else "",
+            seed=work.seed,
+            conditions=_conditions(work, reading),
+        )
+
+
+def _conditions(work: Work, reading: Reading) -> dict[str, Any]:
+    parameter = next(work.model.parameters())
+    return {
+        "model": type(work.model).__name__,
+        "dtype": str(parameter.dtype).removeprefix("torch."),
+        "device": device_of(work.model).type,
+        "attention": getattr(work.model.config, "_attn_implementation", "eager"),
+        "split": reading.split if isinstance(reading.data, Task) else "",
+        "task": reading.data.name if isinstance(reading.data, Task) else "",
+        "batch_size": reading.batch_size or "auto",
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,150 @@
+"""Metrics: numbers for a set of examples, made of per-example parts that add up, so that they can be streamed, resampled and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Batch = Mapping[str, Any]
+IGNORED = -100
+Parts = Callable[[nn.Module, Any, Batch], Float[Tensor, "batch parts"]]
+"""(model, its output on the batch, the batch) -> what each example adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`total` turns the summed parts of any set of examples ([..., parts]) into the metric's value ([...]).
+
+    `generates` says that `parts` runs the model itself to produce text, so that the metric cannot be read off one forward pass.
+    """
+
+    name: str
+    parts: Parts
+    total: Callable[[Float[np.ndarray, "*sets parts"]], Float[np.ndarray, "*sets"]]
+    higher_is_better: bool = True
+    generates: bool = False
+
+
+def ratio(sums: np.ndarray) -> np.ndarray:
+    """The first part over the second."""
+    return sums[..., 0] / sums[..., 1]
+
+
+def _correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    labels = batch["labels"]
+    hit = (output.logits.argmax(-1) == labels).double()
+    return torch.stack([hit, torch.ones_like(hit)], dim=-1)
+
+
+def _tokens(model: nn.Module, output: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Logits and the labels that they predict, one place apart in causal language models."""
+    from headcount.losses import shifts
+
+    if shifts(model):
+        return output.logits[:, -batch["labels"].shape[1] : -1], batch["labels"][:, 1:]
+    return output.logits, batch["labels"]
+
+
+def _correct_tokens(model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    logits, labels = _tokens(model, output, batch)
+    real = labels != IGNORED
+    hit = (logits.argmax(-1) == labels) & real
+    return torch.stack([hit.sum(-1), real.sum(-1)], dim=-1).double()
+
+
+def _surprise(model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    from headcount.losses import token_losses
+
+    logits, labels = _tokens(model, output, batch)
+    return torch.stack([token_losses(logits, labels).double().sum(-1), (labels != IGNORED).sum(-1).double()], dim=-1)
+
+
+def _confusion(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    """One-hot [true, predicted], flattened."""
+    labels, guess, classes = batch["labels"], output.logits.argmax(-1), output.logits.shape[-1]
+    return torch.nn.functional.one_hot(labels * classes + guess, classes * classes).double()
+
+
+def _grid(sums: np.ndarray) -> np.ndarray:
+    classes = round(sums.shape[-1] ** 0.5)
+    return sums.reshape(*sums.shape[:-1], classes, classes)
+
+
+def _f1(sums: np.ndarray) -> np.ndarray:
+    """F1 of class 1."""
+    grid = _grid(sums)
+    hits, guessed, true = grid[..., 1, 1], grid[..., :, 1].sum(-1), grid[..., 1, :].sum(-1)
+    return np.divide(2 * hits, guessed + true, out=np.zeros_like(hits), where=guessed + true > 0)
+
+
+def _matthews(sums: np.ndarray) -> np.ndarray:
+    """Matthews' correlation for any number of classes; 0 where it is not defined."""
+    grid = _grid(sums)
+    number, hits = grid.sum((-1, -2)), np.trace(grid, axis1=-2, axis2=-1)
+    true, guessed = grid.sum(-1), grid.sum(-2)
+    above = hits * number - (true * guessed).sum(-1)
+    below = np.sqrt((number**2 - (guessed**2).sum(-1)) * (number**2 - (true**2).sum(-1)))
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def _moments(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    x, y = output.logits.squeeze(-1).double(), batch["labels"].double()
+    return torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y], dim=-1)
+
+
+def _pearson(sums: np.ndarray) -> np.ndarray:
+    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    below = np.sqrt(np.maximum(n * xx - x * x, 0) * np.maximum(n * yy - y * y, 0))
+    above = n * xy - x * y
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+Texts = Callable[[nn.Module, Batch], tuple[list[str], list[str]]]
+"""(model, batch) -> what the model says, and what it should say, for each example."""
+
+
+def _of_texts(name: str, scorer: Any, texts: Texts) -> Metric:
+    """A metric of sacrebleu, whose statistics of segments add up."""
+
+    def parts(model: nn.Module, _output: Any, batch: Batch) -> Tensor:
+        said, wanted = texts(model, batch)
+        return torch.tensor(scorer._extract_corpus_statistics(said, [wanted]), dtype=torch.float64)
+
+    def total(sums: np.ndarray) -> np.ndarray:
+        scores = [scorer._compute_score_from_stats(row.tolist()).score for row in sums.reshape(-1, sums.shape[-1])]
+        return np.asarray(scores, dtype=np.float64).reshape(sums.shape[:-1])
+
+    return Metric(name, parts, total, generates=True)
+
+
+def bleu(texts: Texts) -> Metric:
+    """Corpus BLEU from 0 to 100, sacrebleu's own number for any set of examples."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return _of_texts("BLEU", BLEU(force=True), texts)
+
+
+def chrf(texts: Texts) -> Metric:
+    """Corpus chrF from 0 to 100, sacrebleu's own number for any set of examples."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    return _of_texts("chrF", CHRF(), texts)
+
+
+ACCURACY = Metric("accuracy", _correct, ratio)
+TOKEN_ACCURACY = Metric("token accuracy", _correct_tokens, ratio)
+PERPLEXITY = Metric("perplexity", _surprise, lambda sums: np.exp(ratio(sums)), higher_is_better=False)
+F1 = Metric("F1", _confusion, _f1)
+MATTHEWS = Metric("Matthews correlation", _confusion, _matthews)
+PEARSON = Metric("Pearson correlation", _moments, _pearson)
+
+BY_NAME: Mapping[str, Metric] = {"accuracy": ACCURACY, "f1": F1, "matthews": MATTHEWS, "pearson": PEARSON}
+"""The metrics of classification and regression, as options name them."""
+FROM_TEXTS: Mapping[str, Callable[[Texts], Metric]] = {"bleu": bleu, "chrf": chrf}
+"""The metrics of generated text, as options name them."""

@@ -1,0 +1,7 @@
+"""Runs: a folder of finished results, written atomically, readable without torch."""
+
+from __future__ import annotations
+
+from headcount.runs.store import Run
+
+__all__ = ["Run"]

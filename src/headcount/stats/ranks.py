@@ -1,0 +1,136 @@
+"""Ranks under resampling: 1 is the head to keep first, and ties fall to the earlier head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from headcount.stats.samples import Array, Intervals, StatisticsError, count, finite, matched, table, tail
+
+Units = Sequence[Sequence[int]]
+End = Literal["lowest", "highest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Heads that are all among the lowest k at once, and the probability of that."""
+
+    heads: tuple[int, ...]
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """How many of two sets of k out of n heads are shared, the share by chance, and the chance of so many or more (hypergeometric)."""
+
+    k: int
+    n: int
+    shared: int
+    share: float
+    expected: float
+    p: float
+
+
+def ranks(values: ArrayLike, *, higher_is_keep: bool = True) -> NDArray[np.int64]:
+    """The rank of every head along the last axis, from 1, keep first."""
+    numbers = finite(values, "scores")
+    order = np.argsort(-numbers if higher_is_keep else numbers, axis=-1, kind="stable")
+    places = np.empty(order.shape, dtype=np.int64)
+    np.put_along_axis(places, order, np.broadcast_to(np.arange(1, order.shape[-1] + 1), order.shape), axis=-1)
+    return places
+
+
+def rank_intervals(replicates: ArrayLike, *, higher_is_keep: bool = True, level: float = 0.95) -> Intervals:
+    """The lowest and highest rank of every head that resampling makes plausible: whole numbers that hold at least `level` of the replicates.
+
+    Heads whose scores tie have no rank of their own, and no interval can find it; theirs are wide.
+    """
+    placed = ranks(table(replicates), higher_is_keep=higher_is_keep)
+    edge = tail(level) / 2
+    low, high = np.quantile(placed, [edge, 1 - edge], axis=0, method="inverted_cdf").astype(np.int64)
+    return Intervals(low, high)
+
+
+def lowest(replicates: ArrayLike, k: int, *, higher_is_keep: bool = True, units: Units = ()) -> Array:
+    """Every head's probability of being among the lowest k, those removed first.
+
+    With `units` (heads that go together: KV groups) k counts units, and a unit's place is that of its members' mean.
+    """
+    drawn = table(replicates)
+    groups = unit_list(drawn.shape[-1], units)
+    return to_heads(lowest_units(drawn, k, groups, higher_is_keep).mean(0), groups)
+
+
+def jointly_lowest(replicates: ArrayLike, k: int, *, higher_is_keep: bool = True, units: Units = (), level: float = 0.95) -> Joint:
+    """The largest set of heads that are all among the lowest k in at least `level` of the replicates: one statement, true at once for all.
+
+    Found greedily, always adding what loses the fewest replicates: what comes back holds, a larger set may now and then exist.
+    """
+    drawn = table(replicates)
+    groups = unit_list(drawn.shape[-1], units)
+    members = lowest_units(drawn, k, groups, higher_is_keep).astype(np.float64)
+    alive, chosen, floor = np.ones(len(members)), [], 1 - tail(level)
+    while len(chosen) < len(groups):
+        shares = alive @ members / len(members)
+        shares[chosen] = -1.0
+        best = int(shares.argmax())
+        if shares[best] < floor:
+            break
+        chosen.append(best)
+        alive = alive * members[:, best]
+    return Joint(tuple(sorted(head for unit in chosen for head in groups[unit])), float(alive.mean()))
+
+
+def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overlap:
+    """How far two scorings, both with more meaning keep, agree on the lowest (or highest) k heads."""
+    first, second = matched(a, b)
+    if first.ndim != 1:
+        raise StatisticsError(f"overlap compares two vectors of heads, got shape {first.shape}")
+    n = len(first)
+    shared = int((ends(first, k, end) & ends(second, k, end)).sum())
+    ways = sum(comb(k, x) * comb(n - k, k - x) for x in range(shared, k + 1))
+    return Overlap(k, n, shared, shared / k, k / n, ways / comb(n, k))
+
+
+def ends(values: ArrayLike, k: int, end: End = "lowest") -> NDArray[np.bool_]:
+    """Which heads along the last axis are the lowest, or the highest, k; more means keep."""
+    placed = ranks(values)
+    n = count(placed.shape[-1], "heads", 1)
+    count(k, "k", 1, n)
+    if end not in ("lowest", "highest"):
+        raise StatisticsError(f"end must be 'lowest' or 'highest', got {end!r}")
+    return placed > n - k if end == "lowest" else placed <= k
+
+
+def unit_list(n_heads: int, units: Units) -> list[tuple[int, ...]]:
+    """The units in flat order, single heads where none are given; raises unless they hold every head once."""
+    groups = sorted((tuple(int(head) for head in unit) for unit in units), key=lambda unit: min(unit, default=-1))
+    if not groups:
+        return [(head,) for head in range(n_heads)]
+    if sorted(head for unit in groups for head in unit) != list(range(n_heads)) or not all(groups):
+        raise StatisticsError(f"units must hold each of the {n_heads} heads exactly once, by index from 0, and none may be empty")
+    return groups
+
+
+def unit_means(values: Array, groups: Sequence[tuple[int, ...]]) -> Array:
+    """The mean over every unit's members, [..., units]."""
+    return np.stack([values[..., list(unit)].mean(-1) for unit in groups], axis=-1)
+
+
+def lowest_units(drawn: Array, k: int, groups: Sequence[tuple[int, ...]], higher_is_keep: bool) -> NDArray[np.bool_]:
+    """Which units are among the lowest k, in every replicate."""
+    means = unit_means(drawn, groups)
+    return ends(means if higher_is_keep else -means, k)
+
+
+def to_heads(values: NDArray, groups: Sequence[tuple[int, ...]]) -> Array:
+    """Every head's share in its unit's number, [heads]."""
+    heads = np.empty(sum(map(len, groups)))
+    for value, unit in zip(values, groups, strict=True):
+        heads[list(unit)] = value
+    return heads

@@ -1,0 +1,102 @@
+"""The verdict "safe to remove": of a head's own damage, or of its place in a ranking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headcount.stats.corrections import Adjust, adjust
+from headcount.stats.ranks import Units, lowest_units, ranks, to_heads, unit_list, unit_means
+from headcount.stats.samples import Array, Samples, StatisticsError, scored, table, tail
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether one head (by index) is safe to remove: q ≤ 1 − level, with the estimate and the bound that p comes from."""
+
+    head: int
+    estimate: float
+    bound: float
+    p: float
+    q: float
+    safe: bool
+
+
+def safe_to_remove(
+    damage: Samples, *, tolerance: float, worst: float | None, level: float = 0.95, correct: Adjust = "bh"
+) -> tuple[Verdict, ...]:
+    """The verdict per head from the damage that removing it alone does (loss rise, metric fall; more is worse): a non-inferiority test.
+
+    H0: damage ≥ tolerance. p is one-sided, `bound` the upper confidence bound at `level` of this one head, q corrects p over heads, and a head is
+    safe when q ≤ 1 − level; then its bound is within the tolerance too. It speaks of heads removed one at a time, not of all safe ones together.
+    Damage per example is skewed, and the plain t bound is then too low; Hall's transform (1992) mends that.
+    `worst` is the greatest damage one example can take: 1 for accuracy, None for a loss. It stands in for the harm that did not happen to be
+    drawn (no error in 200 examples does not prove a rate of 0): one more example with that damage is added, and the larger bound and p count.
+    """
+    damage = scored(damage)
+    if not np.isfinite(tolerance) or (worst is not None and not (np.isfinite(worst) and worst > tolerance)):
+        raise StatisticsError(f"tolerance must be finite and below the worst damage of an example, got {tolerance} and {worst}")
+    bound, p = _hall(damage, tolerance, tail(level), skewed=True)
+    if worst is not None:
+        cautious = _hall(_with_worst(damage, worst), tolerance, tail(level), skewed=False)
+        bound, p = np.maximum(bound, cautious[0]), np.maximum(p, cautious[1])
+    return _verdicts(damage.means(), bound, p, level, correct)
+
+
+def safe_by_rank(
+    samples: Samples,
+    replicates: ArrayLike,
+    k: int,
+    *,
+    higher_is_keep: bool = True,
+    units: Units = (),
+    level: float = 0.95,
+    correct: Adjust = "none",
+) -> tuple[Verdict, ...]:
+    """The verdict per head from its probability of being among the lowest k (units, where given): safe when it is at least `level`.
+
+    p is 1 − that probability; `bound` is the best rank still plausible, so without correction a head is safe when its bound is beyond n − k.
+    """
+    estimate, drawn = scored(samples).means(), table(replicates)
+    if drawn.shape[1] != len(estimate):
+        raise StatisticsError(f"replicates must be those of the samples, got {drawn.shape[1]} heads for {len(estimate)}")
+    groups = unit_list(len(estimate), units)
+    inside = lowest_units(drawn, k, groups, higher_is_keep).mean(0)
+    placed = np.sort(ranks(unit_means(drawn, groups), higher_is_keep=higher_is_keep), axis=0)
+    bound = placed[floor(round(len(drawn) * tail(level), 9))]
+    return _verdicts(estimate, to_heads(bound, groups), 1.0 - to_heads(inside, groups), level, correct)
+
+
+def _hall(damage: Samples, tolerance: float, alpha: float, *, skewed: bool) -> tuple[Array, Array]:
+    """The upper bound and the p-value of H0: mean ≥ tolerance. With S = (mean − tolerance)/σ and skewness γ over n groups,
+    √n (S + γS²/3 + γ²S³/27 + γ/(6n)) is nearly t with n − 1 degrees of freedom; without skewness this is the t-test.
+    """
+    from scipy import special
+
+    n, mean, stderr, rest = damage.counts(), damage.means(), damage.stderr(), damage.residuals()
+    n = np.broadcast_to(n, mean.shape)
+    square = (rest**2).sum(0) / n
+    lean = np.divide((rest**3).sum(0) / n, square**1.5, out=np.zeros_like(mean), where=(square > 0) & skewed)
+    s = np.divide(mean - tolerance, stderr * np.sqrt(n), out=np.zeros_like(mean), where=stderr > 0)
+    p = special.stdtr(n - 1, np.sqrt(n) * (s + lean * s**2 / 3 + lean**2 * s**3 / 27 + lean / (6 * n)))
+    p = np.where(stderr > 0, p, np.where(mean <= tolerance, 0.0, 1.0))
+    edge = special.stdtrit(n - 1, alpha) / np.sqrt(n)
+    bent = np.abs(lean) > 1e-6
+    slope = np.where(bent, lean, 1.0)
+    edge = np.where(bent, 3 / slope * (np.cbrt(1 + slope * (edge - slope / (6 * n))) - 1), edge)
+    return mean - stderr * np.sqrt(n) * edge, p
+
+
+def _with_worst(damage: Samples, worst: float) -> Samples:
+    weight = damage.weights.sum(0, keepdims=True) / damage.n
+    sums = np.broadcast_to(worst * weight, (1, damage.n_heads))
+    return Samples(np.concatenate([damage.sums, sums]), np.concatenate([damage.weights, weight]), damage.n + 1)
+
+
+def _verdicts(estimate: Array, bound: Array, p: Array, level: float, correct: Adjust) -> tuple[Verdict, ...]:
+    q = adjust(p, correct)
+    rows = zip(estimate.tolist(), bound.tolist(), p.tolist(), q.tolist(), (q <= tail(level)).tolist(), strict=True)
+    return tuple(Verdict(head, *row) for head, row in enumerate(rows))

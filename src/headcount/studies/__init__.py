@@ -1,0 +1,1 @@
+"""Studies: the papers' experiments as commands, one file each, found by its name."""

@@ -1,0 +1,118 @@
+"""Laws that every importance keeps on every family: a head without effect comes last, batches and their order do not matter."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import headcount as hc
+from headcount.archs.inputs import probe_inputs
+from headcount.data import rows_of
+from headcount.gates import _weights, output_tensors
+from headcount.importance import METHODS, Method, score_all
+from headcount.observe import evaluating
+from headcount.testing.families import VARIANTS, variant
+from headcount.testing.float64 import Float64
+
+N = 4
+FAMILIES = [v.name for v in VARIANTS]
+FORWARD = [name for name in METHODS.names() if Method.parse(name).has("of_block")]
+ALL = [f"{name}:{option}" if option else name for name in METHODS.names() for option in Method.parse(name).about.variants]
+SHARED = [name for name in ALL if Method.parse(name).has("of_block") or Method.parse(name).has("of_model")]
+
+
+def outputs_loss(output: Any, batch: Mapping[str, Any]) -> Tensor:
+    """A loss of each example that looks at everything the model says."""
+    pair = ("text_embeds", "image_embeds")  # CLIP's first output compares all examples with each other
+    result = torch.cat([output[n] for n in pair], -1) if all(n in output for n in pair) else output_tensors(output)[0].double()
+    return (result * _weights(result[:1])).flatten(1).sum(1)
+
+
+def by_hand(examples: list) -> dict[str, Any]:
+    return {name: torch.cat([example[name] for example in examples]) for name in examples[0]}
+
+
+@functools.lru_cache(maxsize=2)
+def model_of(name: str) -> nn.Module:
+    return variant(name).build().eval()
+
+
+def task_of(model: nn.Module, order: list[int] | None = None) -> hc.Task:
+    """Examples that are rows of a probe batch: such a batch fits every family."""
+    batch = {name: value for name, value in probe_inputs(model, batch=N).items() if isinstance(value, Tensor)}
+    examples = [rows_of(batch, slice(i, i + 1)) for i in (order or range(N))]
+    return hc.Task("probe", examples, examples, examples, by_hand, loss=outputs_loss)
+
+
+def zero_head(model: nn.Module, head: hc.Head) -> None:
+    heads = hc.HeadMap.of(model)
+    block = heads.block_of(head)
+    part = next(s for s in block.slices if s.tensor == f"{block.o.path}.weight")
+    rows = torch.tensor(list(part.rows.of(block.position(head))))
+    with torch.no_grad():
+        dict(model.named_parameters())[part.tensor].index_fill_(part.axis, rows, 0.0)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_head_without_projection_comes_last(name: str) -> None:
+    model = variant(name).build().eval()
+    heads = hc.HeadMap.of(model)
+    dead = heads[len(heads) // 2]
+    group = next(unit for unit in heads.units() if dead in unit)
+    for head in group:
+        zero_head(model, head)
+    for method, scores in score_all(model, task_of(model), SHARED).items():
+        about = Method.parse(method).about
+        if about.sees_projection and method != "gradient:signed":
+            assert set(scores.ranking()[-len(group) :]) == set(group), method
+            assert scores[dead] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_batches_and_their_order_do_not_matter(name: str) -> None:
+    model = model_of(name)
+    whole = score_all(model, task_of(model), SHARED, batch_size=N)
+    single = score_all(model, task_of(model), SHARED, batch_size=1)
+    turned = score_all(model, task_of(model, [2, 0, 3, 1]), SHARED, batch_size=3)
+    for method, scores in whole.items():
+        assert np.isfinite(scores.values).all()
+        np.testing.assert_allclose(single[method].values, scores.values, rtol=1e-6, atol=1e-9, err_msg=method)
+        if method != "gradient:running":
+            np.testing.assert_allclose(turned[method].values, scores.values, rtol=1e-6, atol=1e-9, err_msg=method)
+            assert len(scores.stderr) == len(scores.values) or "batch" in method
+        assert scores.n_examples in (0, N)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradient_is_the_derivative_of_the_gate(name: str) -> None:
+    """Central differences of every third gate, through HeadGates, against one backward pass."""
+    model = model_of(name)
+    task = task_of(model)
+    with Float64():
+        signed = hc.score(model, task, by="gradient:signed")
+    batch = by_hand(list(task.calibration))
+    step = 1e-5
+    for place in range(0, len(signed.heads), 3):
+        found = []
+        for sign in (1, -1):
+            values = torch.ones(len(signed.heads), dtype=torch.float64)
+            values[place] += sign * step
+            with Float64(), evaluating(model), hc.HeadGates(model, values):
+                found.append(outputs_loss(model(**batch), batch).mean())
+        slope = float(found[0] - found[1]) / (2 * step)
+        assert slope == pytest.approx(signed.values[place], rel=2e-4, abs=2e-6), signed.heads[place]
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_every_method_declares_itself(name: str) -> None:
+    method = Method.parse(name)
+    assert inspect.getdoc(method.module)
+    assert method.about.cost and method.about.source
+    assert sum(method.has(function) for function in ("of_block", "of_batch", "of_model")) == 1
