@@ -72,6 +72,11 @@ class Scores:
         order = sorted(range(len(self.heads)), key=lambda i: (sign * self.values[i], i))
         return [self.heads[i] for i in order]
 
+    def unit_places(self) -> tuple[tuple[int, ...], ...]:
+        """The units by the places of their heads."""
+        place = {head: number for number, head in enumerate(self.heads)}
+        return tuple(tuple(place[head] for head in unit) for unit in self.tied())
+
     def blocks(self) -> dict[str, list[int]]:
         """The places of the heads of each block, by the block's address (`L3`, `cross.L3`)."""
         found: dict[str, list[int]] = {}
@@ -96,12 +101,9 @@ class Scores:
         if how == "none":
             return self
         factor = self.norms(np.asarray(self.values), how)
-        scaled = {
-            name: tuple((np.asarray(column) / factor).tolist())
-            for name, column in (("values", self.values), ("stderr", self.stderr))
-            if column
-        }
-        return replace(self, values=scaled["values"], stderr=scaled.get("stderr", ()), normalise=how)
+        values = tuple((np.asarray(self.values) / factor).tolist())
+        stderr = tuple((np.asarray(self.stderr) / factor).tolist()) if self.stderr else ()
+        return replace(self, values=values, stderr=stderr, normalise=how)
 
     def norms(self, values: np.ndarray, how: Normalise) -> np.ndarray:
         """What each of `values` [..., heads] is divided by; 1 where all of a block are zero."""

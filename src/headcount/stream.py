@@ -41,6 +41,7 @@ class Reading:
     batch_size: int | None = None
     pad_id: int = 0
     progress: Progress | None = None
+    block_size: int = BLOCK
     examples: int = 0
     _hash: Any = field(default_factory=hashlib.sha256)
 
@@ -55,7 +56,7 @@ class Reading:
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of the data."""
-        size = max(BLOCK, self.batch_size or 0)
+        size = max(self.block_size, self.batch_size or 0)
         return blocks(self.data, split=self.split, limit=self.limit, size=size, pad_id=self.pad_id)
 
     def took(self, block: Block) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from headcount.errors import HeadcountError
-from headcount.plan import Plan
 from headcount.registry import unknown
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
@@ -17,6 +16,8 @@ DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 def _heads(text: str | None) -> str | None:
     if text is None:
         return None
+    from headcount.plan import Plan
+
     try:
         if not Plan.removing(split(text)).removed:
             raise typer.BadParameter("name at least one head, such as L0H3")

@@ -61,8 +61,8 @@ def run(
 ) -> None:
     """Remove heads for good, prove that the smaller model equals the gated one, and save it."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.plan import Plan
         from headcount.files import check_target
+        from headcount.plan import Plan
         from headcount.surgery.manifest import NAME
 
         plan = Plan.removing(split(heads))

@@ -223,7 +223,8 @@ def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float 
     trainer.train()
     model.save_pretrained(out / name)
     tokenizer.save_pretrained(out / name)
-    (out / name / "training.json").write_text(json.dumps(trainer.state.log_history[-1], indent=2) + "\n", encoding="utf-8")
+    told = {key: trainer.state.log_history[-1][key] for key in ("train_loss", "epoch", "step")}
+    (out / name / "training.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> None:

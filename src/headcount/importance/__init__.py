@@ -4,5 +4,19 @@ from __future__ import annotations
 
 from headcount.importance._contract import About, Observation, Work, per_token
 from headcount.importance._score import METHODS, Method, score, score_all
+from headcount.importance._verdict import Verdict, agreements, stabilities, verdicts
 
-__all__ = ["METHODS", "About", "Method", "Observation", "Work", "per_token", "score", "score_all"]
+__all__ = [
+    "METHODS",
+    "About",
+    "Method",
+    "Observation",
+    "Verdict",
+    "Work",
+    "agreements",
+    "per_token",
+    "score",
+    "score_all",
+    "stabilities",
+    "verdicts",
+]

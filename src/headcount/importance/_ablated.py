@@ -76,18 +76,29 @@ class Ablation:
         self.changes = list(changes(work.heads, gates))
         self.how: Any = how
         self.means = mean_outputs(work) if how == "mean" else None
+        self.active: list[int] | None = None
+        """The interventions still to be tried, all where None; the others get weight 0."""
         self._ablator: Ablator | None = None
 
-    def __call__(self, batch: Mapping[str, Any], active: list[int] | None = None) -> dict[str, Tensor]:
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """The rise of every example's loss [batch, heads] under each intervention, and what it adds to the metric."""
-        chosen = self.changes if active is None else [self.changes[i] for i in active]
         batch = on_device(batch, self.work.model)
-        base, changed = self._ready(batch).run(batch, chosen, self._read)
+        if self.active is not None:
+            return self._some(batch, self.active)
+        base, changed = self._ready(batch).run(batch, self.changes, self._read)
         found = {"": (changed["loss"] - base["loss"]).T}
         if "parts" in base:
             found |= {"metric": changed["parts"].transpose(0, 1), "metric_base": base["parts"]}
         if self.work.generate and self.work.metric is not None and self.work.metric.generates:
-            found |= self._generated(batch, chosen)
+            found |= self._generated(batch)
+        return found
+
+    def _some(self, batch: Mapping[str, Any], active: list[int]) -> dict[str, Tensor]:
+        base, changed = self._ready(batch).run(batch, [self.changes[i] for i in active], self._read)
+        rises = (changed["loss"] - base["loss"]).T
+        found = {"": torch.zeros(rises.shape[0], len(self.changes), dtype=rises.dtype, device=rises.device)}
+        found["weight"] = torch.zeros_like(found[""])
+        found[""][:, active], found["weight"][:, active] = rises, 1.0
         return found
 
     def _ready(self, batch: Mapping[str, Any]) -> Ablator:
@@ -108,13 +119,13 @@ class Ablation:
             return {"loss": losses.double()}
         return {"loss": losses.double(), "parts": metric.parts(self.work.model, output, batch).double()}
 
-    def _generated(self, batch: Mapping[str, Any], chosen: list[Change]) -> dict[str, Tensor]:
+    def _generated(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         model, metric, heads = self.work.model, self.work.metric, self.work.heads
         assert metric is not None
         with evaluating(model):
             base = metric.parts(model, None, batch).double()
             parts = []
-            for change in chosen:
+            for change in self.changes:
                 with HeadGates(model, _values(heads, change.block, change.gates), how=self.how, means=self.means):
                     parts.append(metric.parts(model, None, batch).double())
         return {"metric": torch.stack(parts, 1), "metric_base": base}

@@ -23,7 +23,10 @@ from torch import Tensor, nn
 from headcount.heads import HeadMap
 from headcount.losses import ExampleLosses
 from headcount.metrics import Metric
+from headcount.observe import Observation
 from headcount.stream import Reading
+
+__all__ = ["About", "Need", "Observation", "Work", "per_token"]
 
 Need = Literal["weights", "outputs", "attention", "gradient", "labels"]
 

@@ -14,12 +14,13 @@ from torch import nn
 
 from headcount.archs.modules import device_of, unwrap
 from headcount.checks import check_weights
-from headcount.data import Data, Split, Task
-from headcount.errors import DataError, NonFinite
+from headcount.data import BLOCK, Data, Split, Task
+from headcount.errors import DataError, NonFinite, PlanError
 from headcount.heads import HeadMap
 from headcount.importance._change import MetricChange
 from headcount.importance._contract import About, Work
 from headcount.importance._pass import SharedPass
+from headcount.importance._race import LOOK, RACE_BLOCK, Race
 from headcount.losses import ExampleLosses
 from headcount.metrics import Metric
 from headcount.registry import Registry, unknown
@@ -56,6 +57,11 @@ class Method:
         """What the method declares."""
         return self.module.ABOUT
 
+    @property
+    def reads_data(self) -> bool:
+        """Whether the method needs examples, not weights alone."""
+        return not self.has("of_model")
+
     def has(self, function: str) -> bool:
         """Whether the method's file holds a function of that name."""
         return hasattr(self.module, function)
@@ -75,6 +81,7 @@ class Options(TypedDict, total=False):
     seed: int
     checkpointing: bool
     generate: bool
+    adaptive: int | None
     progress: Progress | None
 
 
@@ -84,7 +91,9 @@ def score(model: nn.Module, data: Data = None, by: str = "gradient", **options: 
     `data` is a Task, a datasets.Dataset of model inputs, or batches; methods that look at weights alone take none.
     `normalise` divides by the ℓ2 norm of each block ("layer") or of all scores ("global"), by default not ("none"). Of a task, the `split`
     calibration is read unless another is named; `limit` reads that many examples. `batch_size` falls by halves when memory runs out.
-    `checkpointing` trades time for memory in the backward pass. `generate` lets ablations generate text for metrics such as BLEU. `progress` is called with the number of examples done and of all, if known.
+    `checkpointing` trades time for memory in the backward pass. `generate` lets ablations generate text for metrics such as BLEU.
+    `adaptive=k` (ablation alone) stops examining heads once it is clear whether they are among the k lowest units.
+    `progress` is called with the number of examples done and of all, if known.
     """
     return next(iter(score_all(model, data, [by], **options).values()))
 
@@ -94,6 +103,7 @@ def score_all(model: nn.Module, data: Data, by: Iterable[str], **options: Unpack
     inner = unwrap(model)
     methods = [Method.parse(text) for text in by]
     task = data if isinstance(data, Task) else None
+    adaptive = options.get("adaptive") is not None
     reading = Reading(
         data,
         split=options.get("split", "calibration"),
@@ -101,13 +111,14 @@ def score_all(model: nn.Module, data: Data, by: Iterable[str], **options: Unpack
         batch_size=options.get("batch_size"),
         pad_id=_pad_id(inner),
         progress=options.get("progress"),
+        block_size=RACE_BLOCK if adaptive else BLOCK,
     )
     losses = ExampleLosses(inner, task.loss if task else None)
     metric = task.metric if task else None
     work = Work(inner, HeadMap.of(inner), losses, reading, metric, options.get("seed", 0), generate=options.get("generate", False))
     check_weights(inner)
     special_ids = task.special_ids if task and task.special_ids else None
-    made = _Run(work, methods, special_ids, options.get("checkpointing", False)).scores()
+    made = _Run(work, methods, special_ids, options).scores()
     return {name: scores.normalised(options.get("normalise", "none")) for name, scores in made.items()}
 
 
@@ -119,13 +130,21 @@ def _pad_id(model: nn.Module) -> int:
 class _Run:
     """One pass over the data for several methods."""
 
-    def __init__(self, work: Work, methods: Iterable[Method], special_ids: frozenset[int] | None, checkpointing: bool) -> None:
+    def __init__(self, work: Work, methods: Iterable[Method], special_ids: frozenset[int] | None, options: Options) -> None:
+        adaptive, checkpointing = options.get("adaptive"), options.get("checkpointing", False)
         self.work = work
         self.methods = {str(method): method for method in methods}
-        self.streamed = {name: method for name, method in self.methods.items() if not method.has("of_model")}
+        self.streamed = {name: method for name, method in self.methods.items() if method.reads_data}
         self.shared = SharedPass(work, {n: m for n, m in self.streamed.items() if m.has("of_block")}, special_ids, checkpointing)
         self.totals: dict[str, Any] = {}
         self.metrics: dict[str, MetricChange] = {}
+        self.race = self._race(adaptive) if adaptive is not None else None
+
+    def _race(self, k: int) -> Race:
+        if [method.name for method in self.streamed.values()] != ["ablation"]:
+            raise PlanError(f"adaptive examines heads by ablation alone, not by {', '.join(self.streamed) or 'weights'}; score those apart")
+        place = {head: number for number, head in enumerate(self.work.heads)}
+        return Race(tuple(tuple(place[head] for head in unit) for unit in self.work.heads.units()), k)
 
     def scores(self) -> dict[str, Scores]:
         """The scores of every method."""
@@ -139,9 +158,18 @@ class _Run:
         for method in self.streamed.values():
             if method.has("prepare"):
                 method.module.prepare(self.work, method.variant)
-        for measured in stream(self.work.reading, self._measure):
+        for number, measured in enumerate(stream(self.work.reading, self._measure), 1):
             self._check(measured)
             self._take(measured)
+            if self.race is not None and number % LOOK == 0 and self._decided(self.race):
+                return
+
+    def _decided(self, race: Race) -> bool:
+        """Looks at the race and leaves out what is decided; whether nothing is left to do."""
+        (name,) = self.streamed
+        race.look(self.totals[name].samples())
+        self.work.kept[f"{self.methods[name].name}:{self.methods[name].variant}"].active = race.active
+        return not race.active
 
     def _take(self, measured: Measured) -> None:
         for name, method in self.streamed.items():
@@ -163,9 +191,9 @@ class _Run:
         for name, method in self.streamed.items():
             if method.has("of_batch"):
                 made = method.module.of_batch(self.work, batch, method.variant)
-                parts = made if isinstance(made, Mapping) else {"": made}
+                parts = {"": made} if not isinstance(made, Mapping) else dict(made)
+                parts.setdefault("weight", torch.ones(parts[""].shape[0], 1))
                 found |= {f"{name}/{part}" if part else name: values for part, values in parts.items()}
-                found[f"{name}/weight"] = torch.ones(parts[""].shape[0], 1)
         return found
 
     def _check(self, measured: Measured) -> None:
@@ -180,7 +208,12 @@ class _Run:
         method, totals = self.methods[name], self.totals[name]
         values, stderr, samples = self._summed(method, totals)
         scores = self._scores(method, values, stderr, n=totals.n, samples=samples)
-        return replace(scores, columns=self.metrics[name].columns()) if name in self.metrics else scores
+        columns = self.metrics[name].columns() if name in self.metrics and self.race is None else {}
+        if self.race is not None and samples is not None:
+            columns = {"examples": tuple(np.broadcast_to(samples.weights, samples.sums.shape).sum(0).tolist())}
+            raced = {"adaptive": self.race.k, "confidence": self.race.level, "undecided": int(self.race.open.sum())}
+            scores = replace(scores, conditions={**scores.conditions, **raced})
+        return replace(scores, columns=columns)
 
     def _summed(self, method: Method, totals: Any) -> tuple[np.ndarray, np.ndarray, Samples | None]:
         """Values, standard errors (none of a single example) and samples."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from headcount.runs.store import Run
+from headcount.runs.store import Run, describe_run
 
-__all__ = ["Run"]
+__all__ = ["Run", "describe_run"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -39,6 +39,13 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def describe_run(model: ModelRecord, **facts: Any) -> RunRecord:
+    """What run.json says of a run that begins now: its `facts` (command, seed, task, config), the versions and the machine."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    machine = {"system": platform.platform(), "cpus": os.cpu_count(), **facts.pop("machine", {})}
+    return RunRecord(created=now, updated=now, model=model, versions=_versions(), machine=machine, **facts)
+
+
 def _read(path: Path, kind: type[Kind]) -> Kind:
     content = read_json(path)
     told = content.get("schema_version") if isinstance(content, dict) else None
@@ -60,40 +67,28 @@ class Run:
     folder: Path
 
     @classmethod
-    def begin(
-        cls,
-        folder: Path,
-        *,
-        model: ModelRecord,
-        heads: HeadMap,
-        command: str = "",
-        seed: int = 0,
-        task: str = "",
-        config: Mapping[str, Any] | None = None,
-        machine: Mapping[str, Any] | None = None,
-    ) -> Run:
-        """Opens the folder for more results of the same model, or makes it; another model's run is refused."""
+    def begin(cls, folder: Path, record: RunRecord, heads: HeadMap) -> Run:
+        """Opens the folder for more results of the same model, or makes it."""
+        cls.check(folder, record)
         run = cls(folder)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        created = now
         if run.exists():
-            before = run.record()
-            if before.model.weights != model.weights:
-                raise ArtefactError(
-                    f"{folder} is a run of another model ({before.model.name}, weights {before.model.weights[:12]}; this one has "
-                    f"{model.weights[:12]}); name another folder"
-                )
-            created = before.created
-        else:
-            _check_fresh(folder)
+            record = record.model_copy(update={"created": run.record().created})
         folder.mkdir(parents=True, exist_ok=True)
-        record = RunRecord(
-            command=command, created=created, updated=now, seed=seed, model=model, task=task,
-            config=dict(config or {}), versions=_versions(), machine={"system": platform.platform(), "cpus": os.cpu_count(), **(machine or {})},
-        )  # fmt: skip
         write_json(folder / "heads.json", HeadsRecord(blocks=[_block(block) for block in heads.blocks]).model_dump())
         write_json(folder / "run.json", record.model_dump())
         return run
+
+    @classmethod
+    def check(cls, folder: Path, record: RunRecord) -> None:
+        """Refuses, before work is done for it, a folder that cannot take this run: another model's, or somebody else's files."""
+        run = cls(folder)
+        if not run.exists():
+            _check_fresh(folder)
+        elif (before := run.record()).model.weights != record.model.weights:
+            raise ArtefactError(
+                f"{folder} is a run of another model ({before.model.name}, weights {before.model.weights[:12]}; this one has "
+                f"{record.model.weights[:12]}); name another folder"
+            )
 
     @classmethod
     def open(cls, folder: Path) -> Run:

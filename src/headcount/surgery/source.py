@@ -14,11 +14,28 @@ HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_
 """Arguments of from_pretrained that say where a hub id comes from."""
 
 
+EMBEDDED = Path(__file__).parents[1] / "demo" / "models"
+"""The models that come with the package."""
+
+
+def embedded(name: str | Path) -> Path | None:
+    """The folder of an embedded model, which `demo/NAME` names."""
+    owner, _, model = str(name).partition("/")
+    if owner != "demo" or not EMBEDDED.is_dir():
+        return None
+    known = sorted(path.name for path in EMBEDDED.iterdir() if (path / "config.json").is_file())
+    if model not in known:
+        raise unknown("embedded model", str(name), [f"demo/{each}" for each in known])
+    return EMBEDDED / model
+
+
 def local_folder(name: str | Path, **hub: Any) -> Path:
-    """The folder of a model: a path, or the downloaded snapshot of a hub id (no pickles, no code)."""
+    """The folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code)."""
     path = Path(name)
     if path.is_dir():
         return path
+    if (folder := embedded(name)) is not None:
+        return folder
     if path.exists() or str(name).startswith((".", "/", "~")):
         raise ArtefactError(f"{name} is no folder; name a folder with config.json and weights, or a hub id")
     from huggingface_hub import snapshot_download

@@ -1,0 +1,217 @@
+"""`headcount score`: how much every head matters, by one method or several, with how sure that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headcount.cli import _data
+from headcount.cli._heat import heat_map
+from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, Seed, TrustRemoteCode, Verbose, split
+from headcount.cli._session import Session, session
+
+if TYPE_CHECKING:
+    from headcount.importance import Verdict
+    from headcount.scores import Scores
+
+SHOWN = 48
+By = Annotated[str, typer.Option("--by", metavar="NAME,…", help="Methods of `headcount ls importance`, as name or name:variant.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="RUN", help="The run folder to write; more methods can be added to it later.")]
+Normalise = Annotated[str, typer.Option("--normalise", metavar="HOW", help="none, layer or global: divide by the ℓ2 norm.")]
+Lowest = Annotated[
+    int | None, typer.Option("--lowest", min=1, metavar="K", help="How many units count as the lowest; a quarter unless told.")
+]
+Tolerance = Annotated[float, typer.Option("--tolerance", help="The rise of the loss up to which an ablated head counts as safe to remove.")]
+Level = Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="The confidence of intervals and verdicts.")]
+Stability = Annotated[bool, typer.Option("--stability", help="Also show how stable the ranking is by the number of examples.")]
+Everything = Annotated[bool, typer.Option("--all", help="Show every head, however many there are.")]
+Checkpointing = Annotated[bool, typer.Option("--checkpointing", help="Less memory, more time in the backward pass.")]
+Generate = Annotated[bool, typer.Option("--generate", help="Let ablations generate text for metrics such as BLEU (slow).")]
+Adaptive = Annotated[int | None, typer.Option("--adaptive", min=1, metavar="K", help="Ablate only until the K lowest units are known.")]
+
+
+def _plus(value: float | None, error: float | None) -> str:
+    return "" if value is None else f"{value:.4g}" if not error else f"{value:.4g} ± {error:.2g}"
+
+
+def _show(say: Session, scores: Scores, rows: list[Verdict], level: float, everything: bool) -> None:
+    say.line(f"{scores.method}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
+    for line in heat_map(scores):
+        say.line(line)
+    say.line("")
+    order = sorted(rows, key=lambda row: row.rank)
+    shown = order if everything or len(order) <= SHOWN else [*order[:10], *order[-20:]]
+    verdict = "safe" if scores.method.startswith("ablation") else "surely lowest"
+    columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "P(lowest)", verdict, *scores.columns]
+    place = {head: i for i, head in enumerate(scores.heads)}
+    table = [
+        (
+            row.rank,
+            row.head,
+            _plus(row.value, row.stderr),
+            "" if row.low is None else f"{row.low:.4g} … {row.high:.4g}",
+            "" if row.rank_low is None else row.rank_low,
+            "" if row.rank_high is None else row.rank_high,
+            "" if row.p_lowest is None else f"{row.p_lowest:.2f}",
+            "" if row.safe is None else "yes" if row.safe else "no",
+            *(f"{column[place[row.head]]:+.4g}" for column in scores.columns.values()),
+        )
+        for row in shown
+    ]
+    say.table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
+    if len(shown) < len(order):
+        say.note(f"{len(order) - len(shown)} heads in between are left out; --all shows them")
+
+
+def _show_agreement(say: Session, found: dict[str, Any]) -> None:
+    rows = [
+        (
+            name,
+            f"{made.spearman.value:.2f}",
+            f"{made.spearman.low:.2f} … {made.spearman.high:.2f}",
+            f"{made.p:.2g}",
+            f"{made.lowest.shared} of {made.lowest.k} ({made.lowest.expected * made.lowest.k:.1f} by chance)",
+            f"{made.highest.shared} of {made.highest.k}",
+            f"{made.ceiling:.2f}",
+        )
+        for name, made in found.items()
+    ]
+    if rows:
+        say.table(("against ablation", "Spearman", "95% interval", "p", "lowest shared", "highest shared", "ceiling"), rows)
+
+
+def _show_stability(say: Session, scores: Scores, rows: Any) -> None:
+    def cell(estimate: Any) -> str:
+        return "" if estimate is None else f"{estimate.value:.2f} ({estimate.low:.2f} … {estimate.high:.2f})"
+
+    table = [(row.size, cell(row.spearman), cell(row.overlap), cell(row.disjoint_spearman), cell(row.disjoint_overlap)) for row in rows]
+    names = ("examples", "Spearman with all", "lowest in common", "Spearman of two such sets", "their lowest in common")
+    say.line(f"{scores.method}: stability of the ranking")
+    say.table(names, table, right=("examples",))
+
+
+def run(
+    context: typer.Context,
+    model: Model,
+    by: By = "gradient",
+    task: _data.TaskName = None,
+    out: Out = None,
+    train: _data.Train = None,
+    eval: _data.Eval = None,
+    text_column: _data.TextColumn = None,
+    text_pair_column: _data.TextPairColumn = None,
+    label_column: _data.LabelColumn = None,
+    source_column: _data.SourceColumn = None,
+    target_column: _data.TargetColumn = None,
+    image_column: _data.ImageColumn = None,
+    task_option: _data.TaskOptions = None,
+    max_length: _data.MaxLength = None,
+    truncate: _data.Truncate = False,
+    limit: _data.Limit = None,
+    split_name: _data.Split = "calibration",
+    normalise: Normalise = "none",
+    lowest: Lowest = None,
+    tolerance: Tolerance = 0.01,
+    level: Level = 0.95,
+    stability: Stability = False,
+    adaptive: Adaptive = None,
+    everything: Everything = False,
+    checkpointing: Checkpointing = False,
+    generate: Generate = False,
+    batch_size: _data.BatchSize = "auto",
+    auto: Auto = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    seed: Seed = 0,
+    allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Score every head on a task: heat map, ranking with intervals, and which heads are safe to remove."""
+    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
+        from headcount.cli._models import open_model
+        from headcount.importance import Method, agreements, score_all, stabilities, verdicts
+        from headcount.runs import Run, describe_run
+        from headcount.runs.weights import model_record
+
+        methods = [str(Method.parse(name)) for name in split(by)]
+        columns = {
+            "text_column": text_column,
+            "text_pair_column": text_pair_column,
+            "label_column": label_column,
+            "source_column": source_column,
+            "target_column": target_column,
+            "image_column": image_column,
+            "max_length": max_length,
+            "truncate": truncate,
+            "train": train,
+            "eval": eval,
+            "seed": seed,
+            **_data.pairs(task_option),
+        }
+        live, heads, folder = open_model(
+            say, model, device=device, dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+        )
+        config = {"by": methods, "normalise": normalise, "split": split_name, "limit": limit, "lowest": lowest, "tolerance": tolerance}
+        record = describe_run(model_record(live, model), command=say.command, seed=seed, task=task or "", config=config)
+        if out is not None:
+            Run.check(out, record)
+        data = _data.Source(task, columns).open(live, folder) if any(Method.parse(name).reads_data for name in methods) else None
+        if data is not None:
+            say.note(f"task {data.name}: {len(data.split(split_name))} examples of split {split_name}, seed {seed}")
+        with _data.progress(say, "scoring") as advance:
+            found = score_all(
+                live,
+                data,
+                methods,
+                normalise=normalise,  # pyright: ignore[reportArgumentType]
+                split=split_name,  # pyright: ignore[reportArgumentType]
+                limit=limit,
+                batch_size=_data.number(batch_size),
+                seed=seed,
+                checkpointing=checkpointing,
+                generate=generate,
+                adaptive=adaptive,
+                progress=advance,
+            )
+        judged = {name: verdicts(scores, k=lowest, tolerance=tolerance, level=level, seed=seed) for name, scores in found.items()}
+        agreed = agreements(found, seed=seed) if "ablation" in found and found["ablation"].samples is not None else {}
+        stable = {name: stabilities(scores, seed=seed) for name, scores in found.items()} if stability else {}
+        for name, scores in found.items():
+            _show(say, scores, judged[name], level, everything)
+            if stable.get(name):
+                _show_stability(say, scores, stable[name])
+        _show_agreement(say, agreed)
+        if out is not None:
+            run_folder = Run.begin(out, record, heads)
+            for scores in found.values():
+                run_folder.write_scores(scores)
+            say.note(f"written: {out}")
+        say.result(_result(model, found, judged, agreed, stable))
+        say.next("study", "transfer", *([out, "OTHER_RUN"] if out is not None else ["--help"]))
+
+
+def _result(model: str, found: dict[str, Scores], judged: Any, agreed: Any, stable: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        return [{**asdict(row), "head": str(row.head)} for row in judged[name]]
+
+    scores = {
+        name: {
+            "higher_is_keep": made.higher_is_keep,
+            "normalise": made.normalise,
+            "n_examples": made.n_examples,
+            "data": made.data,
+            "conditions": dict(made.conditions),
+            "heads": rows(name),
+            "columns": {key: list(column) for key, column in made.columns.items()},
+            "stability": [asdict(row) for row in stable.get(name, ())],
+        }
+        for name, made in found.items()
+    }
+    return {"model": model, "scores": scores, "agreement": {name: asdict(made) for name, made in agreed.items()}}

@@ -1,0 +1,34 @@
+"""Which model a run is about: a hash over all of its weights. The only part of runs that touches torch tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from headcount.runs.schema import ModelRecord
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def weight_hash(model: nn.Module) -> str:
+    """The SHA-256 over names, dtypes, shapes and bytes of all weights."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def model_record(model: nn.Module, name: str) -> ModelRecord:
+    """What a run writes about its model."""
+    config: Any = model.config
+    return ModelRecord(
+        name=name,
+        class_name=type(model).__name__,
+        model_type=config.model_type,
+        weights=weight_hash(model),
+        n_parameters=sum(parameter.numel() for parameter in model.parameters()),
+    )

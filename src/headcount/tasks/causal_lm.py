@@ -1,0 +1,37 @@
+"""Causal language modelling on text files: each token from those before it.
+
+Windows of `max_length` tokens (by=window), or an example for each line or paragraph (by=line, by=paragraph). The metric is perplexity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from headcount.data import Task
+from headcount.errors import DataError
+from headcount.losses import shifts
+from headcount.metrics import PERPLEXITY
+from headcount.tasks import Request
+from headcount.tasks._splits import divide, each
+from headcount.tasks._text import Passage, passages
+from headcount.tasks._tokens import Packed, check_head, check_tokenizer, make_task
+
+USES = ("train", "eval", "text_column", "max_length", "truncate", "by")
+
+
+def build(request: Request) -> Task:
+    """The task."""
+    check_head(request, ("CausalLM", "LMHead", "ConditionalGeneration"), "AutoModelForCausalLM")
+    if not shifts(request.model):
+        raise DataError(f"task '{request.name}' needs a decoder, not {type(request.model).__name__}; try translation or masked-lm")
+    check_tokenizer(request)
+    found = divide(request, lambda source: passages(request, source), Passage.key)
+    made = each(lambda split: Packed(_examples(found[split])))
+    return make_task(request, made, PERPLEXITY)
+
+
+def _examples(found: Sequence[Passage]) -> Iterator[dict[str, list[int]]]:
+    for passage in found:
+        if len(passage.ids) < 2:
+            raise DataError(f"{passage.where} has a single token, which nothing comes before; remove it")
+        yield {"input_ids": passage.ids, "labels": passage.ids}

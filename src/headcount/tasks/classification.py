@@ -1,0 +1,84 @@
+"""Classes of texts or pairs of texts, or a number for each (regression), from tsv, csv, jsonl or parquet.
+
+Without a header the columns are text and label, or text, second text and label. The metric is accuracy; Pearson's correlation with num_labels=1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headcount.checks import config_of
+from headcount.data import Split, Task
+from headcount.errors import DataError
+from headcount.metrics import ACCURACY, Metric
+from headcount.tasks import Request
+from headcount.tasks._labels import check_several, metric_of, n_labels, to_classes, to_numbers
+from headcount.tasks._splits import divide, each, told
+from headcount.tasks._tables import Group, Layout, Row, read
+from headcount.tasks._tokens import Packed, check_head, check_tokenizer, encode, make_task, pad_id
+
+USES = ("train", "eval", "text_column", "text_pair_column", "label_column", "max_length", "truncate", "metric")
+PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"), ("text", "text_pair"))
+LABEL = Group({"label": "label_column"}, (("label",), ("labels",), ("score",)))
+
+
+def layout(request: Request, usual: Sequence[tuple[str, ...]] = (*PAIRS, ("text",), ("sentence",))) -> Layout:
+    """Where the texts and the label are."""
+    given = {"text": request.text_column, "text_pair": request.text_pair_column, "label": request.label_column}
+    if given["text_pair"] and not given["text"]:
+        raise DataError(f"text_pair_column is '{given['text_pair']}', but text_column is not given; name both")
+    texts = Group({"text": "text_column", "text_pair": "text_pair_column"}, usual)
+    places = {2: ("text", "label"), 3: ("text", "text_pair", "label")}
+    return Layout((texts, LABEL), places, {role: name for role, name in given.items() if name})
+
+
+def build(request: Request) -> Task:
+    """The task."""
+    check_model(request)
+    return from_rows(request, divide(request, lambda source: read(source, layout(request)), key))
+
+
+def key(row: Row) -> bytes:
+    """What makes an example itself: its texts."""
+    return "\0".join(str(value) for role, value in row.values.items() if role != "label").encode()
+
+
+def from_rows(request: Request, rows: Mapping[Split, Sequence[Row]], metric: Metric = ACCURACY) -> Task:
+    """The task of rows that hold text, maybe text_pair, and label."""
+    chosen = metric_of(request, metric)
+    labels = each(lambda split: _labels(request, rows[split]))
+    _check_labels(request, labels)
+    made = each(lambda split: Packed(_examples(request, rows[split], labels[split])))
+    return make_task(request, made, chosen)
+
+
+def _labels(request: Request, rows: Sequence[Row]) -> Sequence[float]:
+    labels = [(row.where, row.values["label"]) for row in rows]
+    return to_numbers(request, labels) if n_labels(request) == 1 else to_classes(request, labels)
+
+
+def _check_labels(request: Request, labels: Mapping[Split, Sequence[float]]) -> None:
+    held_out = [*labels["selection"], *labels["report"]]
+    if request.train is None or request.eval is None:
+        check_several([*labels["calibration"], *held_out], told(request.eval if request.train is None else request.train))
+    else:
+        check_several(labels["calibration"], told(request.train))
+        check_several(held_out, told(request.eval))
+
+
+def check_model(request: Request) -> None:
+    """Raises DataError for another head, another tokenizer, or a decoder that cannot tell padding, before which it classifies."""
+    check_head(request, ("SequenceClassification",), "AutoModelForSequenceClassification")
+    check_tokenizer(request)
+    config = config_of(request.model)
+    if getattr(config, "pad_token_id", None) is None and not hasattr(config, "type_vocab_size"):
+        raise DataError(
+            f"the configuration has no pad_token_id, so that a batch cannot be padded; set model.config.pad_token_id = {pad_id(request)}"
+        )
+
+
+def _examples(request: Request, rows: Sequence[Row], labels: Sequence[float]) -> Iterator[dict[str, Any]]:
+    texts = [(row.where, (row.text("text"), row.text("text_pair")) if "text_pair" in row.values else row.text("text")) for row in rows]
+    for example, label in zip(encode(request, texts), labels, strict=True):
+        yield {**example, "labels": label}

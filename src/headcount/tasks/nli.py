@@ -1,0 +1,22 @@
+"""Natural language inference: classes of pairs of texts, from one table or from three parallel line files (premises, hypotheses, labels)."""
+
+from __future__ import annotations
+
+from headcount.data import Task
+from headcount.errors import DataError
+from headcount.tasks import Request
+from headcount.tasks._splits import divide
+from headcount.tasks._tables import Layout, read
+from headcount.tasks.classification import PAIRS, USES, check_model, from_rows, key, layout
+
+__all__ = ["USES", "build"]
+
+
+def build(request: Request) -> Task:
+    """The task."""
+    check_model(request)
+    if request.text_column and not request.text_pair_column:
+        raise DataError(f"task '{request.name}' reads pairs: text_column is '{request.text_column}', name text_pair_column as well")
+    found = layout(request, PAIRS)
+    pairs = Layout(found.groups, {3: found.places[3]}, found.named)
+    return from_rows(request, divide(request, lambda source: read(source, pairs), key))
