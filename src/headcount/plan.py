@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import fsum
 from numbers import Integral
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from headcount.errors import PlanError
 from headcount.heads import AttentionBlock, Head, HeadMap
-from headcount.scores import Scores
+
+if TYPE_CHECKING:
+    from headcount.scores import Scores
 
 TieBreak = Literal["kv_group", "even"]
 

@@ -5,6 +5,7 @@
   `combine(features, model, block, variant)`, which makes the score of each head of a block out of mean features.
 - `of_batch(work, batch, variant)` for methods that run the model themselves; returns [batch, heads], or a mapping with that under "" and,
   under "metric" and "metric_base", what each example adds to the metric with each head changed [batch, heads, parts] and without [batch, parts].
+  Anything else of shape [batch] is averaged into the conditions of the scores, such as the leakage of relevance.
 - `of_model(work, variant)` for methods that need no data; returns [heads].
 
 Optional: `per_example(values, variant)`, applied once all calls of a block are summed; `totals(n_heads, variant)`, another way to sum up the

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import fsum
 from types import ModuleType
 from typing import Any, TypedDict, Unpack
 
@@ -138,6 +139,7 @@ class _Run:
         self.shared = SharedPass(work, {n: m for n, m in self.streamed.items() if m.has("of_block")}, special_ids, checkpointing)
         self.totals: dict[str, Any] = {}
         self.metrics: dict[str, MetricChange] = {}
+        self.asides: dict[str, list[float]] = {}
         self.race = self._race(adaptive) if adaptive is not None else None
 
     def _race(self, k: int) -> Race:
@@ -178,6 +180,9 @@ class _Run:
                 if f"{name}/metric" in measured:
                     self.metrics[name] = MetricChange(self._metric, *measured[f"{name}/metric"].shape[1:])
             self.totals[name].update(measured[name], measured[f"{name}/weight"])
+            for key in measured:
+                if key.startswith(f"{name}/") and measured[key].ndim == 1:
+                    self.asides.setdefault(key, []).append(measured[key].sum())
             if name in self.metrics:
                 self.metrics[name].update(measured[f"{name}/metric"], measured[f"{name}/metric_base"])
 
@@ -213,7 +218,8 @@ class _Run:
             columns = {"examples": tuple(np.broadcast_to(samples.weights, samples.sums.shape).sum(0).tolist())}
             raced = {"adaptive": self.race.k, "confidence": self.race.level, "undecided": int(self.race.open.sum())}
             scores = replace(scores, conditions={**scores.conditions, **raced})
-        return replace(scores, columns=columns)
+        asides = {key.partition("/")[2]: fsum(sums) / totals.n for key, sums in self.asides.items() if key.startswith(f"{name}/")}
+        return replace(scores, columns=columns, conditions={**scores.conditions, **asides})
 
     def _summed(self, method: Method, totals: Any) -> tuple[np.ndarray, np.ndarray, Samples | None]:
         """Values, standard errors (none of a single example) and samples."""
