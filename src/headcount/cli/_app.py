@@ -1,4 +1,5 @@
-"""The typer application: every module beside this one whose name has no underscore in front is a verb, its `run` the command."""
+"""The typer application: every module beside this one whose name has no underscore in front is a verb, its `run` the command,
+or its `build` a group of commands."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def _show_version(wanted: bool) -> None:
 def _root(
     _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    """Find, gate, cut, save and reload the attention heads of any transformers model.
+    """Find, gate, score, cut, save and reload the attention heads of any transformers model.
 
     Results go to stdout, notes to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated.
     """
@@ -52,7 +53,11 @@ def build() -> typer.Typer:
     app = typer.Typer(name="headcount", cls=Verbs, add_completion=False, rich_markup_mode="rich")
     app.callback()(_root)
     for name in VERBS.names():
-        app.command(name)(VERBS.get(name).run)
+        verb = VERBS.get(name)
+        if hasattr(verb, "build"):
+            app.add_typer(verb.build(), name=name)
+        else:
+            app.command(name)(verb.run)
     return app
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from headcount.cli._session import Session
+from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, Seed, TrustRemoteCode, Verbose
+from headcount.cli._session import Session, session
 from headcount.errors import ArtefactError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from headcount.data import Task
+    from headcount.heads import HeadMap
     from headcount.stream import Progress
 
 TaskName = Annotated[
@@ -52,11 +54,6 @@ BatchSize = Annotated[
 ]
 
 
-def number(text: str) -> int | None:
-    """A batch size as a number, None for auto."""
-    return None if text == "auto" else int(text)
-
-
 def pairs(texts: list[str] | None) -> dict[str, str]:
     """Options of the form NAME=VALUE, by name."""
     found = {}
@@ -68,18 +65,80 @@ def pairs(texts: list[str] | None) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a command line says that data are."""
+class Shared(NamedTuple):
+    """The options of every verb over MODEL and data, under the names of the Python arguments they become."""
 
-    task: str | None
-    options: dict[str, Any]
+    model: Model
+    task: TaskName = None
+    train: Train = None
+    eval: Eval = None
+    text_column: TextColumn = None
+    text_pair_column: TextPairColumn = None
+    label_column: LabelColumn = None
+    source_column: SourceColumn = None
+    target_column: TargetColumn = None
+    image_column: ImageColumn = None
+    task_option: TaskOptions = None
+    max_length: MaxLength = None
+    truncate: Truncate = False
+    limit: Limit = None
+    batch_size: BatchSize = "auto"
+    auto: Auto = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    seed: Seed = 0
+    allow_pickle: AllowPickle = False
+    trust_remote_code: TrustRemoteCode = False
+    json: Json = False
+    quiet: Quiet = False
+    verbose: Verbose = False
 
-    def open(self, model: nn.Module, folder: Path) -> Task:
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How much is read at a time and in all."""
+        return {"limit": self.limit, "batch_size": None if self.batch_size == "auto" else int(self.batch_size)}
+
+    def open_model(self, say: Session) -> tuple[nn.Module, HeadMap, Path]:
+        """The model, its heads and its folder."""
+        from headcount.cli._models import open_model
+
+        trust = {"allow_pickle": self.allow_pickle, "trust_remote_code": self.trust_remote_code}
+        return open_model(say, self.model, device=self.device, dtype=self.dtype, auto=self.auto, **trust)
+
+    def open_task(self, say: Session, model: nn.Module, folder: Path) -> Task:
         """The task, for a model and the tokenizer in its folder."""
+        from headcount.data import SPLITS
         from headcount.tasks import open_task
 
-        return open_task(self.task, model, reader_of(model, folder), **self.options)
+        names = ("train", "eval", "max_length", "truncate", "seed", *(name for name in self._fields if name.endswith("_column")))
+        options: dict[str, Any] = {name: getattr(self, name) for name in names} | pairs(self.task_option)
+        task = open_task(self.task, model, reader_of(model, folder), **options)
+        sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
+        say.note(f"task {task.name}: {sizes}; seed {self.seed}")
+        return task
+
+
+def over_data(verb: Callable[..., None]) -> Callable[..., None]:
+    """The command of a verb over MODEL and data: `verb(say, given, …)` gets the session, the shared options, and its own."""
+    own = list(signature(verb).parameters.values())[2:]
+    hints = get_type_hints(verb, include_extras=True)
+    shared = get_type_hints(Shared, include_extras=True)
+
+    def run(**values: Any) -> None:
+        context = values.pop("context")
+        given = Shared(**{name: values.pop(name) for name in Shared._fields})
+        with session(context, json=given.json, quiet=given.quiet, verbose=given.verbose) as say:
+            verb(say, given, **values)
+
+    options = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    options += [Parameter("model", Parameter.KEYWORD_ONLY, annotation=shared["model"])]
+    options += [p.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in own]
+    defaults = Shared._field_defaults
+    options += [Parameter(n, Parameter.KEYWORD_ONLY, default=defaults[n], annotation=shared[n]) for n in Shared._fields[1:]]
+    run.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__doc__ = verb.__doc__
+    return run
 
 
 def reader_of(model: nn.Module, folder: Path) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
 import shlex
 import shutil
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -44,6 +45,11 @@ class Session:
     def command(self) -> str:
         """The command line that is running."""
         return shlex.join(["headcount", *self.arguments])
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process speaks and writes for all that a launcher such as torchrun started."""
+        return os.environ.get("RANK", "0") == "0"
 
     @property
     def width(self) -> int:
@@ -103,13 +109,17 @@ def session(context: typer.Context, *, json: bool, quiet: bool, verbose: bool) -
     """The streams of a verb while it runs; what libraries print meanwhile goes to stderr."""
     if quiet and verbose:
         raise typer.BadParameter("--quiet and --verbose exclude each other", context)
-    results = sys.stdout
-    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+    with ExitStack() as stack:
+        said = Session(sys.stdout, tuple(context.obj or ()), json, quiet, verbose)
+        if not said.leads:
+            said = replace(said, results=stack.enter_context(Path(os.devnull).open("w")), quiet=True)
+        stack.enter_context(redirect_stdout(sys.stderr))
+        stack.enter_context(warnings.catch_warnings())
         warnings.showwarning = _warn_on(verbose, quiet)
         try:
-            yield Session(results, tuple(context.obj or ()), json, quiet, verbose)
+            yield said
         except Exception:
             if verbose:
                 traceback.print_exc()
             raise
-    results.flush()
+        said.results.flush()

@@ -9,8 +9,8 @@ import typer
 
 from headcount.cli import _data
 from headcount.cli._heat import heat_map
-from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, Seed, TrustRemoteCode, Verbose, split
-from headcount.cli._session import Session, session
+from headcount.cli._options import split
+from headcount.cli._session import Session
 
 if TYPE_CHECKING:
     from headcount.importance import Verdict
@@ -92,24 +92,12 @@ def _show_stability(say: Session, scores: Scores, rows: Any) -> None:
     say.table(names, table, right=("examples",))
 
 
+@_data.over_data
 def run(
-    context: typer.Context,
-    model: Model,
+    say: Session,
+    given: _data.Shared,
     by: By = "gradient",
-    task: _data.TaskName = None,
     out: Out = None,
-    train: _data.Train = None,
-    eval: _data.Eval = None,
-    text_column: _data.TextColumn = None,
-    text_pair_column: _data.TextPairColumn = None,
-    label_column: _data.LabelColumn = None,
-    source_column: _data.SourceColumn = None,
-    target_column: _data.TargetColumn = None,
-    image_column: _data.ImageColumn = None,
-    task_option: _data.TaskOptions = None,
-    max_length: _data.MaxLength = None,
-    truncate: _data.Truncate = False,
-    limit: _data.Limit = None,
     split_name: _data.Split = "calibration",
     normalise: Normalise = "none",
     lowest: Lowest = None,
@@ -120,79 +108,48 @@ def run(
     everything: Everything = False,
     checkpointing: Checkpointing = False,
     generate: Generate = False,
-    batch_size: _data.BatchSize = "auto",
-    auto: Auto = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    seed: Seed = 0,
-    allow_pickle: AllowPickle = False,
-    trust_remote_code: TrustRemoteCode = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """Score every head on a task: heat map, ranking with intervals, and which heads are safe to remove."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.cli._models import open_model
-        from headcount.importance import Method, agreements, score_all, stabilities, verdicts
-        from headcount.runs import Run, describe_run
-        from headcount.runs.weights import model_record
+    from headcount.importance import Method, agreements, score_all, stabilities, verdicts
+    from headcount.runs import Run, describe_run
+    from headcount.runs.weights import model_record
 
-        methods = [str(Method.parse(name)) for name in split(by)]
-        columns = {
-            "text_column": text_column,
-            "text_pair_column": text_pair_column,
-            "label_column": label_column,
-            "source_column": source_column,
-            "target_column": target_column,
-            "image_column": image_column,
-            "max_length": max_length,
-            "truncate": truncate,
-            "train": train,
-            "eval": eval,
-            "seed": seed,
-            **_data.pairs(task_option),
-        }
-        live, heads, folder = open_model(
-            say, model, device=device, dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+    methods = [str(Method.parse(name)) for name in split(by)]
+    live, heads, folder = given.open_model(say)
+    config = {"by": methods, "normalise": normalise, "split": split_name, "limit": given.limit, "lowest": lowest, "tolerance": tolerance}
+    record = describe_run(model_record(live, given.model), command=say.command, seed=given.seed, task=given.task or "", config=config)
+    if out is not None:
+        Run.check(out, record)
+    data = given.open_task(say, live, folder) if any(Method.parse(name).reads_data for name in methods) else None
+    with _data.progress(say, "scoring") as advance:
+        found = score_all(
+            live,
+            data,
+            methods,
+            normalise=normalise,  # pyright: ignore[reportArgumentType]
+            split=split_name,  # pyright: ignore[reportArgumentType]
+            seed=given.seed,
+            checkpointing=checkpointing,
+            generate=generate,
+            adaptive=adaptive,
+            progress=advance,
+            **given.reading,
         )
-        config = {"by": methods, "normalise": normalise, "split": split_name, "limit": limit, "lowest": lowest, "tolerance": tolerance}
-        record = describe_run(model_record(live, model), command=say.command, seed=seed, task=task or "", config=config)
-        if out is not None:
-            Run.check(out, record)
-        data = _data.Source(task, columns).open(live, folder) if any(Method.parse(name).reads_data for name in methods) else None
-        if data is not None:
-            say.note(f"task {data.name}: {len(data.split(split_name))} examples of split {split_name}, seed {seed}")
-        with _data.progress(say, "scoring") as advance:
-            found = score_all(
-                live,
-                data,
-                methods,
-                normalise=normalise,  # pyright: ignore[reportArgumentType]
-                split=split_name,  # pyright: ignore[reportArgumentType]
-                limit=limit,
-                batch_size=_data.number(batch_size),
-                seed=seed,
-                checkpointing=checkpointing,
-                generate=generate,
-                adaptive=adaptive,
-                progress=advance,
-            )
-        judged = {name: verdicts(scores, k=lowest, tolerance=tolerance, level=level, seed=seed) for name, scores in found.items()}
-        agreed = agreements(found, seed=seed) if "ablation" in found and found["ablation"].samples is not None else {}
-        stable = {name: stabilities(scores, seed=seed) for name, scores in found.items()} if stability else {}
-        for name, scores in found.items():
-            _show(say, scores, judged[name], level, everything)
-            if stable.get(name):
-                _show_stability(say, scores, stable[name])
-        _show_agreement(say, agreed)
-        if out is not None:
-            run_folder = Run.begin(out, record, heads)
-            for scores in found.values():
-                run_folder.write_scores(scores)
-            say.note(f"written: {out}")
-        say.result(_result(model, found, judged, agreed, stable))
-        say.next("study", "transfer", *([out, "OTHER_RUN"] if out is not None else ["--help"]))
+    if out is not None and say.leads:
+        run_folder = Run.begin(out, record, heads)
+        for scores in found.values():
+            run_folder.write_scores(scores)
+        say.note(f"written: {out}")
+    judged = {name: verdicts(scores, k=lowest, tolerance=tolerance, level=level, seed=given.seed) for name, scores in found.items()}
+    agreed = agreements(found, seed=given.seed) if "ablation" in found and found["ablation"].samples is not None else {}
+    stable = {name: stabilities(scores, seed=given.seed) for name, scores in found.items()} if stability else {}
+    for name, scores in found.items():
+        _show(say, scores, judged[name], level, everything)
+        if stable.get(name):
+            _show_stability(say, scores, stable[name])
+    _show_agreement(say, agreed)
+    say.result(_result(given.model, found, judged, agreed, stable))
+    say.next("study", "transfer", *([out, "OTHER_RUN"] if out is not None else ["--help"]))
 
 
 def _result(model: str, found: dict[str, Scores], judged: Any, agreed: Any, stable: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headcount.importance._contract import About, Observation, Work, per_token
 from headcount.importance._score import METHODS, Method, score, score_all
-from headcount.importance._verdict import Verdict, agreements, stabilities, verdicts
+from headcount.importance._verdict import Verdict, agreements, signed_samples, stabilities, verdicts
 
 __all__ = [
     "METHODS",
@@ -17,6 +17,7 @@ __all__ = [
     "per_token",
     "score",
     "score_all",
+    "signed_samples",
     "stabilities",
     "verdicts",
 ]

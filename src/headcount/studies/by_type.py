@@ -1,0 +1,135 @@
+"""Which attention matters most, encoder, cross or decoder? Scores by type of attention, and what removing a whole type costs.
+
+Michel et al. 2019 (section 4.2) and Voita et al. 2019: encoder-decoder attention suffers first, encoder self-attention least. Each type is also
+gated away in whole and in its lowest half, and every loss stands next to a paired test over the same examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headcount.cli import _data
+from headcount.cli._session import Session
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from headcount.data import Task
+    from headcount.scores import Scores
+    from headcount.stats import Difference
+
+By = Annotated[str, typer.Option("--by", metavar="NAME", help="The method that ranks the heads of each type.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """One type of attention: its heads, their mean score with the interval over examples, and the rise of the loss without some of them."""
+
+    kind: str
+    n_heads: int
+    mean: float
+    low: float
+    high: float
+    share: float
+    without_half: Difference
+    without_all: Difference
+    metric: float | None
+    metric_without_half: float | None
+    metric_without_all: float | None
+
+
+def by_type(model: nn.Module, task: Task, scores: Scores, **reading: Any) -> list[TypeRow]:
+    """A row for every type of attention in the model; scores come from calibration, losses from the report split."""
+    import numpy as np
+
+    from headcount.evaluate import evaluate
+    from headcount.heads import HeadMap
+
+    heads = HeadMap.of(model)
+    whole = evaluate(model, task, **reading)
+    kinds: dict[str, list[int]] = {}
+    for place, head in enumerate(heads):
+        kinds.setdefault(heads.block_of(head).kind, []).append(place)
+    drawn = scores.replicates() if scores.samples is not None else np.asarray(scores.values)[None]
+    total = float(np.sum(scores.values))
+    return [_row(model, task, scores, kind, places, (whole, drawn, total), reading) for kind, places in kinds.items()]
+
+
+def _row(
+    model: nn.Module,
+    task: Task,
+    scores: Scores,
+    kind: str,
+    places: list[int],
+    facts: tuple[Any, np.ndarray, float],
+    reading: dict[str, Any],
+) -> TypeRow:
+    import numpy as np
+
+    from headcount.evaluate import evaluate
+    from headcount.gates import mask
+    from headcount.stats import paired_t
+
+    whole, drawn, total = facts
+    worth = scores.signed()
+    order = sorted((scores.heads[place] for place in places), key=lambda head: (worth[head], head))
+    results = []
+    for gone in (order[: len(order) // 2], order):
+        with mask(model, gone):
+            results.append(evaluate(model, task, **reading))
+    half, none = results
+    low, high = np.quantile(drawn[:, places].mean(1), [0.025, 0.975])
+    values = np.asarray(scores.values)[places]
+    return TypeRow(
+        kind=kind,
+        n_heads=len(places),
+        mean=float(values.mean()),
+        low=float(low),
+        high=float(high),
+        share=float(values.sum() / total) if total else 0.0,
+        without_half=paired_t(half.losses - whole.losses),
+        without_all=paired_t(none.losses - whole.losses),
+        metric=whole.value,
+        metric_without_half=half.value,
+        metric_without_all=none.value,
+    )
+
+
+@_data.over_data
+def run(say: Session, given: _data.Shared, by: By = "gradient") -> None:
+    """Which attention matters most: encoder, cross or decoder? Scores by type, and the loss without half and without all heads of each."""
+    from headcount.importance import score
+
+    live, _, folder = given.open_model(say)
+    data = given.open_task(say, live, folder)
+    with _data.progress(say, "scoring") as advance:
+        scores = score(live, data, by, seed=given.seed, progress=advance, **given.reading)
+    rows = by_type(live, data, scores, **given.reading)
+    name = data.metric.name if data.metric else ""
+
+    def cell(change: Any, value: float | None) -> str:
+        loss = f"{change.difference:+.4g} ({change.low:+.3g} … {change.high:+.3g})"
+        return loss if value is None else f"{loss}, {name} {value:.4g}"
+
+    say.line(f"loss on the report split, change when heads go; {name} of the whole model {rows[0].metric:.4g}" if name else "")
+    say.table(
+        ("attention", "heads", f"mean {by}", "95% interval", "share", "without the lower half", "without any"),
+        [
+            (
+                row.kind,
+                row.n_heads,
+                f"{row.mean:.4g}",
+                f"{row.low:.4g} … {row.high:.4g}",
+                f"{row.share:.0%}",
+                cell(row.without_half, row.metric_without_half),
+                cell(row.without_all, row.metric_without_all),
+            )
+            for row in rows
+        ],
+        right=("heads", "share"),
+    )
+    say.result({"study": "by-type", "model": given.model, "task": data.name, "by": by, "types": [asdict(row) for row in rows]})
