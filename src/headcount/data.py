@@ -61,14 +61,19 @@ def pad(examples: list[Example], pad_id: int = 0) -> dict[str, Any]:
     rows = [{name: torch.as_tensor(value) for name, value in example.items() if value is not None} for example in examples]
     if any("input_ids" in row and "attention_mask" not in row for row in rows):
         rows = [{"attention_mask": torch.ones_like(row["input_ids"]), **row} for row in rows]
-    names = list(rows[0])
+    odd = next((place for place, row in enumerate(rows) if row.keys() != rows[0].keys()), None)
+    if odd is not None:
+        raise DataError(f"example {odd} of a batch has {', '.join(rows[odd]) or 'nothing'}, but the first has {', '.join(rows[0])}")
     fill = {"input_ids": pad_id, "decoder_input_ids": pad_id, "labels": IGNORED}
-    return {name: _stack([row[name] for row in rows], fill.get(name, 0)) for name in names}
+    return {name: _stack(name, [row[name] for row in rows], fill.get(name, 0)) for name in rows[0]}
 
 
-def _stack(values: list[Tensor], fill: int) -> Tensor:
-    if values[0].ndim != 1 or len({value.shape for value in values}) == 1:
+def _stack(name: str, values: list[Tensor], fill: int) -> Tensor:
+    shapes = {tuple(value.shape) for value in values}
+    if len(shapes) == 1:
         return torch.stack(values)
+    if any(value.ndim != 1 for value in values):
+        raise DataError(f"{name} of a batch has the shapes {', '.join(map(str, sorted(shapes)))}; only sequences of numbers can be padded")
     return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=fill)
 
 
@@ -110,11 +115,14 @@ def _digest(example: Example) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive examples, `first` being the number of the first one; batches of it are padded together."""
+    """Consecutive examples, `first` being the number of the first one; batches of it are padded together.
+
+    `digest` strings the hashes of its examples together, so that those of all blocks do not depend on where one ends.
+    """
 
     first: int
     size: int
-    digest: str
+    digest: bytes
     _make: Callable[[list[int]], Batch]
     _lengths: tuple[int, ...]
 
@@ -132,7 +140,7 @@ def _length(example: Example) -> int:
 
 
 def _of_examples(examples: Sequence[Example], first: int, collate: Callable[[list[Example]], Batch]) -> Block:
-    digest = hashlib.sha256(b"".join(_digest(example) for example in examples)).hexdigest()
+    digest = b"".join(map(_digest, examples))
     return Block(first, len(examples), digest, lambda places: collate([examples[i] for i in places]), tuple(map(_length, examples)))
 
 
@@ -142,13 +150,14 @@ def _of_batch(batch: Batch, first: int) -> Block:
     size = n_rows(batch)
     if not size:
         raise DataError(f"the batch that begins at example {first} is empty")
-    lengths = batch["attention_mask"].sum(-1).tolist() if _masked(batch) else [0] * size
-    return Block(first, size, _digest(batch).hex(), lambda places: rows_of(batch, places) if len(places) < size else batch, tuple(lengths))
+    lengths = batch["attention_mask"].sum(-1).tolist() if _masked(batch, size) else [0] * size
+    whole = list(range(size))
+    return Block(first, size, _digest(batch), lambda places: batch if places == whole else rows_of(batch, places), tuple(lengths))
 
 
-def _masked(batch: Batch) -> bool:
+def _masked(batch: Batch, size: int) -> bool:
     mask = batch.get("attention_mask")
-    return isinstance(mask, Tensor) and mask.ndim == 2 and not mask.is_floating_point()
+    return isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[0] == size and not mask.is_floating_point()
 
 
 Data = Any

@@ -228,9 +228,11 @@ class Observer:
         losses.backward(torch.ones_like(losses))
 
     def _keep(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> None:
+        if not self._forward:
+            return
         if any(s.tensor.endswith(".sinks") for s in block.slices):
             probabilities, visible = probabilities[..., :-1], visible[..., :-1]
-        self._pending[block.path] = _Pending(probabilities, visible)
+        self._pending[block.path] = _Pending(probabilities.detach(), visible)
 
     def _projection(self, block: AttentionBlock) -> Tensor:
         if block.path not in self._projections:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
 
 from headcount.errors import DuplicateName, UnknownName
@@ -27,6 +29,7 @@ class Registry:
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
         self.package = package
+        self._added: dict[str, str] = {}
 
     def _builtin(self) -> dict[str, str]:
         spec = importlib.util.find_spec(self.package)
@@ -43,11 +46,30 @@ class Registry:
                     "Rename the plug-in's entry point."
                 )
             sources[point.name] = point.value
-        return sources
+        return {**sources, **self._added}
+
+    def add(self, name: str, module: str) -> None:
+        """Registers an importable module under a name for this process, as an entry point does for good."""
+        known = self._sources()
+        if name in known:
+            raise DuplicateName(f"{self.kind} '{name}' is registered already, by {known[name]}; choose another name")
+        self._added[name] = module
 
     def names(self) -> list[str]:
         """Every registered name, sorted, without importing what it names."""
         return sorted(self._sources())
+
+    def about(self, name: str) -> str:
+        """The first line of a thing's docstring, read from its file without importing it; empty where it has none."""
+        target = self._sources()[name].partition(":")[0]
+        try:
+            spec = importlib.util.find_spec(target)
+        except ModuleNotFoundError:
+            return ""
+        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            return ""
+        text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+        return text.partition("\n")[0]
 
     def get(self, name: str) -> ModuleType:
         """The module registered under `name`."""

@@ -62,7 +62,7 @@ class Reading:
     def took(self, block: Block) -> None:
         """Notes that a block is done."""
         self.examples += block.size
-        self._hash.update(block.digest.encode())
+        self._hash.update(block.digest)
         if self.progress is not None:
             self.progress(self.examples, number_of_examples(self.data, self.split, self.limit))
 

@@ -1,4 +1,4 @@
-"""`headcount demo`: the whole way on small models that come with the package."""
+"""`headcount demo`: the whole way on two of the models that come with the package."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ import typer
 from headcount.cli._options import Device, Dtype, Json, Quiet, Seed, Verbose
 from headcount.cli._session import session
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the models that are saved.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
+TASKS = {"entailment": "demo/entailment", "decoder": "demo/stories"}
+"""The embedded models that are shown, with the task of each."""
 
 
 def run(
     context: typer.Context,
     out: Out = Path("runs/demo"),
     device: Device = "auto",
-    dtype: Dtype = "float32",
+    dtype: Dtype = "auto",
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Find, gate, cut, verify, save and load the heads of two small models, offline, and show what was measured."""
+    """Find, score, cut, verify, save and load the heads of two small trained models, offline, and show what was measured."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.cli._models import choose_device, hush
-        from headcount.demo.foundation import walk_all
+        from headcount.analyze import Job, walk
+        from headcount.cli._data import reader_of
+        from headcount.cli._models import open_model
+        from headcount.tasks import open_task
 
-        hush(say)
-        place = choose_device(device)
-        dtype = "float32" if dtype == "auto" else dtype
-        say.note(f"{place}, {dtype}, seed {seed}, models built in this process")
         steps = []
-        for step in walk_all(out, seed=seed, device=place, dtype=dtype, command=say.command):
-            steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
-            say.line(f"{step.model:<6} {step.name:<9} {step.text}")
+        for name, task in TASKS.items():
+            model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
+            data = open_task(task, model, reader_of(model, folder), seed=seed)
+            for step in walk(Job(f"demo/{name}", model, data, seed, say.command), out / name):
+                steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
+                say.line(f"{name:<10} {step.name:<9} {step.text}")
         say.result({"out": str(out), "steps": steps})
-        say.next("map", out / steps[-1]["model"])
+        say.next("score", f"demo/{name}", "--task", task, "--by", "gradient,ablation,lrp")

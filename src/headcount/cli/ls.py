@@ -36,12 +36,16 @@ def _archs() -> list[dict[str, Any]]:
     return [_family(name, family) for name, family in sorted(FAMILIES.items())]
 
 
+def _named(registry: Registry) -> list[dict[str, Any]]:
+    return [{"name": name, "what": registry.about(name)} for name in registry.names()]
+
+
 def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """The kinds that exist, and what lists each: a package of this project, or data."""
     found: dict[str, Callable[[], list[dict[str, Any]]]] = {"archs": _archs}
     for kind in PACKAGES:
         if importlib.util.find_spec(f"headcount.{kind}") is not None:
-            found[kind] = lambda kind=kind: [{"name": name} for name in Registry(kind, f"headcount.{kind}").names()]
+            found[kind] = lambda kind=kind: _named(Registry(kind, f"headcount.{kind}"))
     return found
 
 

@@ -15,7 +15,7 @@ from headcount.data import n_rows
 from headcount.errors import UnsupportedModel
 from headcount.heads import AttentionBlock
 from headcount.importance._contract import Work
-from headcount.losses import OneByOne, finite_losses
+from headcount.losses import OneByOne, accepts, finite_losses
 from headcount.metrics import Batch
 from headcount.observe import Observation, Observer, on_device
 
@@ -52,6 +52,8 @@ class SharedPass:
         self._rows, self._found = n_rows(batch), {name: {} for name in self.methods}
         with ExitStack() as stack:
             if self.checkpointing and self.gradient:
+                if accepts(self.work.model, "use_cache"):
+                    batch = {**batch, "use_cache": False}  # a layer that runs again would append to the cache again
                 stack.enter_context(checkpointed(self.work.model, self.work.heads.blocks))
             stack.enter_context(self.observer)
             output = self.observer.run(batch)

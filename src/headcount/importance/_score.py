@@ -206,7 +206,8 @@ class _Run:
         for name in self.streamed:
             bad = np.argwhere(~np.isfinite(measured[name]))
             if len(bad):
-                example, head = self.work.reading.examples + int(bad[0][0]), self.work.heads[int(bad[0][1])]
+                first = self.work.reading.examples - len(measured[name])
+                example, head = first + int(bad[0][0]), self.work.heads[int(bad[0][1])]
                 raise NonFinite(f"{name} of {head} is no finite number on example {example}; look at the model's outputs there")
 
     def _of_data(self, name: str) -> Scores:

@@ -1,5 +1,7 @@
-"""Magnitude: the Frobenius norm of all weights that belong to a head alone, its share of Q, K, V, O; a KV head counts in full for each of its
-query heads. Needs no data, so it has no standard error."""
+"""Magnitude: the Frobenius norm of all weights that belong to a head, its share of Q, K, V and O. Needs no data.
+
+A KV head counts in full for each of its query heads. There are no examples, so there is no standard error.
+"""
 
 from __future__ import annotations
 

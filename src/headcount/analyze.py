@@ -1,0 +1,192 @@
+"""The main job on one model and task: find → evaluate → score → plan → cut → verify → evaluate → save → load; every number is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.data import Task, blocks
+from headcount.evaluate import Evaluation, evaluate
+from headcount.gates import HeadGates
+from headcount.heads import HeadMap
+from headcount.importance import agreements, score_all, verdicts
+from headcount.observe import on_device
+from headcount.plan import Budget, Plan
+from headcount.runs import Run, describe_run
+from headcount.runs.weights import model_record
+from headcount.scores import Scores
+from headcount.stats import paired_t
+from headcount.surgery import cost, cut, load, removed_parameters, save
+from headcount.surgery.verify import difference, gates_of, run, run_gated
+
+SCORED, REPORTED, NEW_TOKENS = 256, 500, 16
+METHODS = ("gradient", "ablation", "output-norm", "random")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was done: a sentence, and the numbers in it by name."""
+
+    model: str
+    name: str
+    text: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A model on its way, its task, and one example on which cuts are compared."""
+
+    name: str
+    model: nn.Module
+    task: Task
+    seed: int = 0
+    command: str = ""
+
+    def step(self, name: str, text: str, **numbers: Any) -> Step:
+        """A step of this job."""
+        return Step(self.name, name, text, numbers)
+
+    def batch(self) -> dict[str, Tensor]:
+        """One example of the selection split, without its labels where the model can do without them."""
+        _, batch = next(next(blocks(self.task, split="selection", limit=1)).batches(1))
+        needed = getattr(self.model.config, "is_encoder_decoder", False)
+        return {name: value for name, value in on_device(batch, self.model).items() if needed or name != "labels"}
+
+
+def _find(work: Job, heads: HeadMap) -> Step:
+    heads.verify(work.model)
+    layouts = sorted({block.layout for block in heads.blocks})
+    kv_heads = sum(block.n_kv_heads for block in heads.blocks)
+    text = (
+        f"{type(work.model).__name__}: {heads.describe()}, {kv_heads} KV heads, {'/'.join(layouts)} projections; "
+        f"each gate changes the output, {sum(block.can_cut for block in heads.blocks)} of {len(heads.blocks)} blocks can be cut"
+    )
+    return work.step("find", text, n_heads=len(heads), n_kv_heads=kv_heads, n_blocks=len(heads.blocks))
+
+
+def _told(made: Evaluation) -> str:
+    metric = "" if made.value is None else f", {made.metric} {made.value:.4g}"
+    return f"loss {made.loss:.4g} ± {made.loss_stderr:.1g}{metric}"
+
+
+def _numbers(made: Evaluation) -> dict[str, Any]:
+    return {"loss": made.loss, "loss_stderr": made.loss_stderr, "metric": made.metric, "value": made.value, "n_examples": made.n_examples}
+
+
+def _evaluate(work: Job, heads: HeadMap, whole: Evaluation) -> Step:
+    with HeadGates(work.model, torch.zeros(len(heads))):
+        none = evaluate(work.model, work.task, limit=REPORTED)
+    text = f"{work.task.name}, {whole.n_examples} examples: {_told(whole)}; without any head: {_told(none)}"
+    return work.step("evaluate", text, whole=_numbers(whole), none=_numbers(none))
+
+
+def _score(work: Job, found: dict[str, Scores]) -> Step:
+    judged = verdicts(found["ablation"], seed=work.seed)
+    safe = [str(verdict.head) for verdict in judged if verdict.safe]
+    best = found["gradient"].ranking()[0]
+    agreed = {name: made.spearman.value for name, made in agreements(found, seed=work.seed).items()}
+    told = ", ".join(f"{name} {value:.2f}" for name, value in agreed.items())
+    text = (
+        f"on {found['gradient'].n_examples} calibration examples {best} matters most; {len(safe)} of {len(judged)} heads are safe to remove one at a "
+        f"time (loss + 0.01 at most, 95 %); Spearman with ablation: {told}"
+    )
+    return work.step("score", text, strongest=str(best), safe=safe, agreement=agreed)
+
+
+def _plan(work: Job, heads: HeadMap, plan: Plan) -> Step:
+    unit = "whole KV groups" if any(block.group_size > 1 for block in heads.blocks) else "single heads"
+    removed = [str(head) for head in plan.removed]
+    text = f"remove {len(removed)} of {len(heads)}, in {unit}, the lowest by gradient: {', '.join(removed)}"
+    return work.step("plan", text, n_removed=len(removed), removed=removed)
+
+
+def _cut(work: Job, plan: Plan, heads: HeadMap, batch: dict[str, Tensor]) -> tuple[nn.Module, Step]:
+    before = cost(work.model, batch)
+    small = cut(work.model, plan, inputs=batch)
+    after = cost(small, batch)
+    predicted = removed_parameters(heads, plan)
+    text = (
+        f"{before.parameters:,} → {after.parameters:,} parameters ({predicted:,} fewer were predicted), "
+        f"{before.flops:,} → {after.flops:,} FLOPs per {before.tokens} tokens, "
+        f"{before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
+    )
+    return small, work.step("cut", text, before=before.to_dict(), after=after.to_dict(), predicted=predicted)
+
+
+def _verify(work: Job, plan: Plan, small: nn.Module, batch: dict[str, Tensor]) -> Step:
+    gap = difference(run(small, batch), run_gated(work.model, plan, batch))
+    effect = difference(run(small, batch), run(work.model, batch))
+    text = f"cut and gated outputs differ by {gap:.2g} (relative), while the plan itself moves the output by {effect:.2g}"
+    return work.step("verify", text, difference=gap, effect=effect)
+
+
+def _generate(work: Job, heads: HeadMap, plan: Plan, small: nn.Module, batch: dict[str, Tensor]) -> Step:
+    options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
+    prompt = {name: value[:, : value.shape[1] // 2] for name, value in batch.items()}
+    with HeadGates(work.model, gates_of(heads, plan)):
+        gated = work.model.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
+    tokens = small.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
+    same = torch.equal(gated, tokens)
+    text = f"{NEW_TOKENS} new tokens with caches are {'the same' if same else 'DIFFERENT'} in the cut and the gated model"
+    return work.step("generate", text, same_tokens=same, n_tokens=NEW_TOKENS)
+
+
+def _compare(work: Job, whole: Evaluation, small: nn.Module) -> Step:
+    left = evaluate(small, work.task, limit=REPORTED)
+    change = paired_t(left.losses - whole.losses)
+    text = f"the cut model: {_told(left)}; loss {change.difference:+.4g} (95 % {change.low:+.3g} … {change.high:+.3g}, p = {change.p:.2g})"
+    return work.step("compare", text, **_numbers(left), rise=change.difference, low=change.low, high=change.high, p=change.p)
+
+
+def _save(work: Job, small: nn.Module, folder: Path) -> Step:
+    save(small, folder, command=work.command or None, overwrite=True)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    size = sum(path.stat().st_size for path in files)
+    return work.step("save", f"{folder}: {', '.join(path.name for path in files)}; {size:,} bytes", folder=str(folder), bytes=size)
+
+
+def _load(work: Job, small: nn.Module, folder: Path, batch: dict[str, Tensor]) -> Step:
+    back = load(folder).to(next(small.parameters()).device)
+    ours, theirs = small.state_dict(), back.state_dict()
+    weights = ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    outputs = all(torch.equal(a, b) for a, b in zip(run(small, batch), run(back, batch), strict=True))
+    addresses = HeadMap.of(back).heads == HeadMap.of(small).heads
+    text = (
+        f"{len(theirs)} tensors {'equal bit for bit' if weights else 'DIFFER'}, outputs {'equal bit for bit' if outputs else 'DIFFER'}, "
+        f"{len(HeadMap.of(back))} heads {'under their old addresses' if addresses else 'under OTHER addresses'}"
+    )
+    return work.step("load", text, equal_weights=weights, equal_outputs=outputs, same_addresses=addresses)
+
+
+def walk(work: Job, out: Path) -> Iterator[Step]:
+    """Takes one model the whole way, one step at a time; scores go to `out`, the cut model to `out/model`."""
+    heads, batch = HeadMap.of(work.model), work.batch()
+    yield _find(work, heads)
+    whole = evaluate(work.model, work.task, limit=REPORTED)
+    yield _evaluate(work, heads, whole)
+    found = score_all(work.model, work.task, METHODS, limit=SCORED, seed=work.seed)
+    _record(work, heads, found, out)
+    yield _score(work, found)
+    plan = Plan.keep_top(found["gradient"], Budget(fraction=0.5, floor=2))
+    yield _plan(work, heads, plan)
+    small, step = _cut(work, plan, heads, batch)
+    yield step
+    yield _verify(work, plan, small, batch)
+    if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":
+        yield _generate(work, heads, plan, small, batch)
+    yield _compare(work, whole, small)
+    yield _save(work, small, out / "model")
+    yield _load(work, small, out / "model", batch)
+
+
+def _record(work: Job, heads: HeadMap, found: dict[str, Scores], out: Path) -> None:
+    record = describe_run(model_record(work.model, work.name), command=work.command, seed=work.seed, task=work.task.name)
+    folder = Run.begin(out, record, heads)
+    for scores in found.values():
+        folder.write_scores(scores)

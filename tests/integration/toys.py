@@ -1,0 +1,80 @@
+"""Tiny models of four kinds in float64, and tasks of made-up examples of uneven lengths for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import headcount as hc
+from headcount.data import pad
+from headcount.metrics import ACCURACY, IGNORED, TOKEN_ACCURACY
+from headcount.testing.shrink import tiny_model
+
+KINDS = ("encoder", "decoder", "t5", "marian")
+MADE: dict[str, Callable[[], nn.Module]] = {
+    "encoder": lambda: tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=3),
+    "decoder": lambda: tiny_model("llama", auto="AutoModelForCausalLM", num_key_value_heads=2),
+    "t5": lambda: tiny_model("t5", auto="AutoModelForSeq2SeqLM"),
+    "marian": lambda: tiny_model("marian", auto="AutoModelForSeq2SeqLM"),
+}
+
+
+def build(kind: str) -> nn.Module:
+    """A fresh model."""
+    model: Any = MADE[kind]()
+    if model.config.is_encoder_decoder:
+        model.config.decoder_start_token_id = 0
+    return model.eval()
+
+
+shared = cache(build)
+"""A model that no test may change."""
+
+
+def examples(kind: str, number: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Examples of 2 to 8 tokens."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(number):
+        ids = rng.integers(3, 100, size=int(rng.integers(2, 9))).tolist()
+        labels: Any = int(rng.integers(3)) if kind == "encoder" else ids
+        if kind in ("t5", "marian"):
+            labels = rng.integers(3, 100, size=int(rng.integers(2, 7))).tolist()
+        made.append({"input_ids": ids, "labels": labels})
+    return made
+
+
+def padder(kind: str, longer: int = 0) -> Callable[[list[Any]], dict[str, Tensor]]:
+    """The collate function of a kind, with so many columns of padding more than needed."""
+    fill = shared(kind).config.pad_token_id or 0
+    values = {"input_ids": fill, "labels": IGNORED}
+
+    def collate(rows: list[Any]) -> dict[str, Tensor]:
+        batch = pad(rows, fill)
+        return {
+            name: nn.functional.pad(value, (0, longer), value=values.get(name, 0)) if value.ndim == 2 else value
+            for name, value in batch.items()
+        }
+
+    return collate
+
+
+def task(kind: str, number: int = 12, *, rows: Sequence[Any] | None = None, longer: int = 0, **options: Any) -> hc.Task:
+    """The task of a kind over made-up examples, or over `rows`."""
+    rows = examples(kind, number) if rows is None else rows
+    metric = ACCURACY if kind == "encoder" else TOKEN_ACCURACY
+    return hc.Task(f"toy {kind}", rows, rows[::-1], rows, padder(kind, longer), **{"metric": metric, **options})
+
+
+def zero(model: nn.Module, head: hc.Head) -> None:
+    """Takes a head's part of the output projection away."""
+    block = hc.HeadMap.of(model).block_of(head)
+    part = next(s for s in block.slices if s.tensor == f"{block.o.path}.weight")
+    rows = torch.tensor(list(part.rows.of(block.position(head))))
+    with torch.no_grad():
+        dict(model.named_parameters())[part.tensor].index_fill_(part.axis, rows, 0.0)
