@@ -103,18 +103,23 @@ FAMILIES: dict[str, tuple[Callable[[int], nn.Module], int]] = {
     "marian": (_marian, 6),
     "bart": (_bart, 6),
     "t5": (_t5, 6),
+    "demo/entailment": (lambda _: hc.load("demo/entailment"), 4),
+    "demo/decoder": (lambda _: hc.load("demo/decoder"), 4),
+    "demo/translator": (lambda _: hc.load("demo/translator"), 4),
 }
+TRANSLATES = ("marian", "bart", "t5", "demo/translator")
+PER_TOKEN = ("bert-mlm", "llama", "gpt2", "demo/decoder", *TRANSLATES)
 
 
 def make_batch(family: str, rows: int, length: int) -> dict[str, Tensor]:
     if family == "vit":
         return {"pixel_values": torch.randn(rows, 3, IMAGE, IMAGE), "labels": torch.randint(0, 2, (rows,))}
-    ids = torch.randint(5, 8000, (rows, length))
+    tokens = lambda: torch.randint(5, 200 if family.startswith("demo/") else 8000, (rows, length))  # noqa: E731
+    ids = tokens()
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    per_token = family in ("bert-mlm", "llama", "gpt2", "marian", "bart", "t5")
-    if family in ("marian", "bart", "t5"):
-        return batch | {"decoder_input_ids": torch.randint(5, 8000, (rows, length)), "labels": torch.randint(5, 8000, (rows, length))}
-    return batch | {"labels": torch.randint(5, 8000, (rows, length)) if per_token else torch.randint(0, 2, (rows,))}
+    if family in TRANSLATES:
+        return batch | {"decoder_input_ids": tokens(), "labels": tokens()}
+    return batch | {"labels": tokens() if family in PER_TOKEN else torch.randint(0, 2, (rows,))}
 
 
 def read(output: Any, batch: Any) -> Tensor:

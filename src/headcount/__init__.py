@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headcount.heads import Head, HeadMap
     from headcount.importance import score
     from headcount.plan import Budget, Plan
+    from headcount.roles import roles
     from headcount.scores import Scores
     from headcount.surgery import cut, load, load_legacy, register, save
 
@@ -30,6 +31,7 @@ _HOME = {
     "load_legacy": "surgery",
     "mask": "gates",
     "register": "surgery",
+    "roles": "roles",
     "save": "surgery",
     "score": "importance",
 }
@@ -49,6 +51,7 @@ __all__ = [
     "load_legacy",
     "mask",
     "register",
+    "roles",
     "save",
     "score",
 ]

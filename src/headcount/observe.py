@@ -29,7 +29,7 @@ class Observation:
     `queries` and `keys` tell real tokens from padding, `special` and `special_keys` tell which of them are delimiters: those of
     `special_ids`, or of the configuration. They are None where neither names any (BERT's configuration does not: pass
     tokenizer.all_special_ids), or where the block reads no token ids. Rows are examples, or windows of them where the model works in windows.
-    `gradient` is that of the summed losses with respect to `outputs`; `projection` is what maps a head's output into the residual stream.
+    `visible` tells which keys each query can see. `gradient` is that of the summed losses with respect to `outputs`; `projection` is what maps a head's output into the residual stream.
     """
 
     block: AttentionBlock
@@ -39,6 +39,7 @@ class Observation:
     keys: Bool[Tensor, "batch k"] | None
     special: Bool[Tensor, "batch q"] | None
     special_keys: Bool[Tensor, "batch k"] | None = None
+    visible: Bool[Tensor, "batch q k"] | None = None
     gradient: Float[Tensor, "batch q heads head_dim"] | None = None
     projection: Float[Tensor, "heads head_dim hidden"] | None = None
 
@@ -87,7 +88,8 @@ def _reads_decoder(model: nn.Module, block: AttentionBlock) -> bool:
     return bool(getattr(model.config, "is_encoder_decoder", False)) and block.kind != "encoder-self"
 
 
-def _reads_text(block: AttentionBlock) -> bool:
+def reads_text(block: AttentionBlock) -> bool:
+    """Whether a block belongs to no tower for images, sound or video."""
     return not any(part.startswith(MEDIA) for part in block.path.lower().split("."))
 
 
@@ -102,7 +104,7 @@ def _shifted_labels(model: nn.Module, batch: Batch) -> Tensor | None:
 
 def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
     """The token ids that a block's queries stand for, if any; ignored labels stay -100."""
-    if not _reads_text(block):
+    if not reads_text(block):
         return None
     if not _reads_decoder(model, block):
         return batch.get("input_ids")
@@ -113,9 +115,10 @@ def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tenso
 def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int, length: int) -> Bool[Tensor, "batch q"]:
     """Which query positions of a block are no padding; all of them where the batch does not say."""
     if _reads_decoder(model, block):
-        mask, tokens = batch.get("decoder_attention_mask"), query_tokens(model, block, batch)
-        mask = tokens != -100 if mask is None and tokens is not None else mask
-    elif block.stack and not _reads_text(block) and "input_ids" in batch:
+        mask, labels = batch.get("decoder_attention_mask"), batch.get("labels")
+        if mask is None and isinstance(labels, Tensor) and labels.ndim == 2:
+            mask = labels != -100  # what predicts an ignored label is there only because another row is longer
+    elif block.stack and not reads_text(block) and "input_ids" in batch:
         mask = None  # the mask of the text says nothing about another tower
     else:
         mask = batch.get("attention_mask", batch.get("padding_mask"))
@@ -145,7 +148,7 @@ def _special_ids(model: nn.Module) -> frozenset[int]:
 
 def key_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
     """The token ids that a block's keys stand for, if any: in cross-attention those of the encoder."""
-    return batch.get("input_ids") if block.kind == "cross" and _reads_text(block) else query_tokens(model, block, batch)
+    return batch.get("input_ids") if block.kind == "cross" and reads_text(block) else query_tokens(model, block, batch)
 
 
 def projection_of(model: nn.Module, block: AttentionBlock) -> Float[Tensor, "heads head_dim hidden"]:
@@ -279,6 +282,7 @@ class Observer:
             special_keys=None
             if pending.attention is None
             else _special(key_tokens(self.model, block, self.batch), self.special_ids, (rows, pending.attention.shape[-1])),
+            visible=None if pending.visible is None else pending.visible.any(dim=1),
             projection=self._projection(block) if self.outputs else None,
         )
 

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterable, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,17 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     return UnknownName(f"no {kind} '{name}'.{hint} Known: {', '.join(names) or 'none'}")
+
+
+def _located(module: str) -> ModuleSpec | None:
+    """Where a module is, found without importing the packages around it."""
+    spec, parts, places = None, module.split("."), None
+    for end in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:end]), places)
+        if spec is None:
+            return None
+        places = spec.submodule_search_locations or []
+    return spec
 
 
 class Registry:
@@ -61,11 +73,7 @@ class Registry:
 
     def about(self, name: str) -> str:
         """The first line of a thing's docstring, read from its file without importing it; empty where it has none."""
-        target = self._sources()[name].partition(":")[0]
-        try:
-            spec = importlib.util.find_spec(target)
-        except ModuleNotFoundError:
-            return ""
+        spec = _located(self._sources()[name].partition(":")[0])
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             return ""
         text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""

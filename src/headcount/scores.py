@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 Normalise = Literal["none", "layer", "global"]
 
 
+def check_normalise(how: str) -> None:
+    """Raises UnknownName for a way to normalise that is not known."""
+    if how not in ("none", "layer", "global"):
+        raise UnknownName(f"normalise must be 'none', 'layer' or 'global', got {how!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Scores:
     """How much each head matters by some method; `units` are the heads that go or stay together (KV groups), by default single heads.
@@ -96,8 +102,7 @@ class Scores:
 
     def normalised(self, how: Normalise) -> Scores:
         """The scores divided by the ℓ2 norm of their block ("layer") or of all ("global"); standard errors take the norm as given."""
-        if how not in ("none", "layer", "global"):
-            raise UnknownName(f"normalise must be 'none', 'layer' or 'global', got {how!r}")
+        check_normalise(how)
         if how == "none":
             return self
         factor = self.norms(np.asarray(self.values), how)

@@ -117,7 +117,7 @@ def _measure(reading: Reading, block: Block, measure: Measure) -> Measured:
         except OneByOne:
             reading.batch_size = 1
         except (RuntimeError, MemoryError) as error:
-            if not _memory_ran_out(error):
+            if not memory_ran_out(error):
                 raise
             if size == 1:
                 raise OutOfMemory(
@@ -127,7 +127,8 @@ def _measure(reading: Reading, block: Block, measure: Measure) -> Measured:
             reading.batch_size = size // 2
 
 
-def _memory_ran_out(error: BaseException) -> bool:
+def memory_ran_out(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left."""
     texts = ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in texts)
 

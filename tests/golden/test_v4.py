@@ -63,7 +63,7 @@ def flat(tensors: dict[str, Tensor], prefix: str, heads: hc.HeadMap, family: str
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    return cross_entropy(logits.flatten(0, -2), targets.flatten())
+    return cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.flatten())
 
 
 def removing(heads: hc.HeadMap, family: str, variant: str) -> hc.Plan:
@@ -117,6 +117,25 @@ def test_gradient_per_example_equals_each_example_alone(family: str) -> None:
     assert_equal(losses, expected["loss.example"])
     (grad,) = torch.autograd.grad(losses.sum(), gates.values)
     assert_equal(grad, flat(expected, "grad.example", heads, family))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own loss", "loss of the task"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_equal_the_gradients_of_head_mask(family: str, own: bool) -> None:
+    """By the model's own loss on labels, and by a task's loss on the same numbers."""
+    model, (batch, targets), expected = load(family), inputs(family), golden(family)
+    each = flat(expected, "grad.example", hc.HeadMap.of(model), family)
+    shifted = own and RECORDS[family]["class"] == "GPT2LMHeadModel"
+    labels = torch.cat([torch.full_like(targets[:, :1], -100), targets[:, :-1]], 1) if shifted else targets
+    rows = [{name: value[i : i + 1] for name, value in {**batch, "labels": labels}.items()} for i in range(len(targets))]
+    loss = None if own else lambda output, given: torch.stack([loss_of(*pair) for pair in zip(output.logits, given["labels"], strict=True)])
+    task = hc.Task("golden", rows, rows, rows, lambda some: {name: torch.cat([row[name] for row in some]) for name in some[0]}, loss=loss)
+    signed, plain = hc.score(model, task, "gradient:signed"), hc.score(model, task)
+    assert signed.samples is not None and plain.samples is not None
+    assert_equal(torch.tensor(signed.samples.sums), each)
+    assert_equal(torch.tensor(plain.samples.sums), each.abs())
+    assert_equal(torch.tensor(signed.values, dtype=torch.float64), each.mean(0))
+    assert_equal(torch.tensor(plain.values, dtype=torch.float64), each.abs().mean(0))
 
 
 @pytest.mark.parametrize(("family", "variant"), VARIANTS)

@@ -1,10 +1,20 @@
-"""Two real processes: gates under DDP, and the training of a cut model with an empty block."""
+"""Two real processes: gates under DDP, the training of a cut model with an empty block, and scores that are those of one process to the bit."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+from scoring import bits
+from toys import saved_classifier, saved_table
+
+from headcount.cli import main
+
+SCORING = Path(__file__).with_name("scoring.py")
+METHODS = ("gradient", "gradient:running", "ablation", "ablation:mean", "confidence", "fluctuation", "magnitude")
 WORK = """
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -38,9 +48,49 @@ dist.destroy_process_group()
 """
 
 
-def test_two_processes(tmp_path) -> None:
+def launched(*words: object) -> subprocess.CompletedProcess[str]:
+    """A script in two processes under torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_two_processes(tmp_path: Path) -> None:
     script = tmp_path / "work.py"
     script.write_text(WORK)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = launched(script)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_scores_of_two_processes_are_those_of_one_to_the_bit(tmp_path: Path) -> None:
+    """Also: a bad example of one process is an error of both, and a defect in one ends both."""
+    done = launched(SCORING, "scores", tmp_path / "found", *METHODS)
+    alone, both = bits(*METHODS), [json.loads((tmp_path / f"found.{rank}").read_text()) for rank in (0, 1)]
+    assert alone["gradient"]["n"] == 300
+    for found in both:
+        assert "example 150: label 17 is none of the model's 3" in found.pop("error")
+        assert found.keys() == alone.keys() == {*METHODS, "lrp", "raced", "evaluation"}
+        for name, result in alone.items():
+            assert found[name] == result, name
+    assert done.returncode != 0
+    assert "ZeroDivisionError: a defect of the task" in done.stderr
+
+
+def test_one_process_speaks_and_writes_for_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = saved_classifier(tmp_path / "model"), saved_table(tmp_path / "data.csv")
+    common = ["score", str(model), "--train", str(data), "--by"]
+    good = [*common, "gradient,magnitude", "--out"]
+    bad = [*common, "ablation", "--adaptive", "99", "--out", str(tmp_path / "none")]
+    lines = [[*good, str(tmp_path / "two")], ["score", str(model), "--by", "magnitude,random", "--out", str(tmp_path / "two")], bad]
+    (tmp_path / "lines.json").write_text(json.dumps(lines))
+    done = launched(SCORING, "commands", tmp_path / "lines.json", tmp_path / "codes")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [json.loads((tmp_path / f"codes.{rank}").read_text()) for rank in (0, 1)] == [[0, 0, 1]] * 2
+    assert main([*good, str(tmp_path / "one")]) == 0
+    assert done.stdout.startswith(capsys.readouterr().out)
+    for note in ("task classification", "written: ", "next: headcount study transfer"):
+        assert done.stderr.count(note) == 2, done.stderr
+    first, second = (json.loads((tmp_path / run / "scores" / "gradient.json").read_text()) for run in ("one", "two"))
+    assert first == second
+    assert {path.stem for path in (tmp_path / "two" / "scores").glob("*.json")} == {"gradient", "magnitude", "random"}
+    assert "error: adaptive needs a number of units from 1 to 11 to look for, got 99" in done.stderr
+    assert not (tmp_path / "none").exists()

@@ -19,7 +19,7 @@ from headcount.importance import score_all, verdicts
 from headcount.losses import ExampleLosses
 from headcount.testing.float64 import Float64
 
-INVARIANT = ("gradient", "gradient:token", "ablation", "lrp", "lrp:epsilon", "confidence", "entropy", "fluctuation", "output-norm")
+INVARIANT = ("gradient", "gradient:token", "ablation", "lrp", "confidence", "entropy", "fluctuation", "output-norm")
 
 
 def close(found: Any, expected: Any, rtol: float = 1e-9, atol: float = 1e-12, note: str = "") -> None:
@@ -97,14 +97,14 @@ def test_units_of_grouped_heads_are_judged_together() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_do_not_depend_on_padding_batches_or_order(kind: str) -> None:
-    model, rows = shared(kind), examples(kind, 9)
-    order = np.random.default_rng(1).permutation(9)
+    model, rows = shared(kind), examples(kind, 6)
+    order = np.random.default_rng(1).permutation(6)
     with Float64():
         plain = score_all(model, task(kind, rows=rows), INVARIANT)
         others = {
             "padding": score_all(model, task(kind, rows=rows, longer=5), INVARIANT),
             "single": score_all(model, task(kind, rows=rows), INVARIANT, batch_size=1),
-            "order": score_all(model, task(kind, rows=[rows[i] for i in order]), INVARIANT, batch_size=4),
+            "order": score_all(model, task(kind, rows=[rows[i] for i in order]), INVARIANT, batch_size=3),
             "batches": score_all(model, [padder(kind, 2)(rows[:4]), padder(kind)(rows[4:])], INVARIANT),
         }
     for name, found in others.items():
@@ -145,7 +145,9 @@ def token_gradients(model: nn.Module, rows: list[Any], kind: str) -> np.ndarray:
     for row in rows:
         kept: dict[str, Tensor] = {}
         hooks = [
-            model.get_submodule(block.o.path).register_forward_pre_hook(lambda _, args, path=block.path: kept.update({path: args[0]}))
+            model.get_submodule(block.o.path).register_forward_pre_hook(
+                lambda _, args, kept=kept, path=block.path: kept.update({path: args[0]})
+            )
             for block in heads.blocks
         ]
         loss = model(**padder(kind)([row])).loss
@@ -220,11 +222,8 @@ def narrow(model: nn.Module, monkeypatch: pytest.MonkeyPatch, rows: int, error: 
     monkeypatch.setattr(model, "forward", short_of_memory)
 
 
-@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
-@pytest.mark.parametrize(("start", "end"), [(None, 2), (8, 2), (12, 3), (2, 2), (1, 1)])
-def test_batches_shrink_when_memory_runs_out(
-    monkeypatch: pytest.MonkeyPatch, start: int | None, end: int, error: type[Exception]
-) -> None:
+@pytest.mark.parametrize(("start", "end", "error"), [(None, 2, RuntimeError), (12, 3, MemoryError), (2, 2, RuntimeError)])
+def test_batches_shrink_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch, start: int | None, end: int, error: type[Exception]) -> None:
     model, data = build("encoder"), task("encoder", 140)
     names = ["gradient", "confidence", "fluctuation"]
     expected = score_all(model, data, names, batch_size=end)
@@ -236,11 +235,12 @@ def test_batches_shrink_when_memory_runs_out(
     assert np.array_equal(evaluate(model, data, batch_size=start).losses, evaluate(model, data, batch_size=end).losses)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 5])
 @pytest.mark.parametrize("by", ["ablation", "ablation:mean", "all-but-one"])
-def test_ablations_survive_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+def test_ablations_survive_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch, by: str, rows: int) -> None:
     model, data = build("encoder"), task("encoder", 20)
     expected = hc.score(model, data, by)
-    narrow(model, monkeypatch, 3, RuntimeError)
+    narrow(model, monkeypatch, rows, RuntimeError)
     close(hc.score(model, data, by).values, expected.values, 1e-5, 1e-7)
 
 

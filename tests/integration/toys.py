@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from torch import Tensor, nn
 
 import headcount as hc
 from headcount.data import pad
+from headcount.demo import english
+from headcount.demo.clauses import draw_clause
+from headcount.demo.tokens import build_tokenizer
 from headcount.metrics import ACCURACY, IGNORED, TOKEN_ACCURACY
 from headcount.testing.shrink import tiny_model
 
@@ -69,6 +74,42 @@ def task(kind: str, number: int = 12, *, rows: Sequence[Any] | None = None, long
     rows = examples(kind, number) if rows is None else rows
     metric = ACCURACY if kind == "encoder" else TOKEN_ACCURACY
     return hc.Task(f"toy {kind}", rows, rows[::-1], rows, padder(kind, longer), **{"metric": metric, **options})
+
+
+def sentences(number: int, seed: int = 0) -> list[str]:
+    """Different sentences of the embedded English."""
+    random = Random(seed)
+    found: dict[str, None] = {}
+    while len(found) < number:
+        found[str(english.say(draw_clause(random)))] = None
+    return list(found)
+
+
+def saved_classifier(folder: Path, auto: str = "AutoModelForSequenceClassification", **options: Any) -> Path:
+    """A tiny BERT with the tokenizer of the embedded languages, as it would come from elsewhere."""
+    tokenizer = build_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 40, "pad_token_id": tokenizer.pad_token_id}
+    names = options.pop("names", {0: "no", 1: "yes"})
+    model: Any = tiny_model("bert", dtype=torch.float32, auto=auto, num_labels=len(names), **{**sizes, **options})
+    model.config.id2label, model.config.label2id = names, {name: number for number, name in names.items()}
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def saved_table(path: Path, number: int = 60) -> Path:
+    """Sentences with one of two labels, as csv, tsv, jsonl or parquet by the ending."""
+    import pandas
+
+    table = pandas.DataFrame({"text": sentences(number), "label": ["yes" if i % 3 else "no" for i in range(number)]})
+    writers: dict[str, Callable[[], Any]] = {
+        ".csv": lambda: table.to_csv(path, index=False),
+        ".tsv": lambda: table.to_csv(path, index=False, sep="\t"),
+        ".jsonl": lambda: table.to_json(path, orient="records", lines=True),
+        ".parquet": lambda: table.to_parquet(path),
+    }
+    writers[path.suffix]()
+    return path
 
 
 def zero(model: nn.Module, head: hc.Head) -> None:

@@ -135,9 +135,11 @@ def test_an_exhausted_iterator_is_refused() -> None:
         list(blocks(batches))
 
 
-@pytest.mark.parametrize("data", [[], (batch for batch in ()), [{}], [{"input_ids": [[1, 2]]}], [{"labels": torch.tensor(1)}], [[1, 2]], "text"])
+@pytest.mark.parametrize(
+    "data", [[], (batch for batch in ()), [{}], [{"input_ids": [[1, 2]]}], [{"labels": torch.tensor(1)}], [[1, 2]], "text"]
+)
 def test_data_without_batches_are_refused(data: Any) -> None:
-    with pytest.raises(DataError, match="empty|must yield batches|a batch holds tensors"):
+    with pytest.raises(DataError, match=r"empty|must yield batches|a batch holds tensors"):
         list(blocks(data))
 
 
@@ -207,7 +209,10 @@ def test_a_task_has_three_splits() -> None:
 
 
 def test_padding_fills_each_input_with_its_own() -> None:
-    rows = [{"input_ids": [5, 6, 7], "token_type_ids": [0, 1, 1], "labels": [1, 2, 3]}, {"input_ids": [8], "token_type_ids": [1], "labels": [4]}]
+    rows = [
+        {"input_ids": [5, 6, 7], "token_type_ids": [0, 1, 1], "labels": [1, 2, 3]},
+        {"input_ids": [8], "token_type_ids": [1], "labels": [4]},
+    ]
     batch = pad(rows, pad_id=9)
     assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 9, 9]]
     assert batch["labels"].tolist() == [[1, 2, 3], [4, -100, -100]]
@@ -217,7 +222,9 @@ def test_padding_fills_each_input_with_its_own() -> None:
 
 def test_padding_leaves_numbers_pictures_and_given_masks() -> None:
     picture = torch.rand(3, 4, 4)
-    batch = pad([{"pixel_values": picture, "labels": 1, "weight": 0.5, "none": None}, {"pixel_values": picture + 1, "labels": 0, "weight": 2.0}])
+    batch = pad(
+        [{"pixel_values": picture, "labels": 1, "weight": 0.5, "none": None}, {"pixel_values": picture + 1, "labels": 0, "weight": 2.0}]
+    )
     assert batch["pixel_values"].shape == (2, 3, 4, 4)
     assert batch["labels"].tolist() == [1, 0] and batch["weight"].tolist() == [0.5, 2.0]
     assert set(batch) == {"pixel_values", "labels", "weight"}
@@ -225,7 +232,9 @@ def test_padding_leaves_numbers_pictures_and_given_masks() -> None:
     assert batch["attention_mask"].tolist() == [[1, 0], [1, 0]]
 
 
-@pytest.mark.parametrize("other", [{"input_ids": [1]}, {"input_ids": [1], "labels": 1, "token_type_ids": [0]}, {"input_ids": [1], "labels": None}])
+@pytest.mark.parametrize(
+    "other", [{"input_ids": [1]}, {"input_ids": [1], "labels": 1, "token_type_ids": [0]}, {"input_ids": [1], "labels": None}]
+)
 def test_examples_with_other_inputs_than_the_first_are_refused(other: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"example .* has .*but the first has"):
         pad([{"input_ids": [1, 2], "labels": 0}, other])

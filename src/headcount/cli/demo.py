@@ -40,4 +40,4 @@ def run(
                 steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
                 say.line(f"{name:<10} {step.name:<9} {step.text}")
         say.result({"out": str(out), "steps": steps})
-        say.next("score", f"demo/{name}", "--task", task, "--by", "gradient,ablation,lrp")
+        say.next("score", "demo/entailment", "--task", TASKS["entailment"], "--by", "gradient,ablation,lrp")

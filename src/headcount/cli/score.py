@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,19 +12,48 @@ from headcount.cli import _data
 from headcount.cli._heat import heat_map
 from headcount.cli._options import split
 from headcount.cli._session import Session
+from headcount.registry import unknown
 
 if TYPE_CHECKING:
     from headcount.importance import Verdict
     from headcount.scores import Scores
 
 SHOWN = 48
-By = Annotated[str, typer.Option("--by", metavar="NAME,…", help="Methods of `headcount ls importance`, as name or name:variant.")]
+NORMALISATIONS = ("none", "layer", "global")
+
+
+def _by(text: str) -> str:
+    if not split(text):
+        raise typer.BadParameter("--by needs the name of a method, such as gradient")
+    return text
+
+
+def _normalise(name: str) -> str:
+    if name not in NORMALISATIONS:
+        raise unknown("normalisation", name, NORMALISATIONS)
+    return name
+
+
+def _tolerance(value: float) -> float:
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"--tolerance must be a finite number, got {value}")
+    return value
+
+
+By = Annotated[
+    str, typer.Option("--by", metavar="NAME,…", callback=_by, help="Methods of `headcount ls importance`, as name or name:variant.")
+]
 Out = Annotated[Path | None, typer.Option("--out", metavar="RUN", help="The run folder to write; more methods can be added to it later.")]
-Normalise = Annotated[str, typer.Option("--normalise", metavar="HOW", help="none, layer or global: divide by the ℓ2 norm.")]
+Normalise = Annotated[
+    str, typer.Option("--normalise", metavar="HOW", callback=_normalise, help="none, layer or global: divide by the ℓ2 norm.")
+]
 Lowest = Annotated[
     int | None, typer.Option("--lowest", min=1, metavar="K", help="How many units count as the lowest; a quarter unless told.")
 ]
-Tolerance = Annotated[float, typer.Option("--tolerance", help="The rise of the loss up to which an ablated head counts as safe to remove.")]
+Tolerance = Annotated[
+    float,
+    typer.Option("--tolerance", callback=_tolerance, help="The rise of the loss up to which an ablated head counts as safe to remove."),
+]
 Level = Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="The confidence of intervals and verdicts.")]
 Stability = Annotated[bool, typer.Option("--stability", help="Also show how stable the ranking is by the number of examples.")]
 Everything = Annotated[bool, typer.Option("--all", help="Show every head, however many there are.")]
@@ -110,7 +140,7 @@ def run(
     generate: Generate = False,
 ) -> None:
     """Score every head on a task: heat map, ranking with intervals, and which heads are safe to remove."""
-    from headcount.importance import Method, agreements, score_all, stabilities, verdicts
+    from headcount.importance import Method, agreements, check_lowest, score_all, stabilities, verdicts
     from headcount.runs import Run, describe_run
     from headcount.runs.weights import model_record
 
@@ -118,7 +148,8 @@ def run(
     live, heads, folder = given.open_model(say)
     config = {"by": methods, "normalise": normalise, "split": split_name, "limit": given.limit, "lowest": lowest, "tolerance": tolerance}
     record = describe_run(model_record(live, given.model), command=say.command, seed=given.seed, task=given.task or "", config=config)
-    if out is not None:
+    check_lowest(lowest, len(heads.units()))
+    if out is not None and say.leads:
         Run.check(out, record)
     data = given.open_task(say, live, folder) if any(Method.parse(name).reads_data for name in methods) else None
     with _data.progress(say, "scoring") as advance:
@@ -141,7 +172,7 @@ def run(
             run_folder.write_scores(scores)
         say.note(f"written: {out}")
     judged = {name: verdicts(scores, k=lowest, tolerance=tolerance, level=level, seed=given.seed) for name, scores in found.items()}
-    agreed = agreements(found, seed=given.seed) if "ablation" in found and found["ablation"].samples is not None else {}
+    agreed = agreements(found, seed=given.seed) if "ablation" in found else {}
     stable = {name: stabilities(scores, seed=given.seed) for name, scores in found.items()} if stability else {}
     for name, scores in found.items():
         _show(say, scores, judged[name], level, everything)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from transformers import (
 
 from headcount.demo import english, tavi
 from headcount.demo.clauses import Clause, draw_clause
-from headcount.demo.entailment import LABELS, draw_pair, text_of
+from headcount.demo.entailment import LABELS, Pair, draw_pair, text_of
 from headcount.demo.splits import draw_split
 from headcount.demo.stories import draw_story
 from headcount.demo.tokens import build_tokenizer
@@ -78,32 +79,36 @@ def _sentences(random: Random, number: int) -> list[Clause]:
     return draw_split(random, "train", number, draw_clause, lambda clause: str(english.say(clause)))
 
 
+def _said(language: ModuleType, pairs: list[Pair]) -> list[tuple[str, str]]:
+    return [(str(language.say(pair.premise)), str(language.say(pair.hypothesis))) for pair in pairs]
+
+
 def _text(n_english: int, n_tavi: int, n_translated: int = 0) -> RowMaker:
-    """Single sentences of each language, and sentences beside their translation, in either order."""
+    """Text of each language, two thirds single sentences and a third pairs about one scene, and sentences beside their translation."""
 
     def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
-        texts = [str(english.say(clause)) for clause in _sentences(random, round(share * n_english))]
-        texts += [str(tavi.say(clause)) for clause in _sentences(random, round(share * n_tavi))]
-        both = [[str(english.say(clause)), str(tavi.say(clause))] for clause in _sentences(random, round(share * n_translated))]
-        both = [pair if random.random() < 0.5 else pair[::-1] for pair in both]
-        singles, pairs = tokenizer(texts), tokenizer([a for a, _ in both], [b for _, b in both]) if both else {}
-        return [
-            {"input_ids": ids, "token_type_ids": kinds}
-            for made in (singles, pairs)
-            for ids, kinds in zip(made.get("input_ids", ()), made.get("token_type_ids", ()), strict=True)
-        ]
+        singles: list[str] = []
+        pairs: list[tuple[str, str]] = []
+        for language, number in ((english, round(share * n_english)), (tavi, round(share * n_tavi))):
+            singles += [str(language.say(clause)) for clause in _sentences(random, number - number // 3)]
+            pairs += _said(language, draw_split(random, "train", number // 3, draw_pair, text_of))
+        both = [(str(english.say(clause)), str(tavi.say(clause))) for clause in _sentences(random, round(share * n_translated))]
+        pairs += [pair if random.random() < 0.5 else pair[::-1] for pair in both]
+        made = [tokenizer(text) for text in singles] + [tokenizer(a, b) for a, b in pairs]
+        return [{name: one[name] for name in ("input_ids", "token_type_ids")} for one in made]
 
     return rows
 
 
-def _pairs(number: int) -> RowMaker:
+def _pairs(n_english: int, n_tavi: int = 0) -> RowMaker:
     def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
-        drawn = draw_split(random, "train", round(share * number), draw_pair, text_of)
-        texts = tokenizer([str(english.say(p.premise)) for p in drawn], [str(english.say(p.hypothesis)) for p in drawn])
-        return [
-            {"input_ids": ids, "token_type_ids": kinds, "labels": LABELS.index(pair.label)}
-            for ids, kinds, pair in zip(texts["input_ids"], texts["token_type_ids"], drawn, strict=True)
-        ]
+        found: Rows = []
+        for language, number in ((english, n_english), (tavi, n_tavi)):
+            pairs = draw_split(random, "train", round(share * number), draw_pair, text_of)
+            for pair, texts in zip(pairs, _said(language, pairs), strict=True):
+                made = tokenizer(*texts)
+                found.append({**{name: made[name] for name in ("input_ids", "token_type_ids")}, "labels": LABELS.index(pair.label)})
+        return found
 
     return rows
 
@@ -181,10 +186,10 @@ def _classifier(source: str) -> Callable[[Path], PreTrainedModel]:
 
 
 RECIPES: dict[str, Recipe] = {
-    "encoder": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(60_000, 15_000, 15_000), _masked, epochs=5, rate=1e-3),
-    "encoder-english": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(90_000, 0), _masked, epochs=5, rate=1e-3),
-    "entailment": Recipe(_classifier("encoder"), _pairs(60_000), DataCollatorWithPadding, epochs=4, rate=5e-4),
-    "entailment-english": Recipe(_classifier("encoder-english"), _pairs(60_000), DataCollatorWithPadding, epochs=4, rate=5e-4),
+    "encoder": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(60_000, 15_000, 15_000), _masked, epochs=3, rate=1e-3),
+    "encoder-english": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(90_000, 0), _masked, epochs=3, rate=1e-3),
+    "entailment": Recipe(_classifier("encoder"), _pairs(60_000, 20_000), DataCollatorWithPadding, epochs=3, rate=5e-4),
+    "entailment-english": Recipe(_classifier("encoder-english"), _pairs(60_000), DataCollatorWithPadding, epochs=8, rate=1e-3),
     "translator": Recipe(_marian, _translations(40_000), DataCollatorForSeq2Seq, epochs=4, rate=2e-3),
     "decoder": Recipe(_llama, _stories(20_000), lambda t: DataCollatorForLanguageModeling(t, mlm=False), epochs=5, rate=2e-3, batch=32),
 }
@@ -221,6 +226,8 @@ def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float 
     rows: Any = recipe.rows(Random(SEED), tokenizer, share)
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=recipe.collate(tokenizer))
     trainer.train()
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = True  # the Trainer turned it off
     model.save_pretrained(out / name)
     tokenizer.save_pretrained(out / name)
     told = {key: trainer.state.log_history[-1][key] for key in ("train_loss", "epoch", "step")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headcount.importance._contract import About, Observation, Work, per_token
 from headcount.importance._score import METHODS, Method, score, score_all
-from headcount.importance._verdict import Verdict, agreements, signed_samples, stabilities, verdicts
+from headcount.importance._verdict import Verdict, agreements, check_lowest, signed_samples, stabilities, verdicts
 
 __all__ = [
     "METHODS",
@@ -14,6 +14,7 @@ __all__ = [
     "Verdict",
     "Work",
     "agreements",
+    "check_lowest",
     "per_token",
     "score",
     "score_all",

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from headcount.ablate import Ablator, Change
+from headcount.data import n_rows
 from headcount.gates import HeadGates
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.importance._contract import Work
 from headcount.losses import Losses
 from headcount.observe import Observation, Observer, evaluating, on_device
 from headcount.stats import Totals
-from headcount.stream import Reading, stream
+from headcount.stream import Reading, memory_ran_out, stream
 
 Gates = Callable[[int, int], float]
 """(the head that the intervention is about, another head of its block) -> that head's gate."""
@@ -85,7 +86,7 @@ class Ablation:
         batch = on_device(batch, self.work.model)
         if self.active is not None:
             return self._some(batch, self.active)
-        base, changed = self._ready(batch).run(batch, self.changes, self._read)
+        base, changed = self._run(batch, self.changes)
         found = {"": (changed["loss"] - base["loss"]).T}
         if "parts" in base:
             found |= {"metric": changed["parts"].transpose(0, 1), "metric_base": base["parts"]}
@@ -94,12 +95,23 @@ class Ablation:
         return found
 
     def _some(self, batch: Mapping[str, Any], active: list[int]) -> dict[str, Tensor]:
-        base, changed = self._ready(batch).run(batch, [self.changes[i] for i in active], self._read)
+        base, changed = self._run(batch, [self.changes[i] for i in active])
         rises = (changed["loss"] - base["loss"]).T
         found = {"": torch.zeros(rises.shape[0], len(self.changes), dtype=rises.dtype, device=rises.device)}
         found["weight"] = torch.zeros_like(found[""])
         found[""][:, active], found["weight"][:, active] = rises, 1.0
         return found
+
+    def _run(self, batch: Mapping[str, Any], changes: list[Change]) -> tuple[Any, Any]:
+        """What is read for a batch and under changes; where memory runs out on several copies of the batch, with fewer of them."""
+        ablator = self._ready(batch)
+        while True:
+            try:
+                return ablator.run(batch, changes, self._read)
+            except (RuntimeError, MemoryError) as error:
+                if not memory_ran_out(error) or ablator.max_tokens <= _tokens(batch):
+                    raise
+                ablator.max_tokens //= 2
 
     def _ready(self, batch: Mapping[str, Any]) -> Ablator:
         """The ablator; labels are kept from models that need them only for a mean loss that nobody reads."""
@@ -108,8 +120,8 @@ class Ablation:
                 self.work.losses(self.work.model(**batch), batch)
             decodes = getattr(self.work.model.config, "is_encoder_decoder", False)
             withhold = ["labels"] if self.work.losses.reads_logits and not decodes else []
-            limit = {"max_tokens": 1} if self.work.losses.one_by_one else {}
-            self._ablator = Ablator(self.work.model, how=self.how, means=self.means, withhold=withhold, **limit)
+            limit = 1 if self.work.losses.one_by_one else None
+            self._ablator = Ablator(self.work.model, how=self.how, means=self.means, withhold=withhold, max_tokens=limit)
         return self._ablator
 
     def _read(self, output: Any, batch: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -134,6 +146,12 @@ class Ablation:
     def note(self) -> str:
         """Why some blocks are evaluated the slow way; empty if none is."""
         return self._ablator.fallback_reason if self._ablator else ""
+
+
+def _tokens(batch: Mapping[str, Any]) -> int:
+    """How many tokens a batch holds; for other inputs than text its examples."""
+    texts = [batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(batch.get(name), Tensor)]
+    return max(texts, default=n_rows(batch))
 
 
 def _values(heads: HeadMap, block: AttentionBlock, gates: tuple[float, ...]) -> Tensor:

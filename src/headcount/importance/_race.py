@@ -17,7 +17,7 @@ from headcount.stats import Samples
 from headcount.stream import BLOCK
 
 LOOK = 4
-"""Blocks between two looks: a multiple of the number of processes up to 4, so that one and several decide alike."""
+"""Blocks between two looks: a multiple of 1, 2 and 4 processes, so that these decide alike."""
 RACE_BLOCK = BLOCK // 4
 
 

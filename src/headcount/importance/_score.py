@@ -25,7 +25,7 @@ from headcount.importance._race import LOOK, RACE_BLOCK, Race
 from headcount.losses import ExampleLosses
 from headcount.metrics import Metric
 from headcount.registry import Registry, unknown
-from headcount.scores import Normalise, Scores
+from headcount.scores import Normalise, Scores, check_normalise
 from headcount.stats import Samples, Totals, pseudovalues
 from headcount.stream import Measured, Progress, Reading, stream
 
@@ -102,6 +102,7 @@ def score(model: nn.Module, data: Data = None, by: str = "gradient", **options: 
 def score_all(model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]) -> dict[str, Scores]:
     """The scores of several methods by name, from one reading of the data; methods that need the same forward or backward pass share it."""
     inner = unwrap(model)
+    check_normalise(options.get("normalise", "none"))
     methods = [Method.parse(text) for text in by]
     task = data if isinstance(data, Task) else None
     adaptive = options.get("adaptive") is not None
@@ -160,11 +161,14 @@ class _Run:
         for method in self.streamed.values():
             if method.has("prepare"):
                 method.module.prepare(self.work, method.variant)
+        number = 0
         for number, measured in enumerate(stream(self.work.reading, self._measure), 1):
             self._check(measured)
             self._take(measured)
             if self.race is not None and number % LOOK == 0 and self._decided(self.race):
                 return
+        if self.race is not None and number % LOOK and self.work.reading.examples > 1:
+            self._decided(self.race)
 
     def _decided(self, race: Race) -> bool:
         """Looks at the race and leaves out what is decided; whether nothing is left to do."""
@@ -177,7 +181,7 @@ class _Run:
         for name, method in self.streamed.items():
             if name not in self.totals:
                 self.totals[name] = method.totals(measured[name].shape[1:])
-                if f"{name}/metric" in measured:
+                if f"{name}/metric" in measured and self.race is None:
                     self.metrics[name] = MetricChange(self._metric, *measured[f"{name}/metric"].shape[1:])
             self.totals[name].update(measured[name], measured[f"{name}/weight"])
             for key in measured:
@@ -214,7 +218,7 @@ class _Run:
         method, totals = self.methods[name], self.totals[name]
         values, stderr, samples = self._summed(method, totals)
         scores = self._scores(method, values, stderr, n=totals.n, samples=samples)
-        columns = self.metrics[name].columns() if name in self.metrics and self.race is None else {}
+        columns = self.metrics[name].columns() if name in self.metrics else {}
         if self.race is not None and samples is not None:
             columns = {"examples": tuple(np.broadcast_to(samples.weights, samples.sums.shape).sum(0).tolist())}
             raced = {"adaptive": self.race.k, "confidence": self.race.level, "undecided": int(self.race.open.sum())}

@@ -41,13 +41,18 @@ def quarter(scores: Scores) -> int:
     return max(1, len(scores.tied()) // 4)
 
 
+def check_lowest(k: int | None, n_units: int) -> None:
+    """Raises PlanError unless `k` units of so many can be the lowest."""
+    if k is not None and not 1 <= k <= n_units:
+        raise PlanError(f"k must be from 1 to {n_units}, the units that go or stay together, got {k}")
+
+
 def verdicts(
     scores: Scores, *, k: int | None = None, tolerance: float = TOLERANCE, level: float = LEVEL, repeats: int = 2000, seed: int = 0
 ) -> list[Verdict]:
     """The verdict on every head in flat order; `k` units count as the lowest, a quarter of them unless told."""
+    check_lowest(k, len(scores.tied()))
     k = quarter(scores) if k is None else k
-    if not 1 <= k <= len(scores.tied()):
-        raise PlanError(f"k must be from 1 to {len(scores.tied())}, the units that go or stay together, got {k}")
     places = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep)
     stderr = scores.stderr or (None,) * len(scores.heads)
     if scores.samples is None or scores.n_examples < 2:
@@ -74,8 +79,10 @@ def signed_samples(scores: Scores) -> Samples:
 
 
 def agreements(found: Mapping[str, Scores], truth: str = "ablation", *, k: int | None = None, seed: int = 0) -> dict[str, Agreement]:
-    """How well every other score stands in for true ablation, by method."""
+    """How well every other score stands in for true ablation, by method; none where ablation has no spread over examples or heads."""
     real = found[truth]
+    if real.samples is None or real.samples.n < 2 or len(set(real.values)) < 2:
+        return {}
     k = max(1, len(real.heads) // 4) if k is None else k
     return {
         name: agreement(signed_samples(scores), signed_samples(real), k, seed=seed, paired=_paired(scores, real))
@@ -90,8 +97,8 @@ def _paired(a: Scores, b: Scores) -> bool:
 
 
 def stabilities(scores: Scores, *, k: int | None = None, seed: int = 0) -> tuple[Stability, ...]:
-    """How stable the ranking is by the number of calibration examples: an eighth, a quarter, half and all of them."""
-    if scores.samples is None:
+    """How stable the ranking is by the number of calibration examples: an eighth, a quarter, half and all of them; nothing for a single one."""
+    if scores.samples is None or scores.samples.n < 2:
         return ()
     sizes = sorted({max(1, scores.samples.n // part) for part in (8, 4, 2, 1)})
     k = max(1, len(scores.heads) // 4) if k is None else k

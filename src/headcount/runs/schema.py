@@ -5,6 +5,7 @@
     scores/<method>.json           one method's scores with standard errors and conditions
     scores/<method>.safetensors    the grouped sums behind them, for bootstrap and tests
     scores.csv, scores.parquet     all scores as one table, for other tools
+    roles.json, .csv, .parquet     every head and role with its test
 
 `key` of a result is a hash over everything that determines it, the weights included: a result is used again only under the same key.
 """
@@ -92,6 +93,46 @@ class ScoresRecord(Record):
     conditions: dict[str, Any] = Field(default_factory=dict)
     samples: str | None = None
     samples_sha256: str | None = None
+
+
+class RoleRecord(BaseModel):
+    """One head and one role; the fields of headcount.roles.RoleScore."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    head: str
+    role: str
+    n_sentences: int
+    n_tokens: int
+    bias: float
+    stderr: float
+    low: float
+    high: float
+    p: float
+    q: float
+    p_permutation: float
+    effect: float
+    maximum: float
+    normalised: float
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    baseline: float
+    baseline_offset: int
+    has_role: bool
+    by_argmax: bool
+
+
+class RolesRecord(Record):
+    """roles.json."""
+
+    tau: float
+    alpha: float
+    data: str
+    heads: list[str]
+    rows: list[RoleRecord]
+    untested: dict[str, str] = Field(default_factory=dict)
+    refused: dict[str, int] = Field(default_factory=dict)
+    conditions: dict[str, Any] = Field(default_factory=dict)
 
 
 def key_of(**parts: Any) -> str:

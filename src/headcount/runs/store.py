@@ -46,7 +46,8 @@ def describe_run(model: ModelRecord, **facts: Any) -> RunRecord:
     return RunRecord(created=now, updated=now, model=model, versions=_versions(), machine=machine, **facts)
 
 
-def _read(path: Path, kind: type[Kind]) -> Kind:
+def read_record(path: Path, kind: type[Kind]) -> Kind:
+    """A file of a run, checked; ArtefactError says what is wrong with it."""
     content = read_json(path)
     told = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(told, int) and told > VERSION:
@@ -107,11 +108,11 @@ class Run:
 
     def record(self) -> RunRecord:
         """What run.json says."""
-        return _read(self.folder / "run.json", RunRecord)
+        return read_record(self.folder / "run.json", RunRecord)
 
     def heads(self) -> HeadsRecord:
         """What heads.json says."""
-        return _read(self.folder / "heads.json", HeadsRecord)
+        return read_record(self.folder / "heads.json", HeadsRecord)
 
     def write_scores(self, scores: Scores) -> Path:
         """Writes one method's scores, over earlier ones of the same method, and renews the tables of all."""
@@ -120,7 +121,7 @@ class Run:
         samples = None
         if scores.samples is not None:
             samples = place.with_suffix(".safetensors")
-            write_atomic(samples, tensor_bytes({"sums": _whole(scores.samples.sums), "weights": _whole(scores.samples.weights)}))
+            write_atomic(samples, _sample_bytes(scores.samples))
         write_json(place, _scores_record(scores, self.record().model.weights, samples).model_dump())
         self._write_tables()
         return place
@@ -137,7 +138,7 @@ class Run:
         return _scores(known[method], self.folder / "scores")
 
     def _score_records(self) -> list[ScoresRecord]:
-        return [_read(path, ScoresRecord) for path in sorted((self.folder / "scores").glob("*.json"))]
+        return [read_record(path, ScoresRecord) for path in sorted((self.folder / "scores").glob("*.json"))]
 
     def _write_tables(self) -> None:
         import io
@@ -170,8 +171,9 @@ def _file_name(method: str) -> str:
     return re.sub(r"[^a-z0-9-]+", ".", method.lower())
 
 
-def _whole(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array, dtype=np.float64)
+def _sample_bytes(samples: Samples) -> bytes:
+    sums, weights = (np.ascontiguousarray(array, dtype=np.float64) for array in (samples.sums, samples.weights))
+    return tensor_bytes({"sums": sums, "weights": weights, "n": np.array([samples.n], dtype=np.int64)})
 
 
 def _scores_record(scores: Scores, weights: str, samples: Path | None) -> ScoresRecord:
@@ -220,7 +222,7 @@ def _samples(record: ScoresRecord, folder: Path) -> Samples:
         raise ArtefactError(f"{path} is missing or damaged (its hash is not the recorded one); score {record.method} again")
     try:
         tensors = read_tensors(path.read_bytes())
-        return Samples(tensors["sums"], tensors["weights"])
+        return Samples(tensors["sums"], tensors["weights"], int(tensors["n"][0]))
     except (SafetensorError, KeyError) as error:
         raise ArtefactError(f"{path} holds no samples: {error}") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from headcount.stats.samples import GROUPS, Array, Samples, StatisticsError, finite
 
@@ -50,6 +50,15 @@ class Totals:
         gaps = self._wide(self._squares) * (self._centers - self.mean()) ** 2
         squares = (self._spreads + gaps).sum(0)
         return np.sqrt(squares * self._wide(self._counts / (self._counts - 1.0))) / self._wide(self._weights.sum(0))
+
+    def take(self, places: NDArray[np.int64]) -> Totals:
+        """The totals of some heads."""
+        part = Totals(len(places), *self.shape[1:])
+        part.n = self.n
+        for name in ("_centers", "_spreads", "_squares", "_sums", "_weights"):
+            setattr(part, name, getattr(self, name)[:, places])
+        part._counts = self._counts[places]
+        return part
 
     def samples(self) -> Samples:
         """The grouped sums so far; up to 256 examples each is a group of its own."""

@@ -95,6 +95,9 @@ def _row(
 @_data.over_data
 def run(say: Session, given: _data.Shared, how: How = "zero") -> None:
     """Can a layer live on one head? The best head of each, chosen on the selection split and reported on the report split."""
+    from headcount.importance import Method
+
+    Method.parse(f"all-but-one:{how}")
     live, _, folder = given.open_model(say)
     data = given.open_task(say, live, folder)
     with _data.progress(say, "scoring") as advance:

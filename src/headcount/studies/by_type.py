@@ -102,8 +102,9 @@ def _row(
 @_data.over_data
 def run(say: Session, given: _data.Shared, by: By = "gradient") -> None:
     """Which attention matters most: encoder, cross or decoder? Scores by type, and the loss without half and without all heads of each."""
-    from headcount.importance import score
+    from headcount.importance import Method, score
 
+    by = str(Method.parse(by))
     live, _, folder = given.open_model(say)
     data = given.open_task(say, live, folder)
     with _data.progress(say, "scoring") as advance:

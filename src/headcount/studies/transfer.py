@@ -57,17 +57,24 @@ def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
 
 
 def _sets(folders: list[Path], by: str | None) -> dict[str, dict[str, Scores]]:
-    """For every method that all runs have, its scores by run."""
+    """For every method that all runs have, its scores by run; without one named, those alone that examples move."""
     from headcount.runs import Run
 
     opened = {str(folder): Run.open(folder) for folder in folders}
     if len(opened) < 2:
         raise ArtefactError("transfer compares runs: name two or more different run folders")
     shared = set.intersection(*(set(run.methods()) for run in opened.values()))
-    methods = [by] if by is not None else sorted(shared)
-    if not methods:
+    if by is None and not shared:
         raise ArtefactError(f"these runs have no method in common: {', '.join(f'{n} has {r.methods()}' for n, r in opened.items())}")
-    return {method: {name: run.scores(method) for name, run in opened.items()} for method in methods}
+    methods = [by] if by is not None else sorted(shared)
+    sets = {method: {name: run.scores(method) for name, run in opened.items()} for method in methods}
+    moved = {method: scores for method, scores in sets.items() if all(one.samples and one.samples.n > 1 for one in scores.values())}
+    if not moved:
+        raise ArtefactError(
+            f"{', '.join(sets)} has no samples of 2 examples or more in each run, so nothing tells how sure an agreement is; "
+            "score the runs by a method that reads data, such as gradient"
+        )
+    return moved
 
 
 def run(

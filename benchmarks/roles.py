@@ -1,0 +1,103 @@
+"""What roles cost: all roles at once against a bare eager forward pass with attentions, BERT-base shape, CPU time, interleaved.
+
+    python benchmarks/roles.py [--sentences 32] [--batch 16] [--rounds 5] [--layers 12] [--threads 1]
+    python benchmarks/roles.py memory
+
+Goal: at most 1.3 times. Sentences are embedded English with gold trees, so that syntactic roles are tested too. `memory` measures roles on 1,000
+and on 10,000 sentences in processes of their own and compares their peaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import BertConfig, BertModel
+
+from headcount.data import blocks
+from headcount.demo.tokens import build_tokenizer
+from headcount.roles import corpus_of, measure
+from headcount.roles._measure import RoleProbe
+from headcount.text.embedded import embedded
+
+
+def cpu(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def make(options: argparse.Namespace):
+    tokenizer = build_tokenizer(segments=True)
+    torch.manual_seed(0)
+    model = BertModel(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=options.layers), add_pooling_layer=False).eval()
+    model.set_attn_implementation("eager")
+    return model, corpus_of(model, embedded("english", options.sentences), tokenizer)
+
+
+def speed(options: argparse.Namespace) -> dict:
+    model, corpus = make(options)
+    probe = RoleProbe(model, None, corpus, [], 0)  # pyright: ignore[reportArgumentType]
+    batches = [batch for block in blocks(probe.task()) for _, batch in block.batches(options.batch)]
+
+    def bare() -> None:
+        with torch.no_grad():
+            for batch in batches:
+                model(**batch, output_attentions=True)
+
+    def roles() -> None:
+        measure(model, corpus, batch_size=options.batch)
+
+    bare(), roles()
+    rounds = [(cpu(bare), cpu(roles)) for _ in range(options.rounds)]
+    ratios = [full / plain for plain, full in rounds]
+    table = measure(model, corpus, batch_size=options.batch)
+    return {
+        "what": f"all {len(table.roles())} roles, {options.layers} layers, {options.sentences} sentences, batch {options.batch}",
+        "ratio": statistics.median(ratios),
+        "range": [min(ratios), max(ratios)],
+        "bare_cpu_seconds": statistics.median(plain for plain, _ in rounds),
+    }
+
+
+def memory_of(options: argparse.Namespace) -> dict:
+    model, corpus = make(options)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    start = time.perf_counter()
+    measure(model, corpus, batch_size=options.batch)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"sentences": options.sentences, "before_mib": before, "peak_mib": peak, "seconds": time.perf_counter() - start}
+
+
+def memory(options: argparse.Namespace) -> dict:
+    runs = []
+    for number in (1_000, 10_000):
+        command = [sys.executable, __file__, "memory-of", "--sentences", str(number), "--layers", str(options.layers), "--batch", str(options.batch)]
+        runs.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    extra = [run["peak_mib"] - run["before_mib"] for run in runs]
+    return {"what": "memory beyond model and text", "runs": runs, "growth_mib": extra[1] - extra[0]}
+
+
+def main() -> None:
+    verbs = {"speed": speed, "memory": memory, "memory-of": memory_of}
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=verbs, nargs="?", default="speed")
+    parser.add_argument("--sentences", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print(json.dumps({**verbs[options.what](options), "threads": options.threads, "torch": torch.__version__}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

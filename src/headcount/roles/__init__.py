@@ -1,0 +1,43 @@
+"""Roles: what every head does, one sieve per file, found by its name.
+
+The module itself can be called: `hc.roles(model, text, tokenizer)` is `headcount.roles.roles`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from headcount.roles._contract import About, Corpus, Side, View
+from headcount.roles._files import read_roles, write_roles
+from headcount.roles._roles import ROLES, biases_by_sentence, measure
+from headcount.roles._table import Colocation, RoleScore, RoleTable
+from headcount.roles._text import corpus_of, roles
+
+__all__ = [
+    "ROLES",
+    "About",
+    "Colocation",
+    "Corpus",
+    "RoleScore",
+    "RoleTable",
+    "Side",
+    "View",
+    "biases_by_sentence",
+    "corpus_of",
+    "measure",
+    "read_roles",
+    "roles",
+    "write_roles",
+]
+
+
+class _Callable(ModuleType):
+    """A module that can be called, since the package and its main function share their name in `headcount`."""
+
+    def __call__(self, *args: Any, **options: Any) -> RoleTable:
+        return roles(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

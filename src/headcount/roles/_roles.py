@@ -1,0 +1,162 @@
+"""What every head does, tested over the sentences or images of a corpus, and on sequences that some roles bring along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+from torch import nn
+
+from headcount.archs.modules import unwrap
+from headcount.checks import check_weights
+from headcount.errors import DataError
+from headcount.heads import Head, HeadMap
+from headcount.registry import Registry, unknown
+from headcount.roles._contract import Corpus
+from headcount.roles._measure import Role, RoleProbe, check_input
+from headcount.roles._table import ALPHA, TAU, RoleScore, RoleTable
+from headcount.roles._test import RoleTotals, rows_of, run_test
+from headcount.stats import Adjust, adjust
+from headcount.stream import Progress, Reading, stream
+
+ROLES = Registry("roles", "headcount.roles")
+SHOWN = {"self": "self-attention between tokens", "cross": "attention from a translation to its source", "image": "patches of images"}
+
+
+class Options(TypedDict, total=False):
+    """How roles are tested: all keyword arguments of `measure`."""
+
+    only: Iterable[str] | None
+    tau: float
+    alpha: float
+    correct: Adjust
+    level: float
+    batch_size: int | None
+    seed: int
+    progress: Progress | None
+
+
+def wanted(
+    model: nn.Module, corpus: Corpus, names: Iterable[str] | None, seed: int
+) -> tuple[list[tuple[Corpus, list[Role]]], dict[str, str]]:
+    """The roles to test, each with the corpus that shows it, and why others cannot be tested; `names` are files, or `file:name`."""
+    on_text: dict[str, Role] = {}
+    probes, untested = [], {}
+    for text in dict.fromkeys(names if names is not None else ROLES.names()):
+        file, _, name = text.partition(":")
+        module = ROLES.get(file)
+        offered = module.names(corpus) if hasattr(module, "names") else ("",)
+        if name and name not in offered:
+            raise unknown(f"role of {file}", name, offered)
+        if hasattr(module, "probe"):
+            own = module.probe(model, seed)
+            if own is None:
+                untested[file] = "it is tested on random tokens, by decoders of text that have tokens and positions enough for it"
+            else:
+                probes.append((own, [Role(file, "", module)]))
+            continue
+        if not offered:
+            untested[file] = f"the text has no {', '.join(sorted(module.ABOUT.needs)) or 'tokens'} for it, or too few"
+        made = [Role(f"{file}:{one}" if one else file, one, module) for one in ((name,) if name else offered)]
+        on_text |= {role.label: role for role in made}
+    return [(corpus, list(on_text.values())), *probes], untested
+
+
+def measure(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> RoleTable:
+    """What every head does on a corpus: bias, test and accuracy for each role that the corpus can show."""
+    if not corpus.sentences and not corpus.images:
+        raise DataError("there is no sentence to look at; the text is empty, or none of it could be aligned")
+    inner: Any = unwrap(model)
+    check_input(inner, corpus)
+    check_weights(inner)
+    heads, seed, tau, alpha = HeadMap.of(inner), options.get("seed", 0), options.get("tau", TAU), options.get("alpha", ALPHA)
+    parts, untested = wanted(inner, corpus, options.get("only"), seed)
+    totals, prints = [], []
+    for text, chosen in parts:
+        probe = RoleProbe(inner, heads, text, chosen, _pad_id(inner), _start_id(inner))
+        reading = Reading(probe.task(), batch_size=options.get("batch_size"), progress=options.get("progress"))
+        made = _stream(probe, reading) if probe.views() else {}
+        untested |= _untested(probe, made.values())
+        totals += made.values()
+        prints += [reading.fingerprint] if made else []
+    rows = _rows(totals, options, tau, alpha)
+    conditions = {
+        "n_examples": len(corpus.sentences) or len(corpus.images),
+        "dtype": str(next(inner.parameters()).dtype).removeprefix("torch."),
+    }
+    return RoleTable(tuple(rows), heads.heads, tau, alpha, untested, data=" ".join(prints), conditions=conditions)
+
+
+def biases_by_sentence(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> dict[tuple[Head, str], np.ndarray]:
+    """The bias of every example that shows a role, by head and role: for paired tests. Memory grows with the corpus."""
+    inner: Any = unwrap(model)
+    parts, _ = wanted(inner, corpus, options.get("only"), options.get("seed", 0))
+    found: dict[tuple[Head, str], np.ndarray] = {}
+    for text, chosen in parts[:1]:
+        probe = RoleProbe(inner, HeadMap.of(inner), text, chosen, _pad_id(inner), _start_id(inner))
+        blocks = list(stream(Reading(probe.task(), batch_size=options.get("batch_size")), probe)) if probe.views() else []
+        for view in probe.views():
+            bias, tokens = (np.concatenate([block[f"{view}/{name}"] for block in blocks]) for name in ("bias", "tokens"))
+            for h, head in enumerate(_heads_of(probe, view)):
+                found |= {(head, role.label): bias[tokens[:, h, r] > 0, h, r] for r, role in enumerate(probe.roles_of(view))}
+    return found
+
+
+def _stream(probe: RoleProbe, reading: Reading) -> dict[str, RoleTotals]:
+    totals = {view: _empty(probe, view) for view in probe.views()}
+    for measured in stream(reading, probe):
+        for view, total in totals.items():
+            total.update({name.partition("/")[2]: value for name, value in measured.items() if name.startswith(f"{view}/")})
+    return totals
+
+
+def _untested(probe: RoleProbe, made: Iterable[RoleTotals]) -> dict[str, str]:
+    """Why some roles have no row at all: a test needs two examples that show the role to some head."""
+    most: dict[str, int] = {}
+    for total in made:
+        for label, number in zip(total.roles, total.sentences.reshape(len(total.heads), -1).max(0), strict=True):
+            most[label] = max(most.get(label, 0), int(number))
+    return {role.label: _why(role, most.get(role.label)) for role in probe.roles if most.get(role.label, 0) < 2}
+
+
+def _why(role: Role, number: int | None) -> str:
+    if number is None:
+        return f"it is about {' or '.join(SHOWN[where] for where in sorted(role.about.where))}, which this model and its input do not show"
+    if number:
+        return "only one example shows it; a test needs two"
+    return "no token sees a key that it is about: there is none, or it is hidden, as later tokens are from a decoder's"
+
+
+def _empty(probe: RoleProbe, view: str) -> RoleTotals:
+    roles = probe.roles_of(view)
+    return RoleTotals(_heads_of(probe, view), [role.label for role in roles], [role.label for role in roles if role.about.positional])
+
+
+def _heads_of(probe: RoleProbe, view: str) -> list[Head]:
+    return [head for block in probe.blocks_of(view) for head in block.heads]
+
+
+def _rows(totals: list[RoleTotals], options: Options, tau: float, alpha: float) -> list[RoleScore]:
+    """All rows, their p-values corrected together."""
+    level, seed = options.get("level", 0.95), options.get("seed", 0)
+    tested = [run_test(total, tau, level=level, seed=seed) for total in totals]
+    everything = np.concatenate([made.p for made in tested]) if tested else np.array([])
+    q = adjust(everything, options.get("correct", "bh")) if everything.size else everything
+    rows, start = [], 0
+    for total, made in zip(totals, tested, strict=True):
+        rows += rows_of(total, made, q[start : start + len(made.p)], tau=tau, alpha=alpha)
+        start += len(made.p)
+    return rows
+
+
+def _pad_id(model: Any) -> int:
+    value = getattr(model.config, "pad_token_id", None)
+    return value if isinstance(value, int) else 0
+
+
+def _start_id(model: Any) -> int | None:
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return None
+    value = getattr(model.config, "decoder_start_token_id", None)
+    return value if isinstance(value, int) else _pad_id(model)

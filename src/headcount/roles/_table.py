@@ -1,0 +1,167 @@
+"""RoleTable: for every head and role the sieve bias with its test, and the accuracy of the strongest key with its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headcount.heads import Head
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+TAU, ALPHA, POSITIONAL, MARGIN = 3.0, 0.05, 0.9, 0.1
+"""The published thresholds: bias, level, share of tokens of a positional head, lead over the baseline of a syntactic one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleScore:
+    """One head and one role.
+
+    `bias` with its interval, `p` of the one-sided t-test of bias > τ over sentences, `q` corrected over heads and roles, `p_permutation` of the
+    sign-flip test; `maximum` is what attention could reach at most, `normalised` is (bias − 1)/(maximum − 1), `effect` is (bias − τ)/its standard
+    deviation over sentences. `accuracy` is the share of tokens whose strongest key is in the sieve, against the `baseline` of the best fixed offset.
+    `has_role` is the test's verdict, `by_argmax` the definition of 2019.
+    """
+
+    head: Head
+    role: str
+    n_sentences: int
+    n_tokens: int
+    bias: float
+    stderr: float
+    low: float
+    high: float
+    p: float
+    q: float
+    p_permutation: float
+    effect: float
+    maximum: float
+    normalised: float
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    baseline: float
+    baseline_offset: int
+    has_role: bool
+    by_argmax: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTable:
+    """All heads × all roles that apply to them; `untested` names roles without enough text, `refused` counts sentences left out, by reason."""
+
+    rows: tuple[RoleScore, ...]
+    heads: tuple[Head, ...]
+    tau: float = TAU
+    alpha: float = ALPHA
+    untested: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
+    data: str = ""
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[RoleScore]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def roles(self) -> list[str]:
+        """Every role that was tested, in order."""
+        return list(dict.fromkeys(row.role for row in self.rows))
+
+    def of(self, head: str | Head) -> list[RoleScore]:
+        """The rows of one head, strongest first."""
+        wanted = Head.parse(head)
+        return sorted((row for row in self.rows if row.head == wanted), key=lambda row: -row.bias)
+
+    def labels(self) -> dict[Head, list[str]]:
+        """The roles that each head has, strongest first; empty for heads without any."""
+        found: dict[Head, list[str]] = {head: [] for head in self.heads}
+        for row in sorted(self.rows, key=lambda row: -row.normalised):
+            if row.has_role:
+                found[row.head].append(row.role)
+        return found
+
+    def best(self, role: str) -> RoleScore:
+        """The head with the largest bias for a role."""
+        return max((row for row in self.rows if row.role == role), key=lambda row: row.bias)
+
+    def multifunctional(self) -> list[Head]:
+        """Heads with two roles or more."""
+        return [head for head, roles in self.labels().items() if len(roles) > 1]
+
+    def disagreements(self) -> list[RoleScore]:
+        """Where the test and the definition of 2019 differ."""
+        return [row for row in self.rows if row.has_role != row.by_argmax]
+
+    def colocation(self) -> list[Colocation]:
+        """For every pair of roles, how many heads have both, and how many would by chance; p is hypergeometric, one-sided, BH-corrected."""
+        return colocation(self)
+
+    def share(self) -> dict[str, dict[str, float]]:
+        """The share of heads that have each role, by block address."""
+        blocks: dict[str, list[Head]] = {}
+        for head in self.heads:
+            blocks.setdefault(str(head).rpartition("H")[0], []).append(head)
+        having = self._having()
+        return {role: {name: len(having[role].intersection(heads)) / len(heads) for name, heads in blocks.items()} for role in having}
+
+    def _having(self) -> dict[str, set[Head]]:
+        found: dict[str, set[Head]] = {role: set() for role in self.roles()}
+        for row in self.rows:
+            if row.has_role:
+                found[row.role].add(row.head)
+        return found
+
+    def to_pandas(self) -> DataFrame:
+        """A table with one row per head and role."""
+        import pandas
+
+        names = RoleScore.__dataclass_fields__
+        return pandas.DataFrame(
+            [{n: str(row.head) if n == "head" else getattr(row, n) for n in names} for row in self.rows], columns=list(names)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Colocation:
+    """Heads that have both of two roles, against what chance would give."""
+
+    a: str
+    b: str
+    both: int
+    only_a: int
+    only_b: int
+    expected: float
+    p: float
+    q: float
+
+
+def colocation(table: RoleTable) -> list[Colocation]:
+    """Every pair of roles that some head has."""
+    from scipy.stats import hypergeom
+
+    from headcount.stats import benjamini_hochberg
+
+    having = {role: heads for role, heads in table._having().items() if heads}
+    tested = {role: {row.head for row in table.rows if row.role == role} for role in having}
+    found = []
+    names = list(having)
+    for i, a in enumerate(names):
+        for b in names[i + 1 :]:
+            common = tested[a] & tested[b]
+            in_a, in_b = having[a] & common, having[b] & common
+            if common:
+                both = len(in_a & in_b)
+                p = float(hypergeom.sf(both - 1, len(common), len(in_a), len(in_b)))
+                found.append(
+                    Colocation(a, b, both, len(in_a) - both, len(in_b) - both, len(in_a) * len(in_b) / len(common), min(p, 1.0), 1.0)
+                )
+    if not found:
+        return []
+    q = benjamini_hochberg(np.array([row.p for row in found]))
+    return [replace(row, q=float(value)) for row, value in zip(found, q, strict=True)]

@@ -1,0 +1,140 @@
+"""What does fine-tuning change in the roles of heads? The same heads of two models on the same sentences, with a paired test.
+
+Pande et al. 2021: fine-tuning changes the late layers most, from delimiters to other tokens. For every head and role the difference of the
+sieve bias, sentence by sentence, is tested by t; p-values are corrected over all heads and roles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headcount.cli import _data
+from headcount.cli._options import Auto, Device, Dtype, Json, Model, Quiet, Seed, Verbose, split
+from headcount.cli._session import session
+from headcount.errors import ArtefactError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from headcount.heads import Head
+    from headcount.roles import Corpus
+
+Second = Annotated[str, typer.Argument(metavar="MODEL_B", help="The model after fine-tuning.", show_default=False)]
+Text = Annotated[Path | None, typer.Option("--text", metavar="FILE", help="CoNLL-U, plain text, or a table.")]
+Embedded = Annotated[str | None, typer.Option("--embedded", metavar="NAME", help="Instead of a file: english or tavi, embedded.")]
+Only = Annotated[str | None, typer.Option("--only", metavar="NAME,…", help="Roles of `headcount ls roles`.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One head and role: its bias in both models, the paired difference b − a with interval, p and corrected q, and whether it has the role."""
+
+    head: Head
+    role: str
+    n_sentences: int
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    q: float
+    had: bool
+    has: bool
+
+
+def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -> list[Change]:
+    """Every head × role that both models were tested for, with the paired difference."""
+    import numpy as np
+    from scipy import special
+
+    from headcount.roles import biases_by_sentence, measure
+    from headcount.stats import benjamini_hochberg
+
+    before, after = measure(a, corpus, **options), measure(b, corpus, **options)
+    if before.heads != after.heads:
+        raise ArtefactError(
+            f"the models have different heads ({len(before.heads)} and {len(after.heads)}); compare a model with its fine-tuned self"
+        )
+    values = [biases_by_sentence(model, corpus, **options) for model in (a, b)]
+    pairs = {(row.head, row.role): row for row in after}
+    rows = [row for row in before if (row.head, row.role) in pairs and (row.head, row.role) in values[0]]
+    found = []
+    for row in rows:
+        gap = values[1][row.head, row.role] - values[0][row.head, row.role]
+        n, mean, error = len(gap), float(gap.mean()), float(gap.std(ddof=1) / np.sqrt(len(gap))) if len(gap) > 1 else 0.0
+        reach = float(special.stdtrit(n - 1, 0.975)) * error if n > 1 else 0.0
+        p = 2 * float(special.stdtr(n - 1, -abs(mean) / error)) if error > 0 else float(mean == 0)
+        later = pairs[row.head, row.role]
+        found.append(
+            Change(row.head, row.role, n, row.bias, later.bias, mean, mean - reach, mean + reach, p, 1.0, row.has_role, later.has_role)
+        )
+    q = benjamini_hochberg([change.p for change in found]) if found else []
+    return [replace(change, q=float(value)) for change, value in zip(found, q, strict=True)]
+
+
+def run(
+    context: typer.Context,
+    model: Model,
+    other: Second,
+    text: Text = None,
+    embedded: Embedded = None,
+    only: Only = None,
+    max_length: _data.MaxLength = None,
+    truncate: _data.Truncate = False,
+    limit: _data.Limit = None,
+    auto: Auto = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    seed: Seed = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """What does fine-tuning change in the roles of heads? The same heads before and after, with a paired test."""
+    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
+        from headcount.cli._models import open_model
+        from headcount.cli._text import open_text
+        from headcount.roles import corpus_of
+
+        first, _, folder = open_model(say, model, device=device, dtype=dtype, auto=auto)
+        second, _, _ = open_model(say, other, device=device, dtype=dtype)
+        sentences = open_text(text, embedded, limit=limit, seed=seed)
+        corpus = corpus_of(first, sentences, _data.reader_of(first, folder), max_length=max_length, truncate=truncate)
+        changes = finetune_roles(first, second, corpus, only=split(only) if only else None, seed=seed)
+        changed = sorted((c for c in changes if c.q <= 0.05), key=lambda c: -abs(c.difference))
+        rows = [
+            (c.head, c.role, f"{c.a:.2f}", f"{c.b:.2f}", f"{c.difference:+.2f} ({c.low:+.2f} … {c.high:+.2f})", f"{c.q:.2g}", _word(c))
+            for c in changed[:30]
+        ]
+        say.table(("head", "role", "before", "after", "change", "q", ""), rows, right=("before", "after"))
+        say.line(f"{len(changed)} of {len(changes)} heads × roles changed (q ≤ 0.05); by layer, mean size of all changes:")
+        say.table(
+            ("layer", "mean |change|", "roles lost", "roles gained"),
+            _layers(changes),
+            right=("mean |change|", "roles lost", "roles gained"),
+        )
+        say.result({"study": "finetune-roles", "a": model, "b": other, "changes": [{**asdict(c), "head": str(c.head)} for c in changes]})
+
+
+def _word(change: Change) -> str:
+    return "lost" if change.had and not change.has else "gained" if change.has and not change.had else ""
+
+
+def _layers(changes: list[Change]) -> list[tuple[str, str, int, int]]:
+    blocks: dict[str, list[Change]] = {}
+    for change in changes:
+        blocks.setdefault(str(change.head).rpartition("H")[0], []).append(change)
+    return [
+        (
+            name,
+            f"{sum(abs(c.difference) for c in group) / len(group):.3f}",
+            sum(c.had and not c.has for c in group),
+            sum(c.has and not c.had for c in group),
+        )
+        for name, group in blocks.items()
+    ]

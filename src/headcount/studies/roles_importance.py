@@ -1,0 +1,127 @@
+"""Do the heads that matter have roles? Importance and confidence of heads with and without each role, with intervals.
+
+Voita et al. 2019: the most important and the most confident heads are those with a role. For every role the mean rank of its heads (1 = most
+important) is set against that of the others, with a permutation test over heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headcount.cli import _data
+from headcount.cli._session import Session
+
+if TYPE_CHECKING:
+    from headcount.roles import RoleTable
+    from headcount.scores import Scores
+
+Text = Annotated[Path | None, typer.Option("--text", metavar="FILE", help="CoNLL-U, plain text, or a table.")]
+Embedded = Annotated[str | None, typer.Option("--embedded", metavar="NAME", help="Instead of a file: english or tavi, embedded.")]
+By = Annotated[str, typer.Option("--by", metavar="NAME,…", help="The scores to compare with roles.")]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRow:
+    """One role (or having any) and one score: mean rank of the heads with it and without, difference with interval, p of a permutation of heads."""
+
+    role: str
+    method: str
+    n_heads: int
+    rank_with: float
+    rank_without: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    q: float
+    mean_with: float
+    mean_without: float
+
+
+def roles_importance(table: RoleTable, scores: dict[str, Scores], *, seed: int = 0, repeats: int = 2000) -> list[RoleRow]:
+    """Every role that some heads have and some lack, against every score."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from headcount.stats import benjamini_hochberg, ranks
+
+    labels = table.labels()
+    groups = {"any role": [bool(labels[head]) for head in table.heads]}
+    groups |= {role: [role in labels[head] for head in table.heads] for role in table.roles()}
+    random = np.random.Generator(np.random.Philox(seed))
+    found = []
+    for method, made in scores.items():
+        values = np.asarray(made.values)
+        place = ranks(values, higher_is_keep=made.higher_is_keep).astype(float)
+        for role, having in groups.items():
+            has = np.array(having)
+            if 0 < has.sum() < len(has):
+                found.append(_row(role, method, has, place, values, random, repeats))
+    q = benjamini_hochberg([row.p for row in found]) if found else []
+    return [replace(row, q=float(value)) for row, value in zip(found, q, strict=True)]
+
+
+def _row(role, method, has, place, values, random, repeats) -> RoleRow:
+    import numpy as np
+
+    gap = place[has].mean() - place[~has].mean()
+    shuffled = np.array([(p := random.permutation(place))[has].mean() - p[~has].mean() for _ in range(repeats)])
+    drawn = np.array(
+        [random.choice(place[has], has.sum()).mean() - random.choice(place[~has], (~has).sum()).mean() for _ in range(repeats)]
+    )
+    p = (1 + (np.abs(shuffled) >= abs(gap) - 1e-12).sum()) / (repeats + 1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    means = float(values[has].mean()), float(values[~has].mean())
+    return RoleRow(
+        role,
+        method,
+        int(has.sum()),
+        float(place[has].mean()),
+        float(place[~has].mean()),
+        float(gap),
+        float(low),
+        float(high),
+        float(p),
+        1.0,
+        *means,
+    )
+
+
+@_data.over_data
+def run(say: Session, given: _data.Shared, by: By = "gradient,confidence", text: Text = None, embedded: Embedded = None) -> None:
+    """Do the heads that matter have roles? Importance and confidence by role, with intervals."""
+    from headcount.cli._options import split
+    from headcount.cli._text import open_text
+    from headcount.importance import Method, score_all
+    from headcount.roles import roles
+
+    live, _, folder = given.open_model(say)
+    task = given.open_task(say, live, folder)
+    methods = [str(Method.parse(name)) for name in split(by)]
+    table = roles(live, open_text(text, embedded, limit=given.limit, seed=given.seed), _data.reader_of(live, folder), seed=given.seed)
+    with _data.progress(say, "scoring") as advance:
+        scores = score_all(live, task, methods, seed=given.seed, progress=advance, **given.reading)
+    rows = sorted(roles_importance(table, scores, seed=given.seed), key=lambda row: (row.method, row.p))
+    say.table(
+        ("score", "role", "heads", "mean rank with", "without", "difference", "q"),
+        [
+            (
+                row.method,
+                row.role,
+                row.n_heads,
+                f"{row.rank_with:.1f}",
+                f"{row.rank_without:.1f}",
+                f"{row.difference:+.1f} ({row.low:+.1f} … {row.high:+.1f})",
+                f"{row.q:.2g}",
+            )
+            for row in rows
+        ],
+        right=("heads", "mean rank with", "without"),
+    )
+    say.note("rank 1 is the head to keep first: a negative difference says that heads with the role matter more")
+    say.result({"study": "roles-importance", "model": given.model, "task": task.name, "rows": [asdict(row) for row in rows]})

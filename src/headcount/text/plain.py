@@ -1,0 +1,100 @@
+"""Text without annotation: lines or paragraphs of a file, columns of tables and datasets, pairs; words are what white space sets apart."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from headcount.errors import DataError
+from headcount.registry import unknown
+from headcount.tasks._lines import kind_of, lines
+from headcount.tasks._tables import Group, Layout, Row, read
+from headcount.text.annotated import Annotated, Word, pair
+from headcount.text.conllu import read_conllu
+
+By = Literal["line", "paragraph"]
+BY = ("line", "paragraph")
+TABLES = (".tsv", ".csv", ".jsonl", ".json", ".ndjson", ".parquet")
+USUAL = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("text", "text_pair"),
+    ("text",),
+    ("sentence",),
+)
+"""Names that columns of text usually have, tried in this order."""
+WORD = re.compile(r"\S+")
+
+
+def plain(text: str, where: str = "a sentence") -> Annotated:
+    """A text with its words; no tree is known."""
+    words = tuple(Word(found[0], "", "", None, "", found.start(), found.end()) for found in WORD.finditer(text))
+    if not words:
+        raise DataError(f"{where}: the text is empty; remove it")
+    return Annotated(text, words, where=where)
+
+
+def read_text(
+    source: str | Path | Any, *, by: By = "line", text_column: str | None = None, text_pair_column: str | None = None
+) -> Iterator[Annotated]:
+    """The sentences of a treebank (.conllu), of a table or a datasets.Dataset, or of plain text (any other file), one at a time.
+
+    Of a table, the columns named, or those with usual names; without a header one column of texts, or two of pairs. Plain text is taken `by` line
+    or paragraph, and empty lines count for nothing.
+    """
+    if by not in BY:
+        raise unknown("way to divide a text", by, BY)
+    if text_pair_column and not text_column:
+        raise DataError(f"text_pair_column is '{text_pair_column}', but text_column is not given; name both")
+    named = {role: name for role, name in (("text", text_column), ("text_pair", text_pair_column)) if name}
+    if not isinstance(source, str | os.PathLike):
+        return _table(source, "the dataset", by, named)
+    path = Path(source)
+    if path.is_dir() or kind_of(path) in TABLES:
+        return _table((path,), str(path), by, named)
+    if named:
+        raise DataError(f"{path} has no columns that can be named, so it has no '{next(iter(named.values()))}'; leave the columns out")
+    return _treebank(path, by) if kind_of(path) == ".conllu" else _lines(path, by)
+
+
+def _treebank(path: Path, by: By) -> Iterator[Annotated]:
+    if by != "line":
+        raise DataError(f"{path} is a treebank, which is read by sentence; leave by={by} out")
+    return read_conllu(path)
+
+
+def _table(source: Any, told: str, by: By, named: Mapping[str, str]) -> Iterator[Annotated]:
+    if by != "line":
+        raise DataError(f"{told} is a table, which is read by row; leave by={by} out")
+    group = Group({"text": "text_column", "text_pair": "text_pair_column"}, USUAL)
+    rows = read(source, Layout((group,), {1: ("text",), 2: ("text", "text_pair")}, named))
+    return _some((_row(row) for row in rows), told)
+
+
+def _row(row: Row) -> Annotated:
+    first = plain(row.text("text"), row.where)
+    return pair(first, plain(row.text("text_pair"), row.where)) if "text_pair" in row.values else first
+
+
+def _lines(path: Path, by: By) -> Iterator[Annotated]:
+    """Runs of lines with content are paragraphs; each of their lines is a text of its own by line."""
+    runs = (list(run) for full, run in groupby(lines(path), lambda line: bool(line[1].strip())) if full)
+    texts = (
+        ((run[0][0], "\n".join(text for _, text in run)) for run in runs) if by == "paragraph" else (line for run in runs for line in run)
+    )
+    return _some((plain(text, f"{path}, line {number}") for number, text in texts), str(path))
+
+
+def _some(sentences: Iterator[Annotated], told: str) -> Iterator[Annotated]:
+    found = False
+    for sentence in sentences:
+        found = True
+        yield sentence
+    if not found:
+        raise DataError(f"{told} is empty; give a file with text")

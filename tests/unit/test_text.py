@@ -1,0 +1,683 @@
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+
+from headcount.demo import english
+from headcount.demo.clauses import draw_clause
+from headcount.demo.splits import draw_split
+from headcount.demo.tokens import build_tokenizer
+from headcount.errors import DataError, MissingExtra, UnknownName
+from headcount.text.align import align, align_all, stream
+from headcount.text.aligned import Aligned, Reason, Refusal, Tokens, Unalignable, match
+from headcount.text.annotated import Annotated, Note, Word, base, pair
+from headcount.text.conllu import read_conllu
+from headcount.text.coreference import clusters, place_of_name
+from headcount.text.embedded import CONTENT, STEMS, embedded, embedded_translations
+from headcount.text.parallel import read_links, translations
+from headcount.text.parsers import from_spacy, from_stanza, parsed, spacy_parser, stanza_parser
+from headcount.text.plain import plain, read_text
+
+TEXTS = (
+    "The dog doesn't see the old cat near the river.",
+    "Ein Café in München, 北京 und 東京都 — naïve façade!",
+    "北京是中国的首都。他今天没有去。",
+    "नमस्ते दुनिया, यह एक परीक्षण है।",
+    "שלום עולם, הכלב רואה את החתול.",
+    "مرحبا بالعالم، الكلب يرى القطة.",
+    "สวัสดีชาวโลก ภาษาไทยไม่มีช่องว่าง",
+    "👩‍👩‍👧 went 🏳️‍🌈 and 👍🏽 smiled 🙂.",
+    "cafe\u0301 ẹ́x ﬁn Å İstanbul STRASSE straße 가 각",
+    "x\u00a0y  z\tw ▁under Ġall ½ №5",
+)
+CLS = ("[CLS]", "[SEP]")
+
+
+def _fast(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=10**9, **options)
+
+
+def _framed(tokenizer: Tokenizer) -> None:
+    ids = [(token, tokenizer.token_to_id(token)) for token in CLS]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ids
+    )
+
+
+def wordpiece(*, lowercase: bool = True) -> PreTrainedTokenizerFast:
+    made = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[UNK]", *CLS]
+    made.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False))
+    _framed(made)
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    return _fast(made, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", model_input_names=names)
+
+
+def byte_level(*, prefix: bool, trim: bool) -> PreTrainedTokenizerFast:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"], show_progress=False)
+    made.train_from_iterator(TEXTS, trainer)
+    if trim:
+        made.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), trim_offsets=True, add_prefix_space=prefix)
+    else:
+        made.post_processor = processors.ByteLevel(trim_offsets=False)
+    return _fast(made)
+
+
+def unigram(normalizer: Any = None) -> PreTrainedTokenizerFast:
+    made = Tokenizer(models.Unigram())
+    if normalizer is not None:
+        made.normalizer = normalizer
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=250, unk_token="<unk>", special_tokens=["<unk>", "[CLS]", "[SEP]"], show_progress=False)
+    made.train_from_iterator(TEXTS, trainer)
+    _framed(made)
+    return _fast(made, unk_token="<unk>")
+
+
+def across_words() -> PreTrainedTokenizerFast:
+    """As in Llama: no splitting before the merges, so that a token may reach over spaces."""
+    made = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"], show_progress=False))
+    return _fast(made, unk_token="<unk>")
+
+
+BUILDERS = {
+    "wordpiece-lower": wordpiece,
+    "wordpiece-cased": lambda: wordpiece(lowercase=False),
+    "bytes": lambda: byte_level(prefix=False, trim=False),
+    "bytes-prefix": lambda: byte_level(prefix=True, trim=False),
+    "bytes-prefix-trim": lambda: byte_level(prefix=True, trim=True),
+    "unigram": unigram,
+    "unigram-nfkc": lambda: unigram(normalizers.NFKC()),
+    "unigram-nfd-lower": lambda: unigram(normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase()])),
+    "metaspace-across-words": across_words,
+}
+
+
+@cache
+def built(name: str) -> PreTrainedTokenizerFast:
+    return BUILDERS[name]()
+
+
+def sentence(text: str, *forms: str, **options: Any) -> Annotated:
+    """Words with these forms, found one after another."""
+    words, at = [], 0
+    for form in forms:
+        at = text.index(form, at)
+        words.append(Word(form, "", "", None, "", at, at + len(form)))
+        at += len(form)
+    return Annotated(text, tuple(words), **options)
+
+
+def overlap(word: Word, span: tuple[int, int]) -> int:
+    return max(0, min(word.end, span[1]) - max(word.start, span[0]))
+
+
+def check_laws(found: Aligned) -> None:
+    words = found.annotated.words
+    for token, (word, span) in enumerate(zip(found.words, found.offsets, strict=True)):
+        if word is not None:
+            shares = [overlap(one, span) for one in words]
+            assert not found.special[token]
+            assert shares[word] > 0
+            assert word == shares.index(max(shares))
+            assert found.segments[token] in (0, 1)
+        if found.special[token]:
+            assert found.segments[token] == -1
+    for number, word in enumerate(words):
+        pieces = found.pieces(number)
+        assert list(pieces) == sorted(set(pieces))
+        assert all(overlap(word, found.offsets[token]) for token in pieces)
+        if number not in found.borrowing:
+            assert pieces == tuple(token for token, one in enumerate(found.words) if one == number)
+        if not found.truncated and found.annotated.text[word.start : word.end].strip():
+            assert pieces
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_script_under_every_tokenizer(name: str, text: str) -> None:
+    tokenizer = built(name)
+    found = align(plain(text), tokenizer)
+    check_laws(found)
+    encoded = tokenizer(text)
+    assert list(found.ids) == encoded["input_ids"]
+    for number, word in enumerate(found.annotated.words):
+        by_characters = {encoded.char_to_token(at) for at in range(word.start, word.end)} - {None}
+        markers = {token for token in by_characters if found.words[token] is None}
+        assert by_characters == markers or by_characters & set(found.pieces(number)), "the tokenizer's own map of characters agrees"
+
+
+TRICKY = [*"aé́İßﬁ가각\u200d\ufe0f🙂👩▁Ġġ北न्שم\u00a0\u2028.'-", "\u1100\u1161", "e\u0323\u0301", "don't", "Å", "dog"]
+UNICODE = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("ab .é")), max_size=12)
+SENTENCES = st.lists(st.one_of(st.sampled_from(TRICKY), UNICODE, st.just(" ")), min_size=1, max_size=10).map("".join).filter(str.strip)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=SENTENCES)
+def test_random_sentences_are_aligned_or_reported(name: str, text: str) -> None:
+    given_words = plain(text)
+    (found,) = stream([given_words], built(name))
+    if isinstance(found, Refusal):
+        assert found.annotated is given_words
+        assert found.reason in Reason
+    else:
+        check_laws(found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=SENTENCES)
+def test_bytes_never_lose_a_word(text: str) -> None:
+    check_laws(align(plain(text), built("bytes")))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("two", range(0, len(TEXTS), 3))
+def test_a_pair_is_aligned_as_its_texts_are_alone(name: str, two: int) -> None:
+    first, second = plain(TEXTS[0]), plain(TEXTS[two])
+    found = align(pair(first, second), built(name))
+    check_laws(found)
+    for segment, alone in enumerate((align(first, built(name)), align(second, built(name)))):
+        places = [token for token, one in enumerate(found.segments) if one == segment]
+        expected = [token for token, special in enumerate(alone.special) if not special]
+        assert [found.ids[token] for token in places] == [alone.ids[token] for token in expected]
+        moved = [None if (word := alone.words[token]) is None else word + segment * len(first.words) for token in expected]
+        assert [found.words[token] for token in places] == moved
+
+
+def test_a_pair_keeps_its_trees_apart_and_carries_type_ids() -> None:
+    one = Annotated("a b", (Word("a", "", "", 1, "det", 0, 1), Word("b", "", "", -1, "root", 2, 3)), (((0, 1), (1, 2)),))
+    both = pair(one, one)
+    assert [word.head for word in both.words] == [1, -1, 3, -1]
+    assert both.clusters == (((0, 1), (1, 2)), ((2, 3), (3, 4)))
+    assert [both.text[word.start : word.end] for word in both.words] == ["a", "b", "a", "b"]
+    found = align(both, built("wordpiece-lower"))
+    assert found.inputs() == {"input_ids": list(found.ids), "token_type_ids": [0, 0, 0, 0, 1, 1, 1]}
+    assert found.segments == (-1, 0, 0, -1, 1, 1, -1)
+    with pytest.raises(DataError, match="single texts"):
+        pair(both, one)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("kept", [4, 6, 9])
+def test_truncation_keeps_the_front_and_its_words(name: str, kept: int) -> None:
+    tokenizer, given_words = built(name), plain(TEXTS[0])
+    whole, short = align(given_words, tokenizer), align(given_words, tokenizer, kept, truncate=True)
+    assert short.truncated
+    assert not whole.truncated
+    assert len(short.ids) == kept
+    check_laws(short)
+    front = [word for word, special in zip(short.words, short.special, strict=True) if not special]
+    assert front == [word for word, special in zip(whole.words, whole.special, strict=True) if not special][: len(front)]
+    assert len(given_words.words) - 1 in short.uncovered
+    assert align(given_words, tokenizer, len(whole.ids), truncate=True) == whole
+
+
+def test_too_long_is_an_error_that_names_the_sentence() -> None:
+    tokenizer, text = built("wordpiece-lower"), replace(plain(TEXTS[0]), where="a.txt, line 7")
+    with pytest.raises(DataError, match=r"a\.txt, line 7 has \d+ tokens, but at most 5 .* --max-length 5 --truncate"):
+        align_all([plain("a"), text], tokenizer, 5)
+    with pytest.raises(DataError, match="max_length 2 leaves no room for text beside 2 special tokens"):
+        align(text, tokenizer, 2, truncate=True)
+    with pytest.raises(DataError, match="must be 1 or more, got 0"):
+        align(text, tokenizer, 0)
+    assert align(text, build_tokenizer()).truncated is False
+    with pytest.raises(DataError, match="at most 128"):
+        align(plain("the dog " * 64), build_tokenizer())
+
+
+def test_a_tokenizer_without_offsets_is_refused_for_all() -> None:
+    with pytest.raises(DataError, match="ByT5Tokenizer is a tokenizer without offsets"):
+        align_all([plain("a")], ByT5Tokenizer())
+
+
+def test_a_token_on_two_words_goes_to_the_larger_part_and_the_other_borrows_it() -> None:
+    made = Tokenizer(models.WordPiece({"[UNK]": 0, "cannot": 1, "donut": 2, "s": 3}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tied = align(sentence("s cannot", "s", "can", "not"), _fast(made))
+    assert tied.words == (0, 1)
+    assert [tied.pieces(word) for word in range(3)] == [(0,), (1,), (1,)]
+    assert (tied.borrowing, tied.shared) == ((2,), 1)
+    larger = align(sentence("donut s", "do", "nut", "s"), _fast(made))
+    assert larger.words == (1, 2)
+    assert larger.borrowing == (0,)
+
+
+def test_words_of_a_multiword_token_share_its_pieces() -> None:
+    words = (Word("in", "", "", None, "", 0, 2), Word("dem", "", "", None, "", 0, 2), Word("Haus", "", "", None, "", 3, 7))
+    found = align(Annotated("im Haus", words), built("bytes"))
+    check_laws(found)
+    assert found.pieces(0) == found.pieces(1)
+    assert set(found.words) <= {0, 2, None}
+    assert found.borrowing == (1,)
+    assert found.shared == len(found.pieces(0))
+
+
+@pytest.mark.parametrize("name", ["unigram", "bytes-prefix", "metaspace-across-words", "bytes-prefix-trim"])
+def test_a_marker_of_space_belongs_to_no_word(name: str) -> None:
+    tokenizer = built(name)
+    found = align(plain("Љubav"), tokenizer)
+    texts = tokenizer.convert_ids_to_tokens(list(found.ids))
+    markers = [token for token, text in enumerate(texts) if text in ("▁", "Ġ")]
+    assert markers
+    assert all(found.words[token] is None for token in markers)
+
+
+def test_letters_that_look_like_markers_are_words() -> None:
+    made = Tokenizer(models.WordPiece({"[UNK]": 0, "ġ": 1, "Ġ": 2, "▁": 3}, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.NFC(), pre_tokenizers.WhitespaceSplit()
+    assert align(plain("ġ Ġ ▁ G\u0307"), _fast(made)).words == (0, 1, 2, 3)
+
+
+def test_special_tokens_written_in_the_text_are_words() -> None:
+    found = align(plain("[SEP] dog"), built("wordpiece-lower"))
+    assert found.words[1] == 0
+    assert not found.special[1]
+
+
+def test_refused_sentences_are_counted_and_shown() -> None:
+    lost = [replace(plain("dog \u0301 cat"), where=f"line {number}") for number in range(5)]
+    kept, refused = align_all([plain("a dog"), *lost, plain("a cat"), Annotated("x", ())], built("wordpiece-lower"))
+    assert [found.annotated.text for found in kept] == ["a dog", "a cat"]
+    assert refused.counts == {Reason.UNCOVERED: 5, Reason.EMPTY: 1}
+    assert len(refused) == 6
+    assert [example.annotated.where for example in refused.examples[Reason.UNCOVERED]] == ["line 0", "line 1", "line 2"]
+    with pytest.raises(Unalignable, match="line 0: a word without a token: word 1") as error:
+        align(lost[0], built("wordpiece-lower"))
+    assert error.value.refusal.reason is Reason.UNCOVERED
+
+
+@pytest.mark.parametrize("offsets", [[(2, 3), (0, 1)], [(0, 1), (2, 9)], [(1, 0), (2, 3)]])
+def test_offsets_out_of_order_or_bounds_are_refused(offsets: list[tuple[int, int]]) -> None:
+    found = match(plain("a b"), Tokens([1, 2], ["a", "b"], offsets, [0, 0], [False, False], None))
+    assert isinstance(found, Refusal)
+    assert found.reason is Reason.OFFSETS
+
+
+def test_special_tokens_can_be_chosen_by_the_caller() -> None:
+    tokenizer = build_tokenizer()
+    found = align(plain("the dog ."), tokenizer, add_special_tokens=False, end=[tokenizer.eos_token_id])
+    assert tokenizer.convert_ids_to_tokens(list(found.ids)) == ["the", "dog", ".", "[SEP]"]
+    assert found.special == (False, False, False, True)
+    assert align(plain("the dog ."), tokenizer, as_target=True).ids == align(plain("the dog ."), tokenizer).ids
+    short = align(plain("the dog ."), tokenizer, 3, truncate=True, add_special_tokens=False, end=[tokenizer.eos_token_id])
+    assert tokenizer.convert_ids_to_tokens(list(short.ids)) == ["the", "dog", "[SEP]"]
+
+
+def test_chunks_and_mixtures_keep_their_order() -> None:
+    many = [plain(TEXTS[n % 8]) if n % 3 else pair(plain("a"), plain(TEXTS[n % 8])) for n in range(600)]
+    kept, refused = align_all(many, built("bytes"))
+    assert [found.annotated for found in kept] == many
+    assert not refused
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"words": (Word("a", "", "", None, "", 0, 9),)}, "word 0 .* 0:9 of a text of 5"),
+        ({"words": (Word("", "", "", None, "", 1, 1),)}, "at 1:1"),
+        ({"words": (Word("ab", "", "", None, "", 0, 2), Word("bc", "", "", None, "", 1, 3))}, "overlap in part"),
+        ({"words": (Word("a", "", "", 4, "", 0, 1),)}, "the head of word 0 .* is 4"),
+        ({"words": (Word("a", "", "", 0, "", 0, 1),)}, "the head of word 0 .* is 0"),
+        ({"words": (), "clusters": (((0, 1),),)}, "mention spans the words 0:1 of 0"),
+        ({"words": (), "links": frozenset({(0, 0)})}, "word 0 of 0 is linked to word 0 of 0"),
+        ({"words": (), "pair_at": 5}, "cannot begin at character 5 of 5"),
+        ({"words": (Word("abc", "", "", None, "", 0, 3),), "pair_at": 2}, "in both texts"),
+        ({"words": (), "text": "ab\ud800"}, "character 2 is half of a surrogate pair"),
+    ],
+)
+def test_impossible_sentences_are_errors(made: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=f"here: .*{message}"):
+        Annotated(**{"text": "abcde", "where": "here", **made})
+
+
+# CoNLL-U
+
+
+def row(number: object, form: str, head: object = "_", relation: str = "dep", misc: str = "_", lemma: str = "_") -> str:
+    return "\t".join([str(number), form, lemma, "X", "_", "_", str(head), relation, "_", misc])
+
+
+def write(path: Path, *rows: str) -> Path:
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def conllu(tmp_path: Path, *rows: str) -> Annotated:
+    (found,) = read_conllu(write(tmp_path / "a.conllu", *rows))
+    return found
+
+
+def test_multiword_tokens_empty_nodes_and_spaces(tmp_path: Path) -> None:
+    found = conllu(
+        tmp_path,
+        "# text = Im Haus don't«.",
+        row("1-2", "Im"),
+        row(1, "In", 3, "case"),
+        row(2, "dem", 3, "det", "SpaceAfter=No"),
+        row(3, "Haus", 0, "root", lemma="Haus"),
+        row("3.1", "is"),
+        row("4-5", "don't", misc="SpaceAfter=No"),
+        row(4, "do", 3, "aux:pass"),
+        row(5, "n't", 3, "advmod"),
+        row(6, "«", 3, misc="Gloss=x|SpaceAfter=No"),
+        row(7, ".", 3),
+    )
+    assert found.text == "Im Haus don't«."
+    assert [found.text[word.start : word.end] for word in found.words] == ["Im", "Im", "Haus", "do", "n't", "«", "."]
+    assert [word.form for word in found.words] == ["In", "dem", "Haus", "do", "n't", "«", "."]
+    assert [word.head for word in found.words] == [2, 2, -1, 2, 2, 2, 2]
+    assert found.words[2] == Word("Haus", "Haus", "X", -1, "root", 3, 7)
+    assert found.words[3].relation == "aux:pass"
+    assert (base("aux:pass"), base("root")) == ("aux", "root")
+    assert found.notes == ()
+    assert found.where.endswith("a.conllu, line 2")
+
+
+def test_a_text_that_differs_from_the_forms_is_rebuilt_and_noted(tmp_path: Path) -> None:
+    rows = [row(1, "a", 0, misc="SpaceAfter=No"), row(2, ",", 1), row(3, "b", 1)]
+    for given_text, notes in [
+        ("a,\u00a0 b", ()),
+        ("a, b", ()),
+        ("a , b", (Note.REBUILT,)),
+        ("a,b", (Note.REBUILT,)),
+        ("a, bc", (Note.REBUILT,)),
+    ]:
+        found = conllu(tmp_path, f"# text = {given_text}", *rows)
+        assert found.notes == notes
+        assert found.text == ("a, b" if notes else given_text)
+        assert [found.text[word.start : word.end] for word in found.words] == ["a", ",", "b"]
+    assert conllu(tmp_path, "# text_en = other", *rows).notes == ()
+
+
+def test_a_sentence_without_tree_and_the_underscore(tmp_path: Path) -> None:
+    found = conllu(tmp_path, row(1, "_", lemma="_"), row(2, "a b", relation="_"))
+    assert found.words[0] == Word("_", "_", "X", None, "dep", 0, 1)
+    assert found.words[1] == Word("a b", "", "X", None, "", 2, 5)
+
+
+FORMS = st.lists(
+    st.tuples(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=6), st.booleans()), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(forms=FORMS)
+def test_offsets_reproduce_the_forms(forms: list[tuple[str, bool]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    rows = [row(n, form, n - 1, misc="_" if space else "SpaceAfter=No") for n, (form, space) in enumerate(forms, 1)]
+    found = conllu(tmp_path_factory.mktemp("t"), *rows)
+    assert [found.text[word.start : word.end] for word in found.words] == [form for form, _ in forms]
+    last, _ = forms[-1]
+    assert found.text == "".join(form + " " * gap for form, gap in forms[:-1]) + last
+
+
+def test_the_embedded_trees_come_back_from_their_file(tmp_path: Path) -> None:
+    clauses = draw_split(Random("trees/report/3"), "report", 40, draw_clause, lambda clause: str(english.say(clause)))
+    path = tmp_path / "e.conllu.gz"
+    path.write_bytes(gzip.compress("".join(english.say(clause).conllu() for clause in clauses).encode()))
+    expected = embedded("english", 40, seed=3)
+    found = list(read_conllu(path))
+    assert [replace(one, where="") for one in found] == [replace(one, where="") for one in expected]
+    assert list(read_text(path)) == found
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "holds no sentence"),
+        (["# text = nothing", ""], "holds no sentence"),
+        (["The dog sleeps ."], r"line 1 has 1 columns, but CoNLL-U has 10.*no CoNLL-U file"),
+        (["a\tb\tc"], r"line 1 has 3 columns.*no CoNLL-U file"),
+        ([row(1, "a", 0), "2\tb"], r"line 2 has 2 columns, but CoNLL-U has 10, set apart by tabs\.$"),
+        ([row("x", "a", 0)], "line 1: the ID is 'x'"),
+        ([row("1-2.1", "a", 0)], "line 1: the ID is"),
+        ([row(2, "a", 0)], "line 1: word 2 follows word 0"),
+        ([row(1, "a", 0), row(1, "b", 1)], "line 2: word 1 follows word 1"),
+        ([row(1, "a", 0), row(2, "b", 3)], "line 2: the head of 'b' is 3, but the sentence has 2 words"),
+        ([row(1, "a", 0), row(2, "b", 2)], "line 2: the head of 'b' is 2, but that is the word itself"),
+        ([row(1, "a", 0), row(2, "b", "one")], "line 2: the head of 'b' is 'one'"),
+        ([row(1, "a", 0), row(2, "b", "-1")], "line 2: the head of 'b' is '-1'"),
+        ([row(1, "a", 0), row(2, "b", "_")], "line 2: the head of 'b' is '_'"),
+        ([row(1, "a", 2), row(2, "b", 1)], "line 1: .* no root"),
+        ([row(1, "a", 0), row(2, "b", 3), row(3, "c", 2)], "line 2: the heads from 'b' on go in a circle"),
+        ([row(1, "", 0)], "line 1: the form is empty"),
+        ([row("1-3", "ab"), row(1, "a", 0), row(2, "b", 1)], "line 1: the range 1-3 goes beyond the last word, 2"),
+        ([row("2-3", "ab"), row(1, "a", 0)], "line 1: the range 2-3 cannot follow word 0"),
+        ([row("1-2", "ab"), row(1, "a", 0), row("2-3", "b"), row(2, "b", 1)], "line 3: the range 2-3 cannot follow word 1"),
+        ([row("0.1", "a")], "line 1: the sentence has no words"),
+    ],
+)
+def test_a_broken_treebank_is_told_by_its_line(tmp_path: Path, rows: list[str], message: str) -> None:
+    path = write(tmp_path / "bad.conllu", *rows)
+    with pytest.raises(DataError, match=rf"bad\.conllu.*{message}"):
+        list(read_conllu(path))
+
+
+def test_a_treebank_that_is_not_utf8_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "latin.conllu"
+    path.write_bytes(row(1, "ä", 0).encode("latin1"))
+    with pytest.raises(DataError, match=r"latin\.conllu, line 1 is not UTF-8"):
+        list(read_conllu(path))
+    with pytest.raises(DataError, match="no file"):
+        list(read_conllu(tmp_path / "none.conllu"))
+
+
+def test_coreference_within_a_sentence(tmp_path: Path) -> None:
+    marks = ["(e1-person-1(e2-place", "e2)", "e1)", "(e1)", "(e3)", "(e2", "(e4[1/2])", "e9)", "(e4[2/2])"]
+    found, left_out = clusters(marks)
+    assert found == (((0, 3), (3, 4)),)
+    assert left_out == 4, "e2 stays open, e9 was never opened, e4 is in two parts"
+    assert clusters(["(person-1", "person-1)", "(person-1)"], place_of_name("etype-eid-head")) == ((((0, 2), (2, 3)),), 0)
+    assert place_of_name("etype-GRP") == 1
+    read = conllu(
+        tmp_path,
+        "# global.Entity = eid-etype",
+        row(1, "she", 2, misc="Entity=(e1-person)"),
+        row(2, "sees", 0, misc="NamedEntity=Yes"),
+        row("2.1", "it", misc="Entity=(e7-person)"),
+        row(3, "herself", 2, misc="SpaceAfter=No|Entity=(e1-person)"),
+    )
+    assert read.clusters == (((0, 1), (2, 3)),)
+    assert read.notes == (Note.MENTION,)
+
+
+# plain text, tables, pairs
+
+
+def test_lines_and_paragraphs(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one two", "", "three  four ", "five", "", "")
+    by_line = list(read_text(path))
+    assert [one.text for one in by_line] == ["one two", "three  four ", "five"]
+    assert by_line[1].where == f"{path}, line 3"
+    assert by_line[1].words == (Word("three", "", "", None, "", 0, 5), Word("four", "", "", None, "", 7, 11))
+    paragraphs = list(read_text(str(path), by="paragraph"))
+    assert [one.text for one in paragraphs] == ["one two", "three  four \nfive"]
+    assert [one.where for one in paragraphs] == [f"{path}, line 1", f"{path}, line 3"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=SENTENCES)
+def test_words_of_plain_text_are_its_runs_without_spaces(text: str) -> None:
+    found = plain(text)
+    assert [found.text[word.start : word.end] for word in found.words] == [word.form for word in found.words] == text.split()
+
+
+def test_tables_by_any_column(tmp_path: Path) -> None:
+    import datasets
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = [{"premise": "a dog runs", "hypothesis": "it moves", "other": "x y"}, {"premise": "b", "hypothesis": "c d", "other": "z"}]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    write(tmp_path / "t.jsonl", *map(json.dumps, rows))
+    write(tmp_path / "t.csv", ",".join(rows[0]), *(",".join(one.values()) for one in rows))
+    write(tmp_path / "t.tsv", "\t".join(rows[0]), *("\t".join(one.values()) for one in rows))
+    expected = [("a dog runs", "it moves"), ("b", "c d")]
+    for source in [*(tmp_path / f"t.{kind}" for kind in ("parquet", "jsonl", "csv", "tsv")), datasets.Dataset.from_list(rows)]:
+        assert [tuple(text for _, text in one.parts) for one in read_text(source)] == expected
+        assert [one.text for one in read_text(source, text_column="other")] == ["x y", "z"]
+        assert [one.pair_at for one in read_text(source, text_column="other", text_pair_column="premise")] == [3, 1]
+    bare = write(tmp_path / "bare.tsv", "a dog\tit", "b\tc d")
+    assert [tuple(text for _, text in one.parts) for one in read_text(bare)] == [("a dog", "it"), ("b", "c d")]
+    assert [one.text for one in read_text(write(tmp_path / "one.tsv", "a dog", "b"))] == ["a dog", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "options", "message"),
+    [
+        ("a.txt", [""], {}, "is empty"),
+        ("a.tsv", ["a\tb\tc"], {}, "3 columns"),
+        ("a.tsv", ["text\tlabel", "\t1"], {"text_column": "text"}, "line 2: the text is empty"),
+        ("a.jsonl", ['{"text": "a"}'], {"text_column": "body"}, "no column 'body'"),
+        ("a.jsonl", ['{"text": 3}'], {}, "must be text, got 3"),
+        ("a.jsonl", ['{"text": "\\ud800"}'], {}, "line 1: character 0 is half"),
+        ("a.jsonl", ['{"text": "a"}'], {"by": "paragraph"}, "is a table"),
+        ("a.jsonl", ['{"text": "a"}'], {"text_pair_column": "b"}, "name both"),
+        ("a.txt", ["a"], {"text_column": "text"}, "no columns"),
+        ("a.conllu", [row(1, "a", 0)], {"by": "paragraph"}, "is a treebank"),
+    ],
+)
+def test_unusable_texts_are_errors(tmp_path: Path, name: str, rows: list[str], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        list(read_text(write(tmp_path / name, *rows), **options))
+
+
+def test_unknown_ways_to_divide() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'line'"):
+        read_text("a.txt", by="lines")  # pyright: ignore[reportArgumentType]
+
+
+# translations
+
+
+def test_translations_with_given_alignments(tmp_path: Path) -> None:
+    links = write(tmp_path / "links", "0-1 1-0", "")
+    found = list(translations([plain("a b"), plain("c")], [plain("x y"), plain("z")], read_links(links)))
+    assert found[0].links == {(0, 1), (1, 0)}
+    assert found[0].target == plain("x y")
+    assert found[1].links == frozenset()
+    with pytest.raises(DataError, match=r"links, line 1: '0:1' is no alignment"):
+        list(read_links(write(tmp_path / "links", "0:1")))
+    with pytest.raises(DataError, match="only 1 targets"):
+        list(translations([plain("a"), plain("b")], [plain("x")]))
+    with pytest.raises(DataError, match="word 3 of 1 is linked"):
+        list(translations([plain("a")], [plain("x")], [frozenset({(3, 0)})]))
+
+
+def test_embedded_sentences_have_trees_and_are_aligned_whole() -> None:
+    for language in ("english", "tavi"):
+        sentences = embedded(language, 100, seed=1)
+        assert sentences == embedded(language, 100, seed=1)
+        assert sentences != embedded(language, 100, seed=2)
+        kept, refused = align_all(sentences, build_tokenizer())
+        assert not refused
+        assert all(sum(word.head == -1 for word in one.words) == 1 for one in sentences)
+        assert all(one.text[word.start : word.end] == word.form for one in sentences for word in one.words)
+        for found in kept:
+            check_laws(found)
+            assert found.shared == 0
+    with pytest.raises(UnknownName, match="no embedded language 'tavy'"):
+        embedded("tavy")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DataError, match="1 or more, got 0"):
+        embedded(number=0)
+
+
+def test_embedded_translations_link_every_content_word_once() -> None:
+    found = embedded_translations(number=300, seed=5, split="selection")
+    repeated = 0
+    for one in found:
+        assert one.target is not None
+        ours, theirs = one.words, one.target.words
+        contents = [[n for n, word in enumerate(words) if word.upos in CONTENT] for words in (ours, theirs)]
+        assert sorted(a for a, _ in one.links) == contents[0]
+        assert sorted(b for _, b in one.links) == contents[1]
+        assert all(STEMS[ours[a].upos, ours[a].lemma] == theirs[b].lemma and ours[a].relation == theirs[b].relation for a, b in one.links)
+        repeated += max(Counter(word.lemma for word in theirs if word.upos in CONTENT).values()) > 1
+    assert repeated > 10, "words that come twice are told apart by their place in the tree"
+    back = embedded_translations("tavi", 300, seed=5, split="selection")
+    assert [{(b, a) for a, b in one.links} for one in back] == [set(one.links) for one in found]
+    assert [one.target and one.target.text for one in back] == [one.text for one in found]
+
+
+# parsers
+
+
+def _spacy_doc() -> list[Any]:
+    cells = [
+        ("Dogs", "dog", "NOUN", 2, "nsubj", 0),
+        ("\n", "\n", "SPACE", 0, "dep", 4),
+        ("run", "run", "VERB", 2, "ROOT", 5),
+        (".", ".", "PUNCT", 1, "punct", 8),
+    ]
+    doc = [
+        SimpleNamespace(text=t, lemma_=lemma, pos_=pos, dep_=dep, idx=at, i=i, is_space=t.isspace())
+        for i, (t, lemma, pos, _, dep, at) in enumerate(cells)
+    ]
+    for token, cell in zip(doc, cells, strict=True):
+        token.head = doc[cell[3]]
+    return doc
+
+
+def test_spacy_documents_become_words() -> None:
+    (found,) = parsed([plain("Dogs\nrun.")], lambda _: from_spacy(_spacy_doc()))
+    assert found.words == (
+        Word("Dogs", "dog", "NOUN", 1, "nsubj", 0, 4),
+        Word("run", "run", "VERB", -1, "root", 5, 8),
+        Word(".", ".", "PUNCT", 0, "punct", 8, 9),
+    )
+
+
+def test_stanza_documents_become_words() -> None:
+    def token(text: str, start: int, *words: tuple[str, int, str]) -> Any:
+        made = [SimpleNamespace(text=form, lemma=None, upos="X", head=head, deprel=relation) for form, head, relation in words]
+        return SimpleNamespace(text=text, start_char=start, words=made)
+
+    one = SimpleNamespace(tokens=[token("Im", 0, ("In", 3, "case"), ("dem", 3, "det")), token("Haus", 3, ("Haus", 0, "root"))])
+    two = SimpleNamespace(tokens=[token("Ja", 8, ("Ja", 0, "root"))])
+    document = SimpleNamespace(sentences=[one, two])
+    (found,) = parsed([plain("Im Haus Ja")], lambda _: from_stanza(document))
+    assert [(word.form, word.head, word.start, word.end) for word in found.words] == [
+        ("In", 2, 0, 2),
+        ("dem", 2, 0, 2),
+        ("Haus", -1, 3, 7),
+        ("Ja", -1, 8, 10),
+    ]
+    both = list(parsed([pair(plain("a b"), plain("c"))], lambda text: plain(text).words))
+    assert both == [pair(plain("a b"), plain("c"))]
+
+
+@pytest.mark.parametrize(("name", "parser"), [("spacy", spacy_parser), ("stanza", stanza_parser)])
+def test_parsers_that_are_missing_or_have_no_models(name: str, parser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("no such model")
+
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=f"pip install {name}"):
+        parser("xx")
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(load=fail, Pipeline=fail))
+    with pytest.raises(DataError, match=f"(?i){name} has no .*'xx'"):
+        parser("xx")
+    made = SimpleNamespace(sentences=[], __iter__=None)
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(load=lambda _: lambda _: [], Pipeline=lambda *_, **__: lambda _: made))
+    assert parser("xx")("a") == ()
