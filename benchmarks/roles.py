@@ -79,7 +79,17 @@ def memory_of(options: argparse.Namespace) -> dict:
 def memory(options: argparse.Namespace) -> dict:
     runs = []
     for number in (1_000, 10_000):
-        command = [sys.executable, __file__, "memory-of", "--sentences", str(number), "--layers", str(options.layers), "--batch", str(options.batch)]
+        command = [
+            sys.executable,
+            __file__,
+            "memory-of",
+            "--sentences",
+            str(number),
+            "--layers",
+            str(options.layers),
+            "--batch",
+            str(options.batch),
+        ]
         runs.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     extra = [run["peak_mib"] - run["before_mib"] for run in runs]
     return {"what": "memory beyond model and text", "runs": runs, "growth_mib": extra[1] - extra[0]}

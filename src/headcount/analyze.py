@@ -40,13 +40,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A model on its way, its task, and one example on which cuts are compared."""
+    """A model on its way and its task; `scored` examples of calibration and `reported` ones of the report split are read."""
 
     name: str
     model: nn.Module
     task: Task
     seed: int = 0
     command: str = ""
+    scored: int = SCORED
+    reported: int = REPORTED
 
     def step(self, name: str, text: str, **numbers: Any) -> Step:
         """A step of this job."""
@@ -81,7 +83,7 @@ def _numbers(made: Evaluation) -> dict[str, Any]:
 
 def _evaluate(work: Job, heads: HeadMap, whole: Evaluation) -> Step:
     with HeadGates(work.model, torch.zeros(len(heads))):
-        none = evaluate(work.model, work.task, limit=REPORTED)
+        none = evaluate(work.model, work.task, limit=work.reported)
     text = f"{work.task.name}, {whole.n_examples} examples: {_told(whole)}; without any head: {_told(none)}"
     return work.step("evaluate", text, whole=_numbers(whole), none=_numbers(none))
 
@@ -138,7 +140,7 @@ def _generate(work: Job, heads: HeadMap, plan: Plan, small: nn.Module, batch: di
 
 
 def _compare(work: Job, whole: Evaluation, small: nn.Module) -> Step:
-    left = evaluate(small, work.task, limit=REPORTED)
+    left = evaluate(small, work.task, limit=work.reported)
     change = paired_t(left.losses - whole.losses)
     text = f"the cut model: {_told(left)}; loss {change.difference:+.4g} (95 % {change.low:+.3g} … {change.high:+.3g}, p = {change.p:.2g})"
     return work.step("compare", text, **_numbers(left), rise=change.difference, low=change.low, high=change.high, p=change.p)
@@ -168,9 +170,9 @@ def walk(work: Job, out: Path) -> Iterator[Step]:
     """Takes one model the whole way, one step at a time; scores go to `out`, the cut model to `out/model`."""
     heads, batch = HeadMap.of(work.model), work.batch()
     yield _find(work, heads)
-    whole = evaluate(work.model, work.task, limit=REPORTED)
+    whole = evaluate(work.model, work.task, limit=work.reported)
     yield _evaluate(work, heads, whole)
-    found = score_all(work.model, work.task, METHODS, limit=SCORED, seed=work.seed)
+    found = score_all(work.model, work.task, METHODS, limit=work.scored, seed=work.seed)
     _record(work, heads, found, out)
     yield _score(work, found)
     plan = Plan.keep_top(found["gradient"], Budget(fraction=0.5, floor=2))

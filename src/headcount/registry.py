@@ -8,8 +8,9 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from types import ModuleType
 
@@ -43,6 +44,10 @@ class Registry:
         self.package = package
         self._added: dict[str, str] = {}
 
+    @cached_property
+    def _points(self) -> EntryPoints:
+        return entry_points(group=f"headcount.{self.kind}")
+
     def _builtin(self) -> dict[str, str]:
         spec = importlib.util.find_spec(self.package)
         paths = list(spec.submodule_search_locations or []) if spec else []
@@ -51,7 +56,7 @@ class Registry:
 
     def _sources(self) -> Mapping[str, str]:
         sources = self._builtin()
-        for point in entry_points(group=f"headcount.{self.kind}"):
+        for point in self._points:
             if point.name in sources:
                 raise DuplicateName(
                     f"{self.kind} '{point.name}' is registered twice: by {sources[point.name]} and by {point.value}. "

@@ -44,17 +44,17 @@ VOCABULARY = len(tokenizer_of("$A"))
 
 
 def annotated(number: int, seed: int = 0) -> list[Annotated]:
-    """Sentences of 10 to 12 words: one subject and one object of the root, a comma, a rare word, a noun, a word that comes twice, two mentions.
+    """Sentences of 12 to 14 words: one subject and one object of the root, a comma, a rare word, a noun, a word that is repeated, two mentions.
 
-    Every place is drawn, so that no two roles look at the same keys but by chance. Over 120 sentences each regular word comes twice or more.
+    Every place is drawn, so that no two roles look at the same keys but by chance. In 120 sentences each regular word comes twice or more.
     """
     random = Random(seed)
-    deck = [word for _ in range(2 + number * 9 // len(REGULAR)) for word in random.sample(REGULAR, len(REGULAR))]
-    return [_sentence(random, [deck.pop() for _ in range(random.randint(7, 9))], RARE[place % len(RARE)]) for place in range(number)]
+    deck = [word for _ in range(1 + number * 9 // len(REGULAR)) for word in random.sample(REGULAR, len(REGULAR))]
+    return [_sentence(random, deck[9 * place : 9 * place + 9], RARE[place % len(RARE)]) for place in range(number)]
 
 
 def _sentence(random: Random, regular: list[str], rare: str) -> Annotated:
-    forms = [*regular, regular[0], rare, ","]
+    forms = [*regular, *regular[:1] * random.randint(1, 3), rare, ","]
     random.shuffle(forms)
     root, subject, thing, noun = random.sample([place for place, form in enumerate(forms) if form != ","], 4)
     heads = {root: (-1, "root"), subject: (root, "nsubj"), thing: (root, "obj:x")}
@@ -104,7 +104,9 @@ def planted(model: nn.Module, rules: Mapping[str, Rule], corpus: Corpus | None =
                     aim[query, key] = 1
                 aim = aim * visible[row, place]
                 total = aim.sum(-1, keepdim=True)
-                even[row, place] = torch.where(total > 0, share * aim / total.clamp(min=1) + (1 - share) * even[row, place], even[row, place])
+                even[row, place] = torch.where(
+                    total > 0, share * aim / total.clamp(min=1) + (1 - share) * even[row, place], even[row, place]
+                )
         return even
 
     hook = model.register_forward_pre_hook(remember, with_kwargs=True)
@@ -137,9 +139,9 @@ def by_words(pairs: Callable[[Annotated], Iterable[tuple[int, int]]]) -> Rule:
     return rule
 
 
-def to_words(chosen: Callable[[Word], bool]) -> Rule:
-    """From every word to the other words of a kind."""
-    return by_words(lambda s: [(a, b) for b, word in enumerate(s.words) if chosen(word) for a in range(len(s.words)) if a != b])
+def to_words(chosen: Callable[[Word], bool], *, itself: bool = False) -> Rule:
+    """From every word to the words of a kind, `itself` included or not."""
+    return by_words(lambda s: [(a, b) for b, word in enumerate(s.words) if chosen(word) for a in range(len(s.words)) if itself or a != b])
 
 
 def same(row: Row) -> list[tuple[int, int]]:
@@ -159,7 +161,6 @@ def near(reach: int) -> Rule:
 
 SUBJECT = by_words(lambda s: [(w, word.head) for w, word in enumerate(s.words) if word.relation == "nsubj" and word.head is not None])
 SUBJECT_OF = by_words(lambda s: [(word.head, w) for w, word in enumerate(s.words) if word.relation == "nsubj" and word.head is not None])
-MENTIONS = by_words(
-    lambda s: [(a, b) for x, y in ((0, 1), (1, 0)) for a in range(*s.clusters[0][x]) for b in range(*s.clusters[0][y])]
-)
-COMMA, NOUN, RAREST = (to_words(chosen) for chosen in (lambda w: w.form == ",", lambda w: w.upos == "NOUN", lambda w: w.form in RARE))
+MENTIONS = by_words(lambda s: [(a, b) for x, y in ((0, 1), (1, 0)) for a in range(*s.clusters[0][x]) for b in range(*s.clusters[0][y])])
+COMMA = to_words(lambda word: word.form == ",", itself=True)
+NOUN, RAREST = to_words(lambda word: word.upos == "NOUN"), to_words(lambda word: word.form in RARE)

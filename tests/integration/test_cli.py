@@ -193,18 +193,21 @@ def test_export_onnx_writes_only_json_to_stdout(capsys: pytest.CaptureFixture[st
 
 
 def test_demo_works_twice_in_a_row(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    first, second = (result(capsys, "demo", "--out", tmp_path, "--seed", 3) for _ in range(2))
+    first, second = (result(capsys, "demo", "--out", tmp_path, "--seed", 3, "--limit", 40) for _ in range(2))
     assert first == second
     steps = {(step["model"], step["step"]): step for step in second["steps"]}
-    for name in ("bert", "llama"):
-        assert steps[name, "gate"]["restored"] is True
-        assert steps[name, "gate"]["smallest_effect"] > 0
+    for name in ("demo/entailment", "demo/decoder"):
+        assert steps[name, "evaluate"]["none"]["loss"] > steps[name, "evaluate"]["whole"]["loss"] + 0.5
         assert steps[name, "verify"]["difference"] < 1e-5 < steps[name, "verify"]["effect"]
         before, after = steps[name, "cut"]["before"], steps[name, "cut"]["after"]
         assert before["parameters"] - after["parameters"] == steps[name, "cut"]["predicted"]
         assert steps[name, "load"]["equal_weights"] is steps[name, "load"]["equal_outputs"] is True
-    assert steps["llama", "generate"]["same_tokens"] is True
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bert", "llama"]
+    agreement = steps["demo/decoder", "score"]["agreement"]
+    assert agreement["gradient"] > 0.5 > agreement["random"]
+    assert steps["demo/decoder", "generate"]["same_tokens"] is True
+    assert steps["demo/decoder", "cut"]["after"]["kv_bytes_per_token"] < steps["demo/decoder", "cut"]["before"]["kv_bytes_per_token"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["decoder", "entailment"]
+    assert (tmp_path / "decoder" / "run.json").is_file() and (tmp_path / "decoder" / "model" / "heads.json").is_file()
 
 
 def test_ls_lists_kinds_and_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,7 +322,7 @@ def test_a_signal_ends_the_command_and_leaves_no_partial_folder(tmp_path: Path, 
     command = [sys.executable, "-c", CHILD, "demo", "--out", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("bert")
+        assert process.stdout.readline().startswith("entailment")
         process.send_signal(sent)
         _, err = process.communicate(timeout=60)
     assert process.returncode == code

@@ -18,7 +18,6 @@ from planting import (
     annotated,
     everywhere,
     induction,
-    near,
     offset,
     planted,
     same,
@@ -26,13 +25,14 @@ from planting import (
 )
 
 import headcount as hc
+from headcount.errors import UnknownName
 from headcount.roles import ROLES, Corpus, RoleTable, corpus_of, measure
 from headcount.testing.shrink import tiny_model
 
 BERT = tokenizer_of("[CLS] $A [SEP]")
 DECODER = tokenizer_of("[CLS] $A")
 LOCAL = {"local", "offset:-2", "offset:-1", "offset:0", "offset:+1", "offset:+2"}
-"""In a window of five among some fifteen tokens, each offset has three times its share: these may coincide."""
+"""A fixed offset lies in the window of five, so among more than fifteen tokens these may coincide."""
 
 
 @cache
@@ -43,6 +43,11 @@ def encoder() -> Any:
 @cache
 def decoder() -> Any:
     return tiny_model("llama", vocab_size=VOCABULARY, num_key_value_heads=2, bos_token_id=2, eos_token_id=3, pad_token_id=0)
+
+
+def windowed(kind: str, **window: int) -> Any:
+    """A model with sliding windows; in float64 the eager path of transformers makes NaN of padding that sees no token."""
+    return tiny_model(kind, dtype=torch.float32, vocab_size=VOCABULARY, pad_token_id=0, bos_token_id=2, **window)
 
 
 @cache
@@ -69,7 +74,6 @@ ENCODER_HEADS = {
     "L1H3": (NOUN, "pos:NOUN", set()),
     "L1H4": (COMMA, "punctuation", set()),
     "L1H5": (MENTIONS, "coreference", set()),
-    "L2H0": (near(2), "local", LOCAL),
     "L2H1": (offset(3), "offset:+3", set()),
 }
 DECODER_HEADS = {
@@ -112,3 +116,141 @@ def test_accuracy_of_half_a_delimiter_head() -> None:
         table = measure(encoder(), text("encoder"), only=["delimiter"])
     accuracy = {row.role: row.accuracy for row in table.of("L0H0")}
     assert accuracy == pytest.approx({"delimiter:any": 1, "delimiter:first": 0.5, "delimiter:sep": 0.5})
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "mistral", "gemma2", "modernbert"])
+def test_uniform_attention_scores_one_on_every_sieve_and_has_no_role(kind: str) -> None:
+    """Also under sliding windows, which hide different keys from different blocks."""
+    windows = {"mistral": {"sliding_window": 5}, "gemma2": {"sliding_window": 5}, "modernbert": {"local_attention": 10}}
+    model = {"encoder": encoder, "decoder": decoder}.get(kind, lambda: windowed(kind, **windows[kind]))()
+    corpus = text("encoder" if kind in ("encoder", "modernbert") else "decoder")
+    with planted(model, {}):
+        table = measure(model, corpus)
+    assert {row.head for row in table} == set(table.heads)
+    assert all(row.bias == pytest.approx(1, abs=1e-6) for row in table)
+    assert all(row.maximum > 1 - 1e-6 and row.normalised == pytest.approx(0, abs=1e-5) for row in table)
+    assert not any(table.labels().values()) and table.colocation() == [] and table.multifunctional() == []
+    assert not any(row.by_argmax for row in table if row.role != "sink")  # of a short text, one key is more than a fixed offset finds
+    assert complete(table)
+
+
+def test_a_window_that_holds_nothing_else_tells_no_local_head() -> None:
+    """Where every visible key is in the sieve, no attention can differ from any other."""
+    model = windowed("mistral", sliding_window=3)
+    table = measure(model, text("decoder"), only=["local"])
+    assert {row.maximum for row in table} == {1.0}
+    assert not any(row.has_role or row.normalised or row.by_argmax for row in table)
+
+
+def test_the_baseline_is_that_of_the_block() -> None:
+    """Behind a window of three, a subject's governor is never further than two places away, elsewhere it is."""
+    model = windowed("gemma2", sliding_window=3)
+    corpus = text("decoder")
+    table = measure(model, corpus, only=["syntax:nsubj"])
+    arcs = [
+        (s.pieces(w), s.pieces(word.head)) for s in corpus.sentences for w, word in enumerate(s.annotated.words) if word.relation == "nsubj"
+    ]
+    for layer, window in ((0, 3), (1, 99)):
+        steps = [sorted({k - q for k in keys if 0 < q - k < window}) for queries, keys in arcs for q in queries]
+        steps = [step for step in steps if step]
+        best = max(sum(offset in step for step in steps) for offset in range(-16, 0))
+        for row in (row for row in table if row.head.layer == layer):
+            assert row.n_tokens == len(steps)
+            assert row.baseline == pytest.approx(best / len(steps))
+
+
+@pytest.mark.parametrize("share", [0.25, 0.6])
+def test_a_mixture_has_the_bias_that_follows(share: float) -> None:
+    """On its sieve of one key among N, a head with share s there has the bias s N + 1 − s; on others of which it sees nothing, 1 − s."""
+    with planted(encoder(), {"L1H1": offset(-1)}, text("encoder"), share=share):
+        found = {row.role: row for row in measure(encoder(), text("encoder"), only=["offset"]).of("L1H1")}
+    expected = sum(share * len(s.ids) + 1 - share for s in text("encoder").sentences) / 120
+    assert found["offset:-1"].bias == pytest.approx(expected, rel=1e-6)
+    assert found["offset:-1"].normalised == pytest.approx(share, abs=1e-6)
+    assert found["offset:+2"].bias == pytest.approx(1 - share, rel=1e-6)
+
+
+def numbers(table: RoleTable) -> dict[tuple[str, str], Any]:
+    names = ("bias", "stderr", "low", "high", "p", "q", "maximum", "normalised", "accuracy", "accuracy_low", "baseline", "effect")
+    return {(str(row.head), row.role): [getattr(row, name) for name in names] for row in table}
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_batches_padding_and_order_do_not_matter(kind: str) -> None:
+    model, corpus = encoder() if kind == "encoder" else decoder(), text(kind)
+    corpus = Corpus(corpus.sentences[:30])
+    whole = measure(model, corpus)
+    single = measure(model, corpus, batch_size=1)
+    turned = measure(model, Corpus(corpus.sentences[::-1]), batch_size=7)
+    assert whole.data == single.data != turned.data
+    for other in (single, turned):
+        assert numbers(other).keys() == numbers(whole).keys()
+        for key, values in numbers(whole).items():
+            assert numbers(other)[key] == pytest.approx(values, rel=1e-4, abs=1e-6), key
+    assert len({(row.head, row.role) for row in whole}) == len(whole)
+
+
+def test_what_a_decoder_cannot_see_is_told() -> None:
+    table = measure(decoder(), text("decoder"), only=["offset", "delimiter", "alignment", "segment", "near", "diagonal", "local"])
+    for ahead in ("offset:+1", "offset:+2", "offset:+3"):
+        assert "later tokens" in table.untested[ahead]
+    assert "pairs" in table.untested["segment"] and "links" in table.untested["alignment"]
+    assert "images" in table.untested["near"] and "translation" in table.untested["diagonal"]
+    assert not {"local", "offset:-1", "delimiter:any"} & set(table.untested)
+
+
+def test_too_little_text_is_told() -> None:
+    corpus = Corpus(text("encoder").sentences[:1])
+    table = measure(encoder(), corpus)
+    assert not table.rows and complete(table)
+    assert "two" in table.untested["local"]
+    assert "decoders" in table.untested["induction"]
+    few = measure(decoder(), Corpus(text("decoder").sentences[:2]), only=["syntax", "rare"])
+    assert "tree" in few.untested["syntax"] and "no token sees" in few.untested["rare:1"]
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        (["ofset"], "no roles 'ofset'. Did you mean 'offset'?"),
+        (["offset:-7"], "no role of offset '-7'"),
+        (["syntax:nsubjj"], "Did you mean 'nsubj'?"),
+        (["induction:early"], "no role of induction 'early'"),
+    ],
+)
+def test_an_unknown_role_has_the_nearest_one_named(only: list[str], message: str) -> None:
+    with pytest.raises(UnknownName) as caught:
+        measure(decoder(), text("decoder"), only=only)
+    assert message in str(caught.value)
+
+
+def test_a_role_named_twice_is_tested_once() -> None:
+    """A second copy would count as a second test in the correction."""
+    table = measure(encoder(), text("encoder"), only=["offset", "offset:-1", "local", "local"])
+    assert table.roles() == [*(f"offset:{o}" for o in ("-3", "-2", "-1", "0", "+1", "+2", "+3")), "local"]
+    assert len(table) == 8 * len(table.heads)
+
+
+def test_wrong_input_is_told() -> None:
+    sentences = annotated(3)
+    with pytest.raises(hc.HeadcountError, match="tokenizer"):
+        hc.roles(encoder(), sentences)
+    with pytest.raises(hc.HeadcountError, match="empty"):
+        hc.roles(encoder(), [], BERT)
+    with pytest.raises(hc.HeadcountError, match="empty"):
+        measure(encoder(), Corpus())
+    broken = tiny_model("bert", vocab_size=VOCABULARY)
+    with torch.no_grad():
+        next(broken.parameters())[0, 0] = float("nan")
+    with pytest.raises(hc.HeadcountError, match="not finite"):
+        hc.roles(broken, sentences, BERT)
+    with pytest.raises(hc.HeadcountError, match="vocabulary ends at 127"):
+        hc.roles(tiny_model("bert"), sentences, BERT)
+    with pytest.raises(hc.HeadcountError, match="reads input_ids"):
+        measure(encoder(), Corpus(images=[{"pixel_values": torch.zeros(3, 8, 8)}], grid=(2, 2)))
+
+
+def test_a_decoder_without_room_for_a_probe_says_so() -> None:
+    short = tiny_model("gpt2", vocab_size=VOCABULARY, n_positions=24, bos_token_id=2, pad_token_id=0)
+    table = measure(short, text("decoder"), only=["induction", "retrieval", "local"])
+    assert table.roles() == ["local"] and all("positions" in table.untested[name] for name in ("induction", "retrieval"))

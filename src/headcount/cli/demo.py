@@ -10,6 +10,7 @@ import typer
 from headcount.cli._options import Device, Dtype, Json, Quiet, Seed, Verbose
 from headcount.cli._session import session
 
+Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples for scores and evaluation.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
 TASKS = {"entailment": "demo/entailment", "decoder": "demo/stories"}
 """The embedded models that are shown, with the task of each."""
@@ -18,6 +19,7 @@ TASKS = {"entailment": "demo/entailment", "decoder": "demo/stories"}
 def run(
     context: typer.Context,
     out: Out = Path("runs/demo"),
+    limit: Limit = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     seed: Seed = 0,
@@ -36,7 +38,8 @@ def run(
         for name, task in TASKS.items():
             model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
             data = open_task(task, model, reader_of(model, folder), seed=seed)
-            for step in walk(Job(f"demo/{name}", model, data, seed, say.command), out / name):
+            sizes = {} if limit is None else {"scored": limit, "reported": limit}
+            for step in walk(Job(f"demo/{name}", model, data, seed, say.command, **sizes), out / name):
                 steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
                 say.line(f"{name:<10} {step.name:<9} {step.text}")
         say.result({"out": str(out), "steps": steps})

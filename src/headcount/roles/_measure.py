@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headcount.checks import check_batch
 from headcount.data import Task, pad
-from headcount.errors import UnsupportedModel
+from headcount.errors import NonFinite, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.losses import accepts
 from headcount.observe import Observation, Observer, reads_text
@@ -146,6 +146,9 @@ class RoleProbe:
             "maximum": sieved.maximum[:, None, :].expand(*shape),
             "offsets": sieved.offsets[:, None],
         }
+        if not found["bias"].isfinite().all():
+            row = int((~found["bias"].isfinite()).flatten(1).any(1).int().argmax())
+            raise NonFinite(f"example {self._numbers[row]}: the attention of block '{seen.block.path}' holds NaN; try float32 or bfloat16")
         for name, value in found.items():
             self._found.setdefault(f"{view}/{name}", {}).setdefault(seen.block.path, []).append(value)
 
@@ -162,6 +165,10 @@ class RoleProbe:
     def _stack(self, view: str, n_queries: int, n_keys: int) -> Tensor:
         if self.corpus.grid:
             rows, columns = self.corpus.grid
+            if n_keys < rows * columns:
+                raise UnsupportedModel(
+                    f"a block has {n_keys} tokens, fewer than the {rows * columns} patches of an image: it has no such grid"
+                )
             queries = keys = Side.of_patches(len(self._numbers), n_keys, rows * columns)
             return self._sieved_by(view, queries, keys)
         source = tuple(self.corpus.sentences[i] for i in self._numbers)

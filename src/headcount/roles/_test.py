@@ -107,7 +107,7 @@ def rows_of(totals: RoleTotals, tested: Tested, q: np.ndarray, *, tau: float, al
                 baseline=float(base),
                 baseline_offset=int(offset[place]),
                 has_role=bool(q[i] <= alpha and bias > tau),
-                by_argmax=bool(accuracy >= (POSITIONAL if role in totals.positional else base + MARGIN)),
+                by_argmax=bool(maximum > 1 and accuracy >= (POSITIONAL if role in totals.positional else base + MARGIN)),
             )
         )
     return found

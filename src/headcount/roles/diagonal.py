@@ -8,9 +8,9 @@ ABOUT = About(source="Ding et al. 2017; alignment of source and target by place"
 
 
 def sieve(view: View, _name: str) -> Sieve:
-    """Source places within one token of where the target place falls."""
+    """Ordinary source tokens within one place of where the target token falls."""
     n_queries = view.queries.real.sum(-1)[:, None, None].clamp(min=1)
     n_keys = view.keys.real.sum(-1)[:, None, None]
     expected = view.queries.positions[None, :, None] * (n_keys - 1) / (n_queries - 1).clamp(min=1)
     near = (view.keys.positions[None, None, :] - expected).abs() <= 1
-    return near & view.queries.real[:, :, None] & view.keys.real[:, None, :]
+    return near & view.queries.ordinary[:, :, None] & view.keys.ordinary[:, None, :]

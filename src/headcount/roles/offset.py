@@ -14,6 +14,6 @@ def names(_corpus: Corpus) -> tuple[str, ...]:
 
 
 def sieve(view: View, name: str) -> Sieve:
-    """The key at that offset."""
+    """The key at that offset, unless it is a delimiter."""
     at = view.distance == int(name)
-    return at[None] & view.queries.ordinary[:, :, None] & view.keys.real[:, None, :]
+    return at[None] & view.queries.ordinary[:, :, None] & view.keys.ordinary[:, None, :]

@@ -1,0 +1,285 @@
+"""Planted roles beyond plain text: pairs, translations, images, copying decoders, multi-word tokens, shared layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from planting import VOCABULARY, Row, annotated, near, offset, planted, same, tokenizer_of
+
+import headcount as hc
+from headcount.roles import ROLES, Corpus, RoleTable, corpus_of, measure, retrieval
+from headcount.testing.shrink import tiny_model
+from headcount.text.annotated import Annotated, Word, pair
+from headcount.text.plain import plain
+
+BERT = tokenizer_of("[CLS] $A [SEP]")
+GRID = 5
+
+
+@cache
+def encoder() -> Any:
+    return tiny_model("bert", vocab_size=VOCABULARY)
+
+
+def labels(table: RoleTable) -> dict[str, set[str]]:
+    return {str(head): set(found) for head, found in table.labels().items() if found}
+
+
+def test_segments_of_pairs() -> None:
+    """A perfect segment head has twice its share of attention at best: τ = 3 is out of its reach, and the table says so."""
+
+    def own(row: Row) -> list[tuple[int, int]]:
+        kinds = row.source.segments if row.source else ()
+        return [(q, k) for q, one in enumerate(kinds) for k, other in enumerate(kinds) if one == other >= 0]
+
+    texts = annotated(80)
+    corpus = corpus_of(encoder(), [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
+    rules = {"L0H0": own, "L0H1": near(2), "L0H2": offset(-1)}
+    with planted(encoder(), rules, corpus):
+        strict, mild = (measure(encoder(), corpus, only=["segment", "local", "offset"], tau=tau) for tau in (3, 1.5))
+    assert labels(strict)["L0H1"] == {"local", "offset:-2", "offset:-1", "offset:0", "offset:+1", "offset:+2"}  # a fifth of 30 tokens each
+    assert labels(strict)["L0H2"] == {"local", "offset:-1"} and "L0H0" not in labels(strict)
+    assert labels(mild)["L0H0"] == {"segment", *labels(strict)["L0H1"], "offset:-3", "offset:+3"}  # near tokens are of the same text
+    row = next(row for row in strict.of("L0H0") if row.role == "segment")
+    assert row.bias == pytest.approx(row.maximum) and 2 < row.maximum < 3 and row.normalised == pytest.approx(1)
+    assert row.p == 1 and row.by_argmax and row in strict.disagreements()
+    assert "segment" in measure(encoder(), corpus_of(encoder(), texts, BERT), only=["segment"]).untested
+
+
+@cache
+def translator() -> Any:
+    sizes = {"vocab_size": VOCABULARY, "decoder_vocab_size": VOCABULARY, "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 3}
+    return tiny_model("marian", auto="AutoModelForSeq2SeqLM", **sizes)
+
+
+def translated(number: int) -> list[Annotated]:
+    """Sentences whose words have any one word of the translation each."""
+    random, sources, targets = Random(0), annotated(number), annotated(number, seed=1)
+    made = []
+    for source, target in zip(sources, targets, strict=True):
+        places = random.sample(range(len(target.words)), min(8, len(target.words)))
+        links = frozenset(zip(random.sample(range(len(source.words)), len(places)), places, strict=True))
+        made.append(replace(source, target=target, links=links))
+    return made
+
+
+def aligned(shift: int) -> Any:
+    """From a target token, which stands behind the start token, to its source words; one place earlier it is the one to come."""
+
+    def rule(row: Row) -> list[tuple[int, int]]:
+        if row.source is None or row.target is None:
+            return []
+        links = [(q, k) for a, b in row.source.annotated.links for q in row.target.pieces(b) for k in row.source.pieces(a)]
+        return [(q + 1 + shift, k) for q, k in links]
+
+    return rule
+
+
+def diagonal(row: Row) -> list[tuple[int, int]]:
+    assert row.source is not None and row.target is not None
+    n_queries, n_keys = len(row.target.ids) + 1, len(row.source.ids)
+    return [(q, round(q * (n_keys - 1) / (n_queries - 1))) for q in range(1, n_queries)]
+
+
+def in_target(row: Row) -> list[tuple[int, int]]:
+    """To the rarest token of the translation."""
+    assert row.target is not None
+    rare = [place for place, word in enumerate(row.target.words) if word is not None and row.target.annotated.words[word].form[0] == "q"]
+    return [(q, rare[0] + 1) for q in range(len(row.target.ids) + 1)]
+
+
+def test_roles_of_a_translator() -> None:
+    model, tokenizer = translator(), tokenizer_of("$A [SEP]")
+    corpus = corpus_of(model, translated(120), tokenizer)
+    rules = {
+        "cross.L0H0": aligned(0),
+        "cross.L0H1": aligned(-1),
+        "cross.L1H0": diagonal,
+        "enc.L0H0": offset(1),
+        "enc.L1H2": same,
+        "dec.L0H1": offset(-1),
+        "dec.L1H1": in_target,
+    }
+    with planted(model, rules, corpus):
+        table = measure(model, corpus)
+    found = labels(table)
+    assert found.pop("cross.L0H0") == {"alignment:said"} and found.pop("cross.L0H1") == {"alignment:next"}
+    assert found.pop("cross.L1H0") == {"diagonal"}
+    assert found.pop("enc.L0H0") <= {"offset:+1", "local"} and found.pop("enc.L1H2") == {"same"}
+    assert found.pop("dec.L0H1") <= {"offset:-1", "local"} and found.pop("dec.L1H1") == {"rare:1"}
+    assert not found
+    for row in table:
+        if str(row.head) not in rules:
+            assert row.bias == pytest.approx(1, abs=1e-6)
+    assert {row.head for row in table} == set(table.heads)
+    assert {label.partition(":")[0] for label in (*table.roles(), *table.untested)} == set(ROLES.names())
+
+
+def test_a_translator_without_translations_shows_its_encoder() -> None:
+    corpus = corpus_of(translator(), annotated(30), tokenizer_of("$A [SEP]"))
+    table = measure(translator(), corpus)
+    assert {row.head.stack for row in table} == {"enc"}
+    assert "translation" in table.untested["diagonal"] and "links" in table.untested["alignment"]
+
+
+def images(number: int, side: int = 2 * GRID) -> list[dict[str, torch.Tensor]]:
+    random = torch.Generator().manual_seed(0)
+    return [{"pixel_values": torch.randn(3, side, side, generator=random, dtype=torch.float64)} for _ in range(number)]
+
+
+@pytest.mark.parametrize("kind", ["vit", "deit"])
+def test_rows_columns_and_neighbours_of_images(kind: str) -> None:
+    """DeiT has two delimiters before the patches."""
+    model = tiny_model(kind, image_size=2 * GRID, patch_size=2)
+    front = 2 if kind == "deit" else 1
+
+    def patches(wanted: Any) -> Any:
+        cells = [(front + GRID * r + c, r, c) for r in range(GRID) for c in range(GRID)]
+        pairs = [(q, k) for q, r, c in cells for k, other_r, other_c in cells if wanted(r - other_r, c - other_c)]
+        return lambda _: pairs
+
+    rules = {
+        "L0H0": patches(lambda down, across: down == 0 and across != 0),
+        "L0H1": patches(lambda down, across: across == 0 and down != 0),
+        "L0H2": patches(lambda down, across: max(abs(down), abs(across)) <= 1),
+        "L1H0": lambda _: [(q, k) for q in range(front + GRID**2) for k in range(front)],
+    }
+    with planted(model, rules):
+        table = hc.roles(model, images(6))
+    assert labels(table) == {"L0H0": {"row"}, "L0H1": {"column"}, "L0H2": {"near"}, "L1H0": {"delimiter:any"}}
+    for head, role in (("L0H0", "row"), ("L0H1", "column"), ("L0H2", "near"), ("L1H0", "delimiter:any")):
+        row = next(row for row in table.of(head) if row.role == role)
+        assert row.by_argmax and row.accuracy == pytest.approx(1) and row.bias == pytest.approx(row.maximum, rel=1e-5)
+    assert all(row.bias == pytest.approx(1, abs=1e-6) for row in table if str(row.head) not in rules)
+    assert {label.partition(":")[0] for label in (*table.roles(), *table.untested)} == set(ROLES.names())
+    assert "self-attention between tokens" in table.untested["local"]
+
+
+def test_images_that_a_model_divides_otherwise_are_refused() -> None:
+    with pytest.raises(hc.HeadcountError, match="block"):
+        hc.roles(tiny_model("swin"), images(2, 128))
+    with pytest.raises(hc.HeadcountError, match="26 tokens, fewer than the 36 patches"):
+        measure(tiny_model("vit", image_size=10, patch_size=2), Corpus(images=images(2), grid=(6, 6)))
+    with pytest.raises(hc.HeadcountError, match="reads pixel_values"):
+        hc.roles(tiny_model("vit", image_size=10, patch_size=2), annotated(3), BERT)
+
+
+@cache
+def copier() -> Any:
+    """A decoder that writes the token that its first block looks at: values pass through, all else is silent."""
+    model: Any = tiny_model("llama", num_key_value_heads=6, num_attention_heads=6, bos_token_id=2, eos_token_id=3)
+    with torch.no_grad():
+        for block in model.model.layers:
+            block.mlp.down_proj.weight.zero_()
+            block.self_attn.o_proj.weight.zero_()
+            for norm in (block.input_layernorm, block.post_attention_layernorm, model.model.norm):
+                norm.weight.fill_(1)
+        first = model.model.layers[0].self_attn
+        first.v_proj.weight.copy_(10 * torch.eye(48))
+        first.o_proj.weight.copy_(torch.eye(48))
+        model.lm_head.weight.copy_(model.model.embed_tokens.weight)
+    return model
+
+
+def test_retrieval_heads_copy() -> None:
+    """The needle stands at one place in all contexts, so a head can be planted by places; it says nothing about repeated sequences."""
+    start = 1 + retrieval.BEFORE + retrieval.CUE
+    ask = 1 + retrieval.BEFORE + retrieval.NEEDLE + retrieval.AFTER + retrieval.CUE - 1
+    needle = [(ask + step, start + step) for step in range(retrieval.NEEDLE - retrieval.CUE)]
+    rules = {f"L0H{head}": lambda row: [(q, k) for q, k in needle if q < len(row.ids)] for head in range(6)}
+    corpus = corpus_of(copier(), ["a b c d e f g h", "b c d a e f g"], _small())
+    with planted(copier(), rules):
+        table = measure(copier(), corpus, only=["retrieval", "induction", "sink"])
+    assert labels(table) == {head: {"retrieval"} for head in rules}
+    row = table.best("retrieval")
+    assert row.n_sentences == retrieval.SEQUENCES and row.n_tokens == retrieval.SEQUENCES * len(needle)
+    assert row.bias == pytest.approx(row.maximum, rel=1e-6) and row.by_argmax
+
+
+def test_a_model_that_copies_nothing_shows_no_retrieval() -> None:
+    corpus = corpus_of(copier(), ["a b c d e f g h", "b c d a e f g"], _small())
+    with planted(copier(), {f"L0H{head}": lambda row: [(q, 0) for q in range(len(row.ids))] for head in range(6)}):
+        table = measure(copier(), corpus, only=["retrieval"])
+    assert not table.rows and "no token sees" in table.untested["retrieval"]
+
+
+def _small() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({"[UNK]": 0, **{letter: 10 + i for i, letter in enumerate("abcdefgh")}}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", model_max_length=64)
+
+
+def contracted(number: int) -> list[Annotated]:
+    """Sentences in which `bal` is a multi-word token, words 3 and 4: a preposition, and an article without a token of its own, of one noun."""
+    made, random = [], Random(0)
+    for sentence in annotated(number):
+        rest = [word.form for word in sentence.words if word.form != "bal"]
+        forms = [*rest[:3], "bal", *rest[3:]]
+        noun = random.randrange(6, len(forms))
+        words, at = [], 0
+        for place, form in enumerate(forms):
+            span = (at, at + len(form))
+            if form == "bal":
+                words += [Word("b", "", "ADP", noun + 1, "case", *span), Word("al", "", "DET", noun + 1, "det", *span)]
+            else:
+                words.append(Word(form, "", "NOUN", *((-1, "root") if place == noun else (noun + 1, "dep")), *span))
+            at += len(form) + 1
+        made.append(Annotated(" ".join(forms), tuple(words)))
+    return made
+
+
+def test_words_of_one_token_share_it() -> None:
+    """The article's relation is that of the token it stands in; words of the same token say nothing about each other."""
+    sentences = contracted(40)
+    corpus = corpus_of(encoder(), sentences, BERT)
+
+    def to_noun(row: Row) -> list[tuple[int, int]]:
+        assert row.source is not None
+        token, noun = row.source.words.index(3), row.source.annotated.words[3].head
+        return [(token, key) for key in row.source.pieces(noun or 0)]
+
+    with planted(encoder(), {"L0H0": to_noun}, corpus):
+        table = measure(encoder(), corpus, only=["syntax"])
+    assert labels(table)["L0H0"] == {"syntax:case", "syntax:det"}
+    found = {row.role: row for row in table.of("L0H0")}
+    assert found["syntax:det"].n_tokens == found["syntax:case"].n_tokens == 40
+    assert found["syntax:det"].bias == pytest.approx(found["syntax:case"].bias) == pytest.approx(found["syntax:det"].maximum, rel=1e-5)
+    inner = [replace(s, words=(*s.words[:4], replace(s.words[4], head=3), *s.words[5:])) for s in sentences]
+    assert "no token sees" in measure(encoder(), corpus_of(encoder(), inner, BERT), only=["syntax:det"]).untested["syntax:det"]
+
+
+def test_a_block_that_runs_several_times_counts_by_its_mean() -> None:
+    """ALBERT's one block runs twice: a head that looks back in the first pass alone has half of the lead."""
+    model = tiny_model("albert", vocab_size=VOCABULARY)
+    corpus = corpus_of(model, annotated(20), BERT)
+    calls = [0]
+
+    def first_only(row: Row) -> list[tuple[int, int]]:
+        calls[0] += 1
+        return offset(-1)(row) if (calls[0] - 1) // 20 % 2 == 0 else []
+
+    with planted(model, {"L0H0": first_only}, corpus):
+        row = measure(model, corpus, only=["offset:-1"], batch_size=20).of("L0H0")[0]
+    assert row.normalised == pytest.approx(0.5, abs=1e-6)
+
+
+def test_attention_that_is_no_number_is_told() -> None:
+    corpus = corpus_of(encoder(), [plain("bal bam ban"), plain("bar bas")], BERT)
+    with planted(encoder(), {"L1H0": offset(-1)}, corpus, share=float("nan")), pytest.raises(hc.HeadcountError, match="holds NaN"):
+        measure(encoder(), corpus, only=["local"])
+
+
+def test_the_text_tower_of_a_model_of_two() -> None:
+    model: Any = tiny_model("clip")
+    corpus = Corpus(corpus_of(model, ["a b c d", "b c a"], _small()).sentences)
+    with pytest.raises(hc.HeadcountError, match="reads neither alone"):
+        measure(model, corpus)
+    assert measure(model.text_model, corpus, only=["offset"]).rows
