@@ -29,7 +29,8 @@ class Observation:
     `queries` and `keys` tell real tokens from padding, `special` and `special_keys` tell which of them are delimiters: those of
     `special_ids`, or of the configuration. They are None where neither names any (BERT's configuration does not: pass
     tokenizer.all_special_ids), or where the block reads no token ids. Rows are examples, or windows of them where the model works in windows.
-    `visible` tells which keys each query can see. `gradient` is that of the summed losses with respect to `outputs`; `projection` is what maps a head's output into the residual stream.
+    `visible` tells which keys each query can see. `gradient` is that of the summed losses with respect to `outputs`; `projection` is what maps a
+    head's output into the residual stream.
     """
 
     block: AttentionBlock

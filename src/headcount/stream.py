@@ -133,6 +133,12 @@ def memory_ran_out(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in texts)
 
 
+def reraise_memory(error: Exception) -> None:
+    """Raises an error again if it says that memory ran out: a smaller batch may do, so nothing else is to be concluded from it."""
+    if memory_ran_out(error):
+        raise error
+
+
 def _by_batches(block: Block, size: int, measure: Measure) -> Measured:
     results: dict[str, np.ndarray] = {}
     for places, batch in block.batches(size):

@@ -64,6 +64,48 @@ def test_the_strongest_key_is_sought_where_it_may_be() -> None:
     assert hits(attention, sieved, allowed, torch.tensor([False])).item() == 0
 
 
+def test_keys_that_are_equally_strong_share_the_hit() -> None:
+    """Two of four keys are strongest, one of them in the sieve: half a hit. Keys that are hidden or not allowed are none of them."""
+    attention = torch.tensor([[[[0.4, 0.4, 0.1, 0.1]]]])
+    sieved = Sieved.of(torch.tensor([[[[False], [True], [False], [False]]]]), torch.ones(1, 1, 4, dtype=torch.bool))
+    whole, part = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[False, True, True, True]])
+    assert hits(attention, sieved, whole, torch.tensor([True])).item() == pytest.approx(0.5)
+    assert hits(attention, sieved, part, torch.tensor([True])).item() == 1
+    hidden = Sieved.of(sieved.inside.bool(), torch.tensor([[[False, True, True, True]]]))
+    assert hits(attention, hidden, whole, torch.tensor([False])).item() == 1
+
+
+def test_a_head_whose_weight_is_all_on_delimiters_prefers_no_other_token() -> None:
+    """The keys that are allowed are all at 0, so none of them is the strongest; with no allowed key at all there is no hit."""
+    attention = torch.tensor([[[[1.0, 0.0, 0.0]]]])
+    sieved = Sieved.of(torch.tensor([[[[False], [True], [False]]]]), torch.ones(1, 1, 3, dtype=torch.bool))
+    free = torch.tensor([True])
+    assert hits(attention, sieved, torch.tensor([[False, True, True]]), free).item() == pytest.approx(0.5)
+    assert hits(attention, sieved, torch.zeros(1, 3, dtype=torch.bool), free).item() == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.booleans())
+def test_hits_are_those_of_a_count_by_hand(seed: int, rounded: bool) -> None:
+    """With weights of one digit there are ties, without there are none: both ways of counting."""
+    random = torch.Generator().manual_seed(seed)
+    visible = visible_of(2, 6, causal=True, seed=seed)
+    attention = torch.rand(2, 3, 6, 6, generator=random)
+    attention = (attention * 10).round() / 10 if rounded else attention
+    sieved = Sieved.of(torch.rand(2, 6, 6, 2, generator=random) < 0.4, visible)
+    allowed = torch.rand(2, 6, generator=random) < 0.7
+    found = hits(attention, sieved, allowed, torch.tensor([True, False]))
+    for b in range(2):
+        for h in range(3):
+            for role in range(2):
+                total = 0.0
+                for q in range(6):
+                    keys = [k for k in range(6) if visible[b, q, k] and (role or allowed[b, k])]
+                    top = [k for k in keys if attention[b, h, q, k] == max(attention[b, h, q, j] for j in keys)]
+                    total += sum(float(sieved.inside[b, q, k, role]) for k in top) / max(len(top), 1)
+                assert found[b, h, role].item() == pytest.approx(total, abs=1e-5)
+
+
 def test_offsets_count_queries() -> None:
     inside = torch.zeros(1, 4, 4, 1)
     for q in range(1, 4):

@@ -112,13 +112,13 @@ def test_nulls_are_rarely_taken_for_roles(kind: str) -> None:
 def test_nulls_skewed_to_the_left_need_more_sentences() -> None:
     """The weak spot of the t-test: biases that reach their maximum, 4, in most sentences and are 0 in others, with a mean of exactly τ.
 
-    With 60 sentences a fifth of the tables has a false discovery where one in twenty may; with 1,000 it is less than a tenth.
+    With 60 sentences a quarter of the tables has a false discovery where one in twenty may; with 1,000 it is one in fourteen.
     """
     rng = np.random.default_rng(8)
     few, many = (
         np.mean([any(row.has_role for row in results(4.0 * (rng.random((n, 6, 5)) < 0.75))) for _ in range(200)]) for n in (60, 1000)
     )
-    assert 0.1 < few < 0.3, "the inflation that the documentation tells of"
+    assert 0.1 < few < 0.3, "few sentences behave otherwise than said above"
     assert many < 0.13
 
 

@@ -19,6 +19,7 @@ from headcount.ablate.survey import Survey, recording
 from headcount.archs.modules import device_of
 from headcount.gates import HeadGates
 from headcount.heads import AttentionBlock
+from headcount.stream import reraise_memory
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """How far replay may be from gates in a trial, relative to the largest number read (or one)."""
@@ -89,7 +90,8 @@ class Player:
         ones = torch.ones(1, narrow.route.block.n_heads, dtype=torch.float64)
         try:
             found = self.replay(work, record, narrow.route, ones, replace(narrow, poisoned=True))
-        except Exception:  # a module, or a reader, that cannot do with one position
+        except Exception as error:  # a module, or a reader, that cannot do with one position
+            reraise_memory(error)
             return False
         return gap(first_copy(found), baseline) <= tolerance(self.model)
 

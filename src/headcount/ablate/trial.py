@@ -16,6 +16,7 @@ from headcount.ablate.replay import Record, Route
 from headcount.ablate.stacking import tile
 from headcount.ablate.survey import Survey, survey
 from headcount.gates import HeadGates
+from headcount.stream import reraise_memory
 
 SAMPLE_ROWS = 2
 PACKED_TOLERANCE = 5e-7
@@ -62,7 +63,8 @@ def without_harm(work: Evaluation) -> Evaluation:
     _, plain = _sample(bare)
     try:
         return work if work.options and gap(_sample(work)[1], plain) <= tolerance(work.model) else bare
-    except Exception:  # a model whose code cannot do with the option
+    except Exception as error:  # a model whose code cannot do with the option
+        reraise_memory(error)
         return bare
 
 
@@ -71,7 +73,8 @@ def _sample(work: Evaluation) -> tuple[Evaluation, Any]:
     if trial is not work:
         try:
             return trial, trial.result()
-        except Exception:  # an input whose rows are not told by its first axis: try the batch as it is
+        except Exception as error:  # an input whose rows are not told by its first axis: try the batch as it is
+            reraise_memory(error)
             trial = work
     return trial, trial.result()
 
@@ -80,7 +83,8 @@ def _stacks(trial: Evaluation, baseline: Any) -> bool:
     """Whether examples do not care how many others share their batch."""
     try:
         return gap(trial.result(2), tree_map(lambda tensor: tile(tensor, 0, 2), baseline)) <= tolerance(trial.model)
-    except Exception:  # whatever a model's code makes of a stacked batch
+    except Exception as error:  # whatever a model's code makes of a stacked batch
+        reraise_memory(error)
         return False
 
 
@@ -99,6 +103,7 @@ def _routes(gates: HeadGates, trial: Evaluation, stackable: bool) -> Survey:
         try:
             return survey(gates.model, blocks, trial.forward)
         except Exception as error:  # whatever a model's code raises while it is watched
+            reraise_memory(error)
             reason = f"the model cannot be watched: {type(error).__name__}: {error}"
     return Survey(refused={block.path: reason for block in blocks})
 
@@ -114,6 +119,7 @@ def _disproof(player: Player, trial: Evaluation, record: Record, case: tuple[Rou
     try:
         found = player.replay(trial, record, route, torch.stack([some, torch.ones_like(some)]), None)
     except Exception as error:  # whatever a model's code makes of recorded outputs
+        reraise_memory(error)
         return f"replay failed: {type(error).__name__}: {error}"
     difference = gap(found, tree_map(lambda *tensors: torch.cat(tensors), expected, baseline))
     # A change of little effect proves little: then the two must agree to rounding.

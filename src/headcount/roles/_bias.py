@@ -61,25 +61,15 @@ def hits(
 
     Of keys that are equally strong each counts by its share, so a head that prefers none hits no more than chance.
     """
-    found = torch.zeros(attention.shape[0], attention.shape[1], sieved.inside.shape[-1], device=attention.device)
+    inside = sieved.inside.flatten(1, 2)  # [batch, q · k, roles]
+    found = torch.zeros(*attention.shape[:2], inside.shape[-1], device=attention.device)
     for chosen, keys in ((roles, sieved.visible & allowed[:, None, :]), (~roles, sieved.visible)):
         if chosen.any():
-            found[..., chosen] = _strongest_inside(attention.masked_fill(~keys[:, None], -1.0), sieved.inside[..., chosen])
+            weights = attention.masked_fill(~keys[:, None], -1.0)
+            strongest = (weights == weights.amax(-1, keepdim=True)) & keys[:, None]
+            share = strongest / strongest.sum(-1, keepdim=True).clamp(min=1)
+            found[..., chosen] = (share.flatten(2) @ inside)[..., chosen]
     return found
-
-
-def _strongest_inside(
-    weights: Float[Tensor, "batch heads q k"], inside: Float[Tensor, "batch q k roles"]
-) -> Float[Tensor, "batch heads roles"]:
-    """How many queries have their strongest key inside; keys with a weight of -1 are none."""
-    top, best = weights.max(-1)  # [batch, heads, q]
-    strongest = (weights == top[..., None]) & (top >= 0)[..., None]
-    number = strongest.sum(-1)
-    asks = inside.any(-1).any(-1)[:, None]
-    if ((number != 1) & asks).any():
-        return ((strongest / number.clamp(min=1)[..., None]).transpose(1, 2) @ inside).sum(1)
-    place = best.transpose(1, 2)[..., None].expand(-1, -1, -1, inside.shape[-1])  # [batch, q, heads, roles]
-    return inside.gather(2, place).sum(1)
 
 
 def offsets(inside: Float[Tensor, "batch q k roles"], reach: int) -> Float[Tensor, "batch offsets roles"]:

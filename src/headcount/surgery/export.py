@@ -19,11 +19,11 @@ from headcount import __version__
 from headcount.archs import record
 from headcount.archs.inputs import probe_inputs
 from headcount.errors import ArtefactError, MissingExtra, UnsupportedModel, VerificationError
+from headcount.files import check_place
 from headcount.gates import output_tensors
 from headcount.heads import AttentionBlock, HeadMap, Slice
 from headcount.observe import evaluating
 from headcount.surgery.config import assign
-from headcount.files import check_place
 from headcount.surgery.reshape import Cut
 from headcount.surgery.save import save
 from headcount.surgery.verify import HALF, check, difference, float_dtype, run

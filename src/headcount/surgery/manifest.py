@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headcount.errors import ArtefactError
-from headcount.heads import HeadMap
 from headcount.files import read_json, sha256
+from headcount.heads import HeadMap
 
 NAME = "heads.json"
 SCHEMA = 1

@@ -10,12 +10,12 @@ from torch import nn
 
 from headcount import __version__
 from headcount.errors import UnsupportedModel
+from headcount.files import new_folder, write_json
 from headcount.heads import HeadMap
 from headcount.surgery import manifest
 from headcount.surgery.card import write_card
 from headcount.surgery.config import builds_same
 from headcount.surgery.cost import Cost
-from headcount.files import new_folder, write_json
 
 COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm",
               "target.spm", "preprocessor_config.json", "processor_config.json", "chat_template*", "normalizer.json")  # fmt: skip

@@ -7,8 +7,8 @@ from typing import Any
 
 from headcount.archs import names
 from headcount.errors import ArtefactError, UnsupportedModel
-from headcount.registry import unknown
 from headcount.files import check_safetensors, read_json
+from headcount.registry import unknown
 
 HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies")
 """Arguments of from_pretrained that say where a hub id comes from."""
