@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -43,13 +43,13 @@ def tokenizer_of(template: str) -> PreTrainedTokenizerFast:
 VOCABULARY = len(tokenizer_of("$A"))
 
 
-def annotated(number: int, seed: int = 0) -> list[Annotated]:
+def annotated(number: int, seed: int = 0, regular: Sequence[str] = REGULAR) -> list[Annotated]:
     """Sentences of 12 to 14 words: one subject and one object of the root, a comma, a rare word, a noun, a word that is repeated, two mentions.
 
     Every place is drawn, so that no two roles look at the same keys but by chance. In 120 sentences each regular word comes twice or more.
     """
     random = Random(seed)
-    deck = [word for _ in range(1 + number * 9 // len(REGULAR)) for word in random.sample(REGULAR, len(REGULAR))]
+    deck = [word for _ in range(1 + number * 9 // len(regular)) for word in random.sample(regular, len(regular))]
     return [_sentence(random, deck[9 * place : 9 * place + 9], RARE[place % len(RARE)]) for place in range(number)]
 
 

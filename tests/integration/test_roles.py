@@ -15,6 +15,7 @@ from planting import (
     SUBJECT,
     SUBJECT_OF,
     VOCABULARY,
+    Row,
     annotated,
     everywhere,
     induction,
@@ -102,6 +103,8 @@ def test_planted_heads_get_their_role_and_no_other(kind: str, heads: dict[str, A
         assert row.normalised == pytest.approx(1, abs=1e-5)
         assert row.accuracy == pytest.approx(1) and row.by_argmax, role
         assert row.q <= 0.05 and row.p_permutation <= 0.05
+        if kind == "encoder" and role.startswith(("syntax", "coreference", "same")):
+            assert row.n_tokens == sum(len({query for query, _ in heads[head][0](Row(s.ids, s))}) for s in corpus.sentences)
         assert table.best(role).bias == pytest.approx(row.bias, rel=1e-5)
     rest = [head for head in labels if head not in heads]
     assert rest and not any(labels[head] for head in rest)

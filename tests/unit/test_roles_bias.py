@@ -43,7 +43,7 @@ def test_all_attention_inside_the_sieve_scores_the_maximum(seed: int, causal: bo
     found = biases(perfect, sieved)[:, 0, 0]
     torch.testing.assert_close(found, sieved.maximum[:, 0] * (sieved.tokens[:, 0] > 0))
     free = torch.tensor([True])
-    assert torch.equal(hits(perfect, sieved, torch.ones(3, n, dtype=torch.bool), free)[:, 0, 0], sieved.tokens[:, 0])
+    torch.testing.assert_close(hits(perfect, sieved, torch.ones(3, n, dtype=torch.bool), free)[:, 0, 0], sieved.tokens[:, 0])
 
 
 def test_a_bias_by_hand() -> None:
