@@ -89,6 +89,11 @@ def diagonal(row: Row) -> list[tuple[int, int]]:
     return [(q, round(q * (n_keys - 1) / (n_queries - 1))) for q in range(1, n_queries)]
 
 
+def said_before(row: Row) -> list[tuple[int, int]]:
+    assert row.target is not None
+    return [(q, q - 1) for q in range(1, len(row.target.ids) + 1)]
+
+
 def in_target(row: Row) -> list[tuple[int, int]]:
     """To the rarest token of the translation."""
     assert row.target is not None
@@ -105,7 +110,7 @@ def test_roles_of_a_translator() -> None:
         "cross.L1H0": diagonal,
         "enc.L0H0": offset(1),
         "enc.L1H2": same,
-        "dec.L0H1": offset(-1),
+        "dec.L0H1": said_before,
         "dec.L1H1": in_target,
     }
     with planted(model, rules, corpus):
