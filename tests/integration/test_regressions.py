@@ -242,7 +242,7 @@ def test_observations_from_labels_are_shifted_as_the_model_shifts_them() -> None
     seen = next(o for o in next(iter(observe(model, [given | {"labels": labels}]))) if o.block.kind == "decoder-self")
     assert seen.special is not None
     assert seen.special[:, 0].all() == (start is not None)
-    assert seen.queries.tolist()[1] == [True] * (labels.shape[1] - 1) + [False]
+    assert seen.queries.tolist()[1] == [True] * (labels.shape[1] - 2) + [False] * 2  # as many as without the padding
 
 
 def test_a_text_mask_does_not_reach_another_tower() -> None:

@@ -83,8 +83,7 @@ def _stacks(trial: Evaluation, baseline: Any) -> bool:
     """Whether examples do not care how many others share their batch."""
     try:
         return gap(trial.result(2), tree_map(lambda tensor: tile(tensor, 0, 2), baseline)) <= tolerance(trial.model)
-    except Exception as error:  # whatever a model's code makes of a stacked batch
-        reraise_memory(error)
+    except Exception:  # whatever a model's code makes of a stacked batch; where memory is short for two rows, nothing is stacked
         return False
 
 
