@@ -25,7 +25,7 @@ class Intervals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number between the ends of its interval."""
+    """A number with its interval; of correlations the interval is that of the scores without noise, which can lie beside the measured value."""
 
     value: float
     low: float
