@@ -16,6 +16,8 @@ class Float64(TorchFunctionMode):
         is_double = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
         if is_double and (func is Tensor.float or (func is Tensor.to and torch.float32 in args)):
             return args[0]
+        if func is Tensor.float and not args[0].is_floating_point():
+            return args[0].double()  # places, which meet float64 frequencies
         if is_double and func in (softmax, torch.softmax, Tensor.softmax):
             kwargs = kwargs | {"dtype": None}
         return func(*args, **kwargs)
