@@ -388,6 +388,7 @@ def test_image_classification(tmp_path: Path) -> None:
 def test_images_through_a_processor_and_from_parquet(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
+
     try:  # older releases have one processor, which works on pillow images
         from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
     except ModuleNotFoundError:
