@@ -119,6 +119,7 @@ DEAD = ["L0H2", "L1H0", "L1H3", "L1H5"]
 def test_the_race_finds_heads_that_do_nothing_and_stops() -> None:
     model, data = planted("encoder", DEAD, 400)
     short = hc.score(model, data, "ablation", adaptive=4, limit=90)
+    assert set(short.conditions["lowest"]) == set(DEAD) and short.conditions["open"] == []
     assert short.conditions["undecided"] == 0 and {str(head) for head in short.ranking()[-4:]} == set(DEAD)
     assert hc.score(model, data, "ablation", adaptive=4, limit=1).conditions["undecided"] == 12
     full = hc.score(model, data, "ablation")

@@ -66,6 +66,18 @@ def _plus(value: float | None, error: float | None) -> str:
     return "" if value is None else f"{value:.4g}" if not error else f"{value:.4g} ± {error:.2g}"
 
 
+def _show_race(say: Session, scores: Scores) -> None:
+    """What an adaptive run decided, how sure that is, and what it spared."""
+    facts, read = scores.conditions, scores.columns["examples"]
+    spared = 1 - sum(read) / (len(read) * max(read))
+    say.line(
+        f"with {facts['confidence']:.0%} confidence for all together, these are among the {facts['adaptive']} lowest units: "
+        f"{', '.join(facts['lowest']) or 'none is decided'}; not decided on {scores.n_examples} examples: {', '.join(facts['open']) or 'none'}; "
+        f"{spared:.0%} of the ablations were spared"
+    )
+    say.line("")
+
+
 def _show(say: Session, scores: Scores, rows: list[Verdict], level: float, everything: bool) -> None:
     say.line(f"{scores.method}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
     for line in heat_map(scores):
@@ -86,7 +98,7 @@ def _show(say: Session, scores: Scores, rows: list[Verdict], level: float, every
             "" if row.rank_high is None else row.rank_high,
             "" if row.p_lowest is None else f"{row.p_lowest:.2f}",
             "" if row.safe is None else "yes" if row.safe else "no",
-            *(f"{column[place[row.head]]:+.4g}" for column in scores.columns.values()),
+            *(f"{column[place[row.head]]:{'+' if name.endswith('change') else ''}.4g}" for name, column in scores.columns.items()),
         )
         for row in shown
     ]
@@ -176,6 +188,8 @@ def run(
     stable = {name: stabilities(scores, seed=given.seed) for name, scores in found.items()} if stability else {}
     for name, scores in found.items():
         _show(say, scores, judged[name], level, everything)
+        if "adaptive" in scores.conditions:
+            _show_race(say, scores)
         if stable.get(name):
             _show_stability(say, scores, stable[name])
     _show_agreement(say, agreed)

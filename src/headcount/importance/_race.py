@@ -8,11 +8,14 @@ Races", with t in place of Hoeffding's bound).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import pi
+from typing import Any
 
 import numpy as np
 
 from headcount.errors import PlanError
+from headcount.heads import Head
 from headcount.stats import Samples
 from headcount.stream import BLOCK
 
@@ -36,6 +39,15 @@ class Race:
     def active(self) -> list[int]:
         """The places of the heads that are still examined."""
         return sorted(place for unit, going in zip(self.units, self.open, strict=True) if going for place in unit)
+
+    def decisions(self, heads: Sequence[Head]) -> dict[str, Any]:
+        """What is decided, with the confidence of all decisions together: the heads among the lowest, and those still open."""
+
+        def named(chosen: np.ndarray) -> list[str]:
+            return [str(heads[place]) for unit, is_chosen in zip(self.units, chosen, strict=True) if is_chosen for place in unit]
+
+        counts = {"adaptive": self.k, "confidence": self.level, "undecided": int(self.open.sum())}
+        return {**counts, "lowest": named(self.lowest), "open": named(self.open)}
 
     def look(self, samples: Samples) -> None:
         """Decides what can be decided from the damage so far (more is worse)."""

@@ -221,8 +221,7 @@ class _Run:
         columns = self.metrics[name].columns() if name in self.metrics else {}
         if self.race is not None and samples is not None:
             columns = {"examples": tuple(np.broadcast_to(samples.weights, samples.sums.shape).sum(0).tolist())}
-            raced = {"adaptive": self.race.k, "confidence": self.race.level, "undecided": int(self.race.open.sum())}
-            scores = replace(scores, conditions={**scores.conditions, **raced})
+            scores = replace(scores, conditions={**scores.conditions, **self.race.decisions(scores.heads)})
         asides = {key.partition("/")[2]: fsum(sums) / totals.n for key, sums in self.asides.items() if key.startswith(f"{name}/")}
         return replace(scores, columns=columns, conditions={**scores.conditions, **asides})
 

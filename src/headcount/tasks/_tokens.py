@@ -160,4 +160,5 @@ def check_head(request: Request, parts: Sequence[str], auto: str) -> None:
     others = ("Classification", "MaskedLM", "CausalLM", "LMHead", "QuestionAnswering", "MultipleChoice", "ConditionalGeneration", "MTModel")
     mine = any(part in name for part in parts)
     if not accepts(request.model, "labels") or (not mine and any(other in name for other in others)):
-        raise DataError(f"task '{request.name}' needs a model with another head than {name}; load it as {auto} (--auto {auto})")
+        option = f" (--auto {auto})" if auto.startswith("Auto") else ""
+        raise DataError(f"task '{request.name}' needs a model with another head than {name}; load it as {auto}{option}")

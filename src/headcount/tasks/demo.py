@@ -113,7 +113,7 @@ def _draw(request: Request, kind: Kind, split: Split) -> list[Any]:
 
 def _checked(request: Request, kind: Kind) -> Request:
     """The request with the embedded tokenizer, its model and options checked."""
-    check_head(request, kind.head, f"the embedded model for {request.name}")
+    check_head(request, kind.head, "the embedded model that was trained for it: see docs/embedded.md")
     if request.tokenizer is None:
         request = replace(request, tokenizer=build_tokenizer(segments=hasattr(request.model.config, "type_vocab_size")))
     check_tokenizer(request)
