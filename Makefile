@@ -35,5 +35,5 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another one: make PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,onnx]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,onnx,ray]'
 	touch $@

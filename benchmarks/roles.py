@@ -1,6 +1,6 @@
 """What roles cost: all roles at once against a bare eager forward pass with attentions, BERT-base shape, CPU time, interleaved.
 
-    python benchmarks/roles.py [--sentences 32] [--batch 16] [--rounds 5] [--layers 12] [--threads 1]
+    python benchmarks/roles.py [--sentences 192] [--batch 32] [--rounds 5] [--layers 12] [--threads 1]
     python benchmarks/roles.py memory
 
 Goal: at most 1.3 times. Sentences are embedded English with gold trees, so that syntactic roles are tested too. `memory` measures roles on 1,000
@@ -99,8 +99,8 @@ def main() -> None:
     verbs = {"speed": speed, "memory": memory, "memory-of": memory_of}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=verbs, nargs="?", default="speed")
-    parser.add_argument("--sentences", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--sentences", type=int, default=192)
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--threads", type=int, default=1)

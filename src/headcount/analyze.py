@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from headcount.data import Task, blocks
-from headcount.evaluate import Evaluation, evaluate
+from headcount.evaluate import Evaluation, evaluate_into
 from headcount.gates import HeadGates
 from headcount.heads import HeadMap
-from headcount.importance import agreements, score_all, verdicts
+from headcount.importance import agreements, score_into, verdicts
 from headcount.observe import on_device
 from headcount.plan import Budget, Plan
 from headcount.runs import Run, describe_run
-from headcount.runs.weights import model_record
+from headcount.runs.weights import made_on, model_record
 from headcount.scores import Scores
 from headcount.stats import paired_t
 from headcount.surgery import cost, cut, load, removed_parameters, save
@@ -81,9 +81,7 @@ def _numbers(made: Evaluation) -> dict[str, Any]:
     return {"loss": made.loss, "loss_stderr": made.loss_stderr, "metric": made.metric, "value": made.value, "n_examples": made.n_examples}
 
 
-def _evaluate(work: Job, heads: HeadMap, whole: Evaluation) -> Step:
-    with HeadGates(work.model, torch.zeros(len(heads))):
-        none = evaluate(work.model, work.task, limit=work.reported)
+def _evaluate(work: Job, whole: Evaluation, none: Evaluation) -> Step:
     text = f"{work.task.name}, {whole.n_examples} examples: {_told(whole)}; without any head: {_told(none)}"
     return work.step("evaluate", text, whole=_numbers(whole), none=_numbers(none))
 
@@ -139,8 +137,7 @@ def _generate(work: Job, heads: HeadMap, plan: Plan, small: nn.Module, batch: di
     return work.step("generate", text, same_tokens=same, n_tokens=NEW_TOKENS)
 
 
-def _compare(work: Job, whole: Evaluation, small: nn.Module) -> Step:
-    left = evaluate(small, work.task, limit=work.reported)
+def _compare(work: Job, whole: Evaluation, left: Evaluation) -> Step:
     change = paired_t(left.losses - whole.losses)
     text = f"the cut model: {_told(left)}; loss {change.difference:+.4g} (95 % {change.low:+.3g} … {change.high:+.3g}, p = {change.p:.2g})"
     return work.step("compare", text, **_numbers(left), rise=change.difference, low=change.low, high=change.high, p=change.p)
@@ -166,14 +163,16 @@ def _load(work: Job, small: nn.Module, folder: Path, batch: dict[str, Tensor]) -
     return work.step("load", text, equal_weights=weights, equal_outputs=outputs, same_addresses=addresses)
 
 
-def walk(work: Job, out: Path) -> Iterator[Step]:
-    """Takes one model the whole way, one step at a time; scores go to `out`, the cut model to `out/model`."""
+def walk(work: Job, run: Run) -> Iterator[Step]:
+    """Takes one model the whole way, one step at a time; results are kept in the run, the cut model in its folder `model`."""
     heads, batch = HeadMap.of(work.model), work.batch()
+    _describe(work, heads, run)
     yield _find(work, heads)
-    whole = evaluate(work.model, work.task, limit=work.reported)
-    yield _evaluate(work, heads, whole)
-    found = score_all(work.model, work.task, METHODS, limit=work.scored, seed=work.seed)
-    _record(work, heads, found, out)
+    whole = evaluate_into(run, "whole", work.model, work.task, limit=work.reported)
+    with HeadGates(work.model, torch.zeros(len(heads))):
+        none = evaluate_into(run, "without any head", work.model, work.task, under={"gates": "all zero"}, limit=work.reported)
+    yield _evaluate(work, whole, none)
+    found = score_into(run, work.model, work.task, METHODS, limit=work.scored, seed=work.seed)
     yield _score(work, found)
     plan = Plan.keep_top(found["gradient"], Budget(fraction=0.5, floor=2))
     yield _plan(work, heads, plan)
@@ -182,13 +181,12 @@ def walk(work: Job, out: Path) -> Iterator[Step]:
     yield _verify(work, plan, small, batch)
     if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":
         yield _generate(work, heads, plan, small, batch)
-    yield _compare(work, whole, small)
-    yield _save(work, small, out / "model")
-    yield _load(work, small, out / "model", batch)
+    yield _compare(work, whole, evaluate_into(run, "cut", small, work.task, limit=work.reported))
+    yield _save(work, small, run.folder / "model")
+    yield _load(work, small, run.folder / "model", batch)
 
 
-def _record(work: Job, heads: HeadMap, found: dict[str, Scores], out: Path) -> None:
-    record = describe_run(model_record(work.model, work.name), command=work.command, seed=work.seed, task=work.task.name)
-    folder = Run.begin(out, record, heads)
-    for scores in found.values():
-        folder.write_scores(scores)
+def _describe(work: Job, heads: HeadMap, run: Run) -> None:
+    machine = {name: value for name, value in made_on().items() if name != "versions"}
+    facts: dict[str, Any] = {"command": work.command, "seed": work.seed, "task": work.task.name, "machine": machine}
+    run.describe(describe_run(model_record(work.model, work.name), **facts), heads)

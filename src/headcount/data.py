@@ -25,11 +25,41 @@ BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """What an example says before any tokenizer: a text, maybe the second of a pair, maybe what becomes of it (its translation)."""
+
+    where: str
+    text: str
+    pair: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts of a task, read anew for each split that is asked for, and how its tokenizer meets them.
+
+    `end` are special tokens set after every text where the tokenizer's own are not added.
+    """
+
+    read: Callable[[Split], Iterable[Text]]
+    max_length: int | None = None
+    truncate: bool = False
+    add_special_tokens: bool = True
+    end: tuple[int, ...] = ()
+
+    @property
+    def alignment(self) -> dict[str, Any]:
+        """The options of `headcount.text.align.stream`."""
+        return {name: getattr(self, name) for name in ("max_length", "truncate", "add_special_tokens", "end")}
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """Data, loss and metric, with its three splits: calibration (scores, gates), selection (choices), report (the number shown).
 
     An example is a mapping of what the model takes, unpadded (`input_ids` and `labels` as lists, numbers or tensors); `collate` makes a padded
-    batch of some. Without `loss` the model's own is used, example by example. `special_ids` are the tokenizer's special tokens.
+    batch of some. Without `loss` the model's own is used, example by example. `special_ids` are the tokenizer's special tokens, `texts` what the
+    examples say, for roles: without it these are told by the tokens alone.
     """
 
     name: str
@@ -40,6 +70,7 @@ class Task:
     metric: Metric | None = None
     loss: Callable[[Any, Batch], Tensor] | None = None
     special_ids: frozenset[int] = field(default_factory=frozenset)
+    texts: Texts | None = None
 
     def __post_init__(self) -> None:
         for split in SPLITS:
@@ -149,7 +180,7 @@ def _of_batch(batch: Batch, first: int) -> Block:
         raise DataError(f"data must yield batches (mappings of tensors that model(**batch) takes), got {type(batch).__name__}")
     size = n_rows(batch)
     if not size:
-        raise DataError(f"the batch that begins at example {first} is empty")
+        raise DataError(f"the batch that begins at example {first} is empty; leave such batches out")
     lengths = batch["attention_mask"].sum(-1).tolist() if _masked(batch, size) else [0] * size
     whole = list(range(size))
     return Block(first, size, _digest(batch), lambda places: batch if places == whole else rows_of(batch, places), tuple(lengths))
@@ -223,3 +254,19 @@ def number_of_examples(data: Data, split: Split = "calibration", limit: int | No
     if examples is None:
         return None
     return len(examples) if limit is None else min(limit, len(examples))
+
+
+def told_of(data: Data) -> dict[str, Any]:
+    """What a task adds to its examples: its name, its metric, and the code of its loss."""
+    if not isinstance(data, Task):
+        return {"task": ""}
+    return {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _code(data.loss)}
+
+
+def _code(function: Any) -> str:
+    """What tells one function from another: its name and the hash of its code."""
+    if function is None:
+        return ""
+    code = getattr(function, "__code__", None)
+    body = hashlib.sha256(code.co_code + repr(code.co_consts).encode()).hexdigest()[:16] if code is not None else ""
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)} {body}".strip()

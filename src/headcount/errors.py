@@ -52,6 +52,10 @@ class DataError(HeadcountError, ValueError):
     """Data that cannot be scored: empty, mislabelled, too long, or of another model; names the example."""
 
 
+class UnknownTokens(UserWarning):
+    """A warning: much of a text is unknown to the tokenizer, so that a model reads little of it."""
+
+
 class NonFinite(HeadcountError, ArithmeticError):
     """A weight, loss or score that is no finite number; names where it came up."""
 
@@ -62,3 +66,7 @@ class StatisticsError(HeadcountError, ValueError):
 
 class OutOfMemory(HeadcountError, MemoryError):
     """Memory ran out on the smallest piece of work there is."""
+
+
+class NothingLeft(HeadcountError):
+    """Raised in a worker that joined when all the work is done: the process that leads goes on alone."""

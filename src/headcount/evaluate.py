@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from torch import Tensor, nn
 
 from headcount.archs.modules import unwrap
 from headcount.checks import check_batch
-from headcount.data import Data, Split, Task
+from headcount.data import Data, Split, Task, told_of
+from headcount.heads import HeadMap
 from headcount.losses import ExampleLosses, finite_losses
 from headcount.metrics import Batch, Metric
+from headcount.nonfinite import located
 from headcount.observe import evaluating, on_device
-from headcount.stream import Progress, Reading, stream
+from headcount.runs.blocks import Blocks
+from headcount.runs.cells import Cell, Spec
+from headcount.runs.store import Run
+from headcount.runs.weights import determined_by, made_on
+from headcount.stream import Memory, Progress, Reading, fingerprint, stream, world
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class _Examiner:
     def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         batch = on_device(batch, self.model)
         check_batch(self.model, batch, numbers)
-        with evaluating(self.model):
+        with evaluating(self.model), located(self.model, HeadMap.of(self.model), batch):
             output = self.model(**batch)
             found: dict[str, Tensor] = {"losses": finite_losses(self.losses(output, batch), numbers)}
             if self.metric is not None:
@@ -60,26 +67,27 @@ class _Examiner:
         return found
 
 
-def evaluate(
-    model: nn.Module,
-    data: Data,
-    *,
-    split: Split = "report",
-    limit: int | None = None,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
-) -> Evaluation:
-    """The loss and the task's metric of a model on one split of the data; open gates around it to evaluate a masked model."""
+class Options(TypedDict, total=False):
+    """How data are read: all keyword arguments of `evaluate`."""
+
+    split: Split
+    limit: int | None
+    batch_size: int | None
+    progress: Progress | None
+    memory: Memory | None
+
+
+def evaluate(model: nn.Module, data: Data, **options: Unpack[Options]) -> Evaluation:
+    """The loss and the task's metric of a model on one split of the data (report); open gates around it to evaluate a masked model."""
     inner: Any = unwrap(model)
     task = data if isinstance(data, Task) else None
     metric = task.metric if task else None
-    pad = getattr(inner.config, "pad_token_id", None)
-    reading = Reading(data, split, limit, batch_size, pad if isinstance(pad, int) else 0, progress)
+    reading = reading_of(inner, data, options)
     blocks = list(stream(reading, _Examiner(inner, ExampleLosses(inner, task.loss if task else None), metric)))
     parts = np.concatenate([block["parts"] for block in blocks]) if metric is not None else None
     return Evaluation(
         task=task.name if task else "",
-        split=split if task else "",
+        split=reading.split if task else "",
         n_examples=reading.examples,
         losses=np.concatenate([block["losses"] for block in blocks]),
         metric=metric.name if metric else "",
@@ -88,3 +96,49 @@ def evaluate(
         parts=parts,
         data=reading.fingerprint,
     )
+
+
+def reading_of(model: nn.Module, data: Data, options: Options) -> Reading:
+    """How data are read under these options."""
+    pad = getattr(model.config, "pad_token_id", None)
+    return Reading(
+        data,
+        options.get("split", "report"),
+        options.get("limit"),
+        options.get("batch_size"),
+        pad if isinstance(pad, int) else 0,
+        options.get("progress"),
+        memory=options.get("memory"),
+    )
+
+
+def evaluate_into(
+    run: Run | None, name: str, model: nn.Module, data: Data, *, under: Mapping[str, Any] | None = None, **options: Unpack[Options]
+) -> Evaluation:
+    """Like `evaluate`, with a run that keeps it, example by example, under a name; `under` says which gates are open around it, if any."""
+    if run is None or world()[1] > 1:
+        return evaluate(model, data, **options)
+    inner = unwrap(model)
+    reading = reading_of(inner, data, options)
+    parts = {**determined_by(inner), **told_of(data), "under": dict(under or {}), "split": reading.split, "data": fingerprint(reading)}
+    spec, made = Spec(KIND, name, parts), made_on()
+    cell, memory = run.find(spec), Blocks(run, name, {"evaluation": name, **parts}, made, goal=[spec])
+    if cell is None:
+        with run.noting_failure(f"evaluation '{name}'"):
+            cell = run.commit(spec, *_pack(evaluate(model, data, **{**options, "memory": memory})), made=made)
+    memory.clear()
+    run.present(cell)
+    return _unpack(cell)
+
+
+KIND = "evaluation"
+FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
+
+
+def _pack(made: Evaluation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    arrays = {"losses": made.losses} | ({} if made.parts is None else {"parts": made.parts})
+    return {name: getattr(made, name) for name in FIELDS}, arrays
+
+
+def _unpack(cell: Cell) -> Evaluation:
+    return Evaluation(**{name: cell.content[name] for name in FIELDS}, losses=cell.arrays["losses"], parts=cell.arrays.get("parts"))

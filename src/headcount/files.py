@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -9,7 +10,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ from headcount.errors import ArtefactError
 
 MAX_JSON = 10 * 2**20
 MAX_TENSORS = 100_000
+PARTIAL = ".partial"
+
+
+def before(operation: str, path: Path) -> None:
+    """Called before every operation that changes a disk, so that the tests of faults can fail or crash at each of them."""
 
 
 def sha256(path: Path) -> str:
@@ -28,60 +34,203 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file of bounded size; raises ArtefactError naming the file."""
+def is_file(path: Path) -> bool:
+    """Whether a path, which may be no possible one (too long, a loop of links, not to be looked at), is that of a regular file."""
     try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def read_json(path: Path, *, unique: bool = False) -> Any:
+    """The content of a JSON file of bounded size; raises ArtefactError naming the file. `unique` refuses names that come twice."""
+    try:
+        return json.loads(read_bounded(path, MAX_JSON).decode("utf-8-sig"), object_pairs_hook=_unique if unique else None)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ArtefactError):
+            raise
+        raise ArtefactError(f"{path} is no valid JSON: {error}; restore or rewrite it") from error
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The bytes of a regular file of at most `most` bytes; raises ArtefactError naming the file."""
+    try:
+        if not path.exists():
+            raise ArtefactError(f"{path} is missing; name a folder that save or save_pretrained wrote")
+        if not path.is_file():
+            raise ArtefactError(f"{path} is no regular file; put the file itself there")
         size = path.stat().st_size
-        if size > MAX_JSON:
-            raise ArtefactError(f"{path} has {size} bytes; files of this kind have at most {MAX_JSON}")
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ArtefactError(f"{path} is missing; name a folder that save or save_pretrained wrote") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ArtefactError(f"{path} is no valid JSON: {error}") from error
+        if size > most:
+            raise ArtefactError(f"{path} has {size} bytes; files of this kind have at most {most}")
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtefactError(f"{path} cannot be read: {error.strerror or error}. Check its permissions and links") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # JSON would keep the last in silence
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"{twice!r:.60} comes twice")
+    return found
 
 
 def write_json(path: Path, content: Any) -> None:
     """Writes JSON without NaN, readable by people."""
-    write_atomic(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+    write_atomic(path, json_bytes(content))
+
+
+def json_bytes(content: Any) -> bytes:
+    """JSON without NaN, readable by people."""
+    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
 
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Writes a file that is there in full or, if anything fails, as it was before; a finished one survives a loss of power."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    fresh = path.with_name(f".{_short(path.name)}.{os.getpid()}{PARTIAL}")
     try:
+        before("create", fresh)
         with fresh.open("wb") as file:
+            before("write", fresh)
             file.write(content)
             file.flush()
+            before("sync", fresh)
             os.fsync(file.fileno())
+        before("rename", path)
         fresh.replace(path)
+        before("sync", path.parent)
         _sync_one(path.parent)
     except OSError as error:
-        raise ArtefactError(f"{path} could not be written: {error}. What was there before is unharmed.") from error
-    finally:
-        fresh.unlink(missing_ok=True)
+        _drop(fresh)
+        raise ArtefactError(_not_written(path, error, len(content))) from error
+    except BaseException:
+        _drop(fresh)
+        raise
+
+
+def _drop(path: Path) -> None:
+    """Removes a file if that is possible: whoever comes next removes what stays."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def _short(name: str) -> str:
+    """As much of a name as leaves room for what is put around it: file systems take 255 bytes."""
+    return os.fsdecode(os.fsencode(name)[:200])
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and those above it, where they are missing; they survive a loss of power."""
+    try:
+        if path.is_dir():
+            return
+        make_folder(path.parent)
+        before("mkdir", path)
+        path.mkdir(exist_ok=True)
+        before("sync", path.parent)
+        _sync_one(path.parent)
+    except (OSError, ValueError) as error:
+        raise error if isinstance(error, ArtefactError) else ArtefactError(_not_written(path, error)) from error
+
+
+def move(path: Path, target: Path) -> None:
+    """Renames a file, over one that may be there."""
+    try:
+        before("rename", target)
+        path.replace(target)
+    except OSError as error:
+        raise ArtefactError(_not_written(target, error)) from error
+
+
+def remove(path: Path) -> None:
+    """Removes a file, if it is there."""
+    try:
+        before("remove", path)
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ArtefactError(f"{path} could not be removed: {error}") from error
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder with everything in it."""
+    try:
+        before("remove", path)
+        shutil.rmtree(path)
+    except OSError as error:
+        raise ArtefactError(f"{path} could not be removed: {error}") from error
+
+
+def append_line(path: Path, text: str) -> None:
+    """Adds a line to a log that people read and no program does: a torn last line harms nothing."""
+    line = (" ".join(text.splitlines()) + "\n").encode(errors="backslashreplace")
+    try:
+        before("append", path)
+        with path.open("ab") as file:
+            file.write(line)
+    except OSError as error:
+        raise ArtefactError(_not_written(path, error, len(line))) from error
+
+
+def _not_written(path: Path, error: Exception, needed: int | None = None) -> str:
+    """What could not be written and why, with the room there is where that was it."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return f"{path} could not be written: {error}. What was there before is unharmed."
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    size = "" if needed is None else f" {needed:,} bytes are needed,"
+    return (
+        f"{path} could not be written: the disk is full:{size} {shutil.disk_usage(above).free:,} are free. "
+        "What was there before is unharmed; make room and run the same command again."
+    )
 
 
 def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
     """The tensor shapes that a safetensors file declares; raises ArtefactError if it is cut short or its header is out of bounds."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
-        if not 0 < length <= min(MAX_JSON * 10, size - 8):
-            raise ArtefactError(f"{path} is no complete safetensors file: its {size} bytes do not hold the header that they announce")
-        try:
-            header = json.loads(file.read(length))
-            tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-            end = max((int(entry["data_offsets"][1]) for entry in tensors.values()), default=0)
-            shapes = {name: tuple(int(n) for n in entry["shape"]) for name, entry in tensors.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-            raise ArtefactError(f"{path} has a damaged safetensors header: {error}") from error
-    if len(tensors) > MAX_TENSORS:
-        raise ArtefactError(f"{path} declares {len(tensors)} tensors; at most {MAX_TENSORS} are read")
+    try:
+        if not path.is_file():
+            raise ArtefactError(f"{path} is no regular file; put the weights themselves there")
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
+            if not 0 < length <= size - 8:
+                raise ArtefactError(
+                    f"{path} is no complete safetensors file: its {size} bytes do not hold the header that they announce; fetch it again"
+                )
+            if length > MAX_JSON:
+                raise ArtefactError(f"{path} has a header of {length} bytes; at most {MAX_JSON} are read. Split the model into shards")
+            text = file.read(length)
+    except OSError as error:
+        raise ArtefactError(f"{path} cannot be read: {error.strerror or error}. Check its permissions and links") from error
+    try:
+        tensors = {name: entry for name, entry in json.loads(text, object_pairs_hook=_unique).items() if name != "__metadata__"}
+        if len(tensors) > MAX_TENSORS:
+            raise ArtefactError(f"{path} declares {len(tensors)} tensors; at most {MAX_TENSORS} are read. Split the model into shards")
+        shapes = {name: tuple(int(n) for n in entry["shape"]) for name, entry in tensors.items()}
+        places = sorted((int(entry["data_offsets"][0]), int(entry["data_offsets"][1]), name) for name, entry in tensors.items())
+        end = _end(path, places)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
+        if isinstance(error, ArtefactError):
+            raise
+        raise ArtefactError(f"{path} has a damaged safetensors header: {error}; fetch the file again") from error
     if 8 + length + end != size:
-        raise ArtefactError(f"{path} is damaged: its header promises {8 + length + end} bytes, it has {size}")
+        raise ArtefactError(f"{path} is damaged: its header promises {8 + length + end} bytes, it has {size}; fetch it again")
+    for name, shape in shapes.items():
+        if min(shape, default=0) < 0:
+            raise ArtefactError(f"{path} is damaged: tensor {name!r:.80} has the shape {shape}; fetch the file again")
     return shapes
+
+
+def _end(path: Path, places: list[tuple[int, int, str]]) -> int:
+    """Where the last tensor ends; raises ArtefactError unless they follow each other without a gap."""
+    last = 0
+    for begin, end, name in places:
+        if begin != last or end < begin:
+            raise ArtefactError(
+                f"{path} is damaged: tensor {name!r:.80} lies at bytes {begin} to {end}, the one before ends at {last}; fetch it again"
+            )
+        last = end
+    return last
 
 
 def _sync(folder: Path) -> None:
@@ -102,16 +251,20 @@ def _sync_one(path: Path) -> None:
 
 def check_place(target: Path) -> None:
     """Refuses a place where nothing can be made, before work is done for it."""
-    above = next(path for path in target.absolute().parents if path.exists())
+    try:
+        above = next(path for path in target.absolute().parents if path.exists())
+        target.exists()
+    except (OSError, ValueError) as error:
+        raise ArtefactError(f"{str(target):.200} cannot be made: {getattr(error, 'strerror', None) or error}; name another place") from error
     if not above.is_dir():
-        raise ArtefactError(f"{target} cannot be made: {above} is a file, not a folder")
+        raise ArtefactError(f"{target} cannot be made: {above} is a file, not a folder; name another place")
     if not os.access(above, os.W_OK | os.X_OK):
         raise ArtefactError(f"{target} cannot be made: {above} is not writable for you; name another place")
 
 
 def check_target(target: Path, overwrite: bool, marker: str) -> None:
     """Refuses a folder that holds something, unless it is ours (holds `marker`) and may be overwritten."""
-    if target.is_file():
+    if is_file(target):
         raise ArtefactError(f"{target} is a file; name a folder to write to")
     check_place(target)
     if not target.exists() or not any(target.iterdir()):
@@ -132,12 +285,12 @@ def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.js
     fresh: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+        fresh = Path(tempfile.mkdtemp(prefix=f".{_short(target.name)}.", suffix=PARTIAL, dir=target.parent))
         yield fresh
         _sync(fresh)
         _take_place(fresh, target)
     except OSError as error:
-        raise ArtefactError(f"{target} could not be written: {error}. What was there before is unharmed.") from error
+        raise ArtefactError(_not_written(target, error)) from error
     finally:
         if fresh is not None:
             shutil.rmtree(fresh, ignore_errors=True)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import fsum
 from numbers import Integral
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from headcount.errors import PlanError
+from headcount.errors import ArtefactError, HeadcountError, PlanError
+from headcount.files import check_place, is_file, read_json, write_json
 from headcount.heads import AttentionBlock, Head, HeadMap
 
 if TYPE_CHECKING:
     from headcount.scores import Scores
 
 TieBreak = Literal["kv_group", "even"]
+SCHEMA = 1
+"""The version of plan files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,21 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeFor:
+    """The model that a plan is for: its type, how many heads each block had before any cut, and the hash of its weights where that is known."""
+
+    model_type: str
+    blocks: Mapping[str, int]
+    weights: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """The heads that go, in address order, and those that must not."""
+    """The heads that go, in address order, and those that must not; `made_for` is the model of a plan that was read from a file."""
 
     removed: tuple[Head, ...]
     protected: frozenset[Head] = field(default_factory=frozenset)
+    made_for: MadeFor | None = field(default=None, compare=False)
 
     @classmethod
     def removing(cls, heads: str | Head | Iterable[str | Head], *, protected: Iterable[str | Head] = ()) -> Plan:
@@ -73,8 +87,44 @@ class Plan:
         stay = _choose(scores, limits)
         return cls(tuple(sorted(head for head in scores.heads if head not in stay)), limits.protected)
 
-    def check(self, heads: HeadMap) -> None:
-        """Raises PlanError unless a cut of the model behind `heads` can carry this plan out."""
+    @classmethod
+    def read(cls, path: str | Path) -> Plan:
+        """The plan in a file that `write` made, or people: {"schema_version": 1, "removed": ["L0H3", …]}, maybe with protected and model."""
+        if not is_file(Path(path)):
+            raise ArtefactError(f"{path} is no file; name a plan that Plan.write made, or list heads (--heads L0H3,L2H1)")
+        content = read_json(Path(path), unique=True)
+        _check_fields(path, content, required={"schema_version", "removed"}, optional={"protected", "model", "headcount"})
+        if content["schema_version"] != SCHEMA or isinstance(content["schema_version"], bool):
+            raise ArtefactError(
+                f"{path} has schema version {content['schema_version']!r:.20}; this headcount reads {SCHEMA}. Install the version that wrote it"
+            )
+        for name in ("removed", "protected"):
+            if not isinstance(content.get(name, []), list):
+                raise ArtefactError(f'{path}: {name} must be a list of addresses such as ["L0H3"], got {content[name]!r:.60}')
+        try:
+            plan = cls.removing(content["removed"], protected=content.get("protected", ()))
+        except HeadcountError as error:
+            raise PlanError(f"{path}: {error}") from error
+        return replace(plan, made_for=_made_for(path, content["model"]) if content.get("model") is not None else None)
+
+    def write(self, path: str | Path, heads: HeadMap | None = None, *, weights: str = "") -> None:
+        """Writes the plan as JSON, with the shape of the model it is for (`heads`) and the hash of its weights where these are given."""
+        from headcount import __version__
+
+        check_place(Path(path))
+        content: dict[str, Any] = {"schema_version": SCHEMA, "headcount": __version__, "removed": [str(head) for head in self.removed]}
+        if self.protected:
+            content["protected"] = [str(head) for head in sorted(self.protected)]
+        made_for = self.made_for if heads is None else _shape(heads, weights)
+        if made_for is not None:
+            content["model"] = {"model_type": made_for.model_type, "blocks": dict(made_for.blocks)}
+            content["model"] |= {"weights": made_for.weights} if made_for.weights else {}
+        write_json(Path(path), content)
+
+    def check(self, heads: HeadMap, weights: str = "") -> None:
+        """Raises PlanError unless a cut of the model behind `heads`, with these `weights` where given, can carry this plan out."""
+        if self.made_for is not None:
+            _check_made_for(self.made_for, _shape(heads, weights))
         alive, gone = frozenset(heads.heads), frozenset(self.removed)
         for head in self.removed:
             if head not in alive:
@@ -90,6 +140,46 @@ class Plan:
         """The places, within the block, of the heads that stay."""
         going = frozenset(self.removed)
         return tuple(i for i, head in enumerate(block.heads) if head not in going)
+
+
+def _shape(heads: HeadMap, weights: str) -> MadeFor:
+    return MadeFor(heads.model_type, {block.name: block.n_original for block in heads.blocks}, weights)
+
+
+def _check_made_for(wanted: MadeFor, found: MadeFor) -> None:
+    if wanted.model_type != found.model_type:
+        raise PlanError(
+            f"the plan is for a model of type '{wanted.model_type:.60}', this one is '{found.model_type}'; use a plan of this model"
+        )
+    for name in (*wanted.blocks, *found.blocks):
+        counts = wanted.blocks.get(name, 0), found.blocks.get(name, 0)
+        if counts[0] != counts[1]:
+            raise PlanError(
+                f"the plan is for a model with {counts[0]} heads in block {name:.60}, this one has {counts[1]}; use a plan of this model"
+            )
+    if wanted.weights and found.weights and wanted.weights != found.weights:
+        raise PlanError(
+            f"the plan is for other weights ({wanted.weights[:12]}; this model has {found.weights[:12]}). To carry it over to another model of "
+            "this shape, take 'weights' out of the file"
+        )
+
+
+def _check_fields(path: str | Path, content: Any, *, required: set[str], optional: set[str]) -> None:
+    if not isinstance(content, dict):
+        raise ArtefactError(f'{path} holds no plan: write {{"schema_version": {SCHEMA}, "removed": ["L0H3"]}}, got {content!r:.60}')
+    wrong = [f"lacks '{name}'" for name in sorted(required - set(content))]
+    wrong += [f"has the unknown field '{name:.40}'" for name in content if name not in required | optional]
+    if wrong:
+        raise ArtefactError(f"{path} {wrong[0]}; a plan has {', '.join(sorted(required))}, and may have {', '.join(sorted(optional))}")
+
+
+def _made_for(path: str | Path, content: Any) -> MadeFor:
+    _check_fields(path, content, required={"model_type", "blocks"}, optional={"weights"})
+    blocks, weights = content["blocks"], content.get("weights", "")
+    whole = isinstance(blocks, dict) and all(type(count) is int and count >= 0 for count in blocks.values())
+    if not whole or not isinstance(content["model_type"], str) or not isinstance(weights, str):
+        raise ArtefactError(f'{path}: model must be {{"model_type": …, "blocks": {{"L0": 12, …}}, "weights": …}}, got {content!r:.120}')
+    return MadeFor(content["model_type"], blocks, weights)
 
 
 def _not_there(head: Head, heads: HeadMap) -> PlanError:
@@ -126,7 +216,7 @@ def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
 def _choose(scores: Scores, limits: Budget) -> set[Head]:
     unknown = sorted(limits.protected.difference(scores.heads))
     if unknown:
-        raise PlanError(f"protected head {unknown[0]} has no score; it is not part of this model, or already gone")
+        raise PlanError(f"protected head {unknown[0]} has no score; it is not part of this model, or already gone. Take it out of the protected ones")
     wanted = limits.heads(len(scores.heads))
     place = {head: i for i, head in enumerate(scores.heads)}
     units = _units(scores, limits.unit)
@@ -172,7 +262,7 @@ def _forced(best: list[tuple[Head, ...]], limits: Budget) -> set[Head]:
     size = Counter((head.stack, head.layer) for unit in best for head in unit)
     for block, total in size.items():
         if limits.floor > total:
-            raise PlanError(f"a floor of {limits.floor} heads cannot be met: a block of layer {block[1]} has only {total}")
+            raise PlanError(f"a floor of {limits.floor} heads cannot be met: a block of layer {block[1]} has only {total}; lower it")
     have = Counter((head.stack, head.layer) for head in stay)
     for unit in best:
         block = (unit[0].stack, unit[0].layer)

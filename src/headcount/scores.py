@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from headcount.errors import PlanError, UnknownName
-from headcount.heads import Head
+from headcount.errors import ArtefactError, HeadNameError, PlanError, UnknownName
+from headcount.heads import Head, HeadMap
+from headcount.registry import unknown
 from headcount.stats import Samples
+from headcount.tables import Row, number, read_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -59,6 +62,43 @@ class Scores:
         members = [head for unit in self.units for head in unit]
         if self.units and sorted(members) != sorted(self.heads):
             raise PlanError("units must hold every scored head exactly once")
+
+    @classmethod
+    def read(cls, path: str | Path, *, method: str | None = None, higher_is_keep: bool | None = None) -> Scores:
+        """The scores in a table (csv, tsv, json, parquet) with the columns head and score, maybe stderr and method.
+
+        `method` chooses where a table holds several. More means keep, unless `higher_is_keep` says otherwise, or the table is one that a run
+        wrote, whose ranks tell. What is not finite, missing or there twice is refused with its line.
+        """
+        path = Path(path)
+        columns, rows = read_table(path)
+        for name in ("head", "score"):
+            if name not in columns:
+                raise ArtefactError(
+                    f"{path} has no column '{name}': it has {', '.join(map(repr, columns))[:200] or 'none'}. One row for each head is wanted, "
+                    "with its address (L3H7) in 'head' and a number in 'score', and commas (csv) or tabs (tsv) between"
+                )
+        method, rows = _of_method(path, columns, rows, method)
+        heads, values = _heads_of(rows), _numbers(rows, "score")
+        direction = _direction(path, columns, rows, values) if higher_is_keep is None else higher_is_keep
+        return cls(heads, values, method, direction, stderr=_errors(rows))
+
+    def fitted(self, heads: HeadMap) -> Scores:
+        """The same scores in a model's order and units; PlanError unless they are of just its heads."""
+        mine, theirs = set(self.heads), set(heads.heads)
+        for odd, text in ((mine - theirs, "is not in this model"), (theirs - mine, "has no score")):
+            if odd:
+                more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+                raise PlanError(
+                    f"{min(odd)}{more} {text}: the scores are of {len(self.heads)} heads, the model has {heads.describe()}. Use scores of this "
+                    "very model"
+                )
+        place = {head: i for i, head in enumerate(self.heads)}
+        order = [place[head] for head in heads.heads]
+        columns = {name: tuple(column[i] for i in order) for name, column in self.columns.items()}
+        values, stderr = (tuple(column[i] for i in order) if column else () for column in (self.values, self.stderr))
+        fresh = {"heads": heads.heads, "values": values, "stderr": stderr, "columns": columns, "units": heads.units(), "samples": None}
+        return replace(self, **fresh)
 
     def __getitem__(self, head: str | Head) -> float:
         return self.values[self.heads.index(Head.parse(head))]
@@ -144,3 +184,69 @@ class Scores:
             "rank": [rank[head] for head in self.heads],
         }
         return pandas.DataFrame({**table, **{name: list(column) for name, column in self.columns.items()}})
+
+
+OURS = frozenset({"method", "head", "stack", "layer", "index", "score", "stderr", "rank"})
+"""The columns of the tables that runs write; rank 1 is the head to keep first."""
+
+
+def _of_method(path: Path, columns: Sequence[str], rows: list[Row], method: str | None) -> tuple[str, list[Row]]:
+    """The rows of one method, and its name."""
+    if "method" not in columns:
+        if method is not None:
+            raise ArtefactError(f"{path} has no column 'method' in which {method!r:.60} could be; leave method (--method) out")
+        return "", rows
+    names = list(dict.fromkeys(str(row.get("method")) for _, row in rows))
+    if method is None and len(names) > 1:
+        raise ArtefactError(f"{path} holds scores by {', '.join(names)[:300]}; choose one (method=…, --method {names[0]:.40})")
+    wanted = names[0] if method is None else method
+    if wanted not in names:
+        raise unknown(f"method in {path}", wanted, [name[:60] for name in names[:50]])
+    return wanted, [(where, row) for where, row in rows if str(row.get("method")) == wanted]
+
+
+def _heads_of(rows: list[Row]) -> tuple[Head, ...]:
+    seen: dict[Head, str] = {}
+    for where, row in rows:
+        try:
+            head = Head.parse(row.get("head"))  # pyright: ignore[reportArgumentType]
+        except HeadNameError as error:
+            raise ArtefactError(f"{where}: {error}") from error
+        if head in seen:
+            raise ArtefactError(f"{where}: {head} comes twice, first in {seen[head]}; write one row for each head")
+        seen[head] = where
+    return tuple(seen)
+
+
+def _numbers(rows: list[Row], column: str) -> tuple[float, ...]:
+    found = [number(where, column, row.get(column)) for where, row in rows]
+    if None in found:
+        where = rows[found.index(None)][0]
+        raise ArtefactError(f"{where}: the {column} is missing; a ranking needs a finite number for every head")
+    return tuple(value for value in found if value is not None)
+
+
+def _errors(rows: list[Row]) -> tuple[float, ...]:
+    """The standard errors, where there are any."""
+    if all(number(where, "stderr", row.get("stderr")) is None for where, row in rows):
+        return ()
+    found = _numbers(rows, "stderr")
+    bad = next((i for i, value in enumerate(found) if value < 0), None)
+    if bad is not None:
+        raise ArtefactError(f"{rows[bad][0]}: the stderr is {found[bad]}; a standard error is 0 or more")
+    return found
+
+
+def _direction(path: Path, columns: Sequence[str], rows: list[Row], values: Sequence[float]) -> bool:
+    """Whether more means keep: as the ranks tell in a table that a run wrote, else yes."""
+    if not OURS.issubset(columns):
+        return True
+    ranks = _numbers(rows, "rank")
+    ordered = [value for _, value in sorted(zip(ranks, values, strict=True), key=lambda pair: pair[0])]
+    if ordered == sorted(values, reverse=True):
+        return True
+    if ordered == sorted(values):
+        return False
+    raise ArtefactError(
+        f"{path}: ranks and scores contradict each other; the table was edited. Remove the column 'rank', or write it again"
+    )

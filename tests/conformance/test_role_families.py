@@ -62,7 +62,7 @@ def test_uniform_attention_scores_one(name: str) -> None:
         table = measure(model, corpus_of(model), only=PLAIN)
     assert {row.head for row in table} == heads_of(model)
     assert all(row.bias == pytest.approx(1, abs=1e-6) for row in table)
-    assert not any(table.labels().values())
+    assert not any(table.labels().values()) and not any(row.by_argmax for row in table)
     assert {label.partition(":")[0] for label in (*table.roles(), *table.untested)} == set(PLAIN)
     causal = {block.kind for block in reached(model)} == {"decoder-self"}
     assert ("offset:+1" in table.untested) == causal
@@ -72,10 +72,10 @@ def test_uniform_attention_scores_one(name: str) -> None:
 def test_numbers_are_finite_and_do_not_depend_on_batches(name: str) -> None:
     model = model_of(name)
     whole, single = (measure(model, corpus_of(model), only=PLAIN, batch_size=size) for size in (6, 1))
-    values, other = (table.to_pandas().drop(columns=["head", "role"]).astype(float) for table in (whole, single))
+    values, other = (table.to_pandas().drop(columns=["head", "role", "note"]).astype(float) for table in (whole, single))
     assert np.isfinite(values.to_numpy()).all()
     assert ((values.bias >= 0) & (values.bias <= values.maximum * (1 + 1e-6))).all()
-    assert values[["accuracy", "baseline", "p", "q", "p_permutation"]].stack().between(0, 1).all()
+    assert values[["accuracy", "baseline", "chance", "p", "p_t", "q", "p_permutation"]].stack().between(0, 1).all()
     columns = ["bias", "maximum", "n_tokens", "n_sentences"]
     np.testing.assert_allclose(values[columns], other[columns], rtol=1e-4, atol=1e-5)
     assert len({(row.head, row.role) for row in whole}) == len(whole) and {row.head for row in whole} == heads_of(model)

@@ -139,9 +139,9 @@ def by_words(pairs: Callable[[Annotated], Iterable[tuple[int, int]]]) -> Rule:
     return rule
 
 
-def to_words(chosen: Callable[[Word], bool], *, itself: bool = False) -> Rule:
-    """From every word to the words of a kind, `itself` included or not."""
-    return by_words(lambda s: [(a, b) for b, word in enumerate(s.words) if chosen(word) for a in range(len(s.words)) if itself or a != b])
+def to_words(chosen: Callable[[Word], bool]) -> Rule:
+    """From every word to the other words of a kind."""
+    return by_words(lambda s: [(a, b) for b, word in enumerate(s.words) if chosen(word) for a in range(len(s.words)) if a != b])
 
 
 def same(row: Row) -> list[tuple[int, int]]:
@@ -162,5 +162,5 @@ def near(reach: int) -> Rule:
 SUBJECT = by_words(lambda s: [(w, word.head) for w, word in enumerate(s.words) if word.relation == "nsubj" and word.head is not None])
 SUBJECT_OF = by_words(lambda s: [(word.head, w) for w, word in enumerate(s.words) if word.relation == "nsubj" and word.head is not None])
 MENTIONS = by_words(lambda s: [(a, b) for x, y in ((0, 1), (1, 0)) for a in range(*s.clusters[0][x]) for b in range(*s.clusters[0][y])])
-COMMA = to_words(lambda word: word.form == ",", itself=True)
+COMMA = to_words(lambda word: word.form == ",")
 NOUN, RAREST = to_words(lambda word: word.upos == "NOUN"), to_words(lambda word: word.form in RARE)

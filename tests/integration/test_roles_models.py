@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -48,10 +49,41 @@ def test_segments_of_pairs() -> None:
     row = next(row for row in strict.of("L0H0") if row.role == "segment")
     assert row.bias == pytest.approx(row.maximum) and 2 < row.maximum < 3 and row.normalised == pytest.approx(1)
     assert row.p == 1 and row.by_argmax and row in strict.disagreements()
+    assert not row.attainable and "at most" in row.note and next(row for row in mild.of("L0H0") if row.role == "segment").attainable
     singles = corpus_of(encoder(), texts, BERT)
     assert "segment" in measure(encoder(), singles, only=["segment"]).untested
     mixed = measure(encoder(), Corpus((*corpus.sentences, *singles.sentences)), only=["segment", "local"])
     assert {(row.role, row.n_sentences) for row in mixed} == {("segment", 40), ("local", 120)}
+
+
+def test_segments_weighted_by_entropy_are_asked_for_and_no_labels() -> None:
+    """A uniform head scores ln N, above τ here; an even segment head scores less than its best, which keeps some attention elsewhere."""
+    texts = annotated(80)
+    corpus = corpus_of(encoder(), [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
+    own = [[(q, k) for q, a in enumerate(s.segments) for k, b in enumerate(s.segments) if a == b >= 0] for s in corpus.sentences]
+    by_ids = {s.ids: pairs for s, pairs in zip(corpus.sentences, own, strict=True)}
+    with planted(encoder(), {"L0H0": lambda row: by_ids[row.ids]}, corpus):
+        usual, table = (measure(encoder(), corpus, only=only) for only in (["segment"], ["segment:entropy", "segment"]))
+    assert usual.roles() == ["segment"] and set(table.roles()) == {"segment:entropy", "segment"}
+    rows = {str(row.head): row for row in table if row.role == "segment:entropy"}
+    expected = sum(math.log(len(s.ids)) for s in corpus.sentences) / 40
+    assert rows["L1H1"].bias == pytest.approx(expected, rel=1e-5) and expected > 3 and rows["L1H1"].normalised == pytest.approx(0, abs=1e-5)
+    assert rows["L0H0"].bias == pytest.approx(_by_sentence(corpus), rel=1e-5)
+    assert rows["L0H0"].bias < rows["L0H0"].maximum and rows["L0H0"].attainable
+    assert rows["L1H1"].p < 0.05 and not any(table.labels().values()) and all("legacy" in row.note for row in rows.values())
+    assert not any(row.role == "segment:entropy" for row in table.disagreements())
+    plain = [row.bias for row in table if row.role == "segment"]
+    assert plain == pytest.approx([row.bias for row in usual], rel=1e-6)
+    assert "pairs" in measure(encoder(), corpus_of(encoder(), texts, BERT), only=["segment:entropy"]).untested["segment:entropy"]
+
+
+def _by_sentence(corpus: Corpus) -> float:
+    """The mean over sentences of N/n ln n, n being the size of the token's own text."""
+    means = []
+    for sentence in corpus.sentences:
+        sizes = [sentence.segments.count(kind) for kind in sentence.segments if kind >= 0]
+        means.append(sum(len(sentence.ids) / n * math.log(n) for n in sizes) / len(sizes))
+    return sum(means) / len(means)
 
 
 @cache
@@ -135,6 +167,19 @@ def test_a_translator_without_translations_shows_its_encoder() -> None:
     assert "translation" in table.untested["diagonal"] and "links" in table.untested["alignment"]
 
 
+def test_the_fingerprint_covers_translations_and_their_links() -> None:
+    tokenizer, sentences = tokenizer_of("$A [SEP]"), translated(12)
+    other = annotated(12, 5, REGULAR[1::2])[0]
+    variants = [
+        sentences,
+        [replace(sentences[0], links=frozenset(list(sentences[0].links)[1:])), *sentences[1:]],
+        [replace(sentences[0], target=other, links=frozenset()), *sentences[1:]],
+        [replace(sentences[0], links=frozenset()), *sentences[1:]],
+    ]
+    prints = [measure(translator(), corpus_of(translator(), text, tokenizer), only=["offset:-1"]).data for text in variants]
+    assert len(set(prints)) == 4
+
+
 def images(number: int, side: int = 2 * GRID) -> list[dict[str, torch.Tensor]]:
     random = torch.Generator().manual_seed(0)
     return [{"pixel_values": torch.randn(3, side, side, generator=random, dtype=torch.float64)} for _ in range(number)]
@@ -158,7 +203,7 @@ def test_rows_columns_and_neighbours_of_images(kind: str) -> None:
         "L1H0": lambda _: [(q, k) for q in range(front + GRID**2) for k in range(front)],
     }
     with planted(model, rules):
-        table = hc.roles(model, images(6))
+        table = hc.roles(model, images(40))
     assert labels(table) == {"L0H0": {"row"}, "L0H1": {"column"}, "L0H2": {"near"}, "L1H0": {"delimiter:any"}}
     for head, role in (("L0H0", "row"), ("L0H1", "column"), ("L0H2", "near"), ("L1H0", "delimiter:any")):
         row = next(row for row in table.of(head) if row.role == role)

@@ -19,6 +19,7 @@ import headcount as hc
 from headcount.cli import main
 from headcount.importance import METHODS, score_all
 from headcount.runs import Run
+from headcount.runs.scores import all_scores
 from headcount.tasks import open_task
 
 STORIES = ("demo/decoder", "--task", "demo/stories", "--limit", "16")
@@ -64,7 +65,7 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> st
 def test_an_embedded_model_is_scored_offline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run(capsys, "score", *STORIES, "--by", "gradient,ablation,confidence", "--out", tmp_path / "run", "--all")
     assert code == 0, err
-    heads = Run.open(tmp_path / "run").scores("gradient").heads
+    heads = all_scores(Run.open(tmp_path / "run"))["gradient"].heads
     assert all(str(head) in out for head in heads)
     maps = re.findall(r"^(L\d+)  ([0-9](?: [0-9])*)$", out, flags=re.MULTILINE)
     assert len(maps) == 3 * len({head.layer for head in heads}), "three heat maps"
@@ -116,8 +117,8 @@ def test_a_run_grows_by_methods(capsys: pytest.CaptureFixture[str], model: Path,
     out = tmp_path / "runs" / "one"
     for by in ("gradient", "fluctuation,gradient:signed", "magnitude"):
         assert run(capsys, "score", model, "--train", data, "--by", by, "--out", out)[0] == 0
-    assert sorted(path.name for path in out.iterdir()) == ["heads.json", "run.json", "scores", "scores.csv", "scores.parquet"]
-    assert set(Run.open(out).methods()) == {"gradient", "fluctuation", "gradient:signed", "magnitude"}
+    assert sorted(path.name for path in out.iterdir()) == ["cells", "heads.json", "lock", "log.txt", "run.json", "scores.csv", "scores.parquet", "tables.json"]
+    assert set(all_scores(Run.open(out))) == {"gradient", "fluctuation", "gradient:signed", "magnitude"}
     assert len(pandas.read_csv(out / "scores.csv")) == 4 * 12
     record = Run.open(out).record()
     assert record.command.endswith(f"--by magnitude --out {out}") and record.model.name == str(model)
@@ -286,7 +287,7 @@ def test_folders_in_the_way_are_told_before_the_work(capsys: pytest.CaptureFixtu
         ([other, "--out", tmp_path / "run"], "is a run of another model"),
     ):
         assert message in refused(capsys, 1, "score", *words, "--train", "nowhere.csv")
-    assert Run.open(tmp_path / "run").methods() == ["random"]
+    assert list(all_scores(Run.open(tmp_path / "run"))) == ["random"]
 
 
 def test_bad_studies_are_told_in_a_line(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:

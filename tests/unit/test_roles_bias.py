@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headcount.roles._bias import Sieved, biases, hits, offsets
+from headcount.roles._bias import Sieved, best_weighted, biases, chances, hits, offsets
 
 
 def visible_of(batch: int, n: int, *, causal: bool, seed: int) -> torch.Tensor:
@@ -54,6 +56,69 @@ def test_a_bias_by_hand() -> None:
     assert biases(attention, sieved).item() == pytest.approx(1.5)
     assert sieved.maximum.item() == pytest.approx(3.0)
     assert sieved.tokens.item() == 1
+
+
+WEIGHTED = torch.tensor([False, True])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.booleans(), st.integers(2, 9))
+def test_legacy_roles_score_ln_n_on_uniform_attention(seed: int, causal: bool, n: int) -> None:
+    """The same sieve twice, plain and weighted: 1, and the mean of ln N over its tokens, which is what `level` says."""
+    visible = visible_of(3, n, causal=causal, seed=seed)
+    sieves = (torch.rand(3, n, n, 1, generator=torch.Generator().manual_seed(seed)) < 0.3).expand(3, n, n, 2)
+    sieved = Sieved.of(sieves, visible, WEIGHTED)
+    uniform = (visible / visible.sum(-1, keepdim=True).clamp(min=1))[:, None]
+    found = biases(uniform, sieved)[:, 0]
+    asks = sieved.sizes[..., 0] > 0
+    means = [visible[b].sum(-1)[asks[b]].float().log().mean() if asks[b].any() else torch.tensor(0.0) for b in range(3)]
+    torch.testing.assert_close(found, torch.stack([asks.any(1).float(), torch.stack(means)], -1))
+    torch.testing.assert_close(found, sieved.level)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.05, 5))
+def test_no_attention_beats_the_maximum_of_a_legacy_role(seed: int, sharp: float) -> None:
+    """Nor of a plain one; a head with an even share m inside reaches it for the best of a thousand m."""
+    random = torch.Generator().manual_seed(seed)
+    visible = visible_of(3, 9, causal=bool(seed % 2), seed=seed)
+    sieved = Sieved.of((torch.rand(3, 9, 9, 1, generator=random) < 0.4).expand(3, 9, 9, 2), visible, WEIGHTED)
+    scores = (sharp * torch.randn(3, 4, 9, 9, generator=random)).masked_fill(~visible[:, None], -1e9)
+    assert (biases(scores.softmax(-1), sieved) <= sieved.maximum[:, None] * (1 + 1e-5) + 1e-6).all()
+
+
+@pytest.mark.parametrize(("n", "s"), [(2, 1), (12, 1), (30, 13), (30, 29), (30, 30), (1, 1), (512, 250)])
+def test_the_maximum_of_a_legacy_role_is_reached(n: int, s: int) -> None:
+    shares = torch.linspace(s / n, 1, 20_001, dtype=torch.float64) if s < n else torch.ones(1, dtype=torch.float64)
+    attention = torch.cat([shares[:, None] / s * torch.ones(s), (1 - shares)[:, None] / max(n - s, 1) * torch.ones(n - s)], 1)
+    sieves = (torch.arange(n) < s)[None, None, :, None].expand(len(shares), 1, n, 1)
+    sieved = Sieved.of(sieves, torch.ones(len(shares), 1, n, dtype=torch.bool), torch.tensor([True]))
+    best = best_weighted(torch.tensor([n]), torch.tensor([s])).item()
+    assert biases(attention[:, None, None], sieved).max().item() == pytest.approx(best, rel=1e-5, abs=1e-6)
+    assert sieved.maximum[0].item() == pytest.approx(best)
+    assert best <= n / s * math.log(n) + 1e-6 and best >= math.log(n) - 1e-6
+    assert best_weighted(torch.tensor([n]), torch.tensor([0])).item() == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000))
+def test_chance_is_the_accuracy_of_random_keys(seed: int) -> None:
+    """The mean over all keys that may be strongest, for roles about all keys and for those about no delimiters."""
+    random = torch.Generator().manual_seed(seed)
+    visible = visible_of(2, 6, causal=True, seed=seed)
+    sieved = Sieved.of(torch.rand(2, 6, 6, 2, generator=random) < 0.4, visible)
+    allowed, free = torch.rand(2, 6, generator=random) < 0.7, torch.tensor([True, False])
+    uniform = (visible / visible.sum(-1, keepdim=True).clamp(min=1))[:, None]
+    torch.testing.assert_close(chances(sieved, allowed, free), hits(uniform, sieved, allowed, free)[:, 0])
+    by_hand = [
+        sum(
+            sum(float(sieved.inside[0, q, k, role]) for k in keys) / max(len(keys), 1)
+            for q in range(6)
+            for keys in [[k for k in range(6) if visible[0, q, k] and (role or allowed[0, k])]]
+        )
+        for role in range(2)
+    ]
+    assert chances(sieved, allowed, free)[0].tolist() == pytest.approx(by_hand, abs=1e-5)
 
 
 def test_the_strongest_key_is_sought_where_it_may_be() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
+from headcount.data import Text
 from headcount.demo import english
 from headcount.demo.clauses import draw_clause
 from headcount.demo.splits import draw_split
@@ -28,8 +29,9 @@ from headcount.text.annotated import Annotated, Note, Word, base, pair
 from headcount.text.conllu import read_conllu
 from headcount.text.coreference import clusters, place_of_name
 from headcount.text.embedded import CONTENT, STEMS, embedded, embedded_translations
+from headcount.text.given import of_examples, sentences_of
 from headcount.text.parallel import read_links, translations
-from headcount.text.parsers import from_spacy, from_stanza, parsed, spacy_parser, stanza_parser
+from headcount.text.parsers import from_spacy, from_stanza, parsed, parser_of, spacy_parser, stanza_parser
 from headcount.text.plain import plain, read_text
 
 TEXTS = (
@@ -673,11 +675,145 @@ def test_parsers_that_are_missing_or_have_no_models(name: str, parser: Any, monk
         raise OSError("no such model")
 
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtra, match=f"pip install {name}"):
-        parser("xx")
+    with pytest.raises(MissingExtra, match=rf"pip install 'headcount\[{name}\]'"):
+        parser_of(f"{name}:xx")
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(load=fail, Pipeline=fail))
     with pytest.raises(DataError, match=f"(?i){name} has no .*'xx'"):
         parser("xx")
-    made = SimpleNamespace(sentences=[], __iter__=None)
-    monkeypatch.setitem(sys.modules, name, SimpleNamespace(load=lambda _: lambda _: [], Pipeline=lambda *_, **__: lambda _: made))
-    assert parser("xx")("a") == ()
+
+
+class _Nlp:
+    """Stands in for a pipeline of spaCy or stanza, with a parser or without."""
+
+    def __init__(self, trees: bool) -> None:
+        self.trees, self.pipe_names = trees, ["tagger"] * trees
+        self.processors = {"depparse": None} if trees else {}
+
+    def __call__(self, text: str) -> Any:
+        class Doc(list):
+            has_annotation = staticmethod(lambda _: self.trees)
+            sentences = ()
+
+        return Doc(_spacy_doc() if text == "Dogs\nrun." else ())
+
+
+@pytest.mark.parametrize("name", ["spacy", "stanza"])
+def test_a_pipeline_without_a_parser_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stand_in(trees: bool) -> Any:
+        return SimpleNamespace(load=lambda _: _Nlp(trees), Pipeline=lambda *_, **__: _Nlp(trees))
+
+    monkeypatch.setitem(sys.modules, name, stand_in(False))
+    with pytest.raises(DataError, match=r"'en' ha\w+ no dependency parser"):
+        parser_of(f"{name}:en")
+    monkeypatch.setitem(sys.modules, name, stand_in(True))
+    assert parser_of(f"{name}:en")("a") == ()
+    if name == "spacy":
+        (found,) = parsed([plain("Dogs\nrun.")], parser_of("spacy:en"))
+        assert [word.relation for word in found.words] == ["nsubj", "root", "punct"]
+
+
+def test_parsers_are_named_by_package_and_model() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'spacy'"):
+        parser_of("spacey:en")
+    with pytest.raises(DataError, match="names no model; say stanza:en"):
+        parser_of("stanza")
+
+
+# text in any form
+
+
+def test_texts_pairs_datasets_and_examples_of_tasks_become_sentences(tmp_path: Path) -> None:
+    import datasets
+
+    table = datasets.Dataset.from_dict({"text": ["a dog", "b"], "other": ["x", "y"]})
+    expected = ["a dog", "b"]
+    for given_text in (expected, table, table["text"], write(tmp_path / "a.txt", *expected), str(tmp_path / "a.txt"), iter(expected)):
+        assert [one.text for one in sentences_of(given_text)] == expected
+    mixed = list(sentences_of(["a dog", ("b", "c d"), ["e", "f"], plain("g")]))
+    assert [one.pair_at for one in mixed] == [None, 1, 1, None]
+    assert [one.where for one in mixed[:2]] == ["sentence 0", "sentence 1"]
+    for wrong in (3, ("a", "b", "c"), ("a", 2), {"text": "a"}):
+        with pytest.raises(DataError, match="sentence 1 must be a text, a pair of two texts or an annotated sentence"):
+            list(sentences_of(["a", wrong]))
+    with pytest.raises(DataError, match="sentence 0: the text is empty"):
+        list(sentences_of([" "]))
+    one, two, three = of_examples([Text("line 1", "a b"), Text("line 2", "a", "b c"), Text("line 3", "a", target="x y")])
+    assert (one, two) == (plain("a b", "line 1"), pair(plain("a", "line 2"), plain("b c", "line 2")))
+    assert three.target == plain("x y", "line 3") and three.text == "a"
+
+
+def test_a_label_is_not_read_as_the_second_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "sst.tsv", "a dog\t1", "b\t0")
+    with pytest.raises(DataError, match="line 1: the second text is '1', which is a label rather than a text"):
+        list(read_text(path))
+    named = write(tmp_path / "named.tsv", "question\tanswer", "how many\t42")
+    assert [one.pair_at for one in read_text(named, text_column="question", text_pair_column="answer")] == [8]
+
+
+# languages
+
+
+def _treebank(*tokens: str | tuple[str, ...], space: bool) -> list[str]:
+    """CoNLL-U rows; a tuple is a multi-word token, its surface first. The last word is the root, all others hang on it."""
+    total = sum(1 if isinstance(token, str) else len(token) - 1 for token in tokens)
+    rows, number = [], 0
+
+    def add(form: str, head: int, after: str) -> None:
+        rows.append("\t".join([str(number), form, form, "X", "_", "_", str(head), "root" if head == 0 else "dep", "_", after]))
+
+    for token in tokens:
+        after = "_" if space else "SpaceAfter=No"
+        forms = (token,) if isinstance(token, str) else token[1:]
+        if not isinstance(token, str):
+            rows.append("\t".join([f"{number + 1}-{number + len(forms)}", token[0], *"_" * 7, after]))
+        for form in forms:
+            number += 1
+            add(form, 0 if number == total else total, after if isinstance(token, str) else "_")
+    return rows
+
+
+LANGUAGES = {
+    "hebrew": _treebank("הכלב", "רואה", ("בבית", "ב", "ה", "בית"), "את", "החתול", ".", space=True),
+    "arabic": _treebank(("وكتابه", "و", "كتاب", "ه"), "يرى", ("للكتاب", "ل", "ال", "كتاب"), "الكَلْبُ", "،", space=True),
+    "chinese": _treebank("他", "今天", "没有", "去", "北京大学", "。", space=False),
+    "japanese": _treebank("東京都", "に", "住んで", "いる", "カタカナ", "です", "。", space=False),
+    "thai": _treebank("ภาษาไทย", "ไม่", "มี", "ช่องว่าง", space=False),
+    "german": _treebank(("Im", "In", "dem"), "Straßencafé", ("zur", "zu", "der"), "Tür", ".", space=True),
+    "french": _treebank(("Du", "De", "le"), "garçon", ("aux", "à", "les"), "élèves", "naïfs", space=True),
+    "hindi": _treebank("कुत्ता", "बिल्ली", "को", "देखता", "है", "।", space=True),
+    "korean": _treebank("고양이가", "강아지를", "본다", ".", space=True),
+    "mixed": _treebank("iPhone", "15", "המכשיר", "北京", "👩‍👩‍👧", "ok", space=True),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_words_of_every_language_have_exactly_their_characters(name: str, language: str, tmp_path: Path) -> None:
+    """Pieces cover what the tokenizer keeps of a word and nothing of another one; no piece has two words but where these share characters."""
+    (given_words,) = read_conllu(write(tmp_path / "a.conllu", *LANGUAGES[language], ""))
+    found = align(given_words, built(name))
+    check_laws(found)
+    text, words = given_words.text, given_words.words
+    order = [word for word in found.words if word is not None]
+    assert order == sorted(order), "tokens and words come in the same order, also where text runs from right to left"
+    owners: dict[int, set[tuple[int, int]]] = {}
+    for number, word in enumerate(words):
+        for token in found.pieces(number):
+            owners.setdefault(token, set()).add((word.start, word.end))
+    several = {token for token, spans in owners.items() if len(spans) > 1}
+    straddling = {
+        t for t, (a, b) in enumerate(found.offsets) if sum(a < end and start < b for start, end in {(w.start, w.end) for w in words}) > 1
+    }
+    assert several <= straddling, "only a token on several words may be lent"
+    for number, word in enumerate(words):
+        pieces = set(found.pieces(number))
+        covered = {at for token in pieces for at in range(*found.offsets[token]) if not text[at].isspace()}
+        kept = {
+            at
+            for token, (start, end) in enumerate(found.offsets)
+            if found.words[token] is not None and token not in straddling
+            for at in range(max(start, word.start), min(end, word.end))
+        }
+        assert kept <= covered
+        if not pieces & straddling:
+            assert covered <= set(range(word.start, word.end))

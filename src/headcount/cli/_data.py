@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from headcount.data import Task
     from headcount.heads import HeadMap
-    from headcount.stream import Progress
 
 TaskName = Annotated[
     str | None,
@@ -98,6 +96,13 @@ class Shared(NamedTuple):
         """How much is read at a time and in all."""
         return {"limit": self.limit, "batch_size": None if self.batch_size == "auto" else int(self.batch_size)}
 
+    @property
+    def of_task(self) -> list[str]:
+        """The words of a command line that name the task and its data."""
+        names = ("task", "train", "eval", *(name for name in self._fields if name.endswith("_column")), "task_option")
+        given = [(name, value) for name in names for value in _listed(getattr(self, name))]
+        return [word for name, value in given for word in (f"--{name.replace('_', '-')}", str(value))]
+
     def open_model(self, say: Session) -> tuple[nn.Module, HeadMap, Path]:
         """The model, its heads and its folder."""
         from headcount.cli._models import open_model
@@ -110,12 +115,17 @@ class Shared(NamedTuple):
         from headcount.data import SPLITS
         from headcount.tasks import open_task
 
+        say.doing("reading the data")
         names = ("train", "eval", "max_length", "truncate", "seed", *(name for name in self._fields if name.endswith("_column")))
         options: dict[str, Any] = {name: getattr(self, name) for name in names} | pairs(self.task_option)
-        task = open_task(self.task, model, reader_of(model, folder), **options)
+        task = open_task(self.task, model, reader_of(model, folder, self.trust_remote_code), **options)
         sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
         say.note(f"task {task.name}: {sizes}; seed {self.seed}")
         return task
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
 def over_data(verb: Callable[..., None]) -> Callable[..., None]:
@@ -141,8 +151,11 @@ def over_data(verb: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def reader_of(model: nn.Module, folder: Path) -> Any:
-    """The tokenizer of a model folder, or its image processor for a model that reads images; None where there is none."""
+def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
+    """The tokenizer of a model folder, or its image processor for a model that reads images; None where there is none.
+
+    Whether its own code is trusted must be said to transformers, which would ask on the terminal.
+    """
     import transformers
 
     reads_images = getattr(model, "main_input_name", "input_ids") == "pixel_values"
@@ -151,39 +164,6 @@ def reader_of(model: nn.Module, folder: Path) -> Any:
     if not any((folder / name).is_file() for name in files):
         return None
     try:
-        return auto.from_pretrained(folder)
+        return auto.from_pretrained(folder, trust_remote_code=trust)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ArtefactError(f"{folder} holds a tokenizer that cannot be read: {error}") from error
-
-
-@contextmanager
-def progress(session: Session, what: str) -> Iterator[Progress]:
-    """A bar on stderr with what is left, or a line now and then where no terminal reads it."""
-    import sys
-
-    if session.quiet or not sys.stderr.isatty():
-        yield _lines(session, what)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _lines(session: Session, what: str) -> Progress:
-    import time
-
-    start = last = time.monotonic()
-
-    def say(done: int, total: int | None) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= 10 and done != total:
-            left = f", about {(now - start) / done * (total - done):.0f} s left" if total else ""
-            session.note(f"{what}: {done} of {total or '?'} examples{left}")
-            last = now
-
-    return say
+        raise ArtefactError(f"{folder} holds a tokenizer that cannot be read: {' '.join(str(error).split())[:300]}. Put the one of the model there") from error

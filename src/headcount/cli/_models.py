@@ -57,6 +57,7 @@ def open_model(
     """The model of a folder or hub id, its heads, and its folder."""
     hush(session)
     place = choose_device(device)
+    session.doing(f"loading {name}")
     folder = local_folder(name)
     model = load(folder, auto=auto, dtype=dtype, **trust).to(place).eval()
     heads = HeadMap.of(model)
@@ -93,4 +94,4 @@ def _skeleton(folder: Path, cls: type, blocks: dict[str, record.Kept]) -> nn.Mod
         raise
     except Exception as error:  # a configuration that its class rejects fails in any way it likes
         reason = " ".join(str(error).split())[:300]
-        raise ArtefactError(f"{folder / 'config.json'} builds no {cls.__name__}: {type(error).__name__}: {reason}") from error
+        raise ArtefactError(f"{folder / 'config.json'} builds no {cls.__name__}: {type(error).__name__}: {reason}. Correct it") from error

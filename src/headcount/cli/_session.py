@@ -9,13 +9,15 @@ import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import typer
+
+from headcount.cli._pulse import Pulse, bar
 
 PACKAGE = Path(__file__).resolve().parents[1]
 WIDE = 400
@@ -40,6 +42,7 @@ class Session:
     json: bool
     quiet: bool
     verbose: bool
+    pulse: Pulse
 
     @property
     def command(self) -> str:
@@ -60,6 +63,23 @@ class Session:
         """Says on stderr what is being done or was decided."""
         if not self.quiet:
             complain(text)
+
+    def doing(self, what: str) -> None:
+        """Names the work that begins now; it is said if that takes long."""
+        self.pulse.begin(what)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[int, int | None], None]]:
+        """Shows how far a piece of work is: a bar on a terminal, else a line now and then. Yields what to call with (done, all)."""
+        self.pulse.begin(what)
+        if self.quiet or not sys.stderr.isatty():
+            yield self.pulse.advance
+        else:
+            self.pulse.paused = True
+            with bar(what) as advance:
+                yield advance
+            self.pulse.paused = False
+        self.pulse.begin(f"after {what}")
 
     def next(self, *words: str | Path) -> None:
         """Says on stderr which command to type next."""
@@ -95,6 +115,10 @@ class Session:
             print(jsonlib.dumps(content, indent=2, allow_nan=False), file=self.results)
 
 
+def _nothing(_text: str) -> None:
+    pass
+
+
 def _warn_on(verbose: bool, quiet: bool) -> Any:
     def show(message: Warning | str, _category: type[Warning], filename: str, *_: object, **__: object) -> None:
         ours = Path(filename).resolve().is_relative_to(PACKAGE)
@@ -110,9 +134,11 @@ def session(context: typer.Context, *, json: bool, quiet: bool, verbose: bool) -
     if quiet and verbose:
         raise typer.BadParameter("--quiet and --verbose exclude each other", context)
     with ExitStack() as stack:
-        said = Session(sys.stdout, tuple(context.obj or ()), json, quiet, verbose)
-        if not said.leads:
-            said = replace(said, results=stack.enter_context(Path(os.devnull).open("w")), quiet=True)
+        leads = os.environ.get("RANK", "0") == "0"
+        results = sys.stdout if leads else stack.enter_context(Path(os.devnull).open("w"))
+        silent = quiet or not leads
+        said = Session(results, tuple(context.obj or ()), json, silent, verbose, Pulse(_nothing if silent else complain))
+        stack.enter_context(said.pulse.beating())
         stack.enter_context(redirect_stdout(sys.stderr))
         stack.enter_context(warnings.catch_warnings())
         warnings.showwarning = _warn_on(verbose, quiet)

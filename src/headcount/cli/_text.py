@@ -1,36 +1,124 @@
-"""Opening the text of a command line: a file, or the embedded language."""
+"""Opening the text of a command line: a file, the embedded language, or the texts of a task; with trees by a parser where one is named."""
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headcount.cli import _data
+from headcount.registry import unknown
+
 if TYPE_CHECKING:
-    from headcount.text.annotated import Annotated
+    from torch import nn
+
+    from headcount.cli._session import Session
+    from headcount.data import Task
+    from headcount.roles import Corpus
+    from headcount.text.annotated import Annotated as Sentence
 
 SENTENCES = 500
+KINDS = ("english", "tavi", "translation")
+COLUMNS = ("text_column", "text_pair_column")
+OF_TASKS = ("train", "eval", "label_column", "source_column", "target_column", "image_column", "task_option")
+
+File = Annotated[Path | None, typer.Option("--text", metavar="FILE", help="CoNLL-U, plain text (a sentence a line), or a table.")]
+Embedded = Annotated[
+    str | None, typer.Option("--embedded", metavar="NAME", help="Instead of a file: english, tavi or translation, embedded.")
+]
+Parser = Annotated[
+    str | None,
+    typer.Option("--parser", metavar="WHICH", help="Trees for text that has none: spacy:PIPELINE or stanza:LANGUAGE, if installed."),
+]
 
 
-def open_text(text: Path | None, embedded: str | None, *, limit: int | None, seed: int, **columns: Any) -> list[Annotated]:
-    """The sentences of a file, or of the embedded language of that name."""
-    if (text is None) == (embedded is None):
-        raise typer.BadParameter("name a file with --text, or the embedded language with --embedded")
+def check_text(given: _data.Shared, text: Path | None, embedded: str | None) -> None:
+    """Raises unless one text is named, and only options that mean something to it."""
+    named = [name for name, value in (("--text", text), ("--embedded", embedded), ("--task", given.task)) if value is not None]
+    if len(named) != 1:
+        told = " and ".join(named) or "none of them"
+        raise typer.BadParameter(f"name one text: --text FILE, --embedded NAME or --task TASK; got {told}")
+    if given.task is None:
+        _refuse(given, OF_TASKS, "--task")
     if embedded is not None:
-        from headcount.text.embedded import embedded as draw
-        from headcount.text.embedded import embedded_translations
-
-        if embedded == "translation":
-            return embedded_translations(number=limit or SENTENCES, seed=seed)
-        return draw(embedded, limit or SENTENCES, seed=seed)  # pyright: ignore[reportArgumentType]
-    from headcount.text.plain import read_text
-
-    return list(islice(read_text(text, **columns), limit))
+        _refuse(given, COLUMNS, "--text or --task")
+    check_embedded(text, embedded)
 
 
-def alignment(embedded: str | None, tokenizer: Any, *, max_length: int | None, truncate: bool) -> dict[str, Any]:
-    """How a text meets the tokenizer; the embedded translator was trained without a delimiter in front."""
-    options = {"max_length": max_length, "truncate": truncate}
-    return {**options, "add_special_tokens": False, "end": (tokenizer.eos_token_id,)} if embedded == "translation" else options
+def check_embedded(text: Path | None, embedded: str | None) -> None:
+    """Raises for two texts, and for an embedded one that does not exist."""
+    if text is not None and embedded is not None:
+        raise typer.BadParameter("name one text: --text FILE or --embedded NAME, not both")
+    if embedded is not None and embedded not in KINDS:
+        raise unknown("embedded text", embedded, KINDS)
+
+
+def _refuse(given: _data.Shared, names: Iterable[str], owner: str) -> None:
+    wrong = next((name for name in names if getattr(given, name)), None)
+    if wrong is not None:
+        raise typer.BadParameter(f"--{wrong.replace('_', '-')} goes with {owner}; leave it out")
+
+
+def corpus(
+    say: Session,
+    given: _data.Shared,
+    live: nn.Module,
+    folder: Path,
+    *,
+    text: Path | None = None,
+    embedded: str | None = None,
+    parser: str | None = None,
+    task: Task | None = None,
+    split: str = "calibration",
+) -> Corpus:
+    """The corpus of the text that a command line names, for a model and the tokenizer in its folder.
+
+    Where roles are set beside a `task`, that one is read if no other text is named, and column names are the task's.
+    """
+    from headcount.roles import corpus_of
+
+    tokenizer, trees = _data.reader_of(live, folder), _trees(parser)
+    if text is not None or embedded is not None:
+        _check_reads_text(live, folder, tokenizer)
+    if text is None and embedded is None:
+        task = task or given.open_task(say, live, folder)
+        return corpus_of(live, task, tokenizer, split=split, limit=given.limit, trees=trees)  # pyright: ignore[reportArgumentType]
+    how: dict[str, Any] = {"max_length": given.max_length, "truncate": given.truncate}
+    if embedded == "translation":  # the embedded translator was trained without a delimiter in front
+        how |= {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)}
+    named = {} if task else {name: getattr(given, name) for name in COLUMNS}
+    return corpus_of(live, _sentences(given, text, embedded, named), tokenizer, limit=given.limit, trees=trees, **how)
+
+
+def _check_reads_text(live: Any, folder: Path, tokenizer: Any) -> None:
+    from headcount.errors import ArtefactError, UnsupportedModel
+
+    if getattr(live, "main_input_name", "input_ids") == "pixel_values":
+        raise UnsupportedModel(f"{type(live).__name__} reads images, not text; give some with --task image-classification --train FOLDER")
+    if tokenizer is None:
+        raise ArtefactError(f"{folder} holds no tokenizer, so no text can be read; save the model's tokenizer there (tokenizer.json)")
+
+
+def _trees(parser: str | None) -> Any:
+    if parser is None:
+        return None
+    from headcount.text.parsers import parsed, parser_of
+
+    parse = parser_of(parser)
+    return lambda sentences: parsed(sentences, parse)
+
+
+def _sentences(given: _data.Shared, text: Path | None, embedded: str | None, named: dict[str, Any]) -> Iterable[Sentence]:
+    if embedded is None:
+        from headcount.text.plain import read_text
+
+        return read_text(text, **named)
+    from headcount.text.embedded import embedded as draw
+    from headcount.text.embedded import embedded_translations
+
+    number = given.limit or SENTENCES
+    if embedded == "translation":
+        return embedded_translations(number=number, seed=given.seed)
+    return draw(embedded, number, seed=given.seed)  # pyright: ignore[reportArgumentType]

@@ -34,8 +34,10 @@ def run(
         if plan is not None:
             plan.check(found)
         results = []
+        say.doing("proving the laws")
         for result in check_model(live, plan=plan):
             results.append(result)
+            say.doing(f"proving the laws, {len(results)} done")
             mark = "n/a   " if not result.applies else "ok    " if result.passed else "FAILED"
             verdict = f"{mark} {result.law}{f': {result.detail}' if result.detail else ''}"
             say.note(verdict) if json else say.line(verdict)

@@ -32,6 +32,7 @@ def run(
         from headcount.analyze import Job, walk
         from headcount.cli._data import reader_of
         from headcount.cli._models import open_model
+        from headcount.cli._run import Place
         from headcount.tasks import open_task
 
         steps = []
@@ -39,8 +40,11 @@ def run(
             model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
             data = open_task(task, model, reader_of(model, folder), seed=seed)
             sizes = {} if limit is None else {"scored": limit, "reported": limit}
-            for step in walk(Job(f"demo/{name}", model, data, seed, say.command, **sizes), out / name):
-                steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
-                say.line(f"{name:<10} {step.name:<9} {step.text}")
+            with Place(out / name).taken(say) as run:
+                assert run is not None
+                for step in walk(Job(f"demo/{name}", model, data, seed, say.command, **sizes), run):
+                    steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
+                    say.line(f"{name:<10} {step.name:<9} {step.text}")
+                    say.doing(f"{name}, after step {step.name}")
         say.result({"out": str(out), "steps": steps})
         say.next("score", "demo/entailment", "--task", TASKS["entailment"], "--by", "gradient,ablation,lrp")

@@ -56,6 +56,7 @@ def run(
         live, _, folder = open_model(
             say, model, device="cpu", dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
         )
+        say.doing(f"exporting to {to}")
         if to == "onnx":
             made = export_onnx(live, out, overwrite=overwrite)
         else:

@@ -35,6 +35,7 @@ def run(
         from headcount.surgery.load import local_folder
 
         hush(say)
+        say.doing(f"loading {folder}")
         source = local_folder(folder)
         model = load_legacy(source, auto=auto, allow_pickle=allow_pickle)
         heads = HeadMap.of(model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from headcount.cli import _data
 from headcount.cli._heat import heat_map
 from headcount.cli._options import split
+from headcount.cli._run import Engine, Join, Out, Place, Workers, describe
 from headcount.cli._session import Session
 from headcount.registry import unknown
 
@@ -43,7 +43,6 @@ def _tolerance(value: float) -> float:
 By = Annotated[
     str, typer.Option("--by", metavar="NAME,…", callback=_by, help="Methods of `headcount ls importance`, as name or name:variant.")
 ]
-Out = Annotated[Path | None, typer.Option("--out", metavar="RUN", help="The run folder to write; more methods can be added to it later.")]
 Normalise = Annotated[
     str, typer.Option("--normalise", metavar="HOW", callback=_normalise, help="none, layer or global: divide by the ℓ2 norm.")
 ]
@@ -140,6 +139,9 @@ def run(
     given: _data.Shared,
     by: By = "gradient",
     out: Out = None,
+    workers: Workers = 1,
+    engine: Engine = "local",
+    join: Join = False,
     split_name: _data.Split = "calibration",
     normalise: Normalise = "none",
     lowest: Lowest = None,
@@ -152,49 +154,33 @@ def run(
     generate: Generate = False,
 ) -> None:
     """Score every head on a task: heat map, ranking with intervals, and which heads are safe to remove."""
-    from headcount.importance import Method, agreements, check_lowest, score_all, stabilities, verdicts
-    from headcount.runs import Run, describe_run
-    from headcount.runs.weights import model_record
+    with Place(out, workers, engine, join).taken(say) as folder_of_run:
+        from headcount.importance import Method, agreements, check_lowest, score_into, stabilities, verdicts
 
-    methods = [str(Method.parse(name)) for name in split(by)]
-    live, heads, folder = given.open_model(say)
-    config = {"by": methods, "normalise": normalise, "split": split_name, "limit": given.limit, "lowest": lowest, "tolerance": tolerance}
-    record = describe_run(model_record(live, given.model), command=say.command, seed=given.seed, task=given.task or "", config=config)
-    check_lowest(lowest, len(heads.units()))
-    if out is not None and say.leads:
-        Run.check(out, record)
-    data = given.open_task(say, live, folder) if any(Method.parse(name).reads_data for name in methods) else None
-    with _data.progress(say, "scoring") as advance:
-        found = score_all(
-            live,
-            data,
-            methods,
-            normalise=normalise,  # pyright: ignore[reportArgumentType]
-            split=split_name,  # pyright: ignore[reportArgumentType]
-            seed=given.seed,
-            checkpointing=checkpointing,
-            generate=generate,
-            adaptive=adaptive,
-            progress=advance,
-            **given.reading,
-        )
-    if out is not None and say.leads:
-        run_folder = Run.begin(out, record, heads)
-        for scores in found.values():
-            run_folder.write_scores(scores)
-        say.note(f"written: {out}")
-    judged = {name: verdicts(scores, k=lowest, tolerance=tolerance, level=level, seed=given.seed) for name, scores in found.items()}
-    agreed = agreements(found, seed=given.seed) if "ablation" in found else {}
-    stable = {name: stabilities(scores, seed=given.seed) for name, scores in found.items()} if stability else {}
-    for name, scores in found.items():
-        _show(say, scores, judged[name], level, everything)
-        if "adaptive" in scores.conditions:
-            _show_race(say, scores)
-        if stable.get(name):
-            _show_stability(say, scores, stable[name])
-    _show_agreement(say, agreed)
-    say.result(_result(given.model, found, judged, agreed, stable))
-    say.next("study", "transfer", *([out, "OTHER_RUN"] if out is not None else ["--help"]))
+        methods = [str(Method.parse(name)) for name in split(by)]
+        live, heads, folder = given.open_model(say)
+        check_lowest(lowest, len(heads.units()))
+        asked: dict[str, Any] = {"normalise": normalise, "split": split_name, "seed": given.seed, "adaptive": adaptive}
+        asked |= {"checkpointing": checkpointing, "generate": generate}
+        if folder_of_run is not None:
+            describe(folder_of_run, say, given, live, heads, {"by": methods, **asked, "limit": given.limit})
+        data = given.open_task(say, live, folder) if any(Method.parse(name).reads_data for name in methods) else None
+        with say.progress("scoring") as advance:
+            found = score_into(folder_of_run, live, data, methods, progress=advance, **asked, **given.reading)
+        if folder_of_run is not None:
+            say.note(f"kept in {out}")
+        judged = {name: verdicts(scores, k=lowest, tolerance=tolerance, level=level, seed=given.seed) for name, scores in found.items()}
+        agreed = agreements(found, seed=given.seed) if "ablation" in found else {}
+        stable = {name: stabilities(scores, seed=given.seed) for name, scores in found.items()} if stability else {}
+        for name, scores in found.items():
+            _show(say, scores, judged[name], level, everything)
+            if "adaptive" in scores.conditions:
+                _show_race(say, scores)
+            if stable.get(name):
+                _show_stability(say, scores, stable[name])
+        _show_agreement(say, agreed)
+        say.result(_result(given.model, found, judged, agreed, stable))
+        say.next("study", "transfer", *([out, "OTHER_RUN"] if out is not None else ["--help"]))
 
 
 def _result(model: str, found: dict[str, Scores], judged: Any, agreed: Any, stable: Any) -> dict[str, Any]:

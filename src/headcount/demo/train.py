@@ -188,7 +188,7 @@ def _classifier(source: str) -> Callable[[Path], PreTrainedModel]:
 RECIPES: dict[str, Recipe] = {
     "encoder": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(60_000, 15_000, 15_000), _masked, epochs=3, rate=1e-3),
     "encoder-english": Recipe(lambda _: BertForMaskedLM(_bert_config()), _text(90_000, 0), _masked, epochs=3, rate=1e-3),
-    "entailment": Recipe(_classifier("encoder"), _pairs(60_000, 20_000), DataCollatorWithPadding, epochs=3, rate=5e-4),
+    "entailment": Recipe(_classifier("encoder"), _pairs(60_000, 20_000), DataCollatorWithPadding, epochs=8, rate=1e-3),
     "entailment-english": Recipe(_classifier("encoder-english"), _pairs(60_000), DataCollatorWithPadding, epochs=8, rate=1e-3),
     "translator": Recipe(_marian, _translations(40_000), DataCollatorForSeq2Seq, epochs=4, rate=2e-3),
     "decoder": Recipe(_llama, _stories(20_000), lambda t: DataCollatorForLanguageModeling(t, mlm=False), epochs=5, rate=2e-3, batch=32),

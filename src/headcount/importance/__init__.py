@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headcount.importance._contract import About, Observation, Work, per_token
+from headcount.importance._resume import score_into
 from headcount.importance._score import METHODS, Method, score, score_all
 from headcount.importance._verdict import Verdict, agreements, check_lowest, signed_samples, stabilities, verdicts
 
@@ -18,6 +19,7 @@ __all__ = [
     "per_token",
     "score",
     "score_all",
+    "score_into",
     "signed_samples",
     "stabilities",
     "verdicts",

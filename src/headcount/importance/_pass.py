@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,18 +17,27 @@ from headcount.heads import AttentionBlock
 from headcount.importance._contract import Work
 from headcount.losses import OneByOne, accepts, finite_losses
 from headcount.metrics import Batch
+from headcount.nonfinite import located
 from headcount.observe import Observation, Observer, on_device
 
 Pair = tuple[Tensor, Tensor]
 """Numbers [batch, heads(, features)] and their weights [batch, 1 | heads]."""
 
 
+def shared_needs(methods: Iterable[Any]) -> list[str]:
+    """What the methods of one pass ask of it for all of them; the last bits of each depend on that, since kernels do."""
+    needs = {need for method in methods if method.has("of_block") for need in method.about.needs}
+    return sorted(needs & {"attention", "gradient"})
+
+
 class SharedPass:
     """Turns a batch into each method's numbers per example and head, `name` and `name/weight`."""
 
-    def __init__(self, work: Work, methods: Mapping[str, Any], special_ids: frozenset[int] | None, checkpointing: bool) -> None:
+    def __init__(
+        self, work: Work, methods: Mapping[str, Any], special_ids: frozenset[int] | None, checkpointing: bool, needs: Iterable[str] = ()
+    ) -> None:
         self.work, self.methods, self.checkpointing = work, methods, checkpointing
-        needs = frozenset(need for method in methods.values() for need in method.about.needs)
+        needs = {*needs, *shared_needs(methods.values())}
         self.gradient = "gradient" in needs
         self.observer = Observer(
             work.model,
@@ -51,6 +60,7 @@ class SharedPass:
             return {}
         self._rows, self._found = n_rows(batch), {name: {} for name in self.methods}
         with ExitStack() as stack:
+            stack.enter_context(located(self.work.model, self.work.heads, batch))
             if self.checkpointing and self.gradient:
                 if accepts(self.work.model, "use_cache"):
                     batch = {**batch, "use_cache": False}  # a layer that runs again would append to the cache again

@@ -27,7 +27,7 @@ from headcount.metrics import Metric
 from headcount.registry import Registry, unknown
 from headcount.scores import Normalise, Scores, check_normalise
 from headcount.stats import Samples, Totals, pseudovalues
-from headcount.stream import Measured, Progress, Reading, stream
+from headcount.stream import Measured, Memory, Progress, Reading, stream
 
 METHODS = Registry("importance", "headcount.importance")
 
@@ -84,6 +84,8 @@ class Options(TypedDict, total=False):
     generate: bool
     adaptive: int | None
     progress: Progress | None
+    memory: Memory | None
+    needs: Iterable[str]
 
 
 def score(model: nn.Module, data: Data = None, by: str = "gradient", **options: Unpack[Options]) -> Scores:
@@ -94,34 +96,51 @@ def score(model: nn.Module, data: Data = None, by: str = "gradient", **options: 
     calibration is read unless another is named; `limit` reads that many examples. `batch_size` falls by halves when memory runs out.
     `checkpointing` trades time for memory in the backward pass. `generate` lets ablations generate text for metrics such as BLEU.
     `adaptive=k` (ablation alone) stops examining heads once it is clear whether they are among the k lowest units.
-    `progress` is called with the number of examples done and of all, if known.
+    `progress` is called with the number of examples done and of all, if known. `memory` keeps the results of blocks (headcount.runs.blocks);
+    `needs` are those of methods that shared the pass once, so that it is the same pass again, to the bit.
     """
     return next(iter(score_all(model, data, [by], **options).values()))
 
 
 def score_all(model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]) -> dict[str, Scores]:
     """The scores of several methods by name, from one reading of the data; methods that need the same forward or backward pass share it."""
+    found, failed = score_each(model, data, by, **options)
+    for error in failed.values():
+        raise error
+    return found
+
+
+def score_each(
+    model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]
+) -> tuple[dict[str, Scores], dict[str, NonFinite]]:
+    """Like score_all, but a method that meets a number that is not finite stops alone: scores and failures by method."""
     inner = unwrap(model)
     check_normalise(options.get("normalise", "none"))
     methods = [Method.parse(text) for text in by]
     task = data if isinstance(data, Task) else None
-    adaptive = options.get("adaptive") is not None
-    reading = Reading(
-        data,
-        split=options.get("split", "calibration"),
-        limit=options.get("limit"),
-        batch_size=options.get("batch_size"),
-        pad_id=_pad_id(inner),
-        progress=options.get("progress"),
-        block_size=RACE_BLOCK if adaptive else BLOCK,
-    )
+    reading = reading_of(inner, data, options)
     losses = ExampleLosses(inner, task.loss if task else None)
     metric = task.metric if task else None
     work = Work(inner, HeadMap.of(inner), losses, reading, metric, options.get("seed", 0), generate=options.get("generate", False))
     check_weights(inner)
     special_ids = task.special_ids if task and task.special_ids else None
-    made = _Run(work, methods, special_ids, options).scores()
-    return {name: scores.normalised(options.get("normalise", "none")) for name, scores in made.items()}
+    run = _Run(work, methods, special_ids, options)
+    made = {name: scores.normalised(options.get("normalise", "none")) for name, scores in run.scores().items()}
+    return made, run.failed
+
+
+def reading_of(model: nn.Module, data: Data, options: Options) -> Reading:
+    """How data are read under these options."""
+    return Reading(
+        data,
+        split=options.get("split", "calibration"),
+        limit=options.get("limit"),
+        batch_size=options.get("batch_size"),
+        pad_id=_pad_id(model),
+        progress=options.get("progress"),
+        block_size=BLOCK if options.get("adaptive") is None else RACE_BLOCK,
+        memory=options.get("memory"),
+    )
 
 
 def _pad_id(model: nn.Module) -> int:
@@ -137,10 +156,12 @@ class _Run:
         self.work = work
         self.methods = {str(method): method for method in methods}
         self.streamed = {name: method for name, method in self.methods.items() if method.reads_data}
-        self.shared = SharedPass(work, {n: m for n, m in self.streamed.items() if m.has("of_block")}, special_ids, checkpointing)
+        of_block = {name: method for name, method in self.streamed.items() if method.has("of_block")}
+        self.shared = SharedPass(work, of_block, special_ids, checkpointing, options.get("needs", ()))
         self.totals: dict[str, Any] = {}
         self.metrics: dict[str, MetricChange] = {}
         self.asides: dict[str, list[float]] = {}
+        self.failed: dict[str, NonFinite] = {}
         self.race = self._race(adaptive) if adaptive is not None else None
 
     def _race(self, k: int) -> Race:
@@ -153,7 +174,8 @@ class _Run:
         """The scores of every method."""
         if self.streamed:
             self._stream()
-        return {name: self._of_data(name) if name in self.streamed else self._of_model(method) for name, method in self.methods.items()}
+        left = {name: method for name, method in self.methods.items() if name not in self.failed}
+        return {name: self._of_data(name) if name in self.streamed else self._of_model(method) for name, method in left.items()}
 
     def _stream(self) -> None:
         if self.work.reading.data is None:
@@ -165,6 +187,8 @@ class _Run:
         for number, measured in enumerate(stream(self.work.reading, self._measure), 1):
             self._check(measured)
             self._take(measured)
+            if len(self.failed) == len(self.streamed):
+                return
             if self.race is not None and number % LOOK == 0 and self._decided(self.race):
                 return
         if self.race is not None and number % LOOK and self.work.reading.examples > 1:
@@ -179,6 +203,8 @@ class _Run:
 
     def _take(self, measured: Measured) -> None:
         for name, method in self.streamed.items():
+            if name in self.failed:
+                continue
             if name not in self.totals:
                 self.totals[name] = method.totals(measured[name].shape[1:])
                 if f"{name}/metric" in measured and self.race is None:
@@ -206,13 +232,15 @@ class _Run:
         return found
 
     def _check(self, measured: Measured) -> None:
-        """Refuses numbers that are not finite, naming example and head."""
-        for name in self.streamed:
+        """Stops methods that gave numbers that are not finite, naming example and head."""
+        for name in self.streamed.keys() - self.failed.keys():
             bad = np.argwhere(~np.isfinite(measured[name]))
             if len(bad):
                 first = self.work.reading.examples - len(measured[name])
                 example, head = first + int(bad[0][0]), self.work.heads[int(bad[0][1])]
-                raise NonFinite(f"{name} of {head} is no finite number on example {example}; look at the model's outputs there")
+                self.failed[name] = NonFinite(
+                    f"{name} of {head} is no finite number on example {example}; look at the model's outputs there"
+                )
 
     def _of_data(self, name: str) -> Scores:
         method, totals = self.methods[name], self.totals[name]

@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from headcount.roles._contract import About, Corpus, Side, View
-from headcount.roles._files import read_roles, write_roles
+from headcount.roles._files import read_roles, roles_into
+from headcount.roles._given import corpus_of, roles
 from headcount.roles._roles import ROLES, biases_by_sentence, measure
 from headcount.roles._table import Colocation, RoleScore, RoleTable
-from headcount.roles._text import corpus_of, roles
 
 __all__ = [
     "ROLES",
@@ -29,7 +29,7 @@ __all__ = [
     "measure",
     "read_roles",
     "roles",
-    "write_roles",
+    "roles_into",
 ]
 
 

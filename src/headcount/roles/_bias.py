@@ -2,8 +2,9 @@
 
     β_t = (mean attention on S_t) / (mean attention on the N_t keys that t sees),   β_s = the mean of β_t over tokens with a sieve
 
-S_t holds visible keys only, so uniform attention gives β = 1 in encoders and decoders alike; the maximum is N_t / |S_t|.
-Pande et al. 2021. Pure tensor functions; no model here.
+S_t holds visible keys only, so uniform attention gives β = 1 in encoders and decoders alike; the maximum is N_t / |S_t|. Legacy roles multiply
+β_t by the entropy H_t of the token's attention over visible keys: uniform attention then gives ln N_t. Pande et al. 2021. Pure tensor functions;
+no model here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Sieved:
     """Sieves of several roles on one batch, with what does not depend on attention.
 
     `inside` [batch, q, k, roles] are visible keys in the sieve, `tokens` [batch, roles] the queries with any, `maximum` [batch, roles] the largest
-    bias that attention could reach, `offsets` how many queries have each offset from -16 to 16 in their sieve.
+    bias that attention could reach, `level` [batch, roles] what uniform attention reaches, `offsets` how many queries have each offset from -16 to
+    16 in their sieve. `weighted` roles count β_t · H_t.
     """
 
     inside: Float[Tensor, "batch q k roles"]
@@ -31,18 +33,27 @@ class Sieved:
     seen: Float[Tensor, "batch q"]
     tokens: Float[Tensor, "batch roles"]
     maximum: Float[Tensor, "batch roles"]
+    level: Float[Tensor, "batch roles"]
     offsets: Float[Tensor, "batch offsets roles"]
     visible: Bool[Tensor, "batch q k"]
+    weighted: Bool[Tensor, " roles"]
 
     @classmethod
-    def of(cls, sieves: Bool[Tensor, "batch q k roles"], visible: Bool[Tensor, "batch q k"]) -> Sieved:
+    def of(
+        cls, sieves: Bool[Tensor, "batch q k roles"], visible: Bool[Tensor, "batch q k"], weighted: Bool[Tensor, " roles"] | None = None
+    ) -> Sieved:
         """The sieves, without keys that cannot be seen."""
         inside = sieves & visible[..., None]
         sizes, seen = inside.sum(2), visible.sum(-1)
+        weighted = torch.zeros(sieves.shape[-1], dtype=torch.bool, device=sieves.device) if weighted is None else weighted
+        best, even = seen[..., None] / sizes.clamp(min=1), torch.ones_like(sizes, dtype=torch.float)
+        if weighted.any():
+            best[..., weighted] = best_weighted(seen[..., None], sizes[..., weighted])
+            even[..., weighted] = seen.clamp(min=1).log()[..., None]
         tokens = (sizes > 0).sum(1)
-        best = torch.where(sizes > 0, seen[..., None] / sizes.clamp(min=1), 0.0).sum(1) / tokens.clamp(min=1)
+        maximum, level = (torch.where(sizes > 0, value, 0.0).sum(1) / tokens.clamp(min=1) for value in (best, even))
         held = inside.float()
-        return cls(held, sizes.float(), seen.float(), tokens.float(), best, offsets(held, REACH), visible)
+        return cls(held, sizes.float(), seen.float(), tokens.float(), maximum, level, offsets(held, REACH), visible, weighted)
 
 
 def biases(attention: Float[Tensor, "batch heads q k"], sieved: Sieved) -> Float[Tensor, "batch heads roles"]:
@@ -51,7 +62,43 @@ def biases(attention: Float[Tensor, "batch heads q k"], sieved: Sieved) -> Float
     mass = by_query @ sieved.inside  # [batch, q, heads, roles]
     whole = torch.where(sieved.visible.unsqueeze(2), by_query, 0.0).sum(-1) / sieved.seen.clamp(min=1)[..., None]  # [batch, q, heads]
     ratio = mass / sieved.sizes.clamp(min=1)[:, :, None, :] / whole.clamp(min=1e-30)[..., None]
+    if sieved.weighted.any():
+        ratio[..., sieved.weighted] *= _entropy(by_query, sieved.visible)[..., None]
     return ratio.sum(1) / sieved.tokens.clamp(min=1)[:, None, :]
+
+
+def _entropy(by_query: Float[Tensor, "batch q heads k"], visible: Bool[Tensor, "batch q k"]) -> Float[Tensor, "batch q heads"]:
+    """−Σ p ln p over visible keys, whose weights are scaled to sum to 1."""
+    kept = torch.where(visible.unsqueeze(2), by_query, 0.0)
+    return torch.special.entr(kept / kept.sum(-1, keepdim=True).clamp(min=1e-30)).sum(-1)
+
+
+def best_weighted(seen: Tensor, sizes: Tensor) -> Tensor:
+    """The largest β · H that attention over N keys can reach on a sieve of s of them; 0 without a sieve.
+
+    With mass m on the sieve, β = m N/s, and H is largest where both parts are even: H = h(m) + m ln s + (1 − m) ln(N − s). m H is log-concave, so
+    the zero of its derivative between s/N, where it rises, and 1 is found by halving.
+    """
+    n, s = torch.broadcast_tensors(seen.double(), sizes.double())
+    inner, outer = s.clamp(min=1).log(), (n - s).clamp(min=1).log()
+    low, high = s / n.clamp(min=1), torch.ones_like(s)
+    for _ in range(50):
+        m = (low + high) / 2
+        rises = -2 * torch.xlogy(m, m) + torch.xlogy(2 * m - 1, 1 - m) + 2 * m * inner + (1 - 2 * m) * outer > 0
+        low, high = torch.where(rises, m, low), torch.where(rises, high, m)
+    low = torch.where(s < n, low, 1.0)
+    entropy = torch.special.entr(low) + torch.special.entr(1 - low) + low * inner + (1 - low) * outer
+    return torch.where(s > 0, low * n / s.clamp(min=1) * entropy, 0.0).float()
+
+
+def chances(sieved: Sieved, allowed: Bool[Tensor, "batch k"], roles: Bool[Tensor, " roles"]) -> Float[Tensor, "batch roles"]:
+    """How many queries would have their strongest key in the sieve if that key were any at random: Σ |S_t ∩ keys| / |keys|, keys as in `hits`."""
+    found = torch.zeros_like(sieved.tokens)
+    for chosen, keys in ((roles, sieved.visible & allowed[:, None, :]), (~roles, sieved.visible)):
+        if chosen.any():
+            share = keys / keys.sum(-1, keepdim=True).clamp(min=1)
+            found[:, chosen] = (share.flatten(1).unsqueeze(1) @ sieved.inside.flatten(1, 2)).squeeze(1)[:, chosen]
+    return found
 
 
 def hits(

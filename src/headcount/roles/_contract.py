@@ -1,4 +1,5 @@
-"""What a role file holds: `ABOUT` and `sieve(view, name)`, and `names(corpus)` where it offers several roles.
+"""What a role file holds: `ABOUT` and `sieve(view, name)`, and `names(corpus)` where it offers several roles, `scarce(corpus)` where some of them
+may occur too rarely to be tested, with how often they do.
 
 A sieve says, for every query token, on which keys a head with this role would look: [batch, q, k], all False where the role says nothing about a
 query. Everything else follows from it: the sieve bias, its test, the accuracy of the strongest key, its baseline. Keys that a query cannot see are
@@ -20,8 +21,10 @@ from torch import Tensor
 from headcount.text.aligned import Aligned
 from headcount.text.annotated import Annotated
 
-__all__ = ["About", "Aligned", "Corpus", "Side", "Sieve", "View", "Where", "bare"]
+__all__ = ["LEAST", "About", "Aligned", "Corpus", "Side", "Sieve", "View", "Where", "bare"]
 
+LEAST = 20
+"""How often a relation or a part of speech must occur in a text to be tested."""
 Where = Literal["self", "cross", "image"]
 Sieve = Bool[Tensor, "batch q k"]
 
@@ -33,6 +36,7 @@ class About:
     `special_targets` says that delimiters are what it looks for; else the strongest key is sought among other tokens. `positional` says that a
     fixed offset fulfils it, so that the strongest key must be right for 90 % of tokens, not better than such an offset. A file with a function
     `probe(model, seed)` is tested on sequences of its own, which that returns as a Corpus, or None where they say nothing about the model.
+    `legacy` names are measured only when asked for, their bias multiplied by the entropy of the token's attention; they are never a label.
     """
 
     source: str
@@ -40,6 +44,7 @@ class About:
     needs: frozenset[str] = frozenset()
     special_targets: bool = False
     positional: bool = False
+    legacy: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)

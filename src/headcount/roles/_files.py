@@ -1,21 +1,31 @@
-"""The roles of a run folder: roles.json with every head and role, roles.parquet and roles.csv as tables for other tools."""
+"""The roles of a run folder: a cell with every head and role, and tables for other tools."""
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
+from typing import Any, Unpack
 
-from headcount.files import write_atomic, write_json
+from torch import nn
+
+from headcount.archs.modules import unwrap
+from headcount.errors import ArtefactError
 from headcount.heads import Head
+from headcount.roles._contract import Corpus
+from headcount.roles._roles import Options, data_print, measure
 from headcount.roles._table import RoleScore, RoleTable
+from headcount.runs.blocks import Blocks
+from headcount.runs.cells import Cell, Spec
 from headcount.runs.schema import RoleRecord, RolesRecord
-from headcount.runs.store import Run, read_record
+from headcount.runs.store import Run
+from headcount.runs.weights import determined_by, made_on
+from headcount.stream import Reading, agree, fingerprint
+
+KIND = "roles"
+ASKED = ("only", "tau", "alpha", "correct", "level", "batch_size", "seed")
 
 
-def write_roles(run: Run, table: RoleTable) -> Path:
-    """Writes the roles of a run, over earlier ones."""
-    frame = table.to_pandas()
-    rows = [RoleRecord(**{str(name): value for name, value in row.items()}) for row in frame.to_dict("records")]
+def pack_roles(table: RoleTable) -> dict[str, Any]:
+    """The content of a cell of roles."""
+    rows = [RoleRecord(**{str(name): value for name, value in row.items()}) for row in table.to_pandas().to_dict("records")]
     record = RolesRecord(
         tau=table.tau,
         alpha=table.alpha,
@@ -26,18 +36,55 @@ def write_roles(run: Run, table: RoleTable) -> Path:
         refused=dict(table.refused),
         conditions=dict(table.conditions),
     )
-    packed = io.BytesIO()
-    frame.to_parquet(packed, index=False)
-    write_atomic(run.folder / "roles.parquet", packed.getvalue())
-    write_atomic(run.folder / "roles.csv", frame.to_csv(index=False).encode())
-    path = run.folder / "roles.json"
-    write_json(path, record.model_dump())
-    return path
+    return record.model_dump()
+
+
+def unpack_roles(cell: Cell) -> RoleTable:
+    """The roles of a cell."""
+    record = RolesRecord.model_validate(cell.content)
+    rows = tuple(RoleScore(**{**row.model_dump(), "head": Head.parse(row.head)}) for row in record.rows)
+    heads = tuple(Head.parse(head) for head in record.heads)
+    return RoleTable(rows, heads, record.tau, record.alpha, record.untested, record.refused, record.data, record.conditions)
+
+
+def roles_into(run: Run | None, model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> RoleTable:
+    """Like `measure`, with a run that keeps everything: finished roles are not measured again, others go on where they stopped.
+
+    Only the first of several processes that torchrun started has the run; without one, nothing is kept.
+    """
+    if not agree(run is not None):
+        return measure(model, corpus, **options)
+    parts = {**determined_by(unwrap(model)), **{name: _plain(options.get(name)) for name in ASKED}}
+    parts |= {"data": data_print(model, corpus, **options), "refused": dict(corpus.facts.get("refused", {}))}
+    spec, made = Spec(KIND, "roles", parts), made_on()
+    found = run.find(spec) if run is not None else None
+    if not agree(found is not None):
+        kept: list[Blocks] = []
+
+        def memory(reading: Reading) -> Blocks | None:
+            if run is None:
+                return None
+            kept.append(Blocks(run, "roles", {"roles": spec.parts, "pass": fingerprint(reading)}, made, goal=[spec]))
+            return kept[-1]
+
+        table = measure(model, corpus, **{**options, "memory": memory})  # pyright: ignore[reportArgumentType]
+        if run is None:
+            return table
+        found = run.commit(spec, pack_roles(table), made=made)
+        for blocks in kept:
+            blocks.clear()
+    if run is not None and found is not None:
+        run.present(found, data={"text": parts["data"]})
+    return unpack_roles(agree(found))
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float) else sorted(value)
 
 
 def read_roles(run: Run) -> RoleTable:
     """The roles of a run."""
-    record = read_record(run.folder / "roles.json", RolesRecord)
-    rows = tuple(RoleScore(**{**row.model_dump(), "head": Head.parse(row.head)}) for row in record.rows)
-    heads = tuple(Head.parse(head) for head in record.heads)
-    return RoleTable(rows, heads, record.tau, record.alpha, record.untested, record.refused, record.data, record.conditions)
+    found = run.results(KIND)
+    if not found:
+        raise ArtefactError(f"{run.folder} has no roles; make them with: headcount roles MODEL --text FILE --out {run.folder}")
+    return unpack_roles(next(iter(found.values())))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -16,8 +17,9 @@ from headcount.errors import NonFinite, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.losses import accepts
 from headcount.observe import Observation, Observer, reads_text
-from headcount.roles._bias import Sieved, biases, hits
+from headcount.roles._bias import Sieved, biases, chances, hits
 from headcount.roles._contract import About, Aligned, Corpus, Side, View
+from headcount.text.annotated import Annotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,11 @@ class Role:
     def about(self) -> About:
         """What its file declares."""
         return self.module.ABOUT
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether its bias is multiplied by entropy, and it is no label."""
+        return self.name in self.about.legacy
 
 
 def view_of(model: nn.Module, block: AttentionBlock) -> str:
@@ -64,6 +71,7 @@ class RoleProbe:
     _numbers: list[int] = field(default_factory=list)
     _sieves: dict[str, Tensor] = field(default_factory=dict)
     _sieved: dict[str, Sieved] = field(default_factory=dict)
+    _chances: dict[str, Tensor] = field(default_factory=dict)
     _sides: dict[str, Side] = field(default_factory=dict)
 
     def roles_of(self, view: str) -> list[Role]:
@@ -87,7 +95,9 @@ class RoleProbe:
         if self.corpus.grid:
             images = self.corpus.images
             return Task("roles", images, images, images, pad)
-        places = [{"place": i, "input_ids": s.ids} for i, s in enumerate(self.corpus.sentences)]
+        targets = self.corpus.targets or (None,) * len(self.corpus.sentences)
+        pairs = zip(self.corpus.sentences, targets, strict=True)
+        places = [{"place": i, "input_ids": s.ids, "content": _content(s, target)} for i, (s, target) in enumerate(pairs)]
         return Task("roles", places, places, places, self._collate)
 
     def _collate(self, examples: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -112,7 +122,8 @@ class RoleProbe:
         }
 
     def __call__(self, batch: Mapping[str, Any], numbers: list[int]) -> dict[str, Tensor]:
-        """Per sentence, for every view: bias, hits, tokens and maximum [batch, heads, roles], and offsets [batch, blocks, offsets, roles].
+        """Per sentence, for every view: bias, hits, tokens and maximum [batch, heads, roles], chance and level [batch, blocks, roles], and offsets
+        [batch, blocks, offsets, roles].
 
         A block that runs several times in a pass, as ALBERT's do, counts by the mean of its calls.
         """
@@ -135,15 +146,15 @@ class RoleProbe:
         if seen.attention.shape[0] != len(self._numbers):
             raise UnsupportedModel(f"block '{seen.block.path}' does not attend sentence by sentence, so roles cannot be told for it")
         sieved = self._ready(view, seen.visible)
-        roles = self.roles_of(view)
-        free = torch.tensor([not role.about.special_targets for role in roles], device=seen.attention.device)
-        allowed = self._sides[view].ordinary.to(seen.attention.device) if view in self._sides else seen.visible.any(1)
+        allowed, free = self._allowed(view, seen.visible)
         shape = (-1, seen.block.n_heads, -1)
         found = {
             "bias": biases(seen.attention, sieved),
             "hits": hits(seen.attention, sieved, allowed, free),
             "tokens": sieved.tokens[:, None, :].expand(*shape),
             "maximum": sieved.maximum[:, None, :].expand(*shape),
+            "chance": self._chances[view][:, None],
+            "level": sieved.level[:, None],
             "offsets": sieved.offsets[:, None],
         }
         if not found["bias"].isfinite().all():
@@ -159,8 +170,15 @@ class RoleProbe:
             return known
         if view not in self._sieves:
             self._sieves[view] = self._stack(view, visible.shape[1], visible.shape[2]).to(visible.device)
-        self._sieved[view] = Sieved.of(self._sieves[view], visible)
+        weighted = torch.tensor([role.is_legacy for role in self.roles_of(view)], device=visible.device)
+        self._sieved[view] = Sieved.of(self._sieves[view], visible, weighted)
+        self._chances[view] = chances(self._sieved[view], *self._allowed(view, visible))
         return self._sieved[view]
+
+    def _allowed(self, view: str, visible: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys that are no delimiters, and the roles whose strongest key is sought among them."""
+        free = [not role.about.special_targets for role in self.roles_of(view)]
+        return self._sides[view].ordinary.to(visible.device), torch.tensor(free, device=visible.device)
 
     def _stack(self, view: str, n_queries: int, n_keys: int) -> Tensor:
         if self.corpus.grid:
@@ -185,6 +203,17 @@ class RoleProbe:
         self._sides[view] = keys
         seen = View(queries, keys, self.corpus)
         return torch.stack([role.module.sieve(seen, role.name) for role in self.roles_of(view)], dim=-1)
+
+
+def _content(sentence: Aligned, target: Aligned | None) -> str:
+    """A hash of all that sieves see of a sentence and its translation: tokens, words, and what is annotated."""
+    sides = [(s.ids, s.words, s.special, s.segments, s.type_ids, s.by_word) for s in (sentence, target) if s is not None]
+    return hashlib.sha256(repr((sides, _annotations(sentence.annotated))).encode()).hexdigest()
+
+
+def _annotations(text: Annotated) -> tuple[Any, ...]:
+    target = None if text.target is None else _annotations(text.target)
+    return text.text, text.pair_at, [astuple(word) for word in text.words], text.clusters, sorted(text.links), target
 
 
 def _mean(calls: Sequence[Tensor]) -> Tensor:

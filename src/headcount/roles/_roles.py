@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -13,12 +13,12 @@ from headcount.checks import check_weights
 from headcount.errors import DataError
 from headcount.heads import Head, HeadMap
 from headcount.registry import Registry, unknown
-from headcount.roles._contract import Corpus
+from headcount.roles._contract import LEAST, Corpus
 from headcount.roles._measure import Role, RoleProbe, check_input
 from headcount.roles._table import ALPHA, TAU, RoleScore, RoleTable
 from headcount.roles._test import RoleTotals, rows_of, run_test
 from headcount.stats import Adjust, adjust
-from headcount.stream import Progress, Reading, stream
+from headcount.stream import Memory, Progress, Reading, fingerprint, stream
 
 ROLES = Registry("roles", "headcount.roles")
 SHOWN = {"self": "self-attention between tokens", "cross": "attention from a translation to its source", "image": "patches of images"}
@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     batch_size: int | None
     seed: int
     progress: Progress | None
+    memory: Callable[[Reading], Memory] | None
 
 
 def wanted(
@@ -47,8 +48,9 @@ def wanted(
         file, _, name = text.partition(":")
         module = ROLES.get(file)
         offered = module.names(corpus) if hasattr(module, "names") else ("",)
-        if name and name not in offered:
-            raise unknown(f"role of {file}", name, offered)
+        scarce = module.scarce(corpus) if hasattr(module, "scarce") else {}
+        if name and name not in (known := (*offered, *scarce, *module.ABOUT.legacy)):
+            raise unknown(f"role of {file}", name, known)
         if hasattr(module, "probe"):
             own = module.probe(model, seed)
             if own is None:
@@ -56,10 +58,14 @@ def wanted(
             else:
                 probes.append((own, [Role(file, "", module)]))
             continue
-        if not offered:
-            untested[file] = f"the text has no {', '.join(sorted(module.ABOUT.needs)) or 'tokens'} for it, or too few"
-        made = [Role(f"{file}:{one}" if one else file, one, module) for one in ((name,) if name else offered)]
-        on_text |= {role.label: role for role in made}
+        if not offered and not scarce:
+            untested[text] = f"the text has no {', '.join(sorted(module.ABOUT.needs)) or 'tokens'} for it"
+            continue
+        made = [Role(f"{file}:{one}" if one else file, one, module) for one in ((name,) if name else (*offered, *scarce))]
+        on_text |= {role.label: role for role in made if role.name not in scarce}
+        untested |= {
+            role.label: f"{scarce[role.name]} of the {LEAST} occurrences that a test needs" for role in made if role.name in scarce
+        }
     return [(corpus, list(on_text.values())), *probes], untested
 
 
@@ -73,9 +79,9 @@ def measure(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> Rol
     heads, seed, tau, alpha = HeadMap.of(inner), options.get("seed", 0), options.get("tau", TAU), options.get("alpha", ALPHA)
     parts, untested = wanted(inner, corpus, options.get("only"), seed)
     totals, prints = [], []
-    for text, chosen in parts:
-        probe = RoleProbe(inner, heads, text, chosen, _pad_id(inner), _start_id(inner))
-        reading = Reading(probe.task(), batch_size=options.get("batch_size"), progress=options.get("progress"))
+    for probe, reading in _probes(inner, heads, parts, options):
+        if options.get("memory") is not None:
+            reading.memory = options["memory"](reading)  # pyright: ignore[reportTypedDictNotRequiredAccess, reportOptionalCall]
         made = _stream(probe, reading) if probe.views() else {}
         untested |= _untested(probe, made.values())
         totals += made.values()
@@ -85,7 +91,23 @@ def measure(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> Rol
         "n_examples": len(corpus.sentences) or len(corpus.images),
         "dtype": str(next(inner.parameters()).dtype).removeprefix("torch."),
     }
-    return RoleTable(tuple(rows), heads.heads, tau, alpha, untested, data=" ".join(prints), conditions=conditions)
+    refused = dict(corpus.facts.get("refused", {}))
+    return RoleTable(tuple(rows), heads.heads, tau, alpha, untested, refused, " ".join(prints), conditions)
+
+
+def _probes(model: Any, heads: HeadMap, parts: list[tuple[Corpus, list[Role]]], options: Options) -> Iterator[tuple[RoleProbe, Reading]]:
+    """The passes that measure roles: over the text, and over the sequences that some roles bring along."""
+    for text, chosen in parts:
+        probe = RoleProbe(model, heads, text, chosen, _pad_id(model), _start_id(model))
+        yield probe, Reading(probe.task(), batch_size=options.get("batch_size"), progress=options.get("progress"))
+
+
+def data_print(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> str:
+    """The fingerprint of all that `measure` would read, without measuring anything."""
+    inner: Any = unwrap(model)
+    parts, _ = wanted(inner, corpus, options.get("only"), options.get("seed", 0))
+    made = _probes(inner, HeadMap.of(inner), parts, options)
+    return " ".join(fingerprint(reading) for probe, reading in made if probe.views())
 
 
 def biases_by_sentence(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> dict[tuple[Head, str], np.ndarray]:
@@ -130,7 +152,8 @@ def _why(role: Role, number: int | None) -> str:
 
 def _empty(probe: RoleProbe, view: str) -> RoleTotals:
     roles = probe.roles_of(view)
-    return RoleTotals(_heads_of(probe, view), [role.label for role in roles], [role.label for role in roles if role.about.positional])
+    positional, legacy = [role.label for role in roles if role.about.positional], [role.label for role in roles if role.is_legacy]
+    return RoleTotals(_heads_of(probe, view), [role.label for role in roles], positional, legacy)
 
 
 def _heads_of(probe: RoleProbe, view: str) -> list[Head]:
@@ -138,11 +161,14 @@ def _heads_of(probe: RoleProbe, view: str) -> list[Head]:
 
 
 def _rows(totals: list[RoleTotals], options: Options, tau: float, alpha: float) -> list[RoleScore]:
-    """All rows, their p-values corrected together."""
+    """All rows, the p-values of those that can have a label corrected together; the others' q is 1, whatever their p."""
     level, seed = options.get("level", 0.95), options.get("seed", 0)
     tested = [run_test(total, tau, level=level, seed=seed) for total in totals]
-    everything = np.concatenate([made.p for made in tested]) if tested else np.array([])
-    q = adjust(everything, options.get("correct", "bh")) if everything.size else everything
+    p = np.concatenate([np.zeros(0), *(made.p for made in tested)])
+    able = np.array([not note for made in tested for note in made.notes], dtype=bool)
+    q = np.ones_like(p)
+    if able.any():
+        q[able] = adjust(p[able], options.get("correct", "bh"))
     rows, start = [], 0
     for total, made in zip(totals, tested, strict=True):
         rows += rows_of(total, made, q[start : start + len(made.p)], tau=tau, alpha=alpha)

@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 
 TAU, ALPHA, POSITIONAL, MARGIN = 3.0, 0.05, 0.9, 0.1
 """The published thresholds: bias, level, share of tokens of a positional head, lead over the baseline of a syntactic one."""
+LEAST = 8
+"""With fewer sentences, spread and skewness say too little: such rows are reported, and never a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleScore:
     """One head and one role.
 
-    `bias` with its interval, `p` of the one-sided t-test of bias > τ over sentences, `q` corrected over heads and roles, `p_permutation` of the
-    sign-flip test; `maximum` is what attention could reach at most, `normalised` is (bias − 1)/(maximum − 1), `effect` is (bias − τ)/its standard
-    deviation over sentences. `accuracy` is the share of tokens whose strongest key is in the sieve, against the `baseline` of the best fixed offset.
-    `has_role` is the test's verdict, `by_argmax` the definition of 2019.
+    `bias` with its interval, `p` of the one-sided test of bias > τ over sentences, mended for skewness, `q` corrected over heads and roles,
+    `p_permutation` of the sign-flip test, `p_t` of the plain t-test; `maximum` is what attention could reach at most, `attainable` whether that is
+    above τ, `normalised` is (bias − 1)/(maximum − 1), `effect` is (bias − τ)/its standard deviation over sentences. `accuracy` is the share of tokens
+    whose strongest key is in the sieve, against the `baseline` of the best fixed offset and the `chance` of a random key. `has_role` is the test's
+    verdict, `by_argmax` the definition of 2019, `note` why there can be no label, if so.
     """
 
     head: Head
@@ -48,11 +51,18 @@ class RoleScore:
     baseline_offset: int
     has_role: bool
     by_argmax: bool
+    p_t: float | None
+    chance: float
+    attainable: bool
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
 class RoleTable:
-    """All heads × all roles that apply to them; `untested` names roles without enough text, `refused` counts sentences left out, by reason."""
+    """All heads × all roles that apply to them; `untested` names roles without enough text, `refused` counts sentences left out, by reason.
+
+    `data` is the fingerprint of tokens, annotations and translations.
+    """
 
     rows: tuple[RoleScore, ...]
     heads: tuple[Head, ...]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from headcount.roles._contract import About, Corpus, Sieve, View
+from headcount.roles._contract import LEAST, About, Corpus, Sieve, View
 
 ABOUT = About(source="Vig and Belinkov 2019", needs=frozenset({"tags"}))
-LEAST = 20
+SKIPPED = ("PUNCT", "SYM", "X", "_")
 
 
 def names(corpus: Corpus) -> tuple[str, ...]:
     """Every frequent part of speech."""
-    return tuple(sorted(tag for tag, number in corpus.tags.items() if number >= LEAST and tag not in ("PUNCT", "SYM", "X", "_")))
+    return tuple(sorted(tag for tag, number in corpus.tags.items() if number >= LEAST and tag not in SKIPPED))
+
+
+def scarce(corpus: Corpus) -> dict[str, int]:
+    """The other parts of speech, with how often they occur."""
+    return {tag: number for tag, number in sorted(corpus.tags.items()) if number < LEAST and tag not in SKIPPED}
 
 
 def sieve(view: View, name: str) -> Sieve:

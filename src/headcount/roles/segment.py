@@ -1,10 +1,14 @@
-"""Segment: attends to its own text of a pair, delimiters excluded (the block sieve); pairs only."""
+"""Segment: attends to its own text of a pair, delimiters excluded (the block sieve); pairs only.
+
+segment:entropy is the role as it was published: the ratio times the entropy of the token's attention. A uniform head scores ln N by it, which is
+above 3 for more than 20 tokens, so it is measured only when asked for by name, and is never a label.
+"""
 
 from __future__ import annotations
 
 from headcount.roles._contract import About, Corpus, Sieve, View
 
-ABOUT = About(source="Pande et al. 2021, block heads", needs=frozenset({"pairs"}), positional=True)
+ABOUT = About(source="Pande et al. 2021, block heads", needs=frozenset({"pairs"}), positional=True, legacy=frozenset({"entropy"}))
 
 
 def names(corpus: Corpus) -> tuple[str, ...]:

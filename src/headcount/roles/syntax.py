@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import torch
 
-from headcount.roles._contract import About, Corpus, Sieve, View
+from headcount.roles._contract import LEAST, About, Corpus, Sieve, View
 from headcount.text.annotated import base
 
 ABOUT = About(source="Voita et al. 2019; Pande et al. 2021", needs=frozenset({"tree"}))
-LEAST = 20
 SKIPPED = ("root", "punct")
 
 
 def names(corpus: Corpus) -> tuple[str, ...]:
     """Every frequent relation in both directions."""
+    return tuple(name for name, number in _counts(corpus).items() if number >= LEAST)
+
+
+def scarce(corpus: Corpus) -> dict[str, int]:
+    """The other relations in both directions, with how often they occur."""
+    return {name: number for name, number in _counts(corpus).items() if number < LEAST}
+
+
+def _counts(corpus: Corpus) -> dict[str, int]:
     counts: dict[str, int] = {}
     for relation, number in corpus.relations.items():
         counts[base(relation)] = counts.get(base(relation), 0) + number
-    kept = sorted(name for name, number in counts.items() if number >= LEAST and name not in SKIPPED)
-    return tuple(f"{name}{end}" for name in kept for end in ("", "-of"))
+    return {f"{name}{end}": counts[name] for name in sorted(counts) if name not in SKIPPED for end in ("", "-of")}
 
 
 def sieve(view: View, name: str) -> Sieve:

@@ -1,4 +1,4 @@
-"""Runs: a folder of finished results, written atomically, readable without torch."""
+"""Runs: a folder of finished cells, which can be stopped, killed, copied and taken up again; readable without torch."""
 
 from __future__ import annotations
 

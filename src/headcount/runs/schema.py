@@ -1,31 +1,30 @@
 """The files of a run, with their versions. No torch here: a report reads these and nothing else.
 
-    run.json                       what ran: command, configuration, seed, versions, machine, model and data
-    heads.json                     the blocks of the model and the addresses of their heads
-    scores/<method>.json           one method's scores with standard errors and conditions
-    scores/<method>.safetensors    the grouped sums behind them, for bootstrap and tests
-    scores.csv, scores.parquet     all scores as one table, for other tools
-    roles.json, .csv, .parquet     every head and role with its test
-
-`key` of a result is a hash over everything that determines it, the weights included: a result is used again only under the same key.
+run.json                       what ran: command, configuration, seed, versions, machine, model and data, and the cells it shows
+heads.json                     the blocks of the model and the addresses of their heads
+cells/<kind>/<name>.<key>.cell one finished unit of work each (see headcount.runs.cells): scores, roles, evaluations, blocks of a pass
+scores.*, roles.*, outcomes.*  tables of all results, as csv and parquet, made out of the cells
+tables.json                    the hashes of these tables
+models/<name>/                 models, with manifests of their own
+log.txt                        what happened, for people
+quarantine/                    files that were found damaged
+lock, owner.json               who works here now
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-VERSION = 1
+VERSION = 2
 
 
 class Record(BaseModel):
     """What every file of a run has: its version; keys that are not known are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    schema_version: Literal[1] = VERSION
+    schema_version: Literal[2] = VERSION
 
 
 class ModelRecord(BaseModel):
@@ -40,7 +39,7 @@ class ModelRecord(BaseModel):
 
 
 class RunRecord(Record):
-    """run.json."""
+    """run.json; `data` are the fingerprints of what was read, `results` the keys of the cells that the run shows, by kind and name."""
 
     command: str
     created: str
@@ -51,6 +50,8 @@ class RunRecord(Record):
     config: dict[str, Any] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     machine: dict[str, Any] = Field(default_factory=dict)
+    data: dict[str, str] = Field(default_factory=dict)
+    results: dict[str, str] = Field(default_factory=dict)
 
 
 class BlockRecord(BaseModel):
@@ -75,10 +76,10 @@ class HeadsRecord(Record):
     blocks: list[BlockRecord]
 
 
-class ScoresRecord(Record):
-    """scores/<method>.json: one entry per head in the order of `heads`."""
+class ScoresRecord(BaseModel):
+    """The content of a cell of scores: one entry per head in the order of `heads`."""
 
-    key: str
+    model_config = ConfigDict(extra="forbid", frozen=True)
     method: str
     higher_is_keep: bool
     normalise: Literal["none", "layer", "global"]
@@ -91,8 +92,6 @@ class ScoresRecord(Record):
     seed: int
     columns: dict[str, list[float]] = Field(default_factory=dict)
     conditions: dict[str, Any] = Field(default_factory=dict)
-    samples: str | None = None
-    samples_sha256: str | None = None
 
 
 class RoleRecord(BaseModel):
@@ -120,11 +119,16 @@ class RoleRecord(BaseModel):
     baseline_offset: int
     has_role: bool
     by_argmax: bool
+    p_t: float | None = None
+    chance: float = 0.0
+    attainable: bool = True
+    note: str = ""
 
 
-class RolesRecord(Record):
-    """roles.json."""
+class RolesRecord(BaseModel):
+    """The content of a cell of roles."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
     tau: float
     alpha: float
     data: str
@@ -135,6 +139,8 @@ class RolesRecord(Record):
     conditions: dict[str, Any] = Field(default_factory=dict)
 
 
-def key_of(**parts: Any) -> str:
-    """The key of a result: a hash over everything that determines it."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, allow_nan=False, default=str).encode()).hexdigest()
+class TablesRecord(Record):
+    """tables.json: the hash of every table as it is written last, and as it was `before` if the writing of it was cut short."""
+
+    files: dict[str, str]
+    before: dict[str, str] = Field(default_factory=dict)

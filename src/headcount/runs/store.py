@@ -1,12 +1,16 @@
-"""Writes and reads the folder of a run; every file appears whole or not at all."""
+"""A run: a folder of finished cells that can be stopped, killed, copied and taken up again; every file appears whole or not at all.
+
+One process leads a run (`Run.lead`), others may join it as workers (`Run.join`), anybody may read it (`Run.open`). What is found damaged while
+leading or working is moved to `quarantine/`, named in the log, and computed again; a reader is told about it.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,22 +18,33 @@ from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load as read_tensors
-from safetensors.numpy import save as tensor_bytes
 
-from headcount.errors import ArtefactError
-from headcount.files import check_place, read_json, sha256, write_atomic, write_json
-from headcount.heads import Head, HeadMap
-from headcount.runs.schema import VERSION, BlockRecord, HeadsRecord, ModelRecord, Record, RunRecord, ScoresRecord, key_of
-from headcount.scores import Scores
-from headcount.stats import Samples
+from headcount.errors import ArtefactError, NonFinite
+from headcount.files import (
+    PARTIAL,
+    append_line,
+    check_place,
+    is_file,
+    json_bytes,
+    make_folder,
+    move,
+    read_json,
+    remove,
+    remove_folder,
+    write_atomic,
+)
+from headcount.heads import HeadMap
+from headcount.runs.cells import SUFFIX, Cell, Damaged, Spec, read_cell, safe_name, seal
+from headcount.runs.hold import LOCK, Hold
+from headcount.runs.schema import VERSION, BlockRecord, HeadsRecord, ModelRecord, Record, RunRecord
 
 Kind = TypeVar("Kind", bound=Record)
 PACKAGES = ("headcount", "torch", "transformers", "numpy", "scipy")
+RUN, HEADS, LOG, CELLS, QUARANTINE = "run.json", "heads.json", "log.txt", "cells", "quarantine"
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The releases that results may depend on."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -43,119 +58,324 @@ def describe_run(model: ModelRecord, **facts: Any) -> RunRecord:
     """What run.json says of a run that begins now: its `facts` (command, seed, task, config), the versions and the machine."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     machine = {"system": platform.platform(), "cpus": os.cpu_count(), **facts.pop("machine", {})}
-    return RunRecord(created=now, updated=now, model=model, versions=_versions(), machine=machine, **facts)
+    return RunRecord(created=now, updated=now, model=model, versions=versions(), machine=machine, **facts)
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:
-    """A file of a run, checked; ArtefactError says what is wrong with it."""
-    content = read_json(path)
-    told = content.get("schema_version") if isinstance(content, dict) else None
-    if isinstance(told, int) and told > VERSION:
-        raise ArtefactError(
-            f"{path} has schema version {told}; this headcount reads up to {VERSION}. Install a newer one to open this run."
-        )
+    """A sealed file of a run, checked; ArtefactError says what is wrong with it, Damaged if it is not what was written."""
+    content = _sealed(path)
+    told = content.get("schema_version")
+    if type(told) is not int:
+        raise Damaged(f"{path} is damaged: it holds another file of a run")
+    if told != VERSION:
+        raise ArtefactError(_other_version(path, told))
     try:
-        return kind.model_validate(content)
+        found = kind.model_validate({name: value for name, value in content.items() if name != "seal"})
     except ValidationError as error:
         first = error.errors()[0]
-        raise ArtefactError(f"{path} is no {kind.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise Damaged(f"{path} is damaged: it is no {kind.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if path.read_bytes() != _packed(found):
+        raise Damaged(f"{path} is damaged or was edited: it is not written as it was")
+    return found
 
 
-@dataclass(frozen=True, slots=True)
+def _sealed(path: Path) -> dict[str, Any]:
+    """The content of a file whose seal is right; files of schema 1 had none."""
+    try:
+        content = read_json(path)
+    except ArtefactError as error:
+        if not path.is_file():
+            raise
+        raise Damaged(str(error)) from error
+    whole = isinstance(content, dict) and content.get("seal") == seal(content)
+    old = isinstance(content, dict) and "seal" not in content and type(content.get("schema_version")) is int
+    if not whole and not (old and content["schema_version"] != VERSION):
+        raise Damaged(f"{path} is damaged or was edited: its hash is not the one that was written")
+    return content
+
+
+def _other_version(path: Path, told: Any) -> str:
+    newer = isinstance(told, int) and told > VERSION
+    remedy = (
+        "Install a newer one to open this run." if newer else "It was written before the first release; run its command in a new folder."
+    )
+    return f"{path} has schema version {told}; this headcount reads version {VERSION}. {remedy}"
+
+
+def _packed(record: Record) -> bytes:
+    content = record.model_dump()
+    return json_bytes({**content, "seal": seal(content)})
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Writes a file of a run, sealed with its hash."""
+    write_atomic(path, _packed(record))
+
+
 class Run:
     """A run by its folder."""
 
-    folder: Path
+    def __init__(self, folder: Path, hold: Hold | None = None) -> None:
+        self.folder, self.hold = folder, hold
+        self.expects_workers = False
+        self._due: tuple[RunRecord, HeadsRecord] | None = None
+
+    # Taking a folder.
 
     @classmethod
-    def begin(cls, folder: Path, record: RunRecord, heads: HeadMap) -> Run:
-        """Opens the folder for more results of the same model, or makes it."""
-        cls.check(folder, record)
-        run = cls(folder)
-        if run.exists():
-            record = record.model_copy(update={"created": run.record().created})
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "heads.json", HeadsRecord(blocks=[_block(block) for block in heads.blocks]).model_dump())
-        write_json(folder / "run.json", record.model_dump())
-        return run
+    @contextmanager
+    def lead(cls, folder: Path, *, command: str = "") -> Iterator[Run]:
+        """Takes a run folder, or makes one, for as long as the context lasts; Busy at once if another process has it."""
+        made = _prepare(folder)
+        hold = Hold(folder, join=False, command=command)
+        run = cls(folder, hold)
+        try:
+            with hold.alone() as alone:
+                if alone:
+                    run._sweep()
+            yield run
+        finally:
+            hold.close(vanish=made)
 
     @classmethod
-    def check(cls, folder: Path, record: RunRecord) -> None:
-        """Refuses, before work is done for it, a folder that cannot take this run: another model's, or somebody else's files."""
-        run = cls(folder)
-        if not run.exists():
-            _check_fresh(folder)
-        elif (before := run.record()).model.weights != record.model.weights:
-            raise ArtefactError(
-                f"{folder} is a run of another model ({before.model.name}, weights {before.model.weights[:12]}; this one has "
-                f"{record.model.weights[:12]}); name another folder"
-            )
+    @contextmanager
+    def join(cls, folder: Path) -> Iterator[Run]:
+        """Works on the cells of a run beside the process that leads it."""
+        if not _is_run(folder) or not folder.is_dir():
+            raise ArtefactError(f"{folder} holds no run that could be joined; start the same command without --join first")
+        hold = Hold(folder, join=True)
+        try:
+            yield cls(folder, hold)
+        finally:
+            hold.close()
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """An existing run."""
+        """An existing run, to read."""
+        if not is_file(folder / RUN):
+            raise ArtefactError(f"{folder} holds no run: it has no {RUN}. Make one with: headcount score MODEL --task TASK --out {folder}")
         run = cls(folder)
-        if not run.exists():
-            raise ArtefactError(
-                f"{folder} holds no run: it has no run.json. Make one with: headcount score MODEL --task TASK --out {folder}"
-            )
         run.record()
         return run
 
-    def exists(self) -> bool:
-        """Whether the folder holds a run."""
-        return (self.folder / "run.json").is_file()
+    @property
+    def leads(self) -> bool:
+        """Whether this process has the folder for itself and its workers."""
+        return self.hold is not None and not self.hold.joined
+
+    # What the run is about.
+
+    def describe(self, record: RunRecord, heads: HeadMap) -> None:
+        """Says what is computed now, in run.json and heads.json, as soon as there is something to keep; refuses another model than the run's."""
+        before = self._known(RUN, RunRecord)
+        if before is not None:
+            self._check_model(before, record)
+            record = record.model_copy(update={"created": before.created, "results": before.results, "data": before.data})
+        self._known(HEADS, HeadsRecord)
+        self._due = (record, HeadsRecord(blocks=[_block(block) for block in heads.blocks])) if self.leads else None
+
+    def _write_due(self) -> None:
+        """Writes what `describe` said, once."""
+        if self._due is not None:
+            (record, heads), self._due = self._due, None
+            self.log(f"begins: {record.command}")
+            write_record(self.folder / HEADS, heads)
+            write_record(self.folder / RUN, record)
+
+    def check_model(self, model: ModelRecord) -> None:
+        """Refuses, before work is done for it, another model than the run's."""
+        before = self._known(RUN, RunRecord)
+        if before is not None:
+            self._check_model(before, before.model_copy(update={"model": model}))
+
+    def _check_model(self, before: RunRecord, now: RunRecord) -> None:
+        if before.model.weights != now.model.weights:
+            raise ArtefactError(
+                f"{self.folder} is a run of another model ({before.model.name}, weights {before.model.weights[:12]}; this one has "
+                f"{now.model.weights[:12]}); name another folder"
+            )
 
     def record(self) -> RunRecord:
         """What run.json says."""
-        return read_record(self.folder / "run.json", RunRecord)
+        return read_record(self.folder / RUN, RunRecord)
 
     def heads(self) -> HeadsRecord:
         """What heads.json says."""
-        return read_record(self.folder / "heads.json", HeadsRecord)
+        return read_record(self.folder / HEADS, HeadsRecord)
 
-    def write_scores(self, scores: Scores) -> Path:
-        """Writes one method's scores, over earlier ones of the same method, and renews the tables of all."""
-        place = self.folder / "scores" / f"{_file_name(scores.method)}.json"
-        place.parent.mkdir(exist_ok=True)
-        samples = None
-        if scores.samples is not None:
-            samples = place.with_suffix(".safetensors")
-            write_atomic(samples, _sample_bytes(scores.samples))
-        write_json(place, _scores_record(scores, self.record().model.weights, samples).model_dump())
-        self._write_tables()
-        return place
+    def _known(self, name: str, kind: type[Kind]) -> Kind | None:
+        """A record of the folder, if it is there and whole; a damaged one goes aside, which is the business of the process that leads."""
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        try:
+            return read_record(path, kind)
+        except Damaged as error:
+            if self.hold is None or self.leads:
+                self.set_aside(path, error)
+            return None
 
-    def methods(self) -> list[str]:
-        """The methods that have scores here."""
-        return [record.method for record in self._score_records()]
+    # Cells.
 
-    def scores(self, method: str) -> Scores:
-        """One method's scores."""
-        known = {record.method: record for record in self._score_records()}
-        if method not in known:
-            raise ArtefactError(f"{self.folder} has no scores by '{method}'; it has {', '.join(known) or 'none'}")
-        return _scores(known[method], self.folder / "scores")
+    def find(self, spec: Spec) -> Cell | None:
+        """The finished cell of that key, or None; a damaged one goes aside, so that it is computed again."""
+        return self._whole(self.folder / spec.path)
 
-    def _score_records(self) -> list[ScoresRecord]:
-        return [read_record(path, ScoresRecord) for path in sorted((self.folder / "scores").glob("*.json"))]
+    def _whole(self, path: Path) -> Cell | None:
+        """The cell of a file, or None if there is none any more or it is damaged."""
+        try:
+            return _read_cell(path)
+        except Damaged as error:
+            if self.hold is None:
+                raise Damaged(f"{error}. Run the command that made it again: {self._command()}") from error
+        with self.hold.mending():  # another process may have found the same damage, and mended it meanwhile
+            try:
+                return _read_cell(path)
+            except Damaged as error:
+                self._move_aside(path, error)
+                return None
 
-    def _write_tables(self) -> None:
-        import io
+    def commit(
+        self, spec: Spec, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None, *, made: Mapping[str, Any]
+    ) -> Cell:
+        """Writes a finished cell; from when this returns it is never lost."""
+        cell = Cell(spec, content, arrays or {}, made)
+        path = self.folder / spec.path
+        packed = cell.pack()
+        self._write_due()
+        make_folder(path.parent)
+        write_atomic(path, packed)
+        return cell
 
-        import pandas
+    def cell(
+        self, spec: Spec, compute: Callable[[], tuple[Mapping[str, Any], Mapping[str, np.ndarray]]], *, made: Mapping[str, Any]
+    ) -> Cell:
+        """The cell of that key, computed only if it is not finished yet."""
+        return self.find(spec) or self.commit(spec, *compute(), made=made)
 
-        frames = [_scores(record, None).to_pandas().assign(method=record.method) for record in self._score_records()]
-        table = pandas.concat(frames, ignore_index=True)
-        table = table[["method", *[column for column in table.columns if column != "method"]]]
-        write_atomic(self.folder / "scores.csv", table.to_csv(index=False).encode())
-        packed = io.BytesIO()
-        table.to_parquet(packed, index=False)
-        write_atomic(self.folder / "scores.parquet", packed.getvalue())
+    def cells(self, kind: str) -> list[Cell]:
+        """All finished cells of a kind, in the order of their names and keys; readers are told of damaged ones."""
+        return list(self.each(kind))
+
+    def each(self, kind: str) -> Iterator[Cell]:
+        """The same, one after another."""
+        for path in sorted((self.folder / CELLS / safe_name(kind)).glob(f"*{SUFFIX}")):
+            cell = self._whole(path)
+            if cell is not None:
+                yield cell
+
+    def discard(self, spec: Spec) -> None:
+        """Removes a cell that has gone into another one."""
+        remove(self.folder / spec.path)
+
+    # Results: the cells that the folder shows, by kind and name.
+
+    def present(self, *cells: Cell, data: Mapping[str, str] | None = None) -> None:
+        """Makes these cells the results of their kind and name, notes the fingerprints of their data, and writes the tables anew."""
+        if not self.leads:
+            return
+        from headcount.runs.tables import write_tables
+
+        self._write_due()
+        record = self.record()
+        shown = {f"{cell.spec.kind}/{cell.spec.name}": cell.spec.key for cell in cells}
+        changes = {"results": {**record.results, **shown}, "data": {**record.data, **(data or {})}, "updated": _now()}
+        write_record(self.folder / RUN, record.model_copy(update=changes))
+        write_tables(self)
+
+    def results(self, kind: str) -> dict[str, Cell]:
+        """The cells of a kind that the folder shows, by name: the ones last asked for, and those alone of their name."""
+        shown, cells = self.record().results, self.cells(kind)
+        number = Counter(cell.spec.name for cell in cells)
+        found: dict[str, Cell] = {}
+        for cell in cells:
+            wanted = shown.get(f"{kind}/{cell.spec.name}")
+            if wanted == cell.spec.key or (wanted is None and number[cell.spec.name] == 1):
+                found[cell.spec.name] = cell
+        return found
+
+    # Notes and damage.
+
+    def log(self, text: str) -> None:
+        """Adds a line to the log."""
+        append_line(self.folder / LOG, f"{_now()} {os.getpid()} {text}")
+
+    @contextmanager
+    def noting_failure(self, what: str) -> Iterator[None]:
+        """Logs a number that is not finite, before it ends the work."""
+        try:
+            yield
+        except NonFinite as error:
+            self.log(f"failed (non-finite): {what}: {error}")
+            raise
+
+    def set_aside(self, path: Path, why: Exception) -> None:
+        """Moves a damaged file to the quarantine, says so, and leaves its place free; a reader is told only."""
+        if self.hold is None:
+            raise why
+        with self.hold.mending():
+            self._move_aside(path, why)
+
+    def _move_aside(self, path: Path, why: Exception) -> None:
+        make_folder(self.folder / QUARANTINE)
+        number = sum(1 for _ in (self.folder / QUARANTINE).iterdir())
+        target = self.folder / QUARANTINE / f"{number:04d}.{path.name}"
+        self.log(f"sets aside {path.relative_to(self.folder)} as {target.relative_to(self.folder)}: {why}")
+        move(path, target)
+        self.warn(f"{why}; moved to {target}, to be computed again")
+
+    def warn(self, text: str) -> None:
+        """Tells the user about something that was mended."""
+        import warnings
+
+        warnings.warn(text, stacklevel=3)
+
+    def _command(self) -> str:
+        try:
+            return self.record().command
+        except ArtefactError:
+            return "headcount …"
+
+    def _sweep(self) -> None:
+        """Removes what processes that died were writing."""
+        for path in list(self.folder.rglob(f".*{PARTIAL}")):
+            if path.is_dir() and not path.is_symlink():
+                remove_folder(path)
+            else:
+                remove(path)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _read_cell(path: Path) -> Cell | None:
+    try:
+        return Cell.unpack(read_cell(path), path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read: {error}") from error
+
+
+def _is_run(folder: Path) -> bool:
+    return is_file(folder / RUN) or is_file(folder / LOCK) or (folder / CELLS).is_dir()
+
+
+def _prepare(folder: Path) -> bool:
+    """Makes the folder of a run unless it is there; whether it was made."""
+    try:
+        made = not folder.exists()
+        if not _is_run(folder):
+            _check_fresh(folder)
+    except OSError as error:
+        raise ArtefactError(f"{folder} cannot hold a run: {error}") from error
+    make_folder(folder)
+    return made
 
 
 def _check_fresh(folder: Path) -> None:
-    if folder.is_file():
+    if folder.exists() and not folder.is_dir():
         raise ArtefactError(f"{folder} is a file; name a folder for the run")
     check_place(folder)
     if folder.exists() and any(folder.iterdir()):
@@ -165,73 +385,3 @@ def _check_fresh(folder: Path) -> None:
 def _block(block: Any) -> BlockRecord:
     names = ("name", "kind", "stack", "layer", "path", "n_original", "n_kv_heads", "head_dim", "can_cut")
     return BlockRecord(heads=[str(head) for head in block.heads], **{name: getattr(block, name) for name in names})
-
-
-def _file_name(method: str) -> str:
-    return re.sub(r"[^a-z0-9-]+", ".", method.lower())
-
-
-def _sample_bytes(samples: Samples) -> bytes:
-    sums, weights = (np.ascontiguousarray(array, dtype=np.float64) for array in (samples.sums, samples.weights))
-    return tensor_bytes({"sums": sums, "weights": weights, "n": np.array([samples.n], dtype=np.int64)})
-
-
-def _scores_record(scores: Scores, weights: str, samples: Path | None) -> ScoresRecord:
-    determined = {"method": scores.method, "normalise": scores.normalise, "data": scores.data, "seed": scores.seed, "weights": weights}
-    return ScoresRecord(
-        key=key_of(schema=VERSION, **determined, conditions=dict(scores.conditions)),
-        method=scores.method,
-        higher_is_keep=scores.higher_is_keep,
-        normalise=scores.normalise,
-        heads=[str(head) for head in scores.heads],
-        units=[[str(head) for head in unit] for unit in scores.units],
-        values=list(scores.values),
-        stderr=list(scores.stderr),
-        n_examples=scores.n_examples,
-        data=scores.data,
-        seed=scores.seed,
-        columns={name: list(column) for name, column in scores.columns.items()},
-        conditions=dict(scores.conditions),
-        samples=samples.name if samples else None,
-        samples_sha256=sha256(samples) if samples else None,
-    )
-
-
-def _scores(record: ScoresRecord, folder: Path | None) -> Scores:
-    parse: Any = Head.parse
-    return Scores(
-        heads=tuple(map(parse, record.heads)),
-        values=tuple(record.values),
-        method=record.method,
-        higher_is_keep=record.higher_is_keep,
-        units=tuple(tuple(map(parse, unit)) for unit in record.units),
-        stderr=tuple(record.stderr),
-        n_examples=record.n_examples,
-        samples=_samples(record, folder) if folder is not None and record.samples else None,
-        data=record.data,
-        seed=record.seed,
-        normalise=record.normalise,
-        columns={name: tuple(column) for name, column in record.columns.items()},
-        conditions=record.conditions,
-    )
-
-
-def _samples(record: ScoresRecord, folder: Path) -> Samples:
-    path = folder / Path(record.samples or "").name
-    if not path.is_file() or sha256(path) != record.samples_sha256:
-        raise ArtefactError(f"{path} is missing or damaged (its hash is not the recorded one); score {record.method} again")
-    try:
-        tensors = read_tensors(path.read_bytes())
-        return Samples(tensors["sums"], tensors["weights"], int(tensors["n"][0]))
-    except (SafetensorError, KeyError) as error:
-        raise ArtefactError(f"{path} holds no samples: {error}") from error
-
-
-def same_heads(tables: Sequence[Scores]) -> None:
-    """Raises ArtefactError unless all scores are of the same heads in the same order."""
-    for other in tables[1:]:
-        if other.heads != tables[0].heads:
-            raise ArtefactError(
-                f"these scores are of different heads ({len(tables[0].heads)} and {len(other.heads)}); compare scores of one model, or of models "
-                "of the same shape"
-            )

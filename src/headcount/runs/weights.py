@@ -1,4 +1,4 @@
-"""Which model a run is about: a hash over all of its weights. The only part of runs that touches torch tensors."""
+"""Which model a run is about, by a hash over all of its weights, and on what it computes. The only part of runs that touches torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from headcount.runs.schema import ModelRecord
+from headcount.runs.store import versions
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,3 +33,21 @@ def model_record(model: nn.Module, name: str) -> ModelRecord:
         weights=weight_hash(model),
         n_parameters=sum(parameter.numel() for parameter in model.parameters()),
     )
+
+
+def determined_by(model: nn.Module) -> dict[str, Any]:
+    """What every number of a model depends on beside its inputs: weights, number type, kernels, kind of device."""
+    first = next(model.parameters())
+    return {
+        "weights": weight_hash(model),
+        "dtype": str(first.dtype).removeprefix("torch."),
+        "attention": getattr(model.config, "_attn_implementation", None) or "eager",
+        "device": first.device.type,
+    }
+
+
+def made_on() -> dict[str, Any]:
+    """What the last bits of a number may depend on: releases, threads, the processor's instructions."""
+    import torch
+
+    return {"versions": versions(), "threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}

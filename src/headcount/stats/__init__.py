@@ -10,6 +10,7 @@ from headcount.stats.calibration import Stability, reliability, stability
 from headcount.stats.cheap import Agreement, agreement
 from headcount.stats.corrections import Adjust, adjust, benjamini_hochberg, bonferroni
 from headcount.stats.correlation import correlate, kendall, pearson, spearman
+from headcount.stats.hall import Skewness, bent, straightened
 from headcount.stats.paired import Difference, McNemar, mcnemar, paired_bootstrap, paired_t, sign_flip
 from headcount.stats.ranks import Joint, Overlap, jointly_lowest, lowest, overlap, rank_intervals, ranks
 from headcount.stats.resampling import bootstrap, intervals, jackknife, pseudovalues
@@ -29,6 +30,7 @@ __all__ = [
     "McNemar",
     "Overlap",
     "Samples",
+    "Skewness",
     "Stability",
     "StatisticsError",
     "Totals",
@@ -36,6 +38,7 @@ __all__ = [
     "adjust",
     "agreement",
     "benjamini_hochberg",
+    "bent",
     "bonferroni",
     "bootstrap",
     "correlate",
@@ -58,4 +61,5 @@ __all__ = [
     "sign_flip",
     "spearman",
     "stability",
+    "straightened",
 ]

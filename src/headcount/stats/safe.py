@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headcount.stats.corrections import Adjust, adjust
+from headcount.stats.hall import bent, straightened
 from headcount.stats.ranks import Units, lowest_units, ranks, to_heads, unit_list, unit_means
 from headcount.stats.samples import Array, Samples, StatisticsError, scored, table, tail
 
@@ -71,23 +72,17 @@ def safe_by_rank(
 
 
 def _hall(damage: Samples, tolerance: float, alpha: float, *, skewed: bool) -> tuple[Array, Array]:
-    """The upper bound and the p-value of H0: mean ≥ tolerance. With S = (mean − tolerance)/σ and skewness γ over n groups,
-    √n (S + γS²/3 + γ²S³/27 + γ/(6n)) is nearly t with n − 1 degrees of freedom; without skewness this is the t-test.
-    """
+    """The upper bound and the p-value of H0: mean ≥ tolerance, by Hall's transform over groups; without skewness this is the t-test."""
     from scipy import special
 
-    n, mean, stderr, rest = damage.counts(), damage.means(), damage.stderr(), damage.residuals()
-    n = np.broadcast_to(n, mean.shape)
+    mean, stderr, rest = damage.means(), damage.stderr(), damage.residuals()
+    n = np.broadcast_to(damage.counts(), mean.shape)
     square = (rest**2).sum(0) / n
     lean = np.divide((rest**3).sum(0) / n, square**1.5, out=np.zeros_like(mean), where=(square > 0) & skewed)
-    s = np.divide(mean - tolerance, stderr * np.sqrt(n), out=np.zeros_like(mean), where=stderr > 0)
-    p = special.stdtr(n - 1, np.sqrt(n) * (s + lean * s**2 / 3 + lean**2 * s**3 / 27 + lean / (6 * n)))
+    t = np.divide(mean - tolerance, stderr, out=np.zeros_like(mean), where=stderr > 0)
+    p = special.stdtr(n - 1, straightened(t, n, lean))
     p = np.where(stderr > 0, p, np.where(mean <= tolerance, 0.0, 1.0))
-    edge = special.stdtrit(n - 1, alpha) / np.sqrt(n)
-    bent = np.abs(lean) > 1e-6
-    slope = np.where(bent, lean, 1.0)
-    edge = np.where(bent, 3 / slope * (np.cbrt(1 + slope * (edge - slope / (6 * n))) - 1), edge)
-    return mean - stderr * np.sqrt(n) * edge, p
+    return mean - stderr * bent(special.stdtrit(n - 1, alpha), n, lean), p
 
 
 def _with_worst(damage: Samples, worst: float) -> Samples:

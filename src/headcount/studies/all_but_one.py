@@ -100,7 +100,7 @@ def run(say: Session, given: _data.Shared, how: How = "zero") -> None:
     Method.parse(f"all-but-one:{how}")
     live, _, folder = given.open_model(say)
     data = given.open_task(say, live, folder)
-    with _data.progress(say, "scoring") as advance:
+    with say.progress("scoring") as advance:
         rows = all_but_one(live, data, how=how, seed=given.seed, progress=advance, **given.reading)
     name = data.metric.name if data.metric else "metric"
     say.table(

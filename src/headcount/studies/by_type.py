@@ -107,7 +107,7 @@ def run(say: Session, given: _data.Shared, by: By = "gradient") -> None:
     by = str(Method.parse(by))
     live, _, folder = given.open_model(say)
     data = given.open_task(say, live, folder)
-    with _data.progress(say, "scoring") as advance:
+    with say.progress("scoring") as advance:
         scores = score(live, data, by, seed=given.seed, progress=advance, **given.reading)
     rows = by_type(live, data, scores, **given.reading)
     name = data.metric.name if data.metric else ""

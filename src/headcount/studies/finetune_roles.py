@@ -7,25 +7,26 @@ sieve bias, sentence by sentence, is tested by t; p-values are corrected over al
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headcount.cli import _data
-from headcount.cli._options import Auto, Device, Dtype, Json, Model, Quiet, Seed, Verbose, split
-from headcount.cli._session import session
-from headcount.errors import ArtefactError
+from headcount.cli._options import split
+from headcount.cli._session import Session
+from headcount.cli._text import Embedded, File, Parser, check_text, corpus
+from headcount.errors import ArtefactError, DataError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
+    from headcount.data import Task
     from headcount.heads import Head
     from headcount.roles import Corpus
 
 Second = Annotated[str, typer.Argument(metavar="MODEL_B", help="The model after fine-tuning.", show_default=False)]
-Text = Annotated[Path | None, typer.Option("--text", metavar="FILE", help="CoNLL-U, plain text, or a table.")]
-Embedded = Annotated[str | None, typer.Option("--embedded", metavar="NAME", help="Instead of a file: english or tavi, embedded.")]
 Only = Annotated[str | None, typer.Option("--only", metavar="NAME,…", help="Roles of `headcount ls roles`.")]
 
 
@@ -77,48 +78,48 @@ def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -
     return [replace(change, q=float(value)) for change, value in zip(found, q, strict=True)]
 
 
+@_data.over_data
 def run(
-    context: typer.Context,
-    model: Model,
+    say: Session,
+    given: _data.Shared,
     other: Second,
-    text: Text = None,
+    text: File = None,
     embedded: Embedded = None,
+    parser: Parser = None,
     only: Only = None,
-    max_length: _data.MaxLength = None,
-    truncate: _data.Truncate = False,
-    limit: _data.Limit = None,
-    auto: Auto = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    seed: Seed = 0,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """What does fine-tuning change in the roles of heads? The same heads before and after, with a paired test."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.cli._models import open_model
-        from headcount.cli._text import open_text
-        from headcount.roles import corpus_of
+    check_text(given, text, embedded)
+    after = given._replace(model=other, auto=None)
+    first, _, folder = given.open_model(say)
+    second, _, _ = after.open_model(say)
+    task = _task(say, given, folder, first, second) if given.task else None
+    read = corpus(say, given, first, folder, text=text, embedded=embedded, parser=parser, task=task)
+    changes = finetune_roles(first, second, read, only=split(only) if only else None, seed=given.seed)
+    changed = sorted((c for c in changes if c.q <= 0.05), key=lambda c: -abs(c.difference))
+    rows = [
+        (c.head, c.role, f"{c.a:.2f}", f"{c.b:.2f}", f"{c.difference:+.2f} ({c.low:+.2f} … {c.high:+.2f})", f"{c.q:.2g}", _word(c))
+        for c in changed[:30]
+    ]
+    say.table(("head", "role", "before", "after", "change", "q", ""), rows, right=("before", "after"))
+    say.line(f"{len(changed)} of {len(changes)} heads × roles changed (q ≤ 0.05); by layer, mean size of all changes:")
+    say.table(
+        ("layer", "mean |change|", "roles lost", "roles gained"),
+        _layers(changes),
+        right=("mean |change|", "roles lost", "roles gained"),
+    )
+    say.result({"study": "finetune-roles", "a": given.model, "b": other, "changes": [{**asdict(c), "head": str(c.head)} for c in changes]})
 
-        first, _, folder = open_model(say, model, device=device, dtype=dtype, auto=auto)
-        second, _, _ = open_model(say, other, device=device, dtype=dtype)
-        sentences = open_text(text, embedded, limit=limit, seed=seed)
-        corpus = corpus_of(first, sentences, _data.reader_of(first, folder), max_length=max_length, truncate=truncate)
-        changes = finetune_roles(first, second, corpus, only=split(only) if only else None, seed=seed)
-        changed = sorted((c for c in changes if c.q <= 0.05), key=lambda c: -abs(c.difference))
-        rows = [
-            (c.head, c.role, f"{c.a:.2f}", f"{c.b:.2f}", f"{c.difference:+.2f} ({c.low:+.2f} … {c.high:+.2f})", f"{c.q:.2g}", _word(c))
-            for c in changed[:30]
-        ]
-        say.table(("head", "role", "before", "after", "change", "q", ""), rows, right=("before", "after"))
-        say.line(f"{len(changed)} of {len(changes)} heads × roles changed (q ≤ 0.05); by layer, mean size of all changes:")
-        say.table(
-            ("layer", "mean |change|", "roles lost", "roles gained"),
-            _layers(changes),
-            right=("mean |change|", "roles lost", "roles gained"),
-        )
-        say.result({"study": "finetune-roles", "a": model, "b": other, "changes": [{**asdict(c), "head": str(c.head)} for c in changes]})
+
+def _task(say: Session, given: _data.Shared, folder: Path, first: nn.Module, second: nn.Module) -> Task:
+    """The task, made for whichever of the models has the head that it needs: as a rule the fine-tuned one."""
+    try:
+        return given.open_task(say, second, folder)
+    except DataError as error:
+        try:
+            return given.open_task(say, first, folder)
+        except DataError:
+            raise error from None
 
 
 def _word(change: Change) -> str:

@@ -14,13 +14,15 @@ import typer
 
 from headcount.cli import _data
 from headcount.cli._session import Session
+from headcount.cli._text import Embedded, Parser, check_embedded, corpus
 
 if TYPE_CHECKING:
     from headcount.roles import RoleTable
     from headcount.scores import Scores
 
-Text = Annotated[Path | None, typer.Option("--text", metavar="FILE", help="CoNLL-U, plain text, or a table.")]
-Embedded = Annotated[str | None, typer.Option("--embedded", metavar="NAME", help="Instead of a file: english or tavi, embedded.")]
+Text = Annotated[
+    Path | None, typer.Option("--text", metavar="FILE", help="For roles: CoNLL-U, plain text, or a table; else the texts of the task.")
+]
 By = Annotated[str, typer.Option("--by", metavar="NAME,…", help="The scores to compare with roles.")]
 
 
@@ -93,18 +95,26 @@ def _row(role, method, has, place, values, random, repeats) -> RoleRow:
 
 
 @_data.over_data
-def run(say: Session, given: _data.Shared, by: By = "gradient,confidence", text: Text = None, embedded: Embedded = None) -> None:
+def run(
+    say: Session,
+    given: _data.Shared,
+    by: By = "gradient,confidence",
+    text: Text = None,
+    embedded: Embedded = None,
+    parser: Parser = None,
+) -> None:
     """Do the heads that matter have roles? Importance and confidence by role, with intervals."""
+    check_embedded(text, embedded)
     from headcount.cli._options import split
-    from headcount.cli._text import open_text
     from headcount.importance import Method, score_all
     from headcount.roles import roles
 
     live, _, folder = given.open_model(say)
     task = given.open_task(say, live, folder)
     methods = [str(Method.parse(name)) for name in split(by)]
-    table = roles(live, open_text(text, embedded, limit=given.limit, seed=given.seed), _data.reader_of(live, folder), seed=given.seed)
-    with _data.progress(say, "scoring") as advance:
+    read = corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
+    table = roles(live, read, seed=given.seed)
+    with say.progress("scoring") as advance:
         scores = score_all(live, task, methods, seed=given.seed, progress=advance, **given.reading)
     rows = sorted(roles_importance(table, scores, seed=given.seed), key=lambda row: (row.method, row.p))
     say.table(

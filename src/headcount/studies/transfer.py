@@ -42,7 +42,7 @@ class Pair:
 def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
     """Every pair of score sets of one method, by the names of the sets."""
     from headcount.importance import signed_samples
-    from headcount.runs.store import same_heads
+    from headcount.runs.scores import same_heads
     from headcount.stats import agreement, correlate
 
     same_heads(list(sets.values()))
@@ -59,15 +59,21 @@ def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
 def _sets(folders: list[Path], by: str | None) -> dict[str, dict[str, Scores]]:
     """For every method that all runs have, its scores by run; without one named, those alone that examples move."""
     from headcount.runs import Run
+    from headcount.runs.scores import all_scores
 
-    opened = {str(folder): Run.open(folder) for folder in folders}
+    opened = {str(folder): all_scores(Run.open(folder)) for folder in folders}
     if len(opened) < 2:
         raise ArtefactError("transfer compares runs: name two or more different run folders")
-    shared = set.intersection(*(set(run.methods()) for run in opened.values()))
+    shared = set.intersection(*(set(scores) for scores in opened.values()))
     if by is None and not shared:
-        raise ArtefactError(f"these runs have no method in common: {', '.join(f'{n} has {r.methods()}' for n, r in opened.items())}")
+        raise ArtefactError(
+            f"these runs have no method in common: {', '.join(f'{name} has {list(scores)}' for name, scores in opened.items())}"
+        )
     methods = [by] if by is not None else sorted(shared)
-    sets = {method: {name: run.scores(method) for name, run in opened.items()} for method in methods}
+    if by is not None and by not in shared:
+        lacking = next(name for name, scores in opened.items() if by not in scores)
+        raise ArtefactError(f"{lacking} has no scores by '{by}'; it has {', '.join(opened[lacking]) or 'none'}")
+    sets = {method: {name: scores[method] for name, scores in opened.items()} for method in methods}
     moved = {method: scores for method, scores in sets.items() if all(one.samples and one.samples.n > 1 for one in scores.values())}
     if not moved:
         raise ArtefactError(

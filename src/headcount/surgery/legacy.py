@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ def _pruned(path: Path, config: dict[str, Any]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for layer, heads in raw.items():
         whole = isinstance(heads, list) and all(type(head) is int for head in heads)
-        if not str(layer).isdigit() or not whole or len(set(heads)) != len(heads):
+        number = int(layer) if re.fullmatch("[0-9]{1,6}", str(layer)) else None
+        if number is None or number in found or not whole or len(set(heads)) != len(heads):
             raise ArtefactError(
-                f"{path / 'config.json'}: {FIELD} must map layers to lists of distinct heads, got {layer!r:.20}: {heads!r:.60}"
+                f"{path / 'config.json'}: {FIELD} must map each layer once to a list of distinct heads, got {layer!r:.20}: {heads!r:.60}"
             )
-        found[int(layer)] = heads
+        found[number] = heads
     return found
 
 
@@ -40,7 +42,7 @@ def _block(heads: HeadMap, layer: int) -> AttentionBlock:
     for block in heads.blocks:
         if block.stack == first and block.layer == layer and block.kind != "cross":
             return block
-    raise ArtefactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}")
+    raise ArtefactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}. Use the config.json that came with the weights")
 
 
 def _record(heads: HeadMap, model: nn.Module, pruned: dict[int, list[int]]) -> dict[str, record.Kept]:
@@ -49,7 +51,9 @@ def _record(heads: HeadMap, model: nn.Module, pruned: dict[int, list[int]]) -> d
         block = _block(heads, layer)
         wrong = [head for head in gone if head >= block.n_heads or head < 0]
         if wrong:
-            raise ArtefactError(f"{FIELD} names head {wrong[0]} of layer {layer}, which has {block.n_heads}")
+            raise ArtefactError(
+                f"{FIELD} names head {wrong[0]} of layer {layer}, which has {block.n_heads}; use the config.json that came with the weights"
+            )
         kept = tuple(index for index in range(block.n_heads) if index not in gone)
         columns = tuple(range(block.n_heads)) if any(argument.returned for argument in block.arguments) else None
         found[record.relative(model, block.path)] = record.Kept(kept, block.n_heads, columns)

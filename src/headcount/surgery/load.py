@@ -35,7 +35,9 @@ def fit(model: nn.Module, blocks: Blocks) -> None:
         block = absolute.get(path)
         if block is None:
             if any(path.partition(".")[0] == name.partition(".")[0] for name in absolute) and stacks:
-                raise ArtefactError(f"the record of the cut names block '{path}', which {type(model).__name__} does not have")
+                raise ArtefactError(
+                    f"the record of the cut names block '{path}', which {type(model).__name__} does not have; use the config.json that was saved with it"
+                )
             continue  # a class that holds only part of the model, such as an encoder
         if block.n_heads == len(entry.heads) < entry.of:
             small[path] = entry
@@ -117,7 +119,7 @@ def _check_loaded(model: nn.Module, info: Mapping[str, Any], folder: Path, new_l
             )
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
-            raise ArtefactError(f"{folder}: tensor '{name}' holds NaN or infinity")
+            raise ArtefactError(f"{folder}: tensor '{name}' holds NaN or infinity; the file is damaged, or training diverged")
 
 
 def load(
@@ -168,7 +170,9 @@ def load_blocks(folder: Path, cls: type, blocks: Blocks, *, new_layers: bool = F
         reason = " ".join(str(error).split())[:400]
         if "ignore_mismatched_sizes" in reason:
             reason = "its tensors have other shapes than its config.json builds"
-        raise ArtefactError(f"{folder} cannot be loaded as {cls.__name__}: {reason}") from error
+        raise ArtefactError(
+            f"{folder} cannot be loaded as {cls.__name__}: {reason}. Use config.json and weights that were saved together"
+        ) from error
     model, info = result
     _check_loaded(model, info, folder, new_layers)
     _align(model)

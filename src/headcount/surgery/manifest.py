@@ -78,7 +78,7 @@ def _parse(path: Path, content: Any) -> Manifest:
         return Manifest.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ArtefactError(f"{path} is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ArtefactError(f"{path} is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}; save the model again") from error
 
 
 def read(folder: Path) -> Manifest | None:
@@ -91,14 +91,16 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     """Raises ArtefactError naming the first file that is missing, renamed, cut short or changed."""
     for name, entry in manifest.files.items():
         if Path(name).name != name:
-            raise ArtefactError(f"{folder / NAME} names a file outside the folder: {name!r:.80}")
+            raise ArtefactError(f"{folder / NAME} names a file outside the folder: {name!r:.80}; save the model again")
         path = folder / name
         if not path.is_file():
             raise ArtefactError(f"{path} is missing, though {NAME} lists it; restore it, or save the model again")
         if path.stat().st_size != entry.bytes:
-            raise ArtefactError(f"{path} has {path.stat().st_size} bytes, {NAME} says {entry.bytes}: the file is cut short or was changed")
+            raise ArtefactError(
+                f"{path} has {path.stat().st_size} bytes, {NAME} says {entry.bytes}: the file is cut short or was changed; restore it"
+            )
         if sha256(path) != entry.sha256:
-            raise ArtefactError(f"{path} does not match its hash in {NAME}: the file is damaged or was changed")
+            raise ArtefactError(f"{path} does not match its hash in {NAME}: the file is damaged or was changed; restore it")
     weights = [path.name for path in folder.glob("*.safetensors") if path.name not in manifest.files]
     if weights:
-        raise ArtefactError(f"{folder / weights[0]} is not listed in {NAME}: the folder mixes files of two models")
+        raise ArtefactError(f"{folder / weights[0]} is not listed in {NAME}: the folder mixes files of two models; take one out")

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from headcount import __version__
-from headcount.errors import UnsupportedModel
+from headcount.errors import ArtefactError, UnsupportedModel
 from headcount.files import new_folder, write_json
 from headcount.heads import HeadMap
 from headcount.surgery import manifest
@@ -24,11 +24,21 @@ COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "
 
 def _copy_companions(source: Path, target: Path) -> None:
     for pattern in COMPANIONS:
-        for path in source.glob(pattern):
-            if path.is_file() and not path.is_symlink() and not (target / path.name).exists():
+        for path in sorted(source.glob(pattern)):
+            if path.is_file() and not (target / path.name).exists():
+                _check_inside(path)
                 shutil.copyfile(path, target / path.name)
-            elif path.is_symlink() and path.resolve().is_file():  # hub snapshots link to their blobs
-                shutil.copyfile(path.resolve(), target / path.name)
+
+
+def _check_inside(path: Path) -> None:
+    """Refuses a link that leads out of a model folder: what it points to would be copied, and published with the model."""
+    folder = path.parent.resolve()
+    blobs = folder.parent.parent / "blobs"  # hub snapshots link to their blobs
+    real = path.resolve()
+    if not real.is_relative_to(folder) and not (folder.parent.name == "snapshots" and real.is_relative_to(blobs)):
+        raise ArtefactError(
+            f"{path} links to {real}, outside its folder, so it is not copied; put the file itself there, or remove the link"
+        )
 
 
 def save(

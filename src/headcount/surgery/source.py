@@ -14,6 +14,9 @@ HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_
 """Arguments of from_pretrained that say where a hub id comes from."""
 
 
+MAX_LAYERS, MAX_SIZE = 1024, 2**40
+"""The largest counts that a configuration may state; a model of them is built before its weights are read."""
+
 EMBEDDED = Path(__file__).parents[1] / "demo" / "models"
 """The models that come with the package."""
 
@@ -32,12 +35,16 @@ def embedded(name: str | Path) -> Path | None:
 def local_folder(name: str | Path, **hub: Any) -> Path:
     """The folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code)."""
     path = Path(name)
-    if path.is_dir():
-        return path
+    try:
+        if path.is_dir():
+            return path
+        there = path.exists()
+    except (OSError, ValueError):  # longer than a file system takes, or no text
+        there = True
     if (folder := embedded(name)) is not None:
         return folder
-    if path.exists() or str(name).startswith((".", "/", "~")):
-        raise ArtefactError(f"{name} is no folder; name a folder with config.json and weights, or a hub id")
+    if there or str(name).startswith((".", "/", "~")):
+        raise ArtefactError(f"{name!s:.200} is no folder; name a folder with config.json and weights, or a hub id")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -53,6 +60,12 @@ def check_weights(folder: Path, allow_pickle: bool) -> None:
     tensors = sorted(folder.glob("*.safetensors"))
     for path in tensors:
         check_safetensors(path)
+    for path in sorted(folder.glob("*.index.json")):
+        _check_index(path)
+    if (folder / "adapter_config.json").exists():  # transformers would go where that file says
+        raise ArtefactError(
+            f"{folder} holds an adapter (adapter_config.json), not a model; merge it (model.merge_and_unload()) and save that"
+        )
     pickles = sorted(folder.glob("pytorch_model*.bin"))
     if not tensors and pickles and not allow_pickle:
         raise ArtefactError(
@@ -60,7 +73,20 @@ def check_weights(folder: Path, allow_pickle: bool) -> None:
             "--allow-pickle) if you trust it."
         )
     if not tensors and not pickles:
-        raise ArtefactError(f"{folder} holds no weights: no .safetensors file")
+        raise ArtefactError(f"{folder} holds no weights: no .safetensors file; put them there, or name another folder")
+
+
+def _check_index(path: Path) -> None:
+    """Refuses a list of shards that names files outside its folder, or missing ones."""
+    content = read_json(path)
+    shards = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(shards, dict):
+        raise ArtefactError(f"{path} must hold a weight_map from tensors to files; fetch it again, with the weights")
+    for shard in dict.fromkeys(map(str, shards.values())):
+        if Path(shard).name != shard:
+            raise ArtefactError(f"{path} names a file outside its folder: {shard!r:.80}; fetch it again from where it came")
+        if not (path.parent / shard).is_file():
+            raise ArtefactError(f"{path} names {shard!r:.80}, which is not there; fetch all shards of the model")
 
 
 def _check_counts(path: Path, config: dict[str, Any], part: str = "") -> None:
@@ -68,19 +94,42 @@ def _check_counts(path: Path, config: dict[str, Any], part: str = "") -> None:
     for name, value in config.items():
         if isinstance(value, dict) and name.endswith("config"):
             _check_counts(path, value, f"{part}{name}.")
-        elif name in (*names.HEAD_COUNTS, *names.KV_COUNTS, "num_hidden_layers", "hidden_size") and type(value) is int and value < 1:
-            raise ArtefactError(f"{path}: {part}{name} must be at least 1, got {value}")
+        if type(value) is not int:
+            continue
+        layers = name.endswith("layers") or name == "n_layer"
+        if value < 1 and name in (*names.HEAD_COUNTS, *names.KV_COUNTS, "num_hidden_layers", "hidden_size"):
+            raise ArtefactError(f"{path}: {part}{name} must be at least 1, got {value}; use the config.json that came with the weights")
+        if value > (MAX_LAYERS if layers else MAX_SIZE):
+            most = MAX_LAYERS if layers else MAX_SIZE
+            raise ArtefactError(
+                f"{path}: {part}{name} may be at most {most}, got {value!r:.30}; use the config.json that came with the weights"
+            )
+
+
+def _code(config: dict[str, Any], part: str = "") -> str | None:
+    """What in a configuration asks for code from outside transformers: classes of its own, or kernels of a hub repository."""
+    for name, value in config.items():
+        if name == "auto_map":
+            return f"{part}{name}"
+        chosen = value.values() if isinstance(value, dict) else [value]
+        if name.endswith(("attn_implementation", "experts_implementation")) and any("/" in str(one) for one in chosen):
+            return f"{part}{name}: {value!r:.60}"
+        if isinstance(value, dict) and name.endswith("config") and (found := _code(value, f"{part}{name}.")):
+            return found
+    return None
 
 
 def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, Any]:
     """The raw configuration of a model folder; refuses one that asks for code of its own."""
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
-        raise ArtefactError(f"{folder / 'config.json'} must hold an object, got {type(config).__name__}")
-    _check_counts(folder / "config.json", config)
-    if "auto_map" in config and not trust_remote_code:
         raise ArtefactError(
-            f"{folder / 'config.json'} asks for remote code (auto_map). Allow it (trust_remote_code=True, --trust-remote-code) "
+            f"{folder / 'config.json'} must hold an object, got {type(config).__name__}; use the one that came with the weights"
+        )
+    _check_counts(folder / "config.json", config)
+    if (code := _code(config)) is not None and not trust_remote_code:
+        raise ArtefactError(
+            f"{folder / 'config.json'} asks for remote code ({code}). Allow it (trust_remote_code=True, --trust-remote-code) "
             "only if you trust its author."
         )
     return config
@@ -121,11 +170,12 @@ def class_of(folder: Path, config: dict[str, Any], auto: Any = None) -> type:
             raise UnsupportedModel(f"{auto.__name__} has no class for the model type '{config.get('model_type')}'")
         found = auto._model_mapping[type(kind)]
         return found[0] if isinstance(found, tuple | list) else found
-    wanted = config.get("architectures") or []
-    cls = getattr(transformers, str(wanted[0]), None) if wanted else None
-    if cls is None:
+    wanted = config.get("architectures")
+    name = wanted[0] if isinstance(wanted, list) and wanted else wanted
+    cls = getattr(transformers, name, None) if isinstance(name, str) else None
+    if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
         raise UnsupportedModel(
-            f"{folder / 'config.json'} names the architecture {wanted[0] if wanted else None!r}, which transformers "
+            f"{folder / 'config.json'} names the architecture {name!r:.80}, which transformers "
             f"{transformers.__version__} does not have; pass auto='AutoModel…'"
         )
     return cls

@@ -20,11 +20,14 @@ def kind_of(path: Path) -> str:
 
 
 def _open(path: Path) -> IO[bytes]:
-    if not path.exists():
-        raise DataError(f"no file {path}")
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; this task reads files")
-    return cast("IO[bytes]", gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+    try:
+        if not path.exists():
+            raise DataError(f"no file {path}; check its name")
+        if not path.is_file():
+            raise DataError(f"{path} is no regular file; give a file")
+        return cast("IO[bytes]", gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+    except OSError as error:
+        raise DataError(f"{str(path):.200} cannot be read: {error.strerror or error}; check its name and permissions") from error
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

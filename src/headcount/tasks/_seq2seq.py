@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from headcount.archs.modules import unwrap
-from headcount.data import SPLITS, Split, Task
+from headcount.data import SPLITS, Split, Task, Text, Texts
 from headcount.errors import DataError
 from headcount.metrics import FROM_TEXTS
 from headcount.tasks import Request
 from headcount.tasks._generate import Translations, key, most_tokens
 from headcount.tasks._splits import divide, each
 from headcount.tasks._tables import Group, Layout, read
-from headcount.tasks._tokens import Packed, check_tokenizer, encode, make_task
+from headcount.tasks._tokens import Packed, check_tokenizer, encode, make_task, texts_of
 
 USES = (
     *("train", "eval", "source_column", "target_column", "max_length", "truncate"),
@@ -43,8 +43,13 @@ def build(request: Request, sources: Names, targets: Names) -> Task:
     named = {"source": request.source_column, "target": request.target_column}
     groups = (Group({"source": "source_column"}, sources), Group({"target": "target_column"}, targets))
     layout = Layout(groups, {2: ("source", "target")}, {role: name for role, name in named.items() if name})
-    rows = divide(request, lambda source: (Pair(r.text("source"), r.text("target"), r.where) for r in read(source, layout)), Pair.key)
-    return from_pairs(request, rows, each(lambda split: Packed(_examples(request, rows[split]))))
+
+    def divided() -> dict[Split, list[Pair]]:
+        return divide(request, lambda source: (Pair(r.text("source"), r.text("target"), r.where) for r in read(source, layout)), Pair.key)
+
+    rows, prefix = divided(), request.options.get("prefix", "")
+    texts = texts_of(request, lambda split: (Text(row.where, prefix + row.source, target=row.target) for row in divided()[split]))
+    return from_pairs(request, rows, each(lambda split: Packed(_examples(request, rows[split]))), texts)
 
 
 def check_model(request: Request) -> None:
@@ -59,7 +64,7 @@ def check_model(request: Request) -> None:
         )
 
 
-def from_pairs(request: Request, rows: Mapping[Split, Sequence[Pair]], made: Mapping[Split, Packed]) -> Task:
+def from_pairs(request: Request, rows: Mapping[Split, Sequence[Pair]], made: Mapping[Split, Packed], texts: Texts) -> Task:
     """The task of pairs and of the examples made of them."""
     metric = FROM_TEXTS[request.choice("metric", tuple(FROM_TEXTS))]
     references = {
@@ -68,13 +73,13 @@ def from_pairs(request: Request, rows: Mapping[Split, Sequence[Pair]], made: Map
         for example, row in zip(made[split], rows[split], strict=True)
     }
     longest = most_tokens(request.model, (len(example["labels"]) for split in SPLITS for example in made[split]))
-    texts = Translations(
+    said = Translations(
         request.tokenizer,
         references,
         max_new_tokens=request.number("max_new_tokens", longest) or longest,
         num_beams=request.number("num_beams", 1) or 1,
     )
-    return make_task(request, made, metric(texts))
+    return make_task(request, made, metric(said), texts)
 
 
 def _examples(request: Request, rows: Sequence[Pair]) -> Iterator[dict[str, Any]]:

@@ -64,7 +64,7 @@ def told(source: Source) -> str:
 
 
 def _empty(source: Source) -> DataError:
-    return DataError(f"{told(source)} is empty: no example in it")
+    return DataError(f"{told(source)} is empty: no example in it; give a file with examples")
 
 
 def _all(read: Read[T], source: Source) -> list[T]:

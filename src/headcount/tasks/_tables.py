@@ -163,7 +163,7 @@ def _saved(path: Path) -> Any:
         splits = sorted(part.name for part in path.iterdir() if part.is_dir())
         raise DataError(f"{path} holds several datasets; name the folder of one: {', '.join(str(path / split) for split in splits)}")
     if not (path / "state.json").exists():
-        raise DataError(f"{path} is a folder, but not one that datasets' save_to_disk wrote; this task reads files")
+        raise DataError(f"{path} is a folder, but not one that datasets' save_to_disk wrote; give a file")
     return datasets.load_from_disk(str(path))
 
 
@@ -186,7 +186,7 @@ def _commas(path: Path) -> Iterator[tuple[int, list[str]]]:
             else:
                 yield reader.line_num, cells
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num} is no csv: {error}") from error
+        raise DataError(f"{path}, line {reader.line_num} is no csv: {error}; check its quotes") from error
 
 
 def _of_cells(path: Path, layout: Layout, table: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
@@ -199,7 +199,7 @@ def _of_cells(path: Path, layout: Layout, table: Iterator[tuple[int, list[str]]]
     places = {role: first[1].index(name) for role, name in columns.items()} if named else layout.by_place(width, str(path))
     for number, cells in table if named else chain([first], table):
         if len(cells) != width:
-            raise DataError(f"{path}, line {number} has {len(cells)} columns, but the first line has {width}")
+            raise DataError(f"{path}, line {number} has {len(cells)} columns, but the first line has {width}; give every line the same")
         yield Row({role: cells[place] for role, place in places.items()}, str(path), number)
 
 
@@ -234,7 +234,7 @@ def _of_parquet(path: Path, layout: Layout) -> Iterator[Row]:
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path} cannot be read as parquet: {error}") from error
+        raise DataError(f"{path} cannot be read as parquet: {error}; write it again") from error
 
 
 def _of_records(records: Iterable[tuple[int, Any]], header: Sequence[str], layout: Layout, told: tuple[str, str]) -> Iterator[Row]:
@@ -242,5 +242,5 @@ def _of_records(records: Iterable[tuple[int, Any]], header: Sequence[str], layou
     for number, record in records:
         absent = next((column for column in columns.values() if record.get(column) is None), None)
         if absent is not None:
-            raise DataError(f"{told[0]}, {told[1]} {number} has no value in column '{absent}'")
+            raise DataError(f"{told[0]}, {told[1]} {number} has no value in column '{absent}'; fill it, or remove the row")
         yield Row({role: record[column] for role, column in columns.items()}, told[0], number, told[1])

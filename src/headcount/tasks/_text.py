@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, tee
 from typing import Any
 
 import numpy as np
 
+from headcount.data import Split, Text, Texts
 from headcount.errors import DataError
 from headcount.tasks import Request, Source
 from headcount.tasks._lines import kind_of, lines
 from headcount.tasks._splits import told
-from headcount.tasks._tokens import encode, longest
+from headcount.tasks._tokens import encode, longest, texts_of
 
 BY = ("window", "line", "paragraph")
 WINDOW = 512
@@ -28,6 +29,8 @@ class Passage:
 
     ids: list[int]
     where: str
+    text: str | None = None
+    """What a line or paragraph says; windows begin and end within words."""
 
     def key(self) -> bytes:
         """Its content."""
@@ -44,8 +47,15 @@ def passages(request: Request, source: Source) -> Iterator[Passage]:
     else:
         wanted = _texts(request, source) if by == "line" else _paragraphs(_texts(request, source))
         kept, again = tee((where, text) for where, text in wanted if text.strip())
-        for made, (where, _) in zip(encode(request, kept), again, strict=True):
-            yield Passage(made["input_ids"], where)
+        for made, (where, text) in zip(encode(request, kept), again, strict=True):
+            yield Passage(made["input_ids"], where, text)
+
+
+def texts(request: Request, divided: Callable[[], Mapping[Split, Sequence[Passage]]]) -> Texts | None:
+    """What the passages say; None by windows."""
+    if request.choice("by", BY) == "window":
+        return None
+    return texts_of(request, lambda split: (Text(passage.where, passage.text or "") for passage in divided()[split]))
 
 
 def _texts(request: Request, source: Source) -> Iterator[tuple[str, str]]:

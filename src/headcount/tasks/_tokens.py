@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from headcount.checks import positions, target_vocabulary, text_config, vocabulary
-from headcount.data import Example, Split, Task, pad
+from headcount.data import Example, Split, Task, Text, Texts, pad
 from headcount.errors import DataError
 from headcount.losses import accepts
 from headcount.metrics import Metric
 from headcount.tasks import Request
+from headcount.tasks._unknown import unknown_id, warn_of_unknown
 
 UNLIMITED = 10**6
 """Tokenizers without a limit state a number beyond this one."""
@@ -29,6 +32,11 @@ class Packed(Sequence[Example]):
             for name, value in example.items():
                 self._append(name, value)
             self._number += 1
+
+    def frequency(self, token: int, *, besides: Collection[int]) -> tuple[int, int]:
+        """How many of the input tokens are this one, and how many there are besides some."""
+        ids = np.frombuffer(self._flat.get("input_ids", array("i")), dtype=np.int32)
+        return int((ids == token).sum()), int((~np.isin(ids, list(besides))).sum())
 
     def _append(self, name: str, value: Any) -> None:
         if isinstance(value, list):
@@ -138,9 +146,10 @@ def special_ids(request: Request) -> frozenset[int]:
     return frozenset(getattr(request.tokenizer, "all_special_ids", None) or ())
 
 
-def make_task(request: Request, examples: Mapping[Split, Sequence[Example]], metric: Metric) -> Task:
+def make_task(request: Request, examples: Mapping[Split, Packed], metric: Metric, texts: Texts | None = None) -> Task:
     """The task of tokenised examples, which are padded to batches."""
     fill = pad_id(request)
+    _warn_of_unknown(request, examples.values(), texts)
     return Task(
         request.name,
         examples["calibration"],
@@ -149,7 +158,23 @@ def make_task(request: Request, examples: Mapping[Split, Sequence[Example]], met
         collate=lambda rows: pad(rows, fill),
         metric=metric,
         special_ids=special_ids(request),
+        texts=texts,
     )
+
+
+def _warn_of_unknown(request: Request, examples: Iterable[Packed], texts: Texts | None) -> None:
+    unknown = unknown_id(request.tokenizer)
+    if unknown is None:
+        return
+    special = special_ids(request) - {unknown}
+    counts = [made.frequency(unknown, besides=special) for made in examples]
+    total = sum(count for count, _ in counts), sum(number for _, number in counts)
+    warn_of_unknown(f"task '{request.name}'", request.tokenizer, total, lambda: texts.read("calibration") if texts else ())
+
+
+def texts_of(request: Request, read: Callable[[Split], Iterable[Text]], **how: Any) -> Texts:
+    """The texts of a task, cut where its request cuts them; `how` are the other fields."""
+    return Texts(read, request.max_length, request.truncate, **how)
 
 
 def check_head(request: Request, parts: Sequence[str], auto: str) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headcount.data import Task
+from headcount.data import Split, Task
 from headcount.errors import DataError
 from headcount.losses import shifts
 from headcount.metrics import PERPLEXITY
 from headcount.tasks import Request
 from headcount.tasks._splits import divide, each
-from headcount.tasks._text import Passage, passages
+from headcount.tasks._text import Passage, passages, texts
 from headcount.tasks._tokens import Packed, check_head, check_tokenizer, make_task
 
 USES = ("train", "eval", "text_column", "max_length", "truncate", "by")
@@ -25,9 +25,13 @@ def build(request: Request) -> Task:
     if not shifts(request.model):
         raise DataError(f"task '{request.name}' needs a decoder, not {type(request.model).__name__}; try translation or masked-lm")
     check_tokenizer(request)
-    found = divide(request, lambda source: passages(request, source), Passage.key)
+
+    def divided() -> dict[Split, list[Passage]]:
+        return divide(request, lambda source: passages(request, source), Passage.key)
+
+    found = divided()
     made = each(lambda split: Packed(_examples(found[split])))
-    return make_task(request, made, PERPLEXITY)
+    return make_task(request, made, PERPLEXITY, texts(request, divided))
 
 
 def _examples(found: Sequence[Passage]) -> Iterator[dict[str, list[int]]]:

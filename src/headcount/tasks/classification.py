@@ -5,18 +5,18 @@ Without a header the columns are text and label, or text, second text and label.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headcount.checks import config_of
-from headcount.data import Split, Task
+from headcount.data import Split, Task, Text
 from headcount.errors import DataError
 from headcount.metrics import ACCURACY, Metric
 from headcount.tasks import Request
 from headcount.tasks._labels import check_several, metric_of, n_labels, to_classes, to_numbers
 from headcount.tasks._splits import divide, each, told
 from headcount.tasks._tables import Group, Layout, Row, read
-from headcount.tasks._tokens import Packed, check_head, check_tokenizer, encode, make_task, pad_id
+from headcount.tasks._tokens import Packed, check_head, check_tokenizer, encode, make_task, pad_id, texts_of
 
 USES = ("train", "eval", "text_column", "text_pair_column", "label_column", "max_length", "truncate", "metric")
 PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"), ("text", "text_pair"))
@@ -36,7 +36,7 @@ def layout(request: Request, usual: Sequence[tuple[str, ...]] = (*PAIRS, ("text"
 def build(request: Request) -> Task:
     """The task."""
     check_model(request)
-    return from_rows(request, divide(request, lambda source: read(source, layout(request)), key))
+    return from_rows(request, lambda: divide(request, lambda source: read(source, layout(request)), key))
 
 
 def key(row: Row) -> bytes:
@@ -44,13 +44,17 @@ def key(row: Row) -> bytes:
     return "\0".join(str(value) for role, value in row.values.items() if role != "label").encode()
 
 
-def from_rows(request: Request, rows: Mapping[Split, Sequence[Row]], metric: Metric = ACCURACY) -> Task:
-    """The task of rows that hold text, maybe text_pair, and label."""
-    chosen = metric_of(request, metric)
+def from_rows(request: Request, divided: Callable[[], Mapping[Split, Sequence[Row]]], metric: Metric = ACCURACY) -> Task:
+    """The task of rows that hold text, maybe text_pair, and label; they are divided anew for who asks for the texts."""
+    chosen, rows = metric_of(request, metric), divided()
     labels = each(lambda split: _labels(request, rows[split]))
     _check_labels(request, labels)
     made = each(lambda split: Packed(_examples(request, rows[split], labels[split])))
-    return make_task(request, made, chosen)
+    return make_task(request, made, chosen, texts_of(request, lambda split: map(_text, divided()[split])))
+
+
+def _text(row: Row) -> Text:
+    return Text(row.where, row.text("text"), row.text("text_pair") if "text_pair" in row.values else None)
 
 
 def _labels(request: Request, rows: Sequence[Row]) -> Sequence[float]:
@@ -79,6 +83,7 @@ def check_model(request: Request) -> None:
 
 
 def _examples(request: Request, rows: Sequence[Row], labels: Sequence[float]) -> Iterator[dict[str, Any]]:
-    texts = [(row.where, (row.text("text"), row.text("text_pair")) if "text_pair" in row.values else row.text("text")) for row in rows]
+    said = [_text(row) for row in rows]
+    texts = [(one.where, one.text if one.pair is None else (one.text, one.pair)) for one in said]
     for example, label in zip(encode(request, texts), labels, strict=True):
         yield {**example, "labels": label}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from headcount.data import Split, Task
+from headcount.data import Split, Task, Text, Texts
 from headcount.demo import english, tavi
 from headcount.demo.clauses import Clause, draw_clause
 from headcount.demo.entailment import Pair, draw_pair, text_of
@@ -23,7 +23,7 @@ from headcount.tasks import Request, _seq2seq
 from headcount.tasks._labels import to_classes
 from headcount.tasks._masking import mask_id, masked
 from headcount.tasks._splits import each
-from headcount.tasks._tokens import Packed, check_head, check_tokenizer, encode, make_task, special_ids
+from headcount.tasks._tokens import Packed, check_head, check_tokenizer, encode, make_task, special_ids, texts_of
 
 USES = ("size", "metric", "num_beams", "max_new_tokens")
 NUMBERS: dict[Split, int] = {"calibration": 512, "selection": 512, "report": 1000}
@@ -33,10 +33,11 @@ Language = Any
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One variant: how its examples are drawn, what identifies them, how they become model inputs, the head and metric they need."""
+    """One variant: how its examples are drawn, what identifies them, what they say, how they become model inputs, head and metric they need."""
 
     draw: Callable[[Random], Any]
     text: Callable[[Any], str]
+    says: Callable[[Any, str], Text]
     examples: Callable[[Request, Sequence[Any]], Iterable[dict[str, Any]]]
     head: tuple[str, ...]
     metric: Metric | None = None
@@ -51,12 +52,16 @@ def _sentences(language: Language, clauses: Sequence[Clause]) -> Iterator[tuple[
 
 
 def _entailment(language: Language) -> Kind:
+    def says(pair: Pair, where: str) -> Text:
+        return Text(where, str(language.say(pair.premise)), str(language.say(pair.hypothesis)))
+
     def examples(request: Request, pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
         labels = to_classes(request, [(f"pair {number}", pair.label) for number, pair in enumerate(pairs)])
-        texts = ((f"pair {n}", (str(language.say(p.premise)), str(language.say(p.hypothesis)))) for n, p in enumerate(pairs))
+        said = (says(pair, f"pair {number}") for number, pair in enumerate(pairs))
+        texts = ((one.where, (one.text, one.pair)) for one in said)
         yield from ({**made, "labels": label} for made, label in zip(encode(request, texts), labels, strict=True))
 
-    return Kind(draw_pair, text_of, examples, ("SequenceClassification",), ACCURACY)
+    return Kind(draw_pair, text_of, says, examples, ("SequenceClassification",), ACCURACY)
 
 
 def _masked_text(language: Language) -> Kind:
@@ -65,12 +70,23 @@ def _masked_text(language: Language) -> Kind:
         for number, made in enumerate(encode(request, _sentences(language, clauses))):
             yield {**made, **masked(made["input_ids"], (request.seed, number), mask_id=mask, special=special)}
 
-    return Kind(draw_clause, _english, examples, ("MaskedLM", "ForPreTraining"), PERPLEXITY)
+    return Kind(
+        draw_clause,
+        _english,
+        lambda clause, where: Text(where, str(language.say(clause))),
+        examples,
+        ("MaskedLM", "ForPreTraining"),
+        PERPLEXITY,
+    )
 
 
 def _story(request: Request, stories: Sequence[str]) -> Iterator[dict[str, Any]]:
     for made in encode(request, ((f"story {number}", story) for number, story in enumerate(stories))):
         yield {"input_ids": made["input_ids"], "labels": made["input_ids"]}
+
+
+def _both(clause: Clause, where: str) -> Text:
+    return Text(where, _english(clause), target=str(tavi.say(clause)))
 
 
 def _translated(request: Request, clauses: Sequence[Clause]) -> Iterator[dict[str, Any]]:
@@ -85,10 +101,12 @@ def _translated(request: Request, clauses: Sequence[Clause]) -> Iterator[dict[st
 KINDS = {
     "entailment": _entailment(english),
     "entailment-tavi": _entailment(tavi),
-    "stories": Kind(lambda random: " ".join(draw_story(random)), str, _story, ("CausalLM",), PERPLEXITY),
+    "stories": Kind(
+        lambda random: " ".join(draw_story(random)), str, lambda story, where: Text(where, story), _story, ("CausalLM",), PERPLEXITY
+    ),
     "text": _masked_text(english),
     "text-tavi": _masked_text(tavi),
-    "translation": Kind(draw_clause, _english, _translated, ("MTModel", "ConditionalGeneration")),
+    "translation": Kind(draw_clause, _english, _both, _translated, ("MTModel", "ConditionalGeneration")),
 }
 VARIANTS = tuple(KINDS)
 
@@ -101,8 +119,17 @@ def build(request: Request) -> Task:
     made = each(lambda split: Packed(kind.examples(request, drawn[split])))
     if kind.metric is None:
         pairs = each(lambda split: [_seq2seq.Pair(_english(c), str(tavi.say(c)), "") for c in drawn[split]])
-        return _seq2seq.from_pairs(request, pairs, made)
-    return make_task(request, made, kind.metric)
+        return _seq2seq.from_pairs(
+            request, pairs, made, _texts(request, kind, add_special_tokens=False, end=(request.tokenizer.eos_token_id,))
+        )
+    return make_task(request, made, kind.metric, _texts(request, kind))
+
+
+def _texts(request: Request, kind: Kind, **how: Any) -> Texts:
+    def read(split: Split) -> Iterator[Text]:
+        return (kind.says(one, f"{split} example {number}") for number, one in enumerate(_draw(request, kind, split)))
+
+    return texts_of(request, read, **how)
 
 
 def _draw(request: Request, kind: Kind, split: Split) -> list[Any]:

@@ -54,7 +54,7 @@ def build(request: Request) -> Task:
         train, held_out = (_fetch(facts.config or str(request.variant), split) for split in ("train", facts.validation))
         request = replace(request, train=train, eval=held_out)
     columns = layout(request, (facts.columns, ("text", "text_pair")[: len(facts.columns)]))
-    return from_rows(request, divide(request, lambda source: read(source, columns), key), facts.metric)
+    return from_rows(request, lambda: divide(request, lambda source: read(source, columns), key), facts.metric)
 
 
 def _fetch(name: str, split: str) -> Any:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headcount.data import Task
+from headcount.data import Split, Task
 from headcount.metrics import PERPLEXITY
 from headcount.tasks import Request
 from headcount.tasks._masking import mask_id, masked
 from headcount.tasks._splits import divide, each
-from headcount.tasks._text import Passage, passages
+from headcount.tasks._text import Passage, passages, texts
 from headcount.tasks._tokens import Packed, check_head, check_tokenizer, make_task, special_ids
 
 USES = ("train", "eval", "text_column", "max_length", "truncate", "by")
@@ -23,9 +23,12 @@ def build(request: Request) -> Task:
     check_head(request, ("MaskedLM", "ForPreTraining"), "AutoModelForMaskedLM")
     check_tokenizer(request)
     mask, special = mask_id(request), special_ids(request)
-    found = divide(request, lambda source: passages(request, source), Passage.key)
+
+    def divided() -> dict[Split, list[Passage]]:
+        return divide(request, lambda source: passages(request, source), Passage.key)
 
     def examples(passages: Sequence[Passage]) -> Packed:
         return Packed(masked(passage.ids, (request.seed, number), mask_id=mask, special=special) for number, passage in enumerate(passages))
 
-    return make_task(request, each(lambda split: examples(found[split])), PERPLEXITY)
+    found = divided()
+    return make_task(request, each(lambda split: examples(found[split])), PERPLEXITY, texts(request, divided))

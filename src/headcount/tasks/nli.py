@@ -19,4 +19,4 @@ def build(request: Request) -> Task:
         raise DataError(f"task '{request.name}' reads pairs: text_column is '{request.text_column}', name text_pair_column as well")
     found = layout(request, PAIRS)
     pairs = Layout(found.groups, {3: found.places[3]}, found.named)
-    return from_rows(request, divide(request, lambda source: read(source, pairs), key))
+    return from_rows(request, lambda: divide(request, lambda source: read(source, pairs), key))

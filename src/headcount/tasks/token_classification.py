@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headcount.data import SPLITS, Task
+from headcount.data import SPLITS, Split, Task, Text
 from headcount.errors import DataError
 from headcount.metrics import IGNORED, TOKEN_ACCURACY
 from headcount.registry import unknown
@@ -19,7 +19,7 @@ from headcount.tasks._labels import check_several, to_classes
 from headcount.tasks._lines import kind_of, lines
 from headcount.tasks._splits import divide, each, told
 from headcount.tasks._tables import Group, Layout, Row, read
-from headcount.tasks._tokens import Packed, check_head, check_tokenizer, check_tokens, longest, make_task
+from headcount.tasks._tokens import Packed, check_head, check_tokenizer, check_tokens, longest, make_task, texts_of
 
 USES = ("train", "eval", "text_column", "label_column", "max_length", "truncate")
 CONLL = (".conll", ".txt", ".tsv", ".bio", ".iob", ".conllu")
@@ -33,12 +33,17 @@ def build(request: Request) -> Task:
     check_tokenizer(request)
     if not getattr(request.tokenizer, "is_fast", False):
         raise DataError(f"task '{request.name}' needs a fast tokenizer, which knows the word of each piece; load it by AutoTokenizer")
-    rows = divide(request, lambda source: _read(request, source), lambda row: "\0".join(row.values["tokens"]).encode())
+
+    def divided() -> dict[Split, list[Row]]:
+        return divide(request, lambda source: _read(request, source), lambda row: "\0".join(row.values["tokens"]).encode())
+
+    rows = divided()
     for row in (row for split in SPLITS for row in rows[split]):
         _check(row)
     _check_several(request, [row for split in SPLITS for row in rows[split]])
     made = each(lambda split: Packed(_examples(request, rows[split])))
-    return make_task(request, made, TOKEN_ACCURACY)
+    texts = texts_of(request, lambda split: (Text(row.where, " ".join(row.values["tokens"])) for row in divided()[split]))
+    return make_task(request, made, TOKEN_ACCURACY, texts)
 
 
 def _read(request: Request, source: Source) -> Iterator[Row]:

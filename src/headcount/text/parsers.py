@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from headcount.errors import DataError, MissingExtra
+from headcount.registry import unknown
 from headcount.text.annotated import Annotated, Word, inside, pair
 
 Parse = Callable[[str], tuple[Word, ...]]
@@ -24,6 +25,16 @@ def parsed(sentences: Iterable[Annotated], parse: Parse) -> Iterator[Annotated]:
         yield replace(whole, target=sentence.target, notes=sentence.notes)
 
 
+def parser_of(spec: str) -> Parse:
+    """A parser by its package and model: `spacy:en_core_web_sm`, `stanza:en`."""
+    package, colon, name = spec.partition(":")
+    if package not in PARSERS:
+        raise unknown("parser", package, PARSERS)
+    if not colon or not name:
+        raise DataError(f"parser '{spec}' names no model; say {PARSERS[package][1]}")
+    return PARSERS[package][0](name)
+
+
 def spacy_parser(name: str) -> Parse:
     """A parser by the spaCy pipeline of this name, such as en_core_web_sm."""
     spacy = _imported("spacy")
@@ -31,6 +42,9 @@ def spacy_parser(name: str) -> Parse:
         pipeline = spacy.load(name)
     except OSError as error:
         raise DataError(f"spaCy has no pipeline '{name}'; get it with: python -m spacy download {name}") from error
+    if not pipeline("This is a text.").has_annotation("DEP"):
+        has = ", ".join(pipeline.pipe_names) or "nothing but a tokenizer"
+        raise DataError(f"the spaCy pipeline '{name}' has no dependency parser (it has {has}); name a trained one, such as en_core_web_sm")
     return lambda text: from_spacy(pipeline(text))
 
 
@@ -40,15 +54,27 @@ def stanza_parser(language: str) -> Parse:
     try:
         pipeline = stanza.Pipeline(language, download_method=None, verbose=False)
     except Exception as error:  # stanza's own errors for missing resources share no base class across its releases
-        raise DataError(f"stanza has no models for '{language}' ({error}); get them with: stanza.download('{language}')") from error
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"stanza has no models for '{language}' ({reason}); get them with: python -c \"import stanza; stanza.download('{language}')\""
+        ) from error
+    if "depparse" not in pipeline.processors:
+        raise DataError(f"stanza's models for '{language}' have no dependency parser; name a language with one, such as en")
     return lambda text: from_stanza(pipeline(text))
+
+
+PARSERS: dict[str, tuple[Callable[[str], Parse], str]] = {
+    "spacy": (spacy_parser, "spacy:en_core_web_sm"),
+    "stanza": (stanza_parser, "stanza:en"),
+}
+"""By package: the parser of a model's name, and an example of how it is named."""
 
 
 def _imported(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise MissingExtra(f"parsing text needs {name}; install it with: pip install {name}") from error
+        raise MissingExtra(f"parsing text needs {name}; install it with: pip install 'headcount[{name}]'") from error
 
 
 def from_spacy(doc: Any) -> tuple[Word, ...]:

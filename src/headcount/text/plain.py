@@ -30,6 +30,7 @@ USUAL = (
 )
 """Names that columns of text usually have, tried in this order."""
 WORD = re.compile(r"\S+")
+NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?")
 
 
 def plain(text: str, where: str = "a sentence") -> Annotated:
@@ -74,12 +75,20 @@ def _table(source: Any, told: str, by: By, named: Mapping[str, str]) -> Iterator
         raise DataError(f"{told} is a table, which is read by row; leave by={by} out")
     group = Group({"text": "text_column", "text_pair": "text_pair_column"}, USUAL)
     rows = read(source, Layout((group,), {1: ("text",), 2: ("text", "text_pair")}, named))
-    return _some((_row(row) for row in rows), told)
+    return _some((_row(row, first=not number and not named) for number, row in enumerate(rows)), told)
 
 
-def _row(row: Row) -> Annotated:
-    first = plain(row.text("text"), row.where)
-    return pair(first, plain(row.text("text_pair"), row.where)) if "text_pair" in row.values else first
+def _row(row: Row, *, first: bool) -> Annotated:
+    """The text or pair of a row; of the `first` of columns that nobody named, a second text that is a number is taken for a label."""
+    text = plain(row.text("text"), row.where)
+    if "text_pair" not in row.values:
+        return text
+    if first and NUMBER.fullmatch(row.text("text_pair").strip()):
+        raise DataError(
+            f"{row.where}: the second text is {row.text('text_pair')!r}, which is a label rather than a text. Keep the texts alone "
+            "(cut -f1 FILE > texts.txt), name the columns in a first line, or read it as a task: --task classification --train FILE"
+        )
+    return pair(text, plain(row.text("text_pair"), row.where))
 
 
 def _lines(path: Path, by: By) -> Iterator[Annotated]:

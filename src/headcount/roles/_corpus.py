@@ -1,11 +1,10 @@
-"""`roles`: from text in any form to the corpus that roles are measured on."""
+"""From sentences or images to the corpus that roles are measured on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,8 +12,6 @@ from headcount.archs.modules import unwrap
 from headcount.checks import positions
 from headcount.errors import DataError
 from headcount.roles._contract import Corpus
-from headcount.roles._roles import Options, measure
-from headcount.roles._table import RoleTable
 from headcount.text.align import align_all
 from headcount.text.annotated import Annotated
 from headcount.text.plain import plain, read_text
@@ -23,21 +20,7 @@ Text = Any
 """A file (CoNLL-U or plain), texts, annotated sentences, batches of pixel values, or a corpus."""
 
 
-def roles(
-    model: nn.Module, text: Text, tokenizer: Any = None, *, alignment: Mapping[str, Any] | None = None, **options: Unpack[Options]
-) -> RoleTable:
-    """What every head does: for each head and role the bias of its attention with test, interval and baseline.
-
-    `text` is a file (CoNLL-U, or plain with a sentence a line), texts, annotated sentences, or images (mappings with pixel_values); `tokenizer` is
-    the model's, `alignment` are options of `corpus_of`. `only` names roles (`syntax`, `offset:-1`); `tau` and `alpha` are those of the test,
-    `correct` is bh, bonferroni or none.
-    """
-    corpus = text if isinstance(text, Corpus) else corpus_of(model, text, tokenizer, **(alignment or {}))
-    table = measure(model, corpus, **options)
-    return replace(table, refused=dict(corpus.facts.get("refused", {})))
-
-
-def corpus_of(model: nn.Module, text: Text, tokenizer: Any = None, **alignment: Any) -> Corpus:
+def align_items(model: nn.Module, text: Text, tokenizer: Any = None, **alignment: Any) -> Corpus:
     """The corpus of a text for a model: words and pieces aligned, what cannot be aligned counted in `facts["refused"]`.
 
     `alignment` takes max_length, truncate, add_special_tokens and end (token ids after each text), for tokenizers that the model was not trained

@@ -1,0 +1,100 @@
+"""The mathematics of repair: least squares on sums of products, in float64. Pure tensor functions; no model here.
+
+    W' = (G_KK + λ I)⁻¹ (X_Kᵀ Y + λ W_K),   G = Σ XᵀX,   λ = share · mean diagonal of G
+
+X are the outputs of the heads that stay, with a column of ones where there is a bias, Y is what the dense block gives. The bias is not held back by λ.
+W' has at most the error of W on the data of the fit, whatever λ is, since it minimises error + λ ‖W' − W‖².
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+SHARES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
+
+@dataclass(slots=True)
+class Products:
+    """Sums over tokens: G = XᵀX, C = XᵀY, and Σ Y²; `n` tokens."""
+
+    gram: Float[Tensor, "inputs inputs"]
+    cross: Float[Tensor, "inputs outputs"]
+    square: float = 0.0
+    n: int = 0
+
+    @classmethod
+    def empty(cls, n_inputs: int, n_outputs: int, device: torch.device | None = None) -> Products:
+        """No token yet."""
+        made = {"dtype": torch.float64, "device": device}
+        return cls(torch.zeros(n_inputs, n_inputs, **made), torch.zeros(n_inputs, n_outputs, **made))
+
+    def add(self, inputs: Float[Tensor, "tokens inputs"], outputs: Float[Tensor, "tokens outputs"]) -> None:
+        """Adds tokens."""
+        x, y = inputs.double(), outputs.double()
+        self.gram.addmm_(x.T, x)
+        self.cross.addmm_(x.T, y)
+        self.square += float((y * y).sum())
+        self.n += len(x)
+
+    def error(self, weights: Float[Tensor, "inputs outputs"]) -> float:
+        """Σ ‖x W − y‖² over the tokens."""
+        fitted = (weights * (self.gram @ weights - 2 * self.cross)).sum()
+        return max(float(fitted) + self.square, 0.0)
+
+    def part(self, kept: Sequence[int]) -> Products:
+        """The sums of some inputs alone."""
+        index = torch.as_tensor(kept, dtype=torch.long, device=self.gram.device)
+        return Products(self.gram[index][:, index], self.cross[index], self.square, self.n)
+
+
+def with_ones(inputs: Float[Tensor, "tokens inputs"]) -> Float[Tensor, "tokens inputs+1"]:
+    """The inputs and a column of ones behind them."""
+    return torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
+
+
+def solve(products: Products, weights: Float[Tensor, "inputs outputs"], share: float, *, bias: bool) -> Float[Tensor, "inputs outputs"]:
+    """The weights with the least error, held near the old ones by a `share` of G's mean diagonal; the last row is the bias, if there is one."""
+    held = products.gram.diagonal()[: len(weights) - bias].mean() * share
+    ridge = held.expand(len(weights)).clone()
+    if bias:
+        ridge[-1] = products.gram.diagonal()[-1] * 1e-12
+    old = weights.double()
+    return torch.linalg.solve(products.gram + torch.diag(ridge), products.cross + ridge[:, None] * old, left=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What came of a fit: weights, the share that λ was, and mean squared errors per token before and after, on the fit's data and the check's."""
+
+    weights: Tensor
+    share: float
+    before: float
+    after: float
+    check_before: float
+    check_after: float
+    n: int
+
+
+def fit(
+    fitting: Products, checking: Products | None, weights: Float[Tensor, "inputs outputs"], *, bias: bool, share: float | None = None
+) -> Fitted:
+    """The best refit: λ is the one with the least error on the check's data, or the `share` that is given."""
+    old = weights.double()
+    shares = SHARES if share is None else (share,)
+    judge = fitting if checking is None else checking
+    made = {one: solve(fitting, old, one, bias=bias) for one in shares}
+    best = min(shares, key=lambda one: (judge.error(made[one]), one))
+    return Fitted(
+        weights=made[best],
+        share=best,
+        before=fitting.error(old) / fitting.n,
+        after=fitting.error(made[best]) / fitting.n,
+        check_before=judge.error(old) / judge.n,
+        check_after=judge.error(made[best]) / judge.n,
+        n=fitting.n,
+    )

@@ -1,0 +1,304 @@
+"""Repair: the output projections of a pruned model, refitted in closed form so that its blocks give what the dense model's gave. No training.
+
+Block after block from the input on, on the pruned model's own inputs, in one pass: see `lockstep` and `fit`. Cross-attention, grouped KV heads, causal
+models and any number type go the same way; padding counts nowhere. Least-squares reconstruction after structured removal is old and widely used;
+the trial and the figures that led to it being on by default are in docs/results.md.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.archs.modules import unwrap
+from headcount.data import Data, Split, Task, blocks
+from headcount.errors import DataError, PlanError
+from headcount.heads import AttentionBlock, HeadMap
+from headcount.observe import evaluating, on_device
+from headcount.plan import Plan
+from headcount.refit.blocks import Batch, has_bias, inputs_of, projection, read, real_rows, write
+from headcount.refit.fit import Fitted, Products, fit, with_ones
+from headcount.refit.lockstep import Lockstep
+
+EXAMPLES, CHECKED, BATCH = 512, 128, 32
+IN_FLIGHT = 2**19
+"""Tokens that may be on their way at once, those of the check included; more calibration data are read once for every block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The model with refitted output projections, in the shape it had, and what came of each block."""
+
+    model: nn.Module
+    blocks: dict[str, Fitted]
+
+
+def repair(model: nn.Module, plan: Plan, data: Data, **options: Any) -> nn.Module:
+    """A copy of a model, in its shape, whose output projections make up for the heads that the plan removes; `cut` it by the same plan then.
+
+    `data` is a Task, a dataset or batches, without need of labels; see `refit` for the options.
+    """
+    return refit(model, plan, data, **options).model
+
+
+def refit(
+    model: nn.Module,
+    plan: Plan,
+    data: Data,
+    *,
+    split: Split = "calibration",
+    limit: int = EXAMPLES,
+    batch_size: int = BATCH,
+    share: float | None = None,
+) -> Repaired:
+    """Like `repair`, with what came of each block.
+
+    `limit` examples of the `split` are fitted. λ is chosen by the error on the selection split of a task, or on the last fifth of the batches, unless
+    `share` (of the mean diagonal) names it. Refused where the data have fewer tokens than a block has inputs.
+    """
+    dense: Any = unwrap(model)
+    heads = HeadMap.of(dense)
+    plan.check(heads)
+    touched = [block for block in heads.blocks if 0 < len(plan.kept(block)) < block.n_heads or (block.n_heads and not plan.kept(block))]
+    if not touched:
+        return Repaired(copy.deepcopy(dense), {})
+    for block in touched:
+        projection(dense, block)
+    fitting, checking = _batches(dense, data, split, limit, batch_size)
+    pruned = copy.deepcopy(dense)
+    work = _Refit(dense, pruned, heads, plan, touched, share)
+    with evaluating(dense), evaluating(pruned):
+        work.run(fitting, checking)
+    return Repaired(pruned, work.found)
+
+
+def _batches(model: nn.Module, data: Data, split: Split, limit: int, size: int) -> tuple[list[Batch], list[Batch]]:
+    """The batches of the fit and of the check."""
+    if limit < 1 or size < 1:
+        raise DataError(f"limit and batch_size must be 1 or more, got {limit} and {size}")
+
+    def read_split(name: Split, number: int) -> list[Batch]:
+        found = blocks(data, split=name, limit=number)
+        return [on_device(batch, model) for block in found for _, batch in block.batches(size)]
+
+    fitting = read_split(split, limit)
+    if isinstance(data, Task):
+        return fitting, read_split("selection", min(CHECKED, limit))
+    fifth = len(fitting) // 5
+    return (fitting[:-fifth], fitting[-fifth:]) if fifth else (fitting, [])
+
+
+class _Refit:
+    """One repair on its way."""
+
+    def __init__(
+        self, dense: nn.Module, pruned: nn.Module, heads: HeadMap, plan: Plan, touched: Sequence[AttentionBlock], share: float | None
+    ) -> None:
+        self.dense, self.pruned, self.share = dense, pruned, share
+        self.blocks = {block.path: block for block in touched}
+        self.kept = {block.path: inputs_of(block, plan.kept(block)) for block in touched}
+        self.found: dict[str, Fitted] = {}
+        self.old: dict[str, Tensor] = {}
+        self._silence()
+
+    def _silence(self) -> None:
+        """Takes the removed heads out of the pruned model: their rows of the projection become zero."""
+        for path, block in self.blocks.items():
+            module = projection(self.pruned, block)
+            matrix = read(module)
+            gone = sorted(set(range(block.n_heads * block.value_dim)) - set(self.kept[path]))
+            self.old[path] = matrix[self._rows(path, module)]
+            matrix[gone] = 0
+            write(module, matrix)
+
+    def _rows(self, path: str, module: Any) -> list[int]:
+        """The rows of the matrix that are fitted: those of the heads that stay, and the bias."""
+        return [*self.kept[path], len(read(module)) - 1] if has_bias(module) else self.kept[path]
+
+    def run(self, fitting: list[Batch], checking: list[Batch]) -> None:
+        """Fits every block on the batches."""
+        calls = self._calls(fitting[0])
+        batches = [(batch, False) for batch in fitting] + [(batch, True) for batch in checking]
+        once = [path for path in calls if calls[path] == 1]
+        tokens = sum(_size(batch) for batch, _ in batches)
+        if tokens <= IN_FLIGHT or len(batches) == 1:
+            self._pass(batches, solved=once)
+        else:
+            for path in once:
+                self._pass(batches, solved=[path], in_waves=True)
+        several = [path for path in calls if calls[path] > 1]
+        if several:
+            self._pass(batches, solved=[], summed=several, in_waves=tokens > IN_FLIGHT)
+
+    def _calls(self, batch: Batch) -> dict[str, int]:
+        """How often each block runs in one pass, in the order in which they run first."""
+        counts: Counter[str] = Counter()
+        with ExitStack() as stack:
+            for path, block in self.blocks.items():
+                hook = self.dense.get_submodule(block.o.path).register_forward_hook(lambda *_, path=path: counts.update([path]))
+                stack.callback(hook.remove)
+            self.dense(**batch)
+        silent = next((block.name for path, block in self.blocks.items() if path not in counts), None)
+        if silent is not None:
+            raise DataError(f"the data do not run block {silent}, so it cannot be refitted; give batches that reach it")
+        return dict(counts)
+
+    def _pass(self, batches: list[tuple[Batch, bool]], *, solved: list[str], summed: Sequence[str] = (), in_waves: bool = False) -> None:
+        """Runs all batches in step: `solved` blocks are fitted when all have reached them, `summed` ones at the end."""
+        sums = _Sums(self)
+        wanted = frozenset([*solved, *summed])
+
+        def between(key: Any) -> None:
+            if not in_waves and key[0] in solved:
+                self._solve(key[0], sums)
+
+        for wave in _waves(batches) if in_waves else [batches]:
+            lockstep = Lockstep(between)
+            with _Hooks(self, lockstep, sums, wanted) as hooks:
+                lockstep.run([job for batch, is_check in wave for job in hooks.jobs(batch, is_check)])
+        for path in solved if in_waves else summed:
+            self._solve(path, sums)
+
+    def _solve(self, path: str, sums: _Sums) -> None:
+        block, module = self.blocks[path], projection(self.pruned, self.blocks[path])
+        fitting, checking = sums.of(path, False), sums.of(path, True)
+        bias, rows = has_bias(module), self._rows(path, module)
+        if fitting is None or fitting.n <= len(rows):
+            raise DataError(
+                f"block {block.name} has {len(rows)} inputs to refit and the calibration data {0 if fitting is None else fitting.n} tokens; give "
+                f"more than {len(rows)} tokens (a larger limit), or prune without repair"
+            )
+        if not rows:
+            return
+        made = fit(fitting, checking, self.old[path], bias=bias, share=self.share)
+        matrix = read(module)
+        matrix[rows] = made.weights
+        write(module, matrix)
+        self.found[block.name] = made
+
+
+def _size(batch: Batch) -> int:
+    """How many tokens a batch brings, roughly: the entries of its widest input of whole numbers, or of images' patches."""
+    sizes = [value.numel() for name, value in batch.items() if isinstance(value, Tensor) and not value.is_floating_point()]
+    return max(sizes, default=max((value.shape[0] * 256 for value in batch.values() if isinstance(value, Tensor)), default=1))
+
+
+def _waves(batches: list[tuple[Batch, bool]]) -> Iterable[list[tuple[Batch, bool]]]:
+    wave: list[tuple[Batch, bool]] = []
+    for one in batches:
+        if wave and sum(_size(batch) for batch, _ in [*wave, one]) > IN_FLIGHT:
+            yield wave
+            wave = []
+        wave.append(one)
+    yield wave
+
+
+class _Sums:
+    """The products of every block, of the fit's batches and of the check's."""
+
+    def __init__(self, work: _Refit) -> None:
+        self.work = work
+        self._found: dict[tuple[str, bool], Products] = {}
+
+    def add(self, path: str, is_check: bool, inputs: Tensor, outputs: Tensor) -> None:
+        """Adds the tokens of one batch."""
+        module = projection(self.work.pruned, self.work.blocks[path])
+        columns = inputs[:, self.work.kept[path]]
+        columns = with_ones(columns) if has_bias(module) else columns
+        if (path, is_check) not in self._found:
+            self._found[path, is_check] = Products.empty(columns.shape[1], outputs.shape[1], columns.device)
+        self._found[path, is_check].add(columns, outputs)
+
+    def of(self, path: str, is_check: bool) -> Products | None:
+        """The products of a block, if any token came."""
+        return self._found.get((path, is_check))
+
+
+class _Hooks:
+    """Pauses the dense and the pruned pass of every batch at each block, and sums up what the one gives for what the other gets."""
+
+    def __init__(self, work: _Refit, lockstep: Lockstep, sums: _Sums, wanted: frozenset[str]) -> None:
+        self.work, self.lockstep, self.sums, self.wanted = work, lockstep, sums, wanted
+        self._stack = ExitStack()
+        self._now: _Place | None = None
+
+    def __enter__(self) -> _Hooks:
+        for path, block in self.work.blocks.items():
+            if path in self.wanted:
+                given = self.work.dense.get_submodule(block.o.path).register_forward_hook(self._dense(path, block))
+                taken = self.work.pruned.get_submodule(block.o.path).register_forward_pre_hook(self._pruned(path, block))
+                self._stack.callback(given.remove)
+                self._stack.callback(taken.remove)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def jobs(self, batch: Batch, is_check: bool) -> list[Callable[[], None]]:
+        """The two passes of a batch: the dense model's, then the pruned one's."""
+        place = _Place(batch, is_check)
+
+        def run(model: nn.Module) -> Callable[[], None]:
+            def job() -> None:
+                self._set(place)
+                with torch.no_grad():
+                    model(**batch)
+
+            return job
+
+        return [run(self.work.dense), run(self.work.pruned)]
+
+    def _set(self, place: _Place) -> None:
+        self._now = place
+
+    def _dense(self, path: str, block: AttentionBlock) -> Callable[..., None]:
+        def gave(_module: nn.Module, _args: Any, output: Tensor) -> None:
+            place = self._here()
+            place.outputs[path].append(real_rows(self.work.dense, block, place.batch, output))
+            self._pause(place, path, "dense")
+
+        return gave
+
+    def _pruned(self, path: str, block: AttentionBlock) -> Callable[..., None]:
+        def gets(_module: nn.Module, args: tuple[Any, ...]) -> None:
+            place = self._here()
+            inputs = real_rows(self.work.pruned, block, place.batch, args[0])
+            self.sums.add(path, place.is_check, inputs, place.outputs[path].pop(0))
+            self._pause(place, path, "pruned")
+
+        return gets
+
+    def _here(self) -> _Place:
+        assert self._now is not None
+        return self._now
+
+    def _pause(self, place: _Place, path: str, which: str) -> None:
+        place.calls[path, which] += 1
+        self.lockstep.pause((path, place.calls[path, which]))
+        self._set(place)
+
+
+class _Place:
+    """One batch on its way: what the dense model gave in each block, until the pruned one gets there."""
+
+    def __init__(self, batch: Batch, is_check: bool) -> None:
+        self.batch, self.is_check = batch, is_check
+        self.outputs: dict[str, list[Tensor]] = defaultdict(list)
+        self.calls: Counter[tuple[str, str]] = Counter()
+
+
+def check_can_repair(model: nn.Module, plan: Plan) -> None:
+    """Raises before any work where a repair of this plan is impossible."""
+    heads = HeadMap.of(unwrap(model))
+    for block in heads.blocks:
+        if len(plan.kept(block)) < block.n_heads:
+            projection(unwrap(model), block)
+    if not plan.removed:
+        raise PlanError("the plan removes nothing, so there is nothing to repair")

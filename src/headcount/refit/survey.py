@@ -1,0 +1,129 @@
+"""What a repair-aware choice knows of a model: for every block the products of its projection's inputs, and of the gradients at its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.archs.modules import unwrap
+from headcount.checks import check_batch
+from headcount.data import Data, Split, Task, blocks
+from headcount.errors import NonFinite
+from headcount.heads import AttentionBlock, Head, HeadMap
+from headcount.losses import ExampleLosses, finite_losses
+from headcount.observe import frozen, on_device
+from headcount.refit.blocks import has_bias, inputs_of, projection, read, real_rows
+from headcount.refit.choose import Surgeon
+from headcount.refit.fit import with_ones
+
+
+@dataclass(slots=True)
+class Moments:
+    """Second moments of one block over tokens: of the projection's inputs, and of the gradients at its output."""
+
+    block: AttentionBlock
+    gram: Tensor
+    metric: Tensor
+    n: int = 0
+
+
+def survey(model: nn.Module, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int = 32) -> dict[str, Moments]:
+    """The moments of every block that has heads, from one pass forward and backward over the data."""
+    inner: Any = unwrap(model)
+    found = {block.path: _empty(inner, block) for block in HeadMap.of(inner).blocks if block.n_heads}
+    losses = ExampleLosses(inner, data.loss if isinstance(data, Task) else None)
+    modes = [(module, module.training) for module in inner.modules()]
+    inner.eval()
+    try:
+        with frozen(inner), _Collector(inner, found) as collector:
+            for block in blocks(data, split=split, limit=limit):
+                for places, batch in block.batches(batch_size):
+                    collector.add(batch, [block.first + place for place in places], losses)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return found
+
+
+def _empty(model: nn.Module, block: AttentionBlock) -> Moments:
+    module = projection(model, block)
+    width, outputs = read(module).shape
+    like = {"dtype": torch.float64, "device": module.weight.device}
+    return Moments(block, torch.zeros(width, width, **like), torch.zeros(outputs, outputs, **like))
+
+
+class _Collector:
+    """Hooks that sum up what meets and leaves the output projections."""
+
+    def __init__(self, model: nn.Module, found: dict[str, Moments]) -> None:
+        self.model, self.found = model, found
+        self.batch: dict[str, Any] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> _Collector:
+        for moments in self.found.values():
+            module = self.model.get_submodule(moments.block.o.path)
+            self._stack.callback(module.register_forward_hook(self._hook(moments)).remove)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def add(self, batch: Any, numbers: list[int], losses: ExampleLosses) -> None:
+        """One batch forward and backward."""
+        self.batch = on_device(batch, self.model)
+        check_batch(self.model, self.batch, numbers)
+        with torch.enable_grad():
+            made = finite_losses(losses(self.model(**self.batch), self.batch), numbers)
+            made.sum().backward()
+
+    def _hook(self, moments: Moments) -> Callable[..., Tensor]:
+        def ran(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+            inputs = real_rows(self.model, moments.block, self.batch, args[0].detach())
+            columns = (with_ones(inputs) if has_bias(module) else inputs).double()
+            moments.gram.addmm_(columns.T, columns)
+            moments.n += len(columns)
+            leaf = output if output.requires_grad else output.detach().requires_grad_(True)
+            leaf.register_hook(self._arrived(moments, self.batch))
+            return leaf
+
+        return ran
+
+    def _arrived(self, moments: Moments, batch: dict[str, Any]) -> Callable[[Tensor], None]:
+        def gradient(values: Tensor) -> None:
+            rows = real_rows(self.model, moments.block, batch, values.detach()).double()
+            if not bool(torch.isfinite(rows).all()):
+                raise NonFinite(f"the gradient at block {moments.block.name} is not finite; look at the model's outputs")
+            moments.metric.addmm_(rows.T, rows)
+
+        return gradient
+
+
+def surgeons(
+    model: nn.Module, found: dict[str, Moments], units: tuple[tuple[Head, ...], ...]
+) -> Iterator[tuple[list[tuple[Head, ...]], Surgeon]]:
+    """For every block, its units and the surgeon that can remove them."""
+    for moments in found.values():
+        block, module = moments.block, projection(model, moments.block)
+        mine = [unit for unit in units if unit[0] in block.heads]
+        rows = [inputs_of(block, tuple(block.position(head) for head in unit)) for unit in mine]
+        yield mine, Surgeon.of(moments.gram, read(module), moments.metric / max(moments.n, 1), rows, max(moments.n, 1))
+
+
+def removal_order(model: nn.Module, data: Data, *, steps: int | None = None, **options: Any) -> list[tuple[tuple[Head, ...], float]]:
+    """All units in the order in which they go, cheapest first after repair, with the rise of the loss expected of each (half the cost)."""
+    inner = unwrap(model)
+    made = list(surgeons(inner, survey(inner, data, **options), HeadMap.of(inner).units()))
+    order: list[tuple[tuple[Head, ...], float]] = []
+    costs = [surgeon.costs() for _, surgeon in made]
+    while any(costs) and (steps is None or len(order) < steps):
+        block, unit = min(((b, u) for b, mine in enumerate(costs) for u in mine), key=lambda place: (costs[place[0]][place[1]], place))
+        units, surgeon = made[block]
+        order.append((units[unit], surgeon.remove(unit) / 2))
+        costs[block] = surgeon.costs()
+    return order

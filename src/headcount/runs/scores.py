@@ -1,0 +1,92 @@
+"""Scores as cells of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from headcount.errors import ArtefactError
+from headcount.heads import Head
+from headcount.runs.cells import Cell, Damaged
+from headcount.runs.schema import ScoresRecord
+from headcount.runs.store import Run
+from headcount.scores import Scores
+from headcount.stats import Samples
+
+KIND = "scores"
+
+
+def pack_scores(scores: Scores) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The content and the arrays of a cell of scores."""
+    record = ScoresRecord(
+        method=scores.method,
+        higher_is_keep=scores.higher_is_keep,
+        normalise=scores.normalise,
+        heads=[str(head) for head in scores.heads],
+        units=[[str(head) for head in unit] for unit in scores.units],
+        values=list(scores.values),
+        stderr=list(scores.stderr),
+        n_examples=scores.n_examples,
+        data=scores.data,
+        seed=scores.seed,
+        columns={name: list(column) for name, column in scores.columns.items()},
+        conditions=dict(scores.conditions),
+    )
+    return record.model_dump(), {} if scores.samples is None else _arrays(scores.samples)
+
+
+def _arrays(samples: Samples) -> dict[str, np.ndarray]:
+    sums, weights = (np.asarray(array, dtype=np.float64) for array in (samples.sums, samples.weights))
+    return {"sums": sums, "weights": weights, "n": np.array([samples.n], dtype=np.int64)}
+
+
+def unpack_scores(cell: Cell) -> Scores:
+    """The scores of a cell."""
+    try:
+        record = ScoresRecord.model_validate(cell.content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Damaged(f"the cell of {cell.spec.name} holds no scores: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    parse: Any = Head.parse
+    found = cell.arrays
+    return Scores(
+        heads=tuple(map(parse, record.heads)),
+        values=tuple(record.values),
+        method=record.method,
+        higher_is_keep=record.higher_is_keep,
+        units=tuple(tuple(map(parse, unit)) for unit in record.units),
+        stderr=tuple(record.stderr),
+        n_examples=record.n_examples,
+        samples=Samples(found["sums"], found["weights"], int(found["n"][0])) if found else None,
+        data=record.data,
+        seed=record.seed,
+        normalise=record.normalise,
+        columns={name: tuple(column) for name, column in record.columns.items()},
+        conditions=record.conditions,
+    )
+
+
+def all_scores(run: Run) -> dict[str, Scores]:
+    """The scores that a run shows, by method."""
+    return {name: unpack_scores(cell) for name, cell in run.results(KIND).items()}
+
+
+def scores_of(run: Run, method: str) -> Scores:
+    """One method's scores."""
+    known = run.results(KIND)
+    if method not in known:
+        raise ArtefactError(f"{run.folder} has no scores by '{method}'; it has {', '.join(known) or 'none'}")
+    return unpack_scores(known[method])
+
+
+def same_heads(tables: Sequence[Scores]) -> None:
+    """Raises ArtefactError unless all scores are of the same heads in the same order."""
+    for other in tables[1:]:
+        if other.heads != tables[0].heads:
+            raise ArtefactError(
+                f"these scores are of different heads ({len(tables[0].heads)} and {len(other.heads)}); compare scores of one model, or of models "
+                "of the same shape"
+            )

@@ -1,0 +1,95 @@
+"""The tables of a run: csv and parquet files for people and other tools, made out of its cells and nothing else.
+
+`tables.json` keeps their hashes; a table that somebody or something changed goes to the quarantine and is written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from headcount.files import sha256, write_atomic
+from headcount.runs.cells import Damaged
+from headcount.runs.schema import TablesRecord
+from headcount.runs.store import Run, write_record
+
+if TYPE_CHECKING:
+    import pandas
+
+TABLES = "tables.json"
+Maker = Callable[[Run], "pandas.DataFrame | None"]
+
+
+def _scores(run: Run) -> Any:
+    import pandas
+
+    from headcount.runs.scores import all_scores
+
+    frames = [scores.to_pandas().assign(method=name) for name, scores in all_scores(run).items()]
+    if not frames:
+        return None
+    table = pandas.concat(frames, ignore_index=True)
+    return table[["method", *[column for column in table.columns if column != "method"]]]
+
+
+def _roles(run: Run) -> Any:
+    import pandas
+
+    cells = run.results("roles")
+    return pandas.DataFrame([row for cell in cells.values() for row in cell.content["rows"]]) if cells else None
+
+
+def _outcomes(run: Run) -> Any:
+    import pandas
+
+    frames = [
+        pandas.DataFrame({"evaluation": name, "example": range(len(cell.arrays["losses"])), "loss": cell.arrays["losses"], **_parts(cell)})
+        for name, cell in run.results("evaluation").items()
+    ]
+    return pandas.concat(frames, ignore_index=True) if frames else None
+
+
+def _parts(cell: Any) -> dict[str, Any]:
+    parts = cell.arrays.get("parts")
+    return {} if parts is None else {f"part {number}": parts[:, number] for number in range(parts.shape[1])}
+
+
+MAKERS: dict[str, Maker] = {"scores": _scores, "roles": _roles, "outcomes": _outcomes}
+
+
+def _files(run: Run) -> Iterator[tuple[str, bytes]]:
+    for name, make in MAKERS.items():
+        table = make(run)
+        if table is not None:
+            packed = io.BytesIO()
+            table.to_parquet(packed, index=False)
+            yield f"{name}.parquet", packed.getvalue()
+            if name != "outcomes":
+                yield f"{name}.csv", table.to_csv(index=False).encode()
+
+
+def write_tables(run: Run) -> None:
+    """Writes every table whose content is new; one that is not as it was left goes aside first."""
+    known = run._known(TABLES, TablesRecord) or TablesRecord(files={})
+    files = dict(_files(run))
+    wanted = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    there = {name: _left(run, name, {wanted[name], known.files.get(name), known.before.get(name)}) for name in files}
+    before = {name: found for name, found in there.items() if found is not None and found != wanted[name]}
+    record = TablesRecord(files={**known.files, **wanted}, before=before)
+    if record != known:
+        write_record(run.folder / TABLES, record)  # before the tables, so that a crash between them makes no table look damaged
+    for name, content in files.items():
+        if there[name] != wanted[name]:
+            write_atomic(run.folder / name, content)
+
+
+def _left(run: Run, name: str, hashes: set[str | None]) -> str | None:
+    """The hash of a table that is as it was left; any other goes aside."""
+    path = run.folder / name
+    there = sha256(path) if path.is_file() else None
+    if there is not None and there not in hashes:
+        run.set_aside(path, Damaged(f"{path} is damaged or was edited: its hash is not the one that was written"))
+        return None
+    return there

@@ -1,0 +1,265 @@
+"""Run folders that must be refused: of later versions, damaged, locked, impossible, or with names that lead out of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bad_kit import Call, Kit, as_nobody, case, line
+
+from headcount.runs import Run
+from headcount.runs.cells import Cell, Spec, seal
+from headcount.runs.scores import all_scores
+
+
+def _read(kit: Kit, spoil: Callable[[Path], object]) -> Call:
+    """Reading all scores of a spoilt run."""
+    folder = kit.copy(kit.stock.run())
+    spoil(folder)
+    return lambda: all_scores(Run.open(folder))
+
+
+def _reseal(path: Path, **values: Any) -> None:
+    """Changes a sealed record and seals it anew: a fault of who wrote it, not of the disk."""
+    content = {name: value for name, value in (json.loads(path.read_text()) | values).items() if name != "seal"}
+    path.write_text(json.dumps({**content, "seal": seal(content)}))
+
+
+def _cell(folder: Path) -> Path:
+    return sorted((folder / "cells" / "scores").glob("magnitude.*.cell"))[0]
+
+
+def _lead(folder: Path) -> Call:
+    def take() -> None:
+        with Run.lead(folder):
+            pass
+
+    return take
+
+
+@case("run folders", "schema version 99", "Install a newer one")
+def later_version(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _reseal(folder / "run.json", schema_version=99))
+
+
+@case("run folders", "schema version 1;", "run its command in a new folder")
+def earlier_version(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _reseal(folder / "run.json", schema_version=1))
+
+
+@case("run folders", "run.json is damaged")
+def version_of_text(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _reseal(folder / "run.json", schema_version="two"))
+
+
+@case("run folders", "has no run.json", "headcount score MODEL --task TASK --out")
+def missing_record(kit: Kit) -> Call:
+    return _read(kit, lambda folder: (folder / "run.json").unlink())
+
+
+def _as_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@case("run folders", "has no run.json", "headcount score MODEL --task TASK --out")
+def record_that_is_a_folder(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _as_folder(folder / "run.json"))
+
+
+@case("run folders", "run.json is damaged or was edited")
+def record_that_was_edited(kit: Kit) -> Call:
+    def edit(folder: Path) -> None:
+        text = (folder / "run.json").read_text()
+        (folder / "run.json").write_text(text.replace('"seed": 0', '"seed": 1'))
+
+    return _read(kit, edit)
+
+
+@case("run folders", "run.json is damaged", "hook")
+def record_with_an_unknown_field(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _reseal(folder / "run.json", hook="import os"))
+
+
+@case("run folders", "run.json is no valid JSON")
+def record_of_brackets(kit: Kit) -> Call:
+    return _read(kit, lambda folder: (folder / "run.json").write_text("[" * 1_000_000))
+
+
+def _loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+@case("run folders", "has no run.json", "headcount score MODEL --task TASK --out")
+def record_that_links_to_itself(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _loop(folder / "run.json"))
+
+
+@case("run folders", "it ends before its first line does", "headcount score bert --out run")
+def half_a_cell(kit: Kit) -> Call:
+    return _read(kit, lambda folder: os.truncate(_cell(folder), 300))
+
+
+@case("run folders", "it ends before its first line does", "headcount score bert --out run")
+def empty_cell(kit: Kit) -> Call:
+    return _read(kit, lambda folder: os.truncate(_cell(folder), 0))
+
+
+@case("run folders", "it does not begin with the record of a cell", "headcount score bert --out run")
+def cell_of_brackets(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _cell(folder).write_bytes(b"[" * 1_000_000 + b"\n"))
+
+
+@case("run folders", "is damaged", "headcount score bert --out run")
+def flipped_bit_in_a_cell(kit: Kit) -> Call:
+    def flip(folder: Path) -> None:
+        content = bytearray(_cell(folder).read_bytes())
+        content[len(content) // 2] ^= 1
+        _cell(folder).write_bytes(content)
+
+    return _read(kit, flip)
+
+
+@case("run folders", "is under another cell's name", "headcount score bert --out run")
+def cell_under_the_name_of_another(kit: Kit) -> Call:
+    def swap(folder: Path) -> None:
+        other = sorted((folder / "cells" / "scores").glob("random.*.cell"))[0]
+        _cell(folder).write_bytes(other.read_bytes())
+
+    return _read(kit, swap)
+
+
+@case("run folders", "is no regular file", "headcount score bert --out run")
+def cell_that_is_a_folder(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _as_folder(_cell(folder)))
+
+
+@case("run folders", "symbolic links", "headcount score bert --out run")
+def cell_that_links_to_itself(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _loop(_cell(folder)))
+
+
+@case("run folders", "is no regular file", "headcount score bert --out run")
+def cell_that_is_a_pipe(kit: Kit) -> Call:
+    def pipe(folder: Path) -> None:
+        path = _cell(folder)
+        path.unlink()
+        os.mkfifo(path)
+
+    return _read(kit, pipe)
+
+
+@case("run folders", "its numbers are not those that were written", "headcount score bert --out run")
+def cell_of_two_gigabytes(kit: Kit) -> Call:
+    return _read(kit, lambda folder: os.truncate(_cell(folder), 2**31))
+
+
+def _forge(folder: Path, content: dict[str, Any], arrays: dict[str, np.ndarray] | None = None, name: str = "magnitude") -> None:
+    """A cell with a good seal and bad content."""
+    made = Cell(Spec("scores", name, {"forged": True}), content, arrays or {}, {})
+    _cell(folder).unlink()
+    place = folder / made.spec.path
+    place.write_bytes(made.pack())
+
+
+@case("run folders", "the cell of forged holds no scores")
+def cell_that_holds_no_scores(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _forge(folder, {"method": "forged"}, name="forged"))
+
+
+@case("run folders", "the cell of ../../../../tmp/headcount-was-here holds no scores")
+def cell_whose_name_leads_out(kit: Kit) -> Call:
+    """Sealed well, under a name that climbs: it is read as what it is, never as a path."""
+    return _read(kit, lambda folder: _forge(folder, {}, name="../../../../tmp/headcount-was-here"))
+
+
+@case("run folders", "is damaged", "headcount score bert --out run")
+def cell_with_a_header_that_lies(kit: Kit) -> Call:
+    def forge(folder: Path) -> None:
+        made = Cell(Spec("scores", "magnitude", {"forged": True}), {}, {"x": np.zeros(2)}, {})
+        line_, _, payload = made.pack().partition(b"\n")
+        payload = payload.replace(b'"shape":[2]', b'"shape":[9]')
+        head = json.loads(line_) | {"sha256": hashlib.sha256(payload).hexdigest()}
+        head["seal"] = seal(head)
+        _cell(folder).unlink()
+        (folder / made.spec.path).write_bytes(json.dumps(head).encode() + b"\n" + payload)
+
+    return _read(kit, forge)
+
+
+@case("run folders", "is not empty and holds no run", "name another folder")
+def folder_of_other_things(kit: Kit) -> Call:
+    kit.file("diary.txt", "dear diary")
+    return _lead(kit.place)
+
+
+@case("run folders", "is a file", "name a folder for the run")
+def file_instead_of_a_folder(kit: Kit) -> Call:
+    return _lead(kit.file("run", "x"))
+
+
+@case("run folders", "is a file, not a folder", "name another place")
+def folder_below_a_file(kit: Kit) -> Call:
+    return _lead(kit.file("run", "x") / "below")
+
+
+@case("run folders", "is not writable for you", "name another place")
+def folder_that_may_not_be_written(kit: Kit) -> Call:
+    folder = kit.place / "shut"
+    folder.mkdir(mode=0o555)
+    return as_nobody(_lead(folder / "run"))
+
+
+@case("run folders", "cannot be worked in", "Permission denied")
+def run_that_may_not_be_written(kit: Kit) -> Call:
+    folder = kit.copy(kit.stock.run())
+    for path in (*folder.rglob("*"), folder):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    return as_nobody(_lead(folder))
+
+
+@case("run folders", "cannot be worked in", "Is a directory")
+def lock_that_is_a_folder(kit: Kit) -> Call:
+    folder = kit.copy(kit.stock.run())
+    (folder / "lock").unlink(missing_ok=True)
+    (folder / "lock").mkdir()
+    return _lead(folder)
+
+
+@case("run folders", "is not empty and holds no run", "name another folder")
+def cells_that_are_a_file(kit: Kit) -> Call:
+    folder = kit.place / "run"
+    folder.mkdir()
+    (folder / "cells").write_text("")
+    return _lead(folder)
+
+
+@case("run folders", "File name too long")
+def folder_of_a_thousand_letters(kit: Kit) -> Call:
+    return _lead(kit.place / ("r" * 1000))
+
+
+@case("run folders", "holds no run that could be joined", "start the same command without --join first")
+def nothing_to_join(kit: Kit) -> Call:
+    def join() -> None:
+        with Run.join(kit.place / "run"):
+            pass
+
+    return join
+
+
+@case("run folders", "is a run of another model (bert", "name another folder")
+def run_of_another_model(kit: Kit) -> Call:
+    folder = kit.copy(kit.stock.run())
+    return line("score", kit.stock.cut(), "--by", "magnitude", "--out", folder)
+
+
+@case("run folders", "holds scores by magnitude, random", "choose one (--method NAME)")
+def scores_of_a_run_with_several(kit: Kit) -> Call:
+    return line("cut", kit.stock.plain(), "--scores", kit.stock.run(), "--keep", "6", "--out", kit.place / "out")

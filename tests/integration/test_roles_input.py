@@ -1,0 +1,286 @@
+"""Roles on tasks, datasets, pairs and texts of any script: what is read, and that planted heads are found in it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from planting import VOCABULARY, by_words, planted, tokenizer_of
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+import headcount as hc
+from headcount.data import SPLITS, pad
+from headcount.errors import DataError, UnknownTokens
+from headcount.roles import RoleTable, corpus_of, measure
+from headcount.surgery.source import local_folder
+from headcount.tasks import open_task
+from headcount.testing.shrink import tiny_model
+from headcount.text.annotated import Annotated, Word
+
+BERT = tokenizer_of("[CLS] $A [SEP]")
+
+
+@cache
+def demo(name: str) -> tuple[Any, Any]:
+    return hc.load(f"demo/{name}").eval(), AutoTokenizer.from_pretrained(local_folder(f"demo/{name}"))
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("encoder", "demo/text"),
+        ("entailment", "demo/entailment"),
+        ("decoder", "demo/stories"),
+        ("translator", "demo/translation"),
+    ],
+)
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_texts_of_a_task_are_what_its_examples_hold(name: str, task: str, split: Any) -> None:
+    """Token for token; where the task hides tokens under the mask, what they were."""
+    model, tokenizer = demo(name)
+    made = open_task(task, model, tokenizer, size="12")
+    corpus = corpus_of(model, made, tokenizer, split=split, limit=9)
+    assert len(corpus.sentences) == 9
+    for aligned, target, example in zip(corpus.sentences, corpus.targets or [None] * 9, made.split(split), strict=False):
+        hidden = [place for place, token in enumerate(example["input_ids"]) if token == tokenizer.mask_token_id]
+        assert [i for place, i in enumerate(aligned.ids) if place not in hidden] == [
+            i for place, i in enumerate(example["input_ids"]) if place not in hidden
+        ]
+        assert bool(hidden) == (task == "demo/text")
+        assert target is None or list(target.ids) == example["labels"]
+        assert aligned.annotated.words
+    assert bool(corpus.targets) == (task == "demo/translation") and corpus.has_pairs == (task == "demo/entailment")
+
+
+def test_a_task_gives_the_roles_of_its_texts() -> None:
+    model, tokenizer = demo("translator")
+    made = open_task("demo/translation", model, tokenizer, size="20")
+    table = hc.roles(model, made, tokenizer, only=["diagonal", "offset:-1", "alignment"], alignment={"limit": 12})
+    assert {row.head.stack for row in table if row.role == "diagonal"} == {"cross"}
+    assert table.conditions["n_examples"] == 12 and "links" in table.untested["alignment"]
+
+
+def _classifier() -> Any:
+    return tiny_model("bert", auto="AutoModelForSequenceClassification", vocab_size=VOCABULARY, num_labels=2, pad_token_id=0)
+
+
+def test_files_of_a_task_are_read_anew_and_cut_as_it_cuts_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(
+        "".join(
+            f"bal bam {word} bal\tbam bal\t{i % 2}\n" for i, word in enumerate(("ban", "bar", "das", "dat", "fal", "fam", "fan", "far"))
+        )
+    )
+    model = _classifier()
+    task = open_task("nli", model, BERT, train=path, max_length=6, truncate=True)
+    corpus = corpus_of(model, task, BERT)
+    assert [list(one.ids) for one in corpus.sentences] == [example["input_ids"] for example in task.calibration]
+    assert [list(one.type_ids or ()) for one in corpus.sentences] == [example["token_type_ids"] for example in task.calibration]
+    assert all(one.truncated and str(path) in one.annotated.where for one in corpus.sentences)
+
+
+@pytest.mark.parametrize("by", ["window", "line", "paragraph"])
+@pytest.mark.parametrize("kind", ["masked-lm", "causal-lm"])
+def test_running_text_by_window_line_and_paragraph(kind: str, by: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    random = Random(0)
+    words = ["bal", "bam", "ban", "bar", "das", "dat"]
+    path.write_text("".join(" ".join(random.choices(words, k=9)) + "\n" * (1 + i % 2) for i in range(24)))
+    auto = "AutoModelForMaskedLM" if kind == "masked-lm" else "AutoModelForCausalLM"
+    model = tiny_model(
+        "bert" if kind == "masked-lm" else "gpt2", auto=auto, vocab_size=VOCABULARY, pad_token_id=0, bos_token_id=2, eos_token_id=3
+    )
+    task = open_task(kind, model, BERT, train=path, by=by)
+    corpus = corpus_of(model, task, BERT)
+    assert len(corpus.sentences) == len(task.calibration)
+    for one, example in zip(corpus.sentences, task.calibration, strict=True):
+        assert BERT.mask_token_id not in one.ids and len(one.ids) == len(example["input_ids"])
+        assert all(a in (b, label) for a, b, label in zip(one.ids, example["input_ids"], example["labels"], strict=True))
+        assert bool(one.annotated.words) == (by != "window")
+        assert one.special == tuple(i in (2, 3) for i in one.ids)
+    assert measure(model, corpus, only=["offset", "delimiter"]).rows
+    if by == "window":
+        with pytest.raises(DataError, match="holds tokens, not texts, so there is nothing to parse; in language modelling say by=line"):
+            corpus_of(model, task, BERT, trees=lambda sentences: sentences)
+
+
+def test_words_of_token_classification(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("".join(f"bal A\nsam B\n{word} A\n\n" for word in ("ban", "bar", "das", "dat", "fal", "fam", "fan", "far")))
+    model = tiny_model(
+        "bert",
+        auto="AutoModelForTokenClassification",
+        vocab_size=VOCABULARY,
+        id2label={0: "A", 1: "B"},
+        label2id={"A": 0, "B": 1},
+        pad_token_id=0,
+    )
+    task = open_task("token-classification", model, BERT, train=path)
+    corpus = corpus_of(model, task, BERT)
+    assert [list(one.ids) for one in corpus.sentences] == [example["input_ids"] for example in task.calibration]
+    assert corpus.sentences[0].words[1:5] == (0, 1, 1, 2)
+
+
+def test_a_task_of_ones_own_is_told_by_its_tokens() -> None:
+    model = _classifier()
+    rows = [{"input_ids": [2, 10 + i, 11, 3, 12, 3], "token_type_ids": [0, 0, 0, 0, 1, 1], "labels": 0} for i in range(6)]
+    task = hc.Task("mine", rows, rows, rows, pad, special_ids=frozenset({2, 3}))
+    corpus = corpus_of(model, task)
+    assert corpus.sentences[0].segments == (-1, 0, 0, -1, 1, -1) and corpus.has_pairs
+    assert {row.role for row in hc.roles(model, task, only=["offset:-1", "delimiter:first", "sink"])} == {
+        "offset:-1",
+        "delimiter:first",
+        "sink",
+    }
+    seq2seq = tiny_model("marian", auto="AutoModelForSeq2SeqLM", decoder_start_token_id=0)
+    pairs = [{"input_ids": [10 + i, 11, 12], "labels": [7, 8, 9, -100]} for i in range(6)]
+    found = corpus_of(seq2seq, hc.Task("mine", pairs, pairs, pairs, pad))
+    assert found.targets[0].ids == (7, 8, 9)
+    assert {row.head.stack for row in measure(seq2seq, found, only=["diagonal", "offset:-1"])} == {"enc", "dec", "cross"}
+    with pytest.raises(DataError, match="hold values; roles need input_ids or pixel_values"):
+        corpus_of(model, hc.Task("mine", *[[{"values": 1}]] * 3, collate=pad))
+    with pytest.raises(DataError, match="no split 'test'"):
+        corpus_of(model, task, split="test")  # pyright: ignore[reportArgumentType]
+
+
+def test_images_of_a_task_are_read_when_asked_for() -> None:
+    class Pictures:
+        asked = 0
+
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            Pictures.asked += 1
+            generator = torch.Generator().manual_seed(index)
+            return {"pixel_values": torch.randn(3, 10, 10, generator=generator, dtype=torch.float64), "labels": 0}
+
+    model: Any = tiny_model("vit", image_size=10, patch_size=2)
+    corpus = corpus_of(model, hc.Task("pictures", *[Pictures()] * 3, collate=pad), limit=5)  # pyright: ignore[reportArgumentType]
+    assert corpus.grid == (5, 5) and len(corpus.images) == 5 and Pictures.asked <= 3
+    assert set(corpus.images[0]) == {"pixel_values"}
+    assert {"row", "column", "near"} <= {row.role for row in measure(model, corpus)}
+
+
+def test_lists_pairs_and_datasets() -> None:
+    import datasets
+
+    model = tiny_model("bert", vocab_size=VOCABULARY)
+    texts = ["bal bam ban", "bar das", "fal fam fan far"]
+    table = datasets.Dataset.from_dict({"text": texts})
+    found = [[one.ids for one in corpus_of(model, given, BERT).sentences] for given in (texts, table, table["text"], iter(texts))]
+    assert found[0] == found[1] == found[2] == found[3]
+    assert corpus_of(model, [("bal bam", "ban"), ("bar", "das")], BERT).has_pairs
+    assert len(corpus_of(model, texts, BERT, limit=2).sentences) == 2
+    for wrong, message in (({"limit": 0}, "limit must be 1 or more"), ({"max_length": 10**4}, "the model has positions for")):
+        with pytest.raises(DataError, match=message):
+            corpus_of(model, texts, BERT, **wrong)
+
+
+def test_much_that_the_tokenizer_does_not_know_is_told(tmp_path: Path) -> None:
+    model = tiny_model("bert", vocab_size=VOCABULARY)
+    with pytest.warns(
+        UnknownTokens, match=r"the text: 33% of the tokens are unknown to the tokenizer \(\[UNK\]\), such as 'Bonjour' in sentence 1"
+    ):
+        corpus_of(model, ["bal bam ban", "bar Bonjour monde"], BERT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        corpus_of(model, ["bal bam ban bar", "bar das bal bam bal Bonjour"], BERT)
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"Bonjour {i} bal\t{i % 2}\n" for i in range(12)))
+    with pytest.warns(UnknownTokens, match=r"task 'classification': 67% .* such as 'Bonjour' in .*a\.tsv, line \d") as told:
+        task = open_task("classification", _classifier(), BERT, train=path)
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        corpus_of(_classifier(), task, BERT)
+
+
+# languages
+
+ALPHABETS = {
+    "hebrew": "אבגדהוזחטיכלמנסעפצקרשת",
+    "arabic": "ابتثجحخدذرزسشصضطظعغفقكلمنهوي",
+    "chinese": "他今天没有去北京大学是中国的首都人来说你我好山水火木",
+    "japanese": "あいうえおかきくけこ東京都住カタナハマヤ",
+    "thai": "กขคงจฉชซญดตถทธนบปผพฟมยรลวสหอ",
+    "german": "abcdefghijklmnopqrstuvwxyzäöüß",
+}
+SPACED = ("hebrew", "arabic", "german")
+
+
+def _said(language: str, number: int = 60) -> list[Annotated]:
+    """Sentences of 10 words in a script; one is the subject of another, both drawn."""
+    random, made = Random(language), []
+    for _ in range(number):
+        forms = ["".join(random.choices(ALPHABETS[language], k=random.randint(2, 4))) for _ in range(10)]
+        root, subject = random.sample(range(10), 2)
+        words, at, gap = [], 0, int(language in SPACED)
+        for place, form in enumerate(forms):
+            span, head = (at, at + len(form)), (-1, "root") if place == root else (root, "nsubj" if place == subject else "dep")
+            words.append(Word(form, form, "X", *head, *span))
+            at += len(form) + gap
+        made.append(Annotated((" " * gap).join(forms), tuple(words)))
+    return made
+
+
+def _byte_level() -> Tokenizer:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return made
+
+
+def _unigram() -> Tokenizer:
+    made = Tokenizer(models.Unigram())
+    made.normalizer, made.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    return made
+
+
+def _wordpiece() -> Tokenizer:
+    made = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(strip_accents=False), pre_tokenizers.BertPreTokenizer()
+    return made
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+KINDS: dict[str, tuple[Callable[[], Tokenizer], Callable[[], Any]]] = {
+    "bytes": (_byte_level, lambda: trainers.BpeTrainer(vocab_size=500, special_tokens=SPECIAL, show_progress=False)),
+    "unigram": (_unigram, lambda: trainers.UnigramTrainer(vocab_size=300, unk_token="[UNK]", special_tokens=SPECIAL, show_progress=False)),
+    "wordpiece": (_wordpiece, lambda: trainers.WordPieceTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False)),
+}
+
+
+def _trained(kind: str, language: str) -> PreTrainedTokenizerFast:
+    build, trainer = KINDS[kind]
+    made = build()
+    made.train_from_iterator([one.text for one in _said(language)], trainer())
+    ids = [(token, made.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", model_max_length=128)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("language", ALPHABETS)
+def test_a_subject_head_is_found_in_every_script(kind: str, language: str) -> None:
+    model: Any = tiny_model("bert", vocab_size=600)
+    corpus = corpus_of(model, _said(language), _trained(kind, language))
+    assert len(corpus.sentences) == 60 and not corpus.facts["refused"]
+    to_verb = by_words(lambda s: [(place, word.head or 0) for place, word in enumerate(s.words) if word.relation == "nsubj"])
+    with planted(model, {"L1H2": to_verb}, corpus):
+        table = measure(model, corpus, only=["syntax:nsubj", "syntax:nsubj-of", "offset:-1", "offset:+1"])
+    assert _labels(table) == {"L1H2": ["syntax:nsubj"]}
+    row = table.best("syntax:nsubj")
+    apart = row.n_sentences  # without spaces a token may hold both words, which then say nothing about each other
+    assert apart == 60 if language in SPACED else 57 <= apart <= 60
+    assert row.accuracy == pytest.approx(1, abs=1e-6) and row.bias == pytest.approx(row.maximum, rel=1e-5)
+
+
+def _labels(table: RoleTable) -> dict[str, list[str]]:
+    return {str(head): roles for head, roles in table.labels().items() if roles}
