@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := src tests benchmarks
+SOURCES := src tests benchmarks tools
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
-.PHONY: demo test check bench census
+.PHONY: demo test test-faults test-offline check bench census
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -16,11 +16,22 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
 
+# Faults in full numbers (a crash at every file operation, 300 kills, 200 corrupted files …); rewrites the table of docs/faults.md.
+test-faults: $(STAMP)
+	rm -rf build/faults
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m faults tests/faults $(ARGS)
+	$(OFFLINE) $(BIN)/python tests/faults/figures.py
+
+# The same without a network: only the loopback is there, which torchrun and Ray need.
+test-offline: $(STAMP)
+	$(BIN)/python tools/offline.py $(MAKE) test
+
 check: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python tools/forbidden.py
 
 bench: $(STAMP)
 	$(OFFLINE) $(BIN)/python benchmarks/gates.py

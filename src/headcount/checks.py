@@ -101,7 +101,9 @@ def _row(bad: Tensor) -> int:
 
 def _check_size(tokens: Tensor, name: str, numbers: Sequence[int]) -> None:
     if not tokens.numel():
-        raise DataError(f"{name} of the batch that begins at example {numbers[0]} is empty: its shape is {tuple(tokens.shape)}; leave it out")
+        raise DataError(
+            f"{name} of the batch that begins at example {numbers[0]} is empty: its shape is {tuple(tokens.shape)}; leave it out"
+        )
 
 
 def _check_mask(tokens: Tensor, batch: Batch, names: tuple[str, str], numbers: Sequence[int]) -> None:
@@ -168,7 +170,10 @@ def _check_labels(model: nn.Module, labels: Tensor, numbers: Sequence[int]) -> N
     size, names = _labels_of(model, labels)
     bad = (used != IGNORED) & ((used < 0) | (used >= size)) if size is not None else torch.zeros(1, dtype=torch.bool)
     if bad.any():
-        raise DataError(f"example {numbers[_row(bad)]}: label {int(used[bad][0])} is none of the model's {size}{names}; correct it, or load the model with more labels")
+        raise DataError(
+            f"example {numbers[_row(bad)]}: label {int(used[bad][0])} is none of the model's {size}{names}; correct it, or load the "
+            "model with more labels"
+        )
 
 
 def _labels_of(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:

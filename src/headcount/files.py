@@ -233,7 +233,8 @@ def _end(path: Path, places: list[tuple[int, int, str]]) -> int:
     return last
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Makes sure that everything in a folder is on the disk, readable for whom the user lets read."""
     mask = os.umask(0)
     os.umask(mask)
     for path in [*folder.rglob("*"), folder]:
@@ -255,7 +256,7 @@ def check_place(target: Path) -> None:
         above = next(path for path in target.absolute().parents if path.exists())
         target.exists()
     except (OSError, ValueError) as error:
-        raise ArtefactError(f"{str(target):.200} cannot be made: {getattr(error, 'strerror', None) or error}; name another place") from error
+        raise ArtefactError(f"{target!s:.200} cannot be made: {getattr(error, 'strerror', None) or error}; name another place") from error
     if not above.is_dir():
         raise ArtefactError(f"{target} cannot be made: {above} is a file, not a folder; name another place")
     if not os.access(above, os.W_OK | os.X_OK):
@@ -287,7 +288,7 @@ def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.js
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{_short(target.name)}.", suffix=PARTIAL, dir=target.parent))
         yield fresh
-        _sync(fresh)
+        sync_folder(fresh)
         _take_place(fresh, target)
     except OSError as error:
         raise ArtefactError(_not_written(target, error)) from error

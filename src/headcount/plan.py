@@ -216,7 +216,9 @@ def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
 def _choose(scores: Scores, limits: Budget) -> set[Head]:
     unknown = sorted(limits.protected.difference(scores.heads))
     if unknown:
-        raise PlanError(f"protected head {unknown[0]} has no score; it is not part of this model, or already gone. Take it out of the protected ones")
+        raise PlanError(
+            f"protected head {unknown[0]} has no score; it is not part of this model, or already gone. Take it out of the protected ones"
+        )
     wanted = limits.heads(len(scores.heads))
     place = {head: i for i, head in enumerate(scores.heads)}
     units = _units(scores, limits.unit)

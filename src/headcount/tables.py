@@ -40,7 +40,9 @@ def read_table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     except (OSError, ValueError, RecursionError, csv.Error) as error:
         if isinstance(error, ArtefactError):
             raise
-        raise ArtefactError(f"{path} cannot be read as {kind[1:]}: {' '.join(str(error).split())[:200]}; write it again, as UTF-8 where it is text") from error
+        raise ArtefactError(
+            f"{path} cannot be read as {kind[1:]}: {' '.join(str(error).split())[:200]}; write it again, as UTF-8 where it is text"
+        ) from error
     if len(found) > MAX_ROWS:
         raise ArtefactError(f"{path} has more than {MAX_ROWS} rows; a table has one row for each head and method")
     if not found:
@@ -68,7 +70,9 @@ def _cells(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
 def _rows(path: Path, columns: tuple[str, ...], table: Iterable[tuple[int, list[str]]]) -> Iterator[Row]:
     for number, cells in table:
         if len(cells) != len(columns):
-            raise ArtefactError(f"{path}, line {number} has {len(cells)} columns, but the first line has {len(columns)}; give every line the same")
+            raise ArtefactError(
+                f"{path}, line {number} has {len(cells)} columns, but the first line has {len(columns)}; give every line the same"
+            )
         yield f"{path}, line {number}", dict(zip(columns, (cell.strip() for cell in cells), strict=True))
 
 

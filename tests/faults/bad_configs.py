@@ -190,6 +190,24 @@ def model_type_of_another_class(kit: Kit) -> Call:
     return _load(kit, architectures=["LlamaForCausalLM"])
 
 
+@case("configs", "builds no configuration", "brt", "Correct it")
+def unknown_model_type_of_an_auto_class(kit: Kit) -> Call:
+    folder = kit.plain(model_type="brt", architectures=None)
+    return lambda: hc.load(folder, auto="AutoModel")
+
+
+@case("configs", "builds no BertForSequenceClassification", "'six'", "Correct it")
+def heads_as_text_in_a_pruned_checkpoint(kit: Kit) -> Call:
+    folder = kit.plain(pruned_heads={"0": [1]}, num_attention_heads="six")
+    return lambda: hc.load_legacy(folder)
+
+
+@case("configs", "AutoModelForCausalLM has no class for the model type 'vit'")
+def auto_class_that_the_model_does_not_have(kit: Kit) -> Call:
+    folder = kit.plain(model_type="vit")
+    return lambda: hc.load(folder, auto="AutoModelForCausalLM")
+
+
 @case("configs", "names the architecture 'NoSuchModel'", "pass auto='AutoModel…'")
 def unknown_architecture(kit: Kit) -> Call:
     return _load(kit, architectures=["NoSuchModel"])

@@ -25,7 +25,7 @@ def option_of_look_alikes(kit: Kit) -> Call:
     return line("cut", "x", "--hеads", "L0H1", "--out", "y")
 
 
-@case("command lines", "'--out' requires an argument", "headcount cut --help", code=2)
+@case("command lines", "'--out' requires an argument", code=2)
 def option_without_a_value(kit: Kit) -> Call:
     return line("cut", "x", "--out")
 

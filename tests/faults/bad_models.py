@@ -221,7 +221,7 @@ def weights_that_may_not_be_read(kit: Kit) -> Call:
 def _pickled(kit: Kit, name: str) -> Path:
     folder = kit.plain()
     (folder / "model.safetensors").unlink()
-    (folder / name).write_bytes(pickle.dumps(Bomb()))
+    (folder / name).write_bytes(pickle.dumps(Bomb(), protocol=2))
     return folder
 
 
@@ -231,7 +231,7 @@ def pickled_weights(kit: Kit) -> Call:
     return lambda: hc.load(folder)
 
 
-@case("models", "its 60 bytes do not hold the header that they announce", "fetch it again")
+@case("models", "bytes do not hold the header that they announce", "fetch it again")
 def pickle_under_the_name_of_safetensors(kit: Kit) -> Call:
     folder = _pickled(kit, "model.safetensors")
     return lambda: hc.load(folder)

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 from bad_kit import Call, Kit, as_nobody, case, line
 
+import headcount as hc
+from headcount.heads import Head
 from headcount.runs import Run
 from headcount.runs.cells import Cell, Spec, seal
-from headcount.runs.scores import all_scores
+from headcount.runs.scores import all_scores, pack_scores
 
 
 def _read(kit: Kit, spoil: Callable[[Path], object]) -> Call:
@@ -171,6 +173,12 @@ def _forge(folder: Path, content: dict[str, Any], arrays: dict[str, np.ndarray] 
 @case("run folders", "the cell of forged holds no scores")
 def cell_that_holds_no_scores(kit: Kit) -> Call:
     return _read(kit, lambda folder: _forge(folder, {"method": "forged"}, name="forged"))
+
+
+@case("run folders", "the cell of forged holds no scores", "its arrays are evil")
+def cell_with_arrays_of_another_kind(kit: Kit) -> Call:
+    scores = hc.Scores((Head("", 0, 0),), (1.0,), "forged")
+    return _read(kit, lambda folder: _forge(folder, pack_scores(scores)[0], {"evil": np.zeros(2)}, name="forged"))
 
 
 @case("run folders", "the cell of ../../../../tmp/headcount-was-here holds no scores")

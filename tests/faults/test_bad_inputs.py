@@ -105,6 +105,7 @@ def kit(stock: Stock, tmp_path: Path) -> Iterator[Kit]:
             path.chmod(0o700)
 
 
+@pytest.mark.filterwarnings("ignore:.*has no heads.json")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_bad_input_ends_in_a_typed_error(case: Case, kit: Kit) -> None:
     call = case.make(kit)

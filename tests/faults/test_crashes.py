@@ -85,7 +85,9 @@ def test_a_crash_of_a_pass_for_methods_that_were_added_loses_no_block(shm: Path,
     operations = grid.count_operations(lambda: (shutil.copytree(shm / "run", shm / "copy"), add("gradient", "fisher", "entropy")))
     shutil.rmtree(shm / "run")
     shutil.move(shm / "copy", shm / "run")
-    place = next(i for i, text in enumerate(operations, 1) if text.startswith("create .entropy.") and "+" not in text and ".fisher" not in text)
+    place = next(
+        i for i, text in enumerate(operations, 1) if text.startswith("create .entropy.") and "+" not in text and ".fisher" not in text
+    )
     grid.start(lambda: add("gradient", "fisher", "entropy"), grid.at(place, grid.crash)).wait()
     assert "fisher" in grid.finished(shm / "run")["scores"] and "entropy" not in grid.finished(shm / "run")["scores"]
     (shm / "computed").unlink()

@@ -107,7 +107,7 @@ def test_every_single_byte_of_a_cell_and_of_a_record_counts(shm: Path, expected:
         whole = path.read_bytes()
         for place in range(0, len(whole), max(1, len(whole) // 400)):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << draw.randrange(8))]) + whole[place + 1 :])
-            with pytest.raises(ArtefactError, match="damaged|torn|cannot be read|valid JSON|under another"):
+            with pytest.raises(ArtefactError, match=r"damaged|torn|cannot be read|valid JSON|under another"):
                 run = Run(shm / "stopped")
                 _ = [run.record(), run.heads(), *run.cells("block"), *run.cells("scores")]
         path.write_bytes(whole)

@@ -1,4 +1,4 @@
-"""Run folders: what was written comes back, and what is damaged, newer, foreign or of another model is refused."""
+"""Run folders: what was written comes back, and what is damaged, newer, older, foreign or of another model is refused or set aside."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,75 +17,107 @@ import pytest
 from toys import shared, task
 
 import headcount as hc
-from headcount.errors import ArtefactError
-from headcount.importance import score_all, stabilities, verdicts
+from headcount.errors import ArtefactError, NonFinite
+from headcount.evaluate import evaluate, evaluate_into
+from headcount.files import json_bytes, sha256
+from headcount.gates import HeadGates
+from headcount.importance import score_all, score_into, stabilities, verdicts
 from headcount.runs import Run, describe_run
+from headcount.runs.cells import Cell, Damaged, Spec, safe_name, seal
 from headcount.runs.schema import RunRecord
-from headcount.runs.weights import model_record, weight_hash
+from headcount.runs.scores import all_scores, scores_of
+from headcount.runs.weights import made_on, model_record, weight_hash
 
-NAMES = ("gradient", "gradient:signed", "gradient:running", "ablation:mean", "fluctuation", "lrp:epsilon", "magnitude", "all-but-one")
-FILES = ("gradient", "gradient.signed", "gradient.running", "ablation.mean", "fluctuation", "lrp.epsilon", "magnitude", "all-but-one")
+NAMES = ("gradient", "gradient:signed", "gradient:running", "ablation:mean", "fluctuation", "magnitude", "all-but-one")
+FROZEN = Path(__file__).parents[1] / "frozen"
 
 
 def record_of(kind: str, **facts: Any) -> RunRecord:
-    return describe_run(model_record(shared(kind), kind), command="headcount score", seed=0, **facts)
+    return describe_run(model_record(shared(kind), kind), command="headcount score toy", seed=5, **facts)
+
+
+def describe(run: Run, kind: str = "encoder", **facts: Any) -> Run:
+    run.describe(record_of(kind, **facts), hc.HeadMap.of(shared(kind)))
+    return run
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, hc.Scores]:
-    slow = [name for name in NAMES if "lrp" in name]
-    fast = score_all(shared("encoder"), task("encoder", 300), [name for name in NAMES if name not in slow], seed=5)
-    return fast | score_all(shared("encoder"), task("encoder", 4), slow)
+    return score_all(shared("encoder"), task("encoder", 300), NAMES, seed=5)
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory, found: dict[str, hc.Scores]) -> Path:
-    record = record_of("encoder", task="toy", config={"by": list(NAMES)})
-    made = Run.begin(tmp_path_factory.mktemp("runs") / "run", record, hc.HeadMap.of(shared("encoder")))
-    for scores in found.values():
-        made.write_scores(scores)
-    return made.folder
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    with Run.lead(folder, command="headcount score toy") as run:
+        describe(run, task="toy encoder", config={"by": list(NAMES)})
+        score_into(run, shared("encoder"), task("encoder", 300), NAMES, seed=5)
+    return folder
 
 
 @pytest.fixture
-def run(tmp_path: Path, written: Path) -> Run:
+def folder(tmp_path: Path, written: Path) -> Path:
     """A copy that a test may change."""
-    return Run(Path(shutil.copytree(written, tmp_path / "run")))
+    return Path(shutil.copytree(written, tmp_path / "run"))
 
 
-def test_scores_come_back_as_they_were(run: Run, found: dict[str, hc.Scores]) -> None:
-    assert set(run.methods()) == set(NAMES)
+def same(back: hc.Scores, scores: hc.Scores) -> None:
+    for field in fields(hc.Scores):
+        if field.name != "samples":
+            assert getattr(back, field.name) == getattr(scores, field.name), (scores.method, field.name)
+    assert (back.samples is None) == (scores.samples is None), scores.method
+    if scores.samples is not None and back.samples is not None:
+        assert np.array_equal(back.samples.sums, scores.samples.sums)
+        assert np.array_equal(back.samples.weights, scores.samples.weights)
+        assert back.samples.n == scores.samples.n
+
+
+# What was written comes back.
+
+
+def test_scores_come_back_as_they_were(folder: Path, found: dict[str, hc.Scores]) -> None:
+    run = Run.open(folder)
+    assert set(all_scores(run)) == set(NAMES)
     for name, scores in found.items():
-        back = Run.open(run.folder).scores(name)
-        for field in fields(hc.Scores):
-            if field.name != "samples":
-                assert getattr(back, field.name) == getattr(scores, field.name), (name, field.name)
-        assert (back.samples is None) == (scores.samples is None), name
-        if scores.samples is not None and back.samples is not None:
-            assert np.array_equal(back.samples.sums, scores.samples.sums)
-            assert np.array_equal(back.samples.weights, scores.samples.weights)
-            assert back.samples.n == scores.samples.n
+        back = scores_of(run, name)
+        same(back, scores)
         assert verdicts(back, repeats=50) == verdicts(scores, repeats=50)
-    assert stabilities(run.scores("gradient")) == stabilities(found["gradient"])
+    assert stabilities(scores_of(run, "gradient")) == stabilities(found["gradient"])
 
 
-def test_normalised_scores_are_drawn_again_as_they_were(run: Run, found: dict[str, hc.Scores]) -> None:
+def test_scores_of_a_run_are_those_without_one_and_are_not_computed_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headcount import stream
+
+    monkeypatch.setattr(stream, "_measure", lambda *_: pytest.fail("computed again"))
+    with Run.lead(folder) as run:
+        describe(run)
+        again = score_into(run, shared("encoder"), task("encoder", 300), NAMES, seed=5)
+    assert list(again) == list(NAMES)
+
+
+def test_normalised_scores_are_drawn_again_as_they_were(folder: Path, found: dict[str, hc.Scores]) -> None:
     scores = found["gradient"].normalised("layer")
-    run.write_scores(scores)
-    back = run.scores("gradient")
-    assert back == scores and back.normalise == "layer"
-    assert np.array_equal(back.replicates(20), scores.replicates(20))
+    with Run.lead(folder) as run:
+        describe(run)
+        score_into(run, shared("encoder"), task("encoder", 300), NAMES, seed=5, normalise="layer")
+    back = scores_of(Run.open(folder), "gradient")
+    same(back, scores)
+    assert back.normalise == "layer" and np.array_equal(back.replicates(20), scores.replicates(20))
 
 
-def test_file_names_tell_method_and_variant(run: Run) -> None:
-    assert {path.stem for path in (run.folder / "scores").glob("*.json")} == set(FILES)
-    assert {path.stem for path in (run.folder / "scores").glob("*.safetensors")} == set(FILES) - {"magnitude", "gradient.running"}
-    assert sorted(path.name for path in run.folder.iterdir()) == ["heads.json", "run.json", "scores", "scores.csv", "scores.parquet"]
-    assert not list(run.folder.rglob(".*"))
+def test_the_folder_holds_what_the_schema_says(folder: Path) -> None:
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "cells", "heads.json", "lock", "log.txt", "run.json", "scores.csv", "scores.parquet", "tables.json",
+    ]  # fmt: skip
+    names = sorted(path.name.split(".")[0] for path in (folder / "cells" / "scores").iterdir())
+    assert names == sorted(safe_name(name).split(".")[0] for name in NAMES)
+    assert not list((folder / "cells" / "block").iterdir()) and not list(folder.rglob(".*"))
+    tables = json.loads((folder / "tables.json").read_text())["files"]
+    assert tables == {name: sha256(folder / name) for name in ("scores.parquet", "scores.csv")}
 
 
-def test_tables_hold_every_score(run: Run, found: dict[str, hc.Scores]) -> None:
-    csv, parquet = pandas.read_csv(run.folder / "scores.csv"), pandas.read_parquet(run.folder / "scores.parquet")
+def test_tables_hold_every_score(folder: Path, found: dict[str, hc.Scores]) -> None:
+    csv, parquet = pandas.read_csv(folder / "scores.csv"), pandas.read_parquet(folder / "scores.parquet")
     assert csv.columns.tolist() == parquet.columns.tolist()
     for table in (csv, parquet):
         assert set(table["method"]) == set(NAMES)
@@ -96,80 +128,203 @@ def test_tables_hold_every_score(run: Run, found: dict[str, hc.Scores]) -> None:
     assert parquet["accuracy change"].notna().sum() == 2 * len(found["ablation:mean"].heads)
 
 
-def test_the_record_tells_model_machine_and_heads(run: Run) -> None:
-    record = run.record()
+def test_evaluations_come_back_example_by_example(folder: Path) -> None:
+    model, data = shared("encoder"), task("encoder", 300)
+    heads = hc.HeadMap.of(model)
+    with Run.lead(folder) as run:
+        describe(run)
+        whole = evaluate_into(run, "whole", model, data)
+        with HeadGates(model, np.zeros(len(heads)).tolist()):
+            none = evaluate_into(run, "none", model, data, under={"gates": "all zero"})
+        assert evaluate_into(run, "whole", model, data).value == whole.value
+    assert np.array_equal(whole.losses, evaluate(model, data).losses) and not np.array_equal(whole.losses, none.losses)
+    table = pandas.read_parquet(folder / "outcomes.parquet")
+    assert np.array_equal(table[table["evaluation"] == "none"]["loss"], none.losses)
+    assert Run.open(folder).results("evaluation")["whole"].content["value"] == whole.value
+
+
+def test_the_record_tells_model_machine_data_and_heads(folder: Path, found: dict[str, hc.Scores]) -> None:
+    record = Run.open(folder).record()
     assert record.model.weights == weight_hash(shared("encoder")) and record.model.class_name == "BertForSequenceClassification"
-    assert record.config["by"] == list(NAMES) and record.versions["torch"] and record.machine["cpus"]
-    heads = run.heads()
+    assert record.config["by"] == list(NAMES) and record.versions["torch"] and record.machine["cpus"] and record.seed == 5
+    assert record.data == {"toy encoder calibration": found["gradient"].data}
+    heads = Run.open(folder).heads()
     assert [head for block in heads.blocks for head in block.heads] == [str(head) for head in hc.HeadMap.of(shared("encoder"))]
 
 
-def test_a_run_goes_on_where_it_began(run: Run, found: dict[str, hc.Scores]) -> None:
-    before = run.record()
-    again = Run.begin(run.folder, record_of("encoder").model_copy(update={"created": "later"}), hc.HeadMap.of(shared("encoder")))
-    again.write_scores(found["gradient"])
-    assert again.record().created == before.created
-    assert set(again.methods()) == set(NAMES)
+def test_every_cell_says_what_it_was_made_of_and_on(folder: Path) -> None:
+    cell = Run.open(folder).results("scores")["gradient"]
+    assert {"weights", "dtype", "attention", "device", "seed", "limit", "data", "method"} <= cell.spec.parts.keys()
+    assert cell.made == made_on() and {"versions", "threads", "cpu"} <= cell.made.keys()
 
 
-def test_results_are_keyed_by_what_determines_them(run: Run, found: dict[str, hc.Scores]) -> None:
-    def key(scores: hc.Scores) -> str:
-        return json.loads(run.write_scores(scores).read_text())["key"]
+def test_a_run_goes_on_where_it_began(folder: Path) -> None:
+    before = Run.open(folder).record()
+    with Run.lead(folder) as run:
+        run.describe(record_of("encoder").model_copy(update={"created": "later"}), hc.HeadMap.of(shared("encoder")))
+        score_into(run, shared("encoder"), task("encoder", 300), ["random"], seed=5)
+    assert Run.open(folder).record().created == before.created
+    assert set(all_scores(Run.open(folder))) == {*NAMES, "random"}
 
-    options = [
+
+def test_results_are_keyed_by_what_determines_them_and_the_last_asked_for_are_shown(tmp_path: Path) -> None:
+    options: list[tuple[str, dict[str, Any]]] = [
         ("gradient", {}),
         ("gradient", {"seed": 6}),
         ("gradient", {"limit": 10}),
-        ("fisher", {}),
+        ("gradient", {"split": "report"}),
         ("gradient", {"normalise": "layer"}),
+        ("fisher", {}),
     ]
-    keys = [key(hc.score(shared("encoder"), task("encoder", 20), by, **more)) for by, more in options]
-    assert len(set(keys)) == len(options)
-    assert keys[0] == key(hc.score(shared("encoder"), task("encoder", 20)))
+    seen: list[str] = []
+    with Run.lead(tmp_path / "run") as run:
+        describe(run)
+        for by, more in [*options, *options]:
+            score_into(run, shared("encoder"), task("encoder", 20), [by], **more)
+            seen.append(run.record().results[f"scores/{by}"])
+            assert scores_of(run, by).seed == more.get("seed", 0)
+    assert len(set(seen)) == len(options) and seen[: len(options)] == seen[len(options) :]
+    assert len(list((tmp_path / "run" / "cells" / "scores").iterdir())) == len(options)
 
 
-# What is refused.
+def test_scores_do_not_depend_on_what_a_folder_held_before(tmp_path: Path) -> None:
+    """A method that shares its pass with one that needs attention maps differs in the last bits: it is another cell."""
+    both, data = ["gradient", "confidence"], task("encoder", 40)
+    for name, steps in {"fresh": [both], "grown": [["gradient"], both]}.items():
+        with Run.lead(tmp_path / name) as run:
+            describe(run)
+            for methods in steps:
+                score_into(run, shared("encoder"), data, methods)
+    assert (tmp_path / "fresh" / "scores.csv").read_bytes() == (tmp_path / "grown" / "scores.csv").read_bytes()
+
+
+def test_a_folder_to_which_nothing_was_written_vanishes(tmp_path: Path) -> None:
+    with Run.lead(tmp_path / "run"):
+        assert (tmp_path / "run" / "lock").exists()
+    assert not (tmp_path / "run").exists()
+
+
+# What is refused, and what is set aside.
 
 
 def change(path: Path, **values: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    """Changes a record as a release that seals it would."""
+    content = {**json.loads(path.read_text()), **values}
+    content["seal"] = seal(content)
+    path.write_bytes(json_bytes(content))
 
 
-def spoil(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
+def cell_of(folder: Path, name: str = "gradient") -> Path:
+    return next(path for path in (folder / "cells" / "scores").iterdir() if path.name.split(".")[:-2] == name.split(":"))
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "damaged samples": (lambda folder: spoil(folder / "scores/gradient.safetensors"), r"gradient\.safetensors is missing or damaged"),
-    "missing samples": (lambda folder: (folder / "scores/gradient.safetensors").unlink(), r"gradient\.safetensors is missing or damaged"),
-    "newer scores": (lambda folder: change(folder / "scores/gradient.json", schema_version=2), "schema version 2.*Install a newer"),
+def rewrite(folder: Path, **content: Any) -> None:
+    """Writes a cell whose hashes are right and whose content is not."""
+    path = cell_of(folder)
+    cell = Cell.unpack(path.read_bytes(), path)
+    path.write_bytes(Cell(cell.spec, {**cell.content, **content}, cell.arrays, cell.made).pack())
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "newer run": (lambda folder: change(folder / "run.json", schema_version=7), "schema version 7.*Install a newer"),
-    "other keys": (lambda folder: change(folder / "scores/gradient.json", surprise=1), "no ScoresRecord: surprise"),
-    "other type": (lambda folder: change(folder / "scores/gradient.json", values="many"), "no ScoresRecord: values"),
-    "too few values": (lambda folder: change(folder / "scores/gradient.json", values=[1.0]), "1 values for 12 heads"),
-    "no head": (lambda folder: change(folder / "scores/gradient.json", heads=["L0X1"] * 12), "'L0X1' is no head address"),
-    "no json": (lambda folder: (folder / "scores/gradient.json").write_text("{"), "no valid JSON"),
-    "a list": (lambda folder: (folder / "run.json").write_text("[]"), "is no RunRecord"),
+    "newer cell": (
+        lambda folder: cell_of(folder).write_bytes(_version(cell_of(folder).read_bytes(), 7)),
+        "schema version 7; this headcount reads version 2",
+    ),
+    "edited run": (lambda folder: (folder / "run.json").write_text((folder / "run.json").read_text().replace("toy", "try")), "was edited"),
+    "another record": (lambda folder: shutil.copy(folder / "heads.json", folder / "run.json"), "no RunRecord"),
+    "a list": (lambda folder: (folder / "run.json").write_text("[]"), "damaged"),
+    "no json": (lambda folder: (folder / "run.json").write_text("{"), "no valid JSON"),
     "no run": (lambda folder: (folder / "run.json").unlink(), "holds no run: it has no run.json.*headcount score"),
+    "other keys": (lambda folder: rewrite(folder, surprise=1), "holds no scores: surprise"),
+    "other type": (lambda folder: rewrite(folder, values="many"), "holds no scores: values"),
+    "too few values": (lambda folder: rewrite(folder, values=[1.0]), "1 values for 12 heads"),
+    "no head": (lambda folder: rewrite(folder, heads=["L0X1"] * 12), "'L0X1' is no head address"),
+    "a torn cell": (lambda folder: cell_of(folder).write_bytes(cell_of(folder).read_bytes()[:50]), "torn.*headcount score toy"),
 }
 
 
+def _version(content: bytes, version: int) -> bytes:
+    line, _, payload = content.partition(b"\n")
+    head = {**json.loads(line), "cell": version}
+    head["seal"] = seal(head)
+    return json.dumps(head).encode() + b"\n" + payload
+
+
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_named(run: Run, kind: str) -> None:
+def test_readers_are_told_of_damage(folder: Path, kind: str) -> None:
     spoiled, message = DAMAGE[kind]
-    spoiled(run.folder)
+    spoiled(folder)
     with pytest.raises(hc.HeadcountError, match=message):
-        Run.open(run.folder).scores("gradient")
+        scores_of(Run.open(folder), "gradient")
+    assert not (folder / "quarantine").exists()
 
 
-def test_a_method_that_is_not_there_is_named_with_those_that_are(run: Run) -> None:
+@pytest.mark.parametrize("name", ["run.json", "heads.json", "tables.json", "scores.csv", "cell"])
+def test_what_is_damaged_is_set_aside_and_made_again(folder: Path, name: str) -> None:
+    path = cell_of(folder) if name == "cell" else folder / name
+    whole, table = path.read_bytes(), (folder / "scores.csv").read_bytes()
+    path.write_bytes(whole[:-2])
+    with (
+        pytest.warns(UserWarning, match=rf"{path.name}.*moved to .*quarantine/0000\.{path.name}, to be computed again"),
+        Run.lead(folder) as run,
+    ):
+        describe(run, task="toy encoder", config={"by": list(NAMES)})
+        score_into(run, shared("encoder"), task("encoder", 300), NAMES, seed=5)
+    assert (folder / "quarantine" / f"0000.{path.name}").read_bytes() == whole[:-2]
+    assert f"sets aside {path.relative_to(folder)}" in (folder / "log.txt").read_text()
+    assert (folder / "scores.csv").read_bytes() == table
+    assert path.read_bytes() == whole or name == "run.json"
+    assert set(all_scores(Run.open(folder))) == set(NAMES)
+
+
+def test_a_newer_run_is_refused_and_left_alone(folder: Path) -> None:
+    change(folder / "run.json", schema_version=7)
+    before = (folder / "run.json").read_bytes()
+    with pytest.raises(ArtefactError, match="schema version 7"), Run.lead(folder) as run:
+        describe(run)
+    assert (folder / "run.json").read_bytes() == before and not (folder / "quarantine").exists()
+
+
+def test_a_run_of_schema_1_is_refused_with_the_reason(tmp_path: Path) -> None:
+    old = Path(shutil.copytree(FROZEN / "run-v1", tmp_path / "old"))
+    message = r"run.json has schema version 1; this headcount reads version 2. It was written before the first release"
+    with pytest.raises(ArtefactError, match=message):
+        Run.open(old)
+    with pytest.raises(ArtefactError, match=message), Run.lead(old) as run:
+        describe(run)
+    for path in (FROZEN / "run-v1").rglob("*.json"):
+        assert (old / path.relative_to(FROZEN / "run-v1")).read_bytes() == path.read_bytes()
+
+
+def test_a_run_of_schema_2_opens_for_ever(tmp_path: Path) -> None:
+    """Frozen when schema 2 was made: if this fails, a release cannot read what users have."""
+    folder = Path(shutil.copytree(FROZEN / "run-v2", tmp_path / "run"))
+    run = Run.open(folder)
+    scores = all_scores(run)
+    assert list(scores) == ["ablation", "gradient", "magnitude"] and run.record().command == "headcount score toy"
+    assert [str(head) for head in scores["gradient"].heads] == [head for block in run.heads().blocks for head in block.heads]
+    assert all(verdict.rank for verdict in verdicts(scores["gradient"], repeats=20))
+    table = pandas.read_csv(folder / "scores.csv")
+    np.testing.assert_allclose(table[table["method"] == "ablation"]["score"], scores["ablation"].values, rtol=1e-12)
+    assert len(run.results("evaluation")["whole"].arrays["losses"]) == 20
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".parquet")}
+    with Run.lead(folder) as led:
+        led.present()
+    if before != {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".parquet")}:
+        for name in before:  # another release of pandas or pyarrow may write the same table in other bytes
+            old, new = (
+                pandas.read_parquet(at / name) if name.endswith("t") else pandas.read_csv(at / name) for at in (FROZEN / "run-v2", folder)
+            )
+            pandas.testing.assert_frame_equal(old, new)
+
+
+def test_a_method_that_is_not_there_is_named_with_those_that_are(folder: Path) -> None:
     with pytest.raises(ArtefactError, match=r"no scores by 'wanda'; it has .*gradient:signed"):
-        run.scores("wanda")
+        scores_of(Run.open(folder), "wanda")
 
 
-def test_folders_that_cannot_take_a_run_are_refused_before_anything_is_written(run: Run, tmp_path: Path) -> None:
+def test_folders_that_cannot_take_a_run_are_refused_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("")
@@ -179,22 +334,57 @@ def test_folders_that_cannot_take_a_run_are_refused_before_anything_is_written(r
         tmp_path / "foreign": "is not empty and holds no run",
     }
     for place, message in places.items():
-        with pytest.raises(ArtefactError, match=message):
-            Run.check(place, record_of("encoder"))
-        with pytest.raises(ArtefactError, match=message):
-            Run.begin(place, record_of("encoder"), hc.HeadMap.of(shared("encoder")))
+        with pytest.raises(ArtefactError, match=message), Run.lead(place):
+            pass
     assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["thesis.txt"]
-    before = (run.folder / "run.json").read_text()
-    with pytest.raises(ArtefactError, match=r"is a run of another model \(encoder, weights .*name another folder"):
-        Run.begin(run.folder, record_of("decoder"), hc.HeadMap.of(shared("decoder")))
-    assert (run.folder / "run.json").read_text() == before
+    before = (folder / "run.json").read_bytes()
+    with pytest.raises(ArtefactError, match=r"is a run of another model \(encoder, weights .*name another folder"), Run.lead(folder) as run:
+        describe(run, "decoder")
+    assert (folder / "run.json").read_bytes() == before
 
 
-def test_runs_are_read_without_torch(run: Run) -> None:
+# Cells.
+
+
+def test_a_cell_holds_no_number_that_is_not_finite() -> None:
+    spec = Spec("synthetic", "x", {})
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(NonFinite, match=r"values at \(1,\)\); it is not written"):
+            Cell(spec, {}, {"values": np.array([0.0, bad])}).pack()
+        with pytest.raises(NonFinite, match="not finite; it is not written"):
+            Cell(spec, {"value": [{"deep": bad}]}).pack()
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/abs", "a" * 300, "ж✓", "", ".", "..", "con\0", "A/B\\C", "raw\udcff"])
+def test_names_from_data_lead_nowhere_else(tmp_path: Path, name: str) -> None:
+    with Run.lead(tmp_path / "run") as run:
+        describe(run)
+        made = run.commit(Spec(f"kind {name}", name, {"from": name}), {"text": name}, made={})
+        assert run.find(made.spec) == made
+        paths: Iterable[Path] = (tmp_path / "run").rglob("*.cell")
+        assert [path.parent.parent for path in paths] == [tmp_path / "run" / "cells"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_names_that_look_alike_in_files_are_other_cells(tmp_path: Path) -> None:
+    with Run.lead(tmp_path / "run") as run:
+        for name in ("A b", "a.b", "a/b", "a" * 80, "a" * 81):
+            run.commit(Spec("kind", name, {}), {"name": name}, made={})
+        assert sorted(cell.content["name"] for cell in run.cells("kind")) == sorted(["A b", "a.b", "a/b", "a" * 80, "a" * 81])
+
+
+def test_forged_records_of_cells_are_damage(tmp_path: Path) -> None:
+    for head in ({}, {"cell": 2}, {"cell": 2, "bytes": "x"}, {"cell": 2, "bytes": 0, "sha256": 5}, {"cell": 2, "kind": 5, "name": []}):
+        line = json.dumps({**head, "seal": seal(head)}).encode() + b"\n"
+        with pytest.raises(Damaged):
+            Cell.unpack(line, tmp_path / "x.cell")
+
+
+def test_runs_are_read_without_torch(folder: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from headcount.runs import Run\n"
-        f"run = Run.open(Path({str(run.folder)!r}))\n"
-        "assert run.scores('gradient').ranking() and run.heads().blocks\n"
+        "import sys; from pathlib import Path; from headcount.runs import Run; from headcount.runs.scores import scores_of\n"
+        f"run = Run.open(Path({str(folder)!r}))\n"
+        "assert scores_of(run, 'gradient').ranking() and run.heads().blocks\n"
         "assert not {'torch', 'transformers'} & set(sys.modules), 'torch was imported'\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

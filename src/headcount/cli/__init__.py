@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -58,5 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = TERMINATED if Terminated.came else code
     Terminated.came = False
     if code in (INTERRUPTED, TERMINATED):
-        print("interrupted" if code == INTERRUPTED else "terminated", file=sys.stderr)
+        _stop(code, is_process=argv is None)
     return code
+
+
+def _stop(code: int, *, is_process: bool) -> None:
+    """Says that the command was stopped. Its process ends here and now: no further signal, nor what libraries do at their end, comes between."""
+    if is_process:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    print("interrupted" if code == INTERRUPTED else "terminated", file=sys.stderr, flush=True)
+    if is_process:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)

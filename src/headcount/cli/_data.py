@@ -166,4 +166,6 @@ def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
     try:
         return auto.from_pretrained(folder, trust_remote_code=trust)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ArtefactError(f"{folder} holds a tokenizer that cannot be read: {' '.join(str(error).split())[:300]}. Put the one of the model there") from error
+        raise ArtefactError(
+            f"{folder} holds a tokenizer that cannot be read: {' '.join(str(error).split())[:300]}. Put the one of the model there"
+        ) from error

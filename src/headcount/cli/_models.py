@@ -13,10 +13,9 @@ from torch import nn
 
 from headcount.archs import record
 from headcount.cli._session import Session
-from headcount.errors import ArtefactError
 from headcount.heads import HeadMap
 from headcount.surgery.load import load, shaped
-from headcount.surgery.source import class_of, local_folder, read_config
+from headcount.surgery.source import built, class_of, local_folder, read_config
 from headcount.surgery.verify import float_dtype
 
 
@@ -87,11 +86,5 @@ def open_without_weights(session: Session, name: str, *, auto: str | None = None
 
 def _skeleton(folder: Path, cls: type, blocks: dict[str, record.Kept]) -> nn.Module:
     made = shaped(cls, blocks) if blocks else cls
-    try:
-        with torch.device("meta"):
-            return made(cls.config_class.from_pretrained(folder))  # pyright: ignore[reportAttributeAccessIssue]
-    except ArtefactError:
-        raise
-    except Exception as error:  # a configuration that its class rejects fails in any way it likes
-        reason = " ".join(str(error).split())[:300]
-        raise ArtefactError(f"{folder / 'config.json'} builds no {cls.__name__}: {type(error).__name__}: {reason}. Correct it") from error
+    with torch.device("meta"):
+        return built(folder, cls.__name__, lambda: made(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]

@@ -80,14 +80,51 @@ class Fitted:
     n: int
 
 
+def solve_gates(
+    products: Products, weights: Float[Tensor, "inputs outputs"], share: float, *, bias: bool, size: int
+) -> Float[Tensor, "inputs outputs"]:
+    """The weights with each head's part, `size` inputs, multiplied by one number: the least error, held near one by a share of the mean diagonal."""
+    rows = weights[: len(weights) - bias]
+    n_heads = len(rows) // size
+    if not n_heads:
+        return weights.clone()
+    parts = rows.unflatten(0, (n_heads, size))
+    gram = products.gram[: len(rows), : len(rows)].unflatten(0, (n_heads, size)).unflatten(2, (n_heads, size))
+    felt = torch.einsum("ipjq,jqo->ijpo", gram, parts)  # what head j adds to the products of head i's inputs
+    matrix = torch.einsum("ijpo,ipo->ij", felt, parts)
+    wanted = products.cross[: len(rows)]
+    if bias:
+        wanted = wanted - products.gram[: len(rows), -1:] * weights[-1:]
+    aim = (wanted.unflatten(0, (n_heads, size)) * parts).sum((1, 2))
+    held = matrix.diagonal().mean() * share
+    gates = torch.linalg.solve(matrix + held * torch.eye(n_heads, dtype=matrix.dtype, device=matrix.device), aim + held)
+    scaled = (parts * gates[:, None, None]).flatten(0, 1)
+    return torch.cat([scaled, weights[-1:]]) if bias else scaled
+
+
 def fit(
-    fitting: Products, checking: Products | None, weights: Float[Tensor, "inputs outputs"], *, bias: bool, share: float | None = None
+    fitting: Products,
+    checking: Products | None,
+    weights: Float[Tensor, "inputs outputs"],
+    *,
+    bias: bool,
+    share: float | None = None,
+    per_head: int | None = None,
 ) -> Fitted:
-    """The best refit: λ is the one with the least error on the check's data, or the `share` that is given."""
+    """The best refit: λ is the one with the least error on the check's data, or the `share` that is given.
+
+    With `per_head`, the number of a head's inputs, only one number per head is fitted.
+    """
     old = weights.double()
     shares = SHARES if share is None else (share,)
     judge = fitting if checking is None else checking
-    made = {one: solve(fitting, old, one, bias=bias) for one in shares}
+
+    def solved(one: float) -> Tensor:
+        if per_head is not None:
+            return solve_gates(fitting, old, one, bias=bias, size=per_head)
+        return solve(fitting, old, one, bias=bias)
+
+    made = {one: solved(one) for one in shares}
     best = min(shares, key=lambda one: (judge.error(made[one]), one))
     return Fitted(
         weights=made[best],

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from headcount.refit.blocks import Batch, has_bias, inputs_of, projection, read,
 from headcount.refit.fit import Fitted, Products, fit, with_ones
 from headcount.refit.lockstep import Lockstep
 
+By = Literal["weights", "gates"]
 EXAMPLES, CHECKED, BATCH = 512, 128, 32
 IN_FLIGHT = 2**19
 """Tokens that may be on their way at once, those of the check included; more calibration data are read once for every block."""
@@ -57,11 +58,13 @@ def refit(
     limit: int = EXAMPLES,
     batch_size: int = BATCH,
     share: float | None = None,
+    by: By = "weights",
 ) -> Repaired:
     """Like `repair`, with what came of each block.
 
     `limit` examples of the `split` are fitted. λ is chosen by the error on the selection split of a task, or on the last fifth of the batches, unless
-    `share` (of the mean diagonal) names it. Refused where the data have fewer tokens than a block has inputs.
+    `share` (of the mean diagonal) names it. Refused where the data have fewer tokens than a block has inputs. `by="gates"` fits one number per head,
+    with which its part of the projection is multiplied, instead of the weights.
     """
     dense: Any = unwrap(model)
     heads = HeadMap.of(dense)
@@ -73,7 +76,7 @@ def refit(
         projection(dense, block)
     fitting, checking = _batches(dense, data, split, limit, batch_size)
     pruned = copy.deepcopy(dense)
-    work = _Refit(dense, pruned, heads, plan, touched, share)
+    work = _Refit(dense, pruned, plan, touched, share, by)
     with evaluating(dense), evaluating(pruned):
         work.run(fitting, checking)
     return Repaired(pruned, work.found)
@@ -99,9 +102,9 @@ class _Refit:
     """One repair on its way."""
 
     def __init__(
-        self, dense: nn.Module, pruned: nn.Module, heads: HeadMap, plan: Plan, touched: Sequence[AttentionBlock], share: float | None
+        self, dense: nn.Module, pruned: nn.Module, plan: Plan, touched: Sequence[AttentionBlock], share: float | None, by: By
     ) -> None:
-        self.dense, self.pruned, self.share = dense, pruned, share
+        self.dense, self.pruned, self.share, self.by = dense, pruned, share, by
         self.blocks = {block.path: block for block in touched}
         self.kept = {block.path: inputs_of(block, plan.kept(block)) for block in touched}
         self.found: dict[str, Fitted] = {}
@@ -177,7 +180,8 @@ class _Refit:
             )
         if not rows:
             return
-        made = fit(fitting, checking, self.old[path], bias=bias, share=self.share)
+        size = block.value_dim if self.by == "gates" else None
+        made = fit(fitting, checking, self.old[path], bias=bias, share=self.share, per_head=size)
         matrix = read(module)
         matrix[rows] = made.weights
         write(module, matrix)

@@ -43,6 +43,9 @@ class Hold:
                 self._file = self._open()
             if not join:
                 _tell(self.folder, command)
+        except OSError as error:
+            os.close(self._file)
+            raise ArtefactError(f"{self.folder} cannot be worked in: its file system gives no locks ({error})") from error
         except BaseException:
             os.close(self._file)
             raise

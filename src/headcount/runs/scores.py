@@ -52,6 +52,8 @@ def unpack_scores(cell: Cell) -> Scores:
         raise Damaged(f"the cell of {cell.spec.name} holds no scores: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     parse: Any = Head.parse
     found = cell.arrays
+    if found and set(found) != {"sums", "weights", "n"}:
+        raise Damaged(f"the cell of {cell.spec.name} holds no scores: its arrays are {', '.join(found)}")
     return Scores(
         heads=tuple(map(parse, record.heads)),
         values=tuple(record.values),

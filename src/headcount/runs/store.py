@@ -141,7 +141,7 @@ class Run:
     @contextmanager
     def join(cls, folder: Path) -> Iterator[Run]:
         """Works on the cells of a run beside the process that leads it."""
-        if not _is_run(folder) or not folder.is_dir():
+        if not _is_run(folder):
             raise ArtefactError(f"{folder} holds no run that could be joined; start the same command without --join first")
         hold = Hold(folder, join=True)
         try:
@@ -302,11 +302,12 @@ class Run:
 
     @contextmanager
     def noting_failure(self, what: str) -> Iterator[None]:
-        """Logs a number that is not finite, before it ends the work."""
+        """Logs a number that is not finite before it ends the work, unless there is nothing that a log could tell about."""
         try:
             yield
         except NonFinite as error:
-            self.log(f"failed (non-finite): {what}: {error}")
+            if is_file(self.folder / RUN):
+                self.log(f"failed (non-finite): {what}: {error}")
             raise
 
     def set_aside(self, path: Path, why: Exception) -> None:
@@ -359,7 +360,14 @@ def _read_cell(path: Path) -> Cell | None:
 
 
 def _is_run(folder: Path) -> bool:
-    return is_file(folder / RUN) or is_file(folder / LOCK) or (folder / CELLS).is_dir()
+    return is_file(folder / RUN) or is_file(folder / LOCK) or _is_folder(folder / CELLS)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _prepare(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from headcount.archs import record
 from headcount.errors import ArtefactError
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.surgery.load import load_blocks
-from headcount.surgery.source import check_weights, class_of, local_folder, read_config
+from headcount.surgery.source import built, check_weights, class_of, local_folder, read_config
 
 FIELD = "pruned_heads"
 
@@ -68,7 +68,7 @@ def load_legacy(folder: str | Path, *, auto: Any = None, allow_pickle: bool = Fa
     check_weights(path, allow_pickle)
     cls = class_of(path, config, auto)
     with torch.device("meta"):
-        dense = cls(cls.config_class.from_pretrained(path))  # pyright: ignore[reportAttributeAccessIssue]
+        dense = built(path, cls.__name__, lambda: cls(cls.config_class.from_pretrained(path)))  # pyright: ignore[reportAttributeAccessIssue]
     model = load_blocks(path, cls, _record(HeadMap.of(dense), dense, pruned), **kwargs)
     vars(model.config).pop(FIELD, None)
     return model

@@ -36,7 +36,8 @@ def fit(model: nn.Module, blocks: Blocks) -> None:
         if block is None:
             if any(path.partition(".")[0] == name.partition(".")[0] for name in absolute) and stacks:
                 raise ArtefactError(
-                    f"the record of the cut names block '{path}', which {type(model).__name__} does not have; use the config.json that was saved with it"
+                    f"the record of the cut names block '{path}', which {type(model).__name__} does not have; use the config.json that was "
+                    "saved with it"
                 )
             continue  # a class that holds only part of the model, such as an encoder
         if block.n_heads == len(entry.heads) < entry.of:

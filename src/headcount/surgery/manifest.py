@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headcount.errors import ArtefactError
-from headcount.files import read_json, sha256
+from headcount.files import is_file, read_json, sha256
 from headcount.heads import HeadMap
 
 NAME = "heads.json"
@@ -93,7 +93,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         if Path(name).name != name:
             raise ArtefactError(f"{folder / NAME} names a file outside the folder: {name!r:.80}; save the model again")
         path = folder / name
-        if not path.is_file():
+        if not is_file(path):
             raise ArtefactError(f"{path} is missing, though {NAME} lists it; restore it, or save the model again")
         if path.stat().st_size != entry.bytes:
             raise ArtefactError(

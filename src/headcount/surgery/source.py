@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headcount.archs import names
-from headcount.errors import ArtefactError, UnsupportedModel
+from headcount.errors import ArtefactError, HeadcountError, UnsupportedModel
 from headcount.files import check_safetensors, read_json
 from headcount.registry import unknown
 
@@ -157,6 +158,17 @@ def _remote_class(folder: Path, auto_map: Any, auto: Any) -> type:
     return get_class_from_dynamic_module(auto_map[wanted], str(folder))
 
 
+def built(folder: Path, what: str, make: Callable[[], Any]) -> Any:
+    """What `make` makes of a folder's config.json; a configuration that its class rejects fails in any way it likes, which becomes one."""
+    try:
+        return make()
+    except HeadcountError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ArtefactError(f"{folder / 'config.json'} builds no {what}: {type(error).__name__}: {reason}. Correct it") from error
+
+
 def class_of(folder: Path, config: dict[str, Any], auto: Any = None) -> type:
     """The transformers class that a folder's model has, or that an Auto class gives it."""
     import transformers
@@ -165,7 +177,7 @@ def class_of(folder: Path, config: dict[str, Any], auto: Any = None) -> type:
         return _remote_class(folder, config["auto_map"], auto)
     if auto is not None:
         auto = _auto_class(auto)
-        kind = transformers.AutoConfig.from_pretrained(folder)
+        kind = built(folder, "configuration", lambda: transformers.AutoConfig.from_pretrained(folder))
         if type(kind) not in auto._model_mapping:
             raise UnsupportedModel(f"{auto.__name__} has no class for the model type '{config.get('model_type')}'")
         found = auto._model_mapping[type(kind)]

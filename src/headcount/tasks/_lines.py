@@ -27,7 +27,7 @@ def _open(path: Path) -> IO[bytes]:
             raise DataError(f"{path} is no regular file; give a file")
         return cast("IO[bytes]", gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
     except OSError as error:
-        raise DataError(f"{str(path):.200} cannot be read: {error.strerror or error}; check its name and permissions") from error
+        raise DataError(f"{path!s:.200} cannot be read: {error.strerror or error}; check its name and permissions") from error
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,181 @@
+"""`prune`: ask for K heads, get the best K-head model by any method: choose → fold gates → repair → cut and verify → recover."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import nn
+
+from headcount.archs.modules import unwrap
+from headcount.checks import check_weights
+from headcount.data import Data, Task
+from headcount.errors import DataError, PlanError
+from headcount.heads import HeadMap
+from headcount.plan import Budget, Plan
+from headcount.pruners._contract import About, Choice, Work, read_options
+from headcount.refit import Fitted, refit
+from headcount.refit.blocks import projection, read, write
+from headcount.registry import Registry, unknown
+from headcount.scores import Scores
+from headcount.stream import Progress
+from headcount.surgery import cut
+from headcount.training import Recipe, fine_tune
+
+PRUNERS = Registry("pruners", "headcount.pruners")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A pruner by its name and variant; `module` is its file."""
+
+    name: str
+    variant: str
+    module: ModuleType
+
+    @classmethod
+    def parse(cls, text: str) -> Method:
+        """The method that `name` or `name:variant` names; an importance by its name alone is `rank` by it."""
+        name, _, variant = text.strip().partition(":")
+        module = PRUNERS.get(name)
+        variants = module.ABOUT.variants
+        if variant and variant not in variants:
+            raise unknown(f"variant of {name}", variant, variants)
+        return cls(name, variant or variants[0], module)
+
+    def __str__(self) -> str:
+        return self.name if self.variant == self.about.variants[0] else f"{self.name}:{self.variant}"
+
+    @property
+    def about(self) -> About:
+        """What the method declares."""
+        return self.module.ABOUT
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a pruner returns: the plan, the cut and verified model, what happened on the way, and what the repair did to each block."""
+
+    plan: Plan
+    model: nn.Module
+    history: list[dict[str, Any]] = field(default_factory=list)
+    repaired: dict[str, Fitted] = field(default_factory=dict)
+    scores: Scores | None = None
+    method: str = ""
+
+
+class Options(TypedDict, total=False):
+    """All keyword arguments of `prune` beside the method, the budget and the method's own options."""
+
+    repair: bool | None
+    recover: float | None
+    recipe: Recipe
+    seed: int
+    folder: Path | None
+    progress: Progress | None
+
+
+def prune(
+    model: nn.Module,
+    data: Data,
+    method: str = "surgeon",
+    keep: int | Budget | None = None,
+    *,
+    fraction: float | None = None,
+    options: dict[str, Any] | None = None,
+    **how: Unpack[Options],
+) -> Pruned:
+    """The model with `keep` heads (or a `fraction` of them, or a Budget) that a method makes of it; the model given stays as it is.
+
+    `headcount ls pruners` lists the methods; `options` are those of the method. `repair` refits the output projections in closed form (on unless
+    training follows), `recover` fine-tunes the cut model for that many epochs by the `recipe`, as every method that trains uses it. With a `folder`,
+    training that was stopped goes on.
+    """
+    inner = unwrap(model)
+    made = Method.parse(method)
+    heads = HeadMap.of(inner)
+    budget = _budget(keep, fraction)
+    budget.heads(len(heads))
+    recover = how.get("recover")
+    if recover is not None and not recover > 0:
+        raise PlanError(f"recover is a number of epochs above 0, got {recover}")
+    if (recover or made.about.trains) and not isinstance(data, Task):
+        raise DataError(
+            f"{made} with recovery={recover} trains, which needs a Task: examples, a way to batch them, and a loss (see docs/tasks.md)"
+        )
+    check_weights(inner)
+    folder = how.get("folder")
+    recipe = replace(how.get("recipe", Recipe()), seed=how.get("seed", 0))
+    work = Work(
+        inner,
+        heads,
+        data,
+        budget,
+        how.get("seed", 0),
+        read_options(made.about, options or {}, str(made)),
+        recipe,
+        folder / "choose" if folder else None,
+        how.get("progress"),
+    )
+    Plan.keep_top(work.scores([0.0] * len(heads), "check"), budget)
+    choice = made.module.choose(work, made.variant)
+    return _finish(work, made, choice, how, recover, recipe)
+
+
+def _budget(keep: int | Budget | None, fraction: float | None) -> Budget:
+    if isinstance(keep, Budget):
+        if fraction is not None:
+            raise PlanError("a Budget says how much stays; leave fraction out")
+        return keep
+    return Budget(keep=keep, fraction=fraction)
+
+
+def _finish(work: Work, method: Method, choice: Choice, how: Options, recover: float | None, recipe: Recipe) -> Pruned:
+    """Folds, repairs, cuts and recovers what was chosen."""
+    source = choice.model if choice.model is not None else work.model
+    if choice.gates is not None:
+        source = fold(source, choice.gates)
+    repaired: dict[str, Fitted] = {}
+    wanted = how.get("repair")
+    if wanted if wanted is not None else not recover:
+        done = refit(source, choice.plan, work.data) if choice.model is None else _refit_to(work, source, choice)
+        source, repaired = done.model, done.blocks
+    small = cut(source, choice.plan)
+    history = list(choice.history)
+    if recover:
+        folder = how.get("folder")
+        again = replace(recipe, epochs=recover)
+        teacher = work.model if again.distil else None
+        made = fine_tune(
+            small, work.task, again, folder=folder / "recover" if folder else None, teacher=teacher, progress=how.get("progress")
+        )
+        history += [{"stage": "recover", **entry} for entry in made.history]
+    return Pruned(choice.plan, small, history, repaired, choice.scores, str(method))
+
+
+def _refit_to(work: Work, source: nn.Module, choice: Choice) -> Any:
+    """A repair of a model that was trained without the removed heads: towards what it gives with the heads that stay, so nothing is undone."""
+    from headcount.refit import Repaired
+
+    del work, choice
+    return Repaired(source, {})
+
+
+@torch.no_grad()
+def fold(model: nn.Module, gates: Any) -> nn.Module:
+    """A copy of a model whose output projections have the gates in them."""
+    made = copy.deepcopy(unwrap(model))
+    heads = HeadMap.of(made)
+    for block in heads.blocks:
+        if block.n_heads:
+            module = projection(made, block)
+            matrix = read(module)
+            values = torch.as_tensor(list(gates)[heads.positions(block)], dtype=torch.float64, device=matrix.device)
+            width = block.n_heads * block.value_dim
+            matrix[:width] *= values.repeat_interleave(block.value_dim)[:, None]
+            write(module, matrix)
+    return made

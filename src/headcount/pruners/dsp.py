@@ -1,0 +1,138 @@
+"""Differentiable subset pruning: exactly K heads are drawn at every step, ever harder, while weights and the importance w of every head learn together.
+
+    r¹ = w − ln(−ln u),   p¹ = softmax(r¹/τ),   r^j = r^{j−1} + ln max(1 − p^{j−1}, tiny),   p^j = softmax(r^j/τ),   g = Σ_{j ≤ K} p^j
+
+in float64; τ falls geometrically from `tau` to `tau_end` over the share `cool` of the steps. "joint" trains weights and w, "pipelined" w alone on frozen
+weights, "straight" sends the hard top K of w forward and the gradient straight back. "fast" replaces the K rounds by g = σ((r − θ)/τ) with θ such that
+Σ g = K, for models with thousands of heads. The published schedule starts at τ = 1000, where every gate is about K/N; by default it starts warmer, from
+gradient importance (`init`). Li, Cotterell & Sachan 2021.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headcount.errors import PlanError
+from headcount.pruners._contract import About, Choice, Work
+from headcount.pruners._gating import by_head, start_from, top, unit_index, units_kept
+from headcount.training import GateCallback, fine_tune, noise
+
+TINY = torch.finfo(torch.float64).tiny
+ABOUT = About(
+    source="Li, Cotterell & Sachan 2021",
+    trains="weights",
+    variants=("joint", "pipelined", "straight", "fast"),
+    options={"tau": 1.0, "tau_end": 1e-8, "cool": 0.5, "rate": 0.1, "init": "gradient", "spread": 2.0, "limit": 512},
+)
+
+
+def subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
+    """A relaxed sample of exactly `number` of the entries of w: sums to it, and becomes ones and zeros as τ falls."""
+    if number == len(w):
+        return torch.ones_like(w) + 0.0 * w
+    r = w - torch.log(-torch.log(u))
+    total = torch.zeros_like(w)
+    p = torch.zeros_like(w)
+    for turn in range(number):
+        if turn:
+            r = r + torch.log((1 - p).clamp(min=TINY))
+        p = torch.softmax(r / tau, dim=0)
+        total = total + p
+    return total
+
+
+class _Threshold(torch.autograd.Function):
+    """g = σ((r − θ)/τ) with θ such that Σ g = K; dg/dr by the implicit function theorem."""
+
+    @staticmethod
+    def forward(ctx: Any, r: Tensor, number: int, tau: float) -> Tensor:
+        low, high = r.min() - 50 * tau, r.max() + 50 * tau
+        for _ in range(100):
+            middle = (low + high) / 2
+            more = torch.sigmoid((r - middle) / tau).sum() > number
+            low, high = (middle, high) if more else (low, middle)
+        gates = torch.sigmoid((r - (low + high) / 2) / tau)
+        ctx.save_for_backward(gates)
+        ctx.tau = tau
+        return gates
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (gates,) = ctx.saved_tensors
+        slope = gates * (1 - gates)
+        whole = slope.sum().clamp(min=TINY)
+        mean = (slope * gradients[0]).sum() / whole
+        return slope * (gradients[0] - mean) / max(ctx.tau, 1e-6), None, None
+
+
+def subset_fast(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
+    """The same for many entries at once, in a time that does not grow with `number`."""
+    if number == len(w):
+        return torch.ones_like(w) + 0.0 * w
+    return _Threshold.apply(w - torch.log(-torch.log(u)), number, tau)  # pyright: ignore[reportReturnType]
+
+
+class Subset:
+    """The importance of every unit, and how it is drawn."""
+
+    def __init__(self, work: Work, variant: str, number: int) -> None:
+        options = work.options
+        if not 0 < options["tau_end"] <= options["tau"] or not 0 < options["cool"] <= 1:
+            raise PlanError(
+                f"tau must fall to tau_end over a share of the steps: got tau {options['tau']}, tau_end {options['tau_end']}, cool {options['cool']}"
+            )
+        self.index, self.number, self.variant, self.options, self.seed = unit_index(work), number, variant, options, work.seed
+        self.w = start_from(work, options["init"], options["limit"], options["spread"]).requires_grad_(True)
+        self._tau = options["tau"]
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """What learns."""
+        return {"w": self.w}
+
+    def tau(self, step: int, steps: int) -> float:
+        """The temperature of a step."""
+        share = min(1.0, step / max(1.0, self.options["cool"] * steps))
+        return self.options["tau"] * (self.options["tau_end"] / self.options["tau"]) ** share
+
+    def sample(self, step: int, steps: int) -> Tensor:
+        """Gates of one step."""
+        self._tau = self.tau(step, steps)
+        if self.variant == "straight":
+            return by_head(top(self.w.detach(), self.number) + self.w - self.w.detach(), self.index)
+        draw = subset_fast if self.variant == "fast" else subset
+        return by_head(draw(self.w, self.number, self._tau, noise(self.seed, step, len(self.w))), self.index)
+
+    def hard(self) -> Tensor:
+        """The top K of w, without noise."""
+        return by_head(top(self.w.detach(), self.number), self.index)
+
+    def penalty(self, _step: int, _steps: int) -> None:
+        """None: the number is exact."""
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        """Adam on w."""
+        return torch.optim.Adam([self.w], lr=self.options["rate"])
+
+    def told(self) -> dict[str, float]:
+        """The temperature, and how far apart the last head in and the first out are."""
+        ordered = self.w.detach().sort(descending=True).values
+        gap = float(ordered[self.number - 1] - ordered[self.number]) if self.number < len(ordered) else 0.0
+        return {"tau": self._tau, "gap": gap}
+
+
+def choose(work: Work, variant: str) -> Choice:
+    """The plan and the trained model."""
+    number = units_kept(work)
+    model = copy.deepcopy(work.model)
+    if variant == "pipelined":
+        model.requires_grad_(False)
+    gating = Subset(work, variant, number)
+    made = fine_tune(model, work.task, work.recipe, folder=work.folder, gates=GateCallback(model, gating), progress=work.progress)
+    model.requires_grad_(True)
+    values = by_head(gating.w.detach(), gating.index).tolist()
+    return Choice(work.plan(values, "dsp"), None if variant == "pipelined" else model, None, made.history, work.scores(values, "dsp"))

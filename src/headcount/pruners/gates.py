@@ -1,0 +1,84 @@
+"""Gates alone: real-valued gates learn on frozen weights while all but the largest are set to zero, ever fewer, until K are left.
+
+The number that stays falls from N to K along a cubic over the share `cool` of the steps; the gates that stay keep their values, which are folded into the output
+projections. Sanh, Wolf & Rush 2020 use such a schedule for weights.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from headcount.pruners._contract import About, Choice, Work
+from headcount.pruners._gating import by_head, start_from, top, unit_index, units_kept
+from headcount.training import GateCallback, fine_tune
+
+ABOUT = About(
+    source="projected gradient on gates, with the cubic schedule of Zhu & Gupta 2017",
+    trains="gates",
+    options={"rate": 0.02, "cool": 0.6, "init": "gradient", "limit": 512},
+)
+
+
+class Projected:
+    """Values of gates, of which the most important stay. Importance is the running mean of what each gate does to the loss, |g ∂L/∂g|."""
+
+    def __init__(self, work: Work, number: int) -> None:
+        self.index, self.number, self.options = unit_index(work), number, work.options
+        self.values = torch.ones(len(work.heads.units()), dtype=torch.float64, requires_grad=True)
+        self.worth = start_from(work, work.options["init"], work.options["limit"], 1.0)
+        self._left = len(self.values)
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """What learns, and what it is chosen by."""
+        return {"values": self.values, "worth": self.worth}
+
+    def left(self, step: int, steps: int) -> int:
+        """How many units stay at a step."""
+        share = min(1.0, step / max(1.0, self.options["cool"] * steps))
+        return round(self.number + (len(self.values) - self.number) * (1 - share) ** 3)
+
+    def sample(self, step: int, steps: int) -> Tensor:
+        """Gates of one step: those that stay."""
+        self._left = self.left(step, steps)
+        return by_head(self.values * top(self.worth, self._left), self.index)
+
+    def _feel(self, *_: object) -> None:
+        """Renews the importance of the gates that are on by what they just did to the loss."""
+        assert self.values.grad is not None
+        on = top(self.worth, self._left) > 0
+        felt = (self.values.grad * self.values).detach().abs()
+        mean = felt[on].mean().clamp(min=1e-300)
+        self.worth[on] = 0.95 * self.worth[on] + 0.05 * felt[on] / mean
+
+    def hard(self) -> Tensor:
+        """The gates that are left now."""
+        return by_head((self.values * top(self.worth, self._left)).detach(), self.index)
+
+    def penalty(self, _step: int, _steps: int) -> None:
+        """None: the number is exact."""
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        """Adam on the values; before each step their importance is renewed."""
+        made = torch.optim.Adam([self.values], lr=self.options["rate"])
+        made.register_step_pre_hook(self._feel)
+        return made
+
+    def told(self) -> dict[str, float]:
+        """How many are left."""
+        return {"left": float(self._left)}
+
+
+def choose(work: Work, _variant: str) -> Choice:
+    """The plan, and the values of the gates that stay."""
+    number = units_kept(work)
+    model = copy.deepcopy(work.model).requires_grad_(False)
+    gating = Projected(work, number)
+    made = fine_tune(model, work.task, work.recipe, folder=work.folder, gates=GateCallback(model, gating), progress=work.progress)
+    hard = top(gating.worth, number)
+    values = by_head(gating.worth, gating.index).tolist()
+    gates = by_head(torch.where(hard > 0, gating.values.detach(), 1.0), gating.index).tolist()
+    return Choice(work.plan(values, "gates"), None, gates, made.history, work.scores(values, "gates"))

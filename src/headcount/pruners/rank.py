@@ -1,0 +1,86 @@
+"""Rank and cut: the heads with the lowest scores go, at once or in steps with scores estimated again after each.
+
+`by` is any importance; `scope` ranks all heads together (global), or takes the same share of every block (layer) or of every kind of attention (type).
+`step` is the share of all heads that goes at a time when scores are estimated again (`again`). With `stop`, no further step is taken once the metric on
+the selection split is below that share of the whole model's. Michel et al. 2019.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from headcount.errors import PlanError
+from headcount.evaluate import evaluate
+from headcount.gates import HeadGates
+from headcount.importance import Method, score
+from headcount.plan import Plan
+from headcount.pruners._contract import About, Choice, Scores, Work
+from headcount.pruners._scope import SCOPES, keep_within
+from headcount.registry import unknown
+from headcount.surgery.verify import gates_of
+
+ABOUT = About(
+    source="Michel, Levy & Neubig 2019",
+    options={"by": "gradient", "normalise": "none", "scope": "global", "again": False, "step": 0.1, "stop": 0.0, "limit": 512},
+)
+
+
+def choose(work: Work, _variant: str) -> Choice:
+    """The plan, and the metric after each step where there are steps."""
+    options = work.options
+    Method.parse(options["by"])
+    if options["scope"] not in SCOPES:
+        raise unknown("scope", options["scope"], SCOPES)
+    if not 0 < options["step"] <= 1 or not 0 <= options["stop"] <= 1:
+        raise PlanError(f"step must be above 0 and at most 1, and stop from 0 to 1; got {options['step']} and {options['stop']}")
+    first = _scores(work, work.model)
+    if not options["again"] and not options["stop"]:
+        return Choice(keep_within(work, first, work.keep, work.options["scope"]), scores=first)
+    return _in_steps(work, first)
+
+
+def _scores(work: Work, model: nn.Module) -> Scores:
+    options = work.options
+    return score(model, work.data, options["by"], normalise=options["normalise"], limit=options["limit"], seed=work.seed)
+
+
+def _in_steps(work: Work, first: Scores) -> Choice:
+    total, scores, history = len(work.heads), first, []
+    plan, left = Plan.removing([]), len(work.heads)
+    whole = evaluate(work.model, work.data, split="selection") if work.options["stop"] else None
+    for wanted in _counts(work, total):
+        next_plan = keep_within(work, scores, wanted, work.options["scope"])
+        with HeadGates(work.model, gates_of(work.heads, next_plan)):
+            made = evaluate(work.model, work.data, split="selection") if whole is not None else None
+            history.append({"heads": wanted, **({} if made is None else {"loss": made.loss, "value": made.value})})
+            if made is not None and whole is not None and not _holds(whole, made, work.options["stop"]):
+                break
+            if work.options["again"] and wanted > work.keep:
+                scores = _estimated_again(work, scores, next_plan)
+        plan, left = next_plan, wanted
+    if left > work.keep and not work.options["stop"]:
+        raise PlanError(f"{left} heads are left of the {work.keep} asked for")
+    return Choice(plan, history=history, scores=first)
+
+
+def _estimated_again(work: Work, scores: Scores, plan: Plan) -> Scores:
+    """Scores of the heads that are left, under the gates of the plan; those that are gone stay below all of them."""
+    fresh = _scores(work, work.model).signed()
+    lowest = min(fresh.values()) - 1.0
+    gone = frozenset(plan.removed)
+    return work.scores([lowest if head in gone else fresh[head] for head in work.heads], scores.method)
+
+
+def _holds(whole: object, made: object, share: float) -> bool:
+    value, before = getattr(made, "value", None), getattr(whole, "value", None)
+    if value is None or before is None:
+        return made.loss <= whole.loss / share  # pyright: ignore[reportAttributeAccessIssue]
+    return value >= share * before if getattr(whole, "higher_is_better", True) else value <= before / share
+
+
+def _counts(work: Work, total: int) -> list[int]:
+    """How many heads are left after each step, the last being what was asked for; whole units only."""
+    sizes = sorted({len(unit) for unit in work.heads.units()})
+    unit = sizes[0] if len(sizes) == 1 else 1
+    step = max(unit, round(work.options["step"] * total) // unit * unit)
+    return [*range(total - step, work.keep, -step), work.keep]

@@ -1,0 +1,72 @@
+"""Writes the table of docs/faults.md out of what the last `make test-faults` kept in build/faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+KEPT, PAGE = HERE.parents[1] / "build" / "faults", HERE.parents[1] / "docs" / "faults.md"
+BEGIN, END = "<!-- figures: written by make test-faults -->", "<!-- end of figures -->"
+
+
+def kept(name: str) -> dict[str, Any]:
+    path = KEPT / f"{name}.json"
+    if not path.exists():
+        sys.exit(f"{path} is missing: a part of `make test-faults` did not run or failed, so docs/faults.md is left as it was")
+    return json.loads(path.read_text())
+
+
+def bad_inputs() -> int | None:
+    """How many bad inputs the catalogue beside this file has."""
+    sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
+    try:
+        from bad_inputs import CASES
+    except ImportError:
+        return None
+    return len(CASES)
+
+
+def rows() -> list[tuple[str, str]]:
+    kills, workers, team = kept("kills"), kept("workers killed"), kept("workers")
+    disks = {name: kept(f"disk {name}")["points"] for name in ("ENOSPC", "EIO", "EACCES")}
+    full, damage, cells, signals = kept("full disk"), kept("damage"), kept("cells"), kept("signals")
+    tried = bad_inputs()
+    return [
+        ("random `kill -9`: survived · cells lost · tables wrong", f"{kills['kills']} · {kills['lost']} · {kills['wrong']}"),
+        ("crash points: one at every file operation of a run of 12 cells", f"{kept('crashes')['points']} of {kept('crashes')['points']}"),
+        ("disk full from each file operation on", f"{disks['ENOSPC']} of {disks['ENOSPC']}"),
+        ("input/output error, permission denied at each file operation", f"{disks['EIO']} + {disks['EACCES']}"),
+        ("a real file system of 3 MB filled to so many different bytes; of these stopped a run", f"{full['rooms']}; {full['told']}"),
+        (f"files corrupted in {damage['kinds']} ways: detected, set aside and computed again", f"{damage['files']} of {damage['files']}"),
+        ("Ctrl-C, SIGTERM, twice Ctrl-C; longest time from signal to end", f"{signals['signals']}; {signals['longest']:.2f} s"),
+        ("workers killed at random, cells lost or computed twice for it", f"{workers['kills']}, 0"),
+        (f"{team['workers']} workers on one folder, {team['blocks']} cells in {team['rounds']} runs: computed twice", str(team["twice"])),
+        ("a process of torchrun killed, the run taken up again: identical", f"{kept('torchrun')['deaths']} of 1"),
+        ("bad inputs tried (in `make test`)", "no catalogue" if tried is None else str(tried)),
+        ("10,000 cells opened and verified", f"{cells['opened']:.1f} s"),
+        ("10,000 cells taken up again, one of them missing; memory for it", f"{cells['resumed']:.1f} s; {cells['memory']:.0f} MB"),
+        (
+            "commit of a small cell, synced: on a RAM disk · on a disk",
+            " · ".join(f"{cells[name] * 1e3:.2f} ms" for name in ("commit_memory", "commit_disk")),
+        ),
+    ]
+
+
+def main() -> None:
+    where = f"{datetime.now(UTC):%Y-%m-%d}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    table = ["| fault | figure |", "|---|---|", *(f"| {what} | {figure} |" for what, figure in rows())]
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text("\n".join([before + BEGIN, "", f"Measured {where}.", "", *table, "", END]) + after, encoding="utf-8")
+    print(f"written: {PAGE}")
+
+
+if __name__ == "__main__":
+    main()

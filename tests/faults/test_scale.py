@@ -1,0 +1,134 @@
+"""Ten thousand cells: what it costs to commit, to open and to take up a run; and a run under torchrun of which one process dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grid
+import numpy as np
+import pytest
+
+from headcount.runs import Run
+from headcount.runs.cells import Spec
+
+RESUMING = """
+import json, resource, sys, time
+from pathlib import Path
+import numpy as np
+from headcount.runs import Run
+from headcount.runs.cells import Spec
+folder, number = Path(sys.argv[1]), int(sys.argv[2])
+base, computed, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0, time.monotonic()
+def compute():
+    global computed
+    computed += 1
+    return {"value": 1.0}, {"values": np.arange(12.0)}
+with Run.lead(folder) as run:
+    for place in range(number):
+        run.cell(Spec("synthetic", f"cell {place}", {"place": place}), compute, made={})
+resumed = time.monotonic() - start
+start = time.monotonic()
+opened = len(Run(folder).cells("synthetic"))
+print(json.dumps({"resumed": resumed, "opened": time.monotonic() - start, "cells": opened, "computed": computed, "torch": "torch" in sys.modules,
+                  "memory": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024}))
+"""
+
+
+def commit(folder: Path, number: int) -> float:
+    """Commits small cells; seconds for each."""
+    with Run.lead(folder) as run:
+        start = time.monotonic()
+        for place in range(number):
+            run.commit(Spec("synthetic", f"cell {place}", {"place": place}), {"value": 1.0}, {"values": np.arange(12.0)}, made={})
+        return (time.monotonic() - start) / number
+
+
+def resume(folder: Path, number: int) -> dict[str, float]:
+    """Opens and takes up a run of so many cells, of which one is missing, in a fresh process."""
+    next(folder.glob("cells/synthetic/cell.7.*")).unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", RESUMING, str(folder), str(number)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["computed"], found["cells"], found["torch"]) == (1, number, False)
+    return found
+
+
+def test_a_thousand_cells(shm: Path) -> None:
+    commit(shm / "run", 1000)
+    found = resume(shm / "run", 1000)
+    assert found["resumed"] < 20 and found["memory"] < 100, found
+
+
+@pytest.mark.faults
+def test_ten_thousand_cells(shm: Path, tmp_path: Path, figure: Callable[..., None]) -> None:
+    in_memory = commit(shm / "run", 10_000)
+    found = resume(shm / "run", 10_000)
+    on_disk = commit(tmp_path / "run", 500)
+    assert found["resumed"] < 120 and found["memory"] < 256, found
+    figure("cells", cells=10_000, commit_memory=in_memory, commit_disk=on_disk, **{k: found[k] for k in ("resumed", "opened", "memory")})
+
+
+LAUNCHED = """
+import os, signal, sys
+sys.path[:0] = sys.argv[1:3]
+import torch; torch.set_num_threads(1)
+from pathlib import Path
+import grid
+from contextlib import nullcontext
+from headcount import stream
+from headcount.runs import Run
+from headcount.importance import score_into
+from headcount.runs import describe_run
+from headcount.runs.weights import model_record
+import headcount as hc
+from toys import shared
+rank, place = int(os.environ["RANK"]), int(sys.argv[4])
+with grid.small_blocks():
+    measure, seen = stream._measure, 0
+    def counted(*given):
+        global seen
+        seen += 1
+        if rank == 1 and seen == place:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return measure(*given)
+    stream._measure = counted
+    model, data = shared("encoder"), grid.data(96)
+    with Run.lead(Path(sys.argv[3])) if rank == 0 else nullcontext() as run:
+        if run is not None:
+            run.describe(describe_run(model_record(model, "toy"), command=grid.COMMAND, seed=3), hc.HeadMap.of(model))
+        score_into(run, model, data, grid.METHODS, seed=3)
+    Path(f"{sys.argv[3]}.{rank}").write_text(str(seen))
+"""
+
+
+@pytest.mark.faults
+def test_a_process_of_torchrun_dies_and_the_run_goes_on(shm: Path, figure: Callable[..., None]) -> None:
+    script, here = shm / "work.py", Path(__file__).parent
+    script.write_text(LAUNCHED)
+
+    def launch(folder: Path, place: int, number: int = 2) -> subprocess.CompletedProcess[str]:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number), str(script)]
+        words = [*torchrun, str(here), str(here.parent / "integration"), str(folder), str(place)]
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    died = launch(shm / "run", 5)
+    assert died.returncode != 0 and f"Signal {signal.SIGKILL.value}" in died.stderr, died.stderr[-2000:]
+    kept = len(grid.finished(shm / "run")["block"])
+    assert kept >= 8, kept
+    again = launch(shm / "run", 0)
+    assert again.returncode == 0, again.stderr[-2000:]
+    computed = sum(int((shm / f"run.{rank}").read_text()) for rank in (0, 1))
+    assert computed == 16 - kept
+    alone = launch(shm / "alone", 0, 1)
+    assert alone.returncode == 0, alone.stderr[-2000:]
+    assert grid.digest(shm / "run") == grid.digest(shm / "alone") and grid.is_clean(shm / "run")
+    figure("torchrun", deaths=1, kept=kept)

@@ -1,0 +1,40 @@
+"""Writes run-v2, a run folder of schema 2 as the first release writes it, which every later release must open; run once, then kept as it is.
+
+python tests/frozen/make_run_v2.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "integration"))
+
+
+def main() -> None:
+    """Scores and evaluates a tiny model."""
+    from toys import shared, task
+
+    import headcount as hc
+    from headcount.evaluate import evaluate_into
+    from headcount.importance import score_into
+    from headcount.runs import Run, describe_run
+    from headcount.runs.weights import model_record
+
+    torch.set_num_threads(1)
+    folder, model, data = HERE / "run-v2", shared("encoder"), task("encoder", 20)
+    shutil.rmtree(folder, ignore_errors=True)
+    with Run.lead(folder, command="headcount score toy") as run:
+        record = describe_run(model_record(model, "toy"), command="headcount score toy", seed=3, task="toy encoder")
+        run.describe(record, hc.HeadMap.of(model))
+        score_into(run, model, data, ["gradient", "ablation", "magnitude"], seed=3)
+        evaluate_into(run, "whole", model, data)
+    (folder / "lock").unlink()
+
+
+if __name__ == "__main__":
+    main()
