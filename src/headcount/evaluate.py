@@ -112,6 +112,11 @@ def reading_of(model: nn.Module, data: Data, options: Options) -> Reading:
     )
 
 
+def fingerprint_of(model: nn.Module, data: Data, split: Split) -> str:
+    """The hash of all examples of a split."""
+    return fingerprint(reading_of(unwrap(model), data, {"split": split}))
+
+
 def evaluate_into(
     run: Run | None, name: str, model: nn.Module, data: Data, *, under: Mapping[str, Any] | None = None, **options: Unpack[Options]
 ) -> Evaluation:

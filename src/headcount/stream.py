@@ -125,7 +125,7 @@ def world() -> tuple[int, int]:
         return 0, 1
     from accelerate import PartialState
 
-    state = PartialState()
+    state = PartialState(cpu=not torch.accelerator.is_available())  # unless told, accelerate takes processes without one for strangers
     return state.process_index, state.num_processes
 
 

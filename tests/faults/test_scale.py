@@ -19,13 +19,15 @@ from headcount.runs import Run
 from headcount.runs.cells import Spec
 
 RESUMING = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
 import numpy as np
 from headcount.runs import Run
 from headcount.runs.cells import Spec
 folder, number = Path(sys.argv[1]), int(sys.argv[2])
-base, computed, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0, time.monotonic()
+def peak():  # of this program alone: ru_maxrss would be that of the process which started it
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+base, computed, start = peak(), 0, time.monotonic()
 def compute():
     global computed
     computed += 1
@@ -37,7 +39,7 @@ resumed = time.monotonic() - start
 start = time.monotonic()
 opened = len(Run(folder).cells("synthetic"))
 print(json.dumps({"resumed": resumed, "opened": time.monotonic() - start, "cells": opened, "computed": computed, "torch": "torch" in sys.modules,
-                  "memory": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024}))
+                  "memory": peak() - base}))
 """
 
 

@@ -16,14 +16,13 @@ from headcount.cli import Terminated
 from headcount.cli._session import Session
 from headcount.errors import MissingExtra, NothingLeft
 from headcount.registry import unknown
-from headcount.runs.cells import SUFFIX
-from headcount.runs.store import CELLS, Run
 
 if TYPE_CHECKING:
     from torch import nn
 
     from headcount.cli._data import Shared
     from headcount.heads import HeadMap
+    from headcount.runs.store import Run
 
 LOCAL = "local"
 PATIENCE = 10.0
@@ -65,9 +64,13 @@ class Place(NamedTuple):
             if self.join or self.workers > 1:
                 raise typer.BadParameter("--workers and --join share the work through a run folder: name it with --out")
             yield None
-        elif not say.leads:
+            return
+        if not say.leads:
             yield None
-        elif self.join:
+            return
+        from headcount.runs.store import Run
+
+        if self.join:
             try:
                 with Run.join(self.out) as run:
                     yield run
@@ -89,6 +92,9 @@ def _resumable(say: Session, out: Path) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated):
+        from headcount.runs.cells import SUFFIX
+        from headcount.runs.store import CELLS
+
         number = sum(1 for _ in (out / CELLS).rglob(f"*{SUFFIX}"))
         kept = f"{number} finished cells are kept in {out}" if number else "nothing was finished yet"
         say.note(f"stopped; {kept}. To go on: {say.command}")

@@ -1,11 +1,11 @@
-"""Differentiable subset pruning: exactly K heads are drawn at every step, ever harder, while weights and the importance w of every head learn together.
+"""Differentiable subset pruning: exactly K heads are drawn at every step, ever harder, while weights and the importance w of heads learn together.
 
     r¹ = w − ln(−ln u),   p¹ = softmax(r¹/τ),   r^j = r^{j−1} + ln max(1 − p^{j−1}, tiny),   p^j = softmax(r^j/τ),   g = Σ_{j ≤ K} p^j
 
-in float64; τ falls geometrically from `tau` to `tau_end` over the share `cool` of the steps. "joint" trains weights and w, "pipelined" w alone on frozen
-weights, "straight" sends the hard top K of w forward and the gradient straight back. "fast" replaces the K rounds by g = σ((r − θ)/τ) with θ such that
-Σ g = K, for models with thousands of heads. The published schedule starts at τ = 1000, where every gate is about K/N; by default it starts warmer, from
-gradient importance (`init`). Li, Cotterell & Sachan 2021.
+in float64; τ falls geometrically from `tau` to `tau_end` over the share `cool` of the steps. "joint" trains weights and w, "pipelined" w alone on
+frozen weights, "straight" sends the hard top K of w forward and the gradient straight back. "fast" replaces the K rounds by g = σ((r − θ)/τ) with θ
+such that Σ g = K, for models with thousands of heads. The published schedule starts at τ = 1000, where every gate is about K/N; by default it starts
+warmer, from gradient importance (`init`). Li, Cotterell & Sachan 2021.
 """
 
 from __future__ import annotations

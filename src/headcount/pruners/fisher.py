@@ -1,4 +1,4 @@
-"""Fisher mask search: heads chosen by the diagonal Fisher information of their gates, exchanged within each block by its full Fisher matrix, then tuned.
+"""Fisher mask search: heads chosen by the diagonal Fisher information of their gates, exchanged within a block by its full matrix, then tuned.
 
     loss rise ≈ ½ (1 − m)ᵀ F (1 − m),   F = E_x [∂L/∂m ∂L/∂mᵀ]   with the diagonal first, then with the full matrix of every block
 

@@ -1,7 +1,7 @@
 """Gates alone: real-valued gates learn on frozen weights while all but the largest are set to zero, ever fewer, until K are left.
 
-The number that stays falls from N to K along a cubic over the share `cool` of the steps; the gates that stay keep their values, which are folded into the output
-projections. Sanh, Wolf & Rush 2020 use such a schedule for weights.
+The number that stays falls from N to K along a cubic over the share `cool` of the steps; the gates that stay keep their values, which are folded into
+the output projections. Zhu & Gupta 2017 use such a schedule for weights.
 """
 
 from __future__ import annotations

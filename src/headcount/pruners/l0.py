@@ -2,9 +2,10 @@
 
     s = σ((ln u − ln(1 − u) + log a) / β),   g = clip(1.2 s − 0.1, 0, 1),   P(g ≠ 0) = σ(log a − β ln(0.1 / 1.1)),   β = 0.33
 
-The penalty is λ Σ P(g ≠ 0) over heads against the mean loss. Without λ (`penalty` 0) a Lagrangian drives the expected number to K: the multiplier grows with
-what is open beyond K. Gates start open (`start` = log a) and the penalty warms up, since half-open gates shock a trained model. `frozen` keeps the weights
-of the decoder, or of everything, as they are; `kinds` names the attention that is gated (encoder-self, decoder-self, cross). Voita et al. 2019, Louizos et al. 2018.
+The penalty is λ Σ P(g ≠ 0) over heads against the mean loss. Without λ (`penalty` 0) a Lagrangian drives the expected number to K: the multiplier
+grows with what is open beyond K. Gates start open (`start` = log a) and the penalty warms up, since half-open gates shock a trained model. `frozen`
+keeps the weights of the decoder, or of everything, as they are; `kinds` names the attention that is gated (encoder-self, decoder-self, cross).
+Voita et al. 2019, Louizos et al. 2018.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random: heads chosen by the seed alone, over the whole model, or the same share of every kind of attention ("type"). The control of every comparison.
+"""Random: heads chosen by the seed alone, over the whole model, or the same share of every kind of attention ("type"). The control of comparisons.
 
 Budhraja et al. 2020 found that large random fractions can go with limited loss once the model is fine-tuned.
 """

@@ -1,8 +1,8 @@
 """Rank and cut: the heads with the lowest scores go, at once or in steps with scores estimated again after each.
 
-`by` is any importance; `scope` ranks all heads together (global), or takes the same share of every block (layer) or of every kind of attention (type).
-`step` is the share of all heads that goes at a time when scores are estimated again (`again`). With `stop`, no further step is taken once the metric on
-the selection split is below that share of the whole model's. Michel et al. 2019.
+`by` is any importance; `scope` ranks all heads together (global), or takes the same share of every block (layer) or of each kind of attention (type).
+`step` is the share of all heads that goes at a time when scores are estimated again (`again`). With `stop`, no further step is taken once the metric
+on the selection split is below that share of the whole model's. Michel et al. 2019.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Surgeon: the heads whose removal costs least after the others have been refitted, weighed by how much the loss feels each block's output.
 
-See headcount.refit.choose for the formula. `rounds` prunes in that many stages, repairing and estimating again in between, which costs as many passes.
-It is meant to be followed by repair, and is the best choice without training that this package knows (docs/results.md).
+See headcount.refit.choose for the formula. `rounds` prunes in that many stages, repairing and estimating again in between, which costs as many
+passes. It is meant to be followed by repair, and is the best choice without training that this package knows (docs/results.md).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 from headcount.errors import PlanError
+from headcount.heads import Head
 from headcount.plan import Budget, Plan
 from headcount.pruners._contract import About, Choice, Work
 from headcount.refit import repair
@@ -25,7 +26,8 @@ def choose(work: Work, _variant: str) -> Choice:
     place = {head: number for number, head in enumerate(work.heads)}
     values, history = [float(total)] * total, []
     model: nn.Module = work.model
-    gone: list = []
+    plan = Plan.removing([])
+    gone: list[Head] = []
     for number in range(1, rounds + 1):
         wanted = total - round((total - work.keep) * number / rounds)
         order = [(unit, cost) for unit, cost in removal_order(model, work.data, limit=work.options["limit"]) if unit[0] not in gone]

@@ -3,8 +3,8 @@
     cost of unit u = tr( [(G⁻¹)_uu]⁻¹ W_u M W_uᵀ ),   then   W ← W − G⁻¹_{:,u} [(G⁻¹)_uu]⁻¹ W_u,   G⁻¹ ← G⁻¹ − G⁻¹_{:,u} [(G⁻¹)_uu]⁻¹ G⁻¹_{u,:}
 
 G = Σ xᵀx over the inputs of the output projection and a column of ones, which is never removed; M = Σ g gᵀ / n over the gradients of the loss with
-respect to the block's output, so that costs of different blocks are in the same unit: half of what the loss would rise by, to second order. With M = I
-the accumulated cost is the squared error of a direct refit. Hassibi & Stork 1993; with gradients' second moments as in Kwon et al. 2022.
+respect to the block's output, so that costs of different blocks are in the same unit: twice what the loss would rise by, to second order. With
+M = I the accumulated cost is the squared error of a direct refit. Hassibi & Stork 1993; second moments of gradients as in Kwon et al. 2022.
 """
 
 from __future__ import annotations

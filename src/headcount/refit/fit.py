@@ -2,7 +2,7 @@
 
     W' = (G_KK + λ I)⁻¹ (X_Kᵀ Y + λ W_K),   G = Σ XᵀX,   λ = share · mean diagonal of G
 
-X are the outputs of the heads that stay, with a column of ones where there is a bias, Y is what the dense block gives. The bias is not held back by λ.
+X are the outputs of the heads that stay, with a column of ones where there is a bias, Y is what the dense block gives. λ does not hold the bias back.
 W' has at most the error of W on the data of the fit, whatever λ is, since it minimises error + λ ‖W' − W‖².
 """
 

@@ -56,7 +56,19 @@ def _parts(cell: Any) -> dict[str, Any]:
     return {} if parts is None else {f"part {number}": parts[:, number] for number in range(parts.shape[1])}
 
 
-MAKERS: dict[str, Maker] = {"scores": _scores, "roles": _roles, "outcomes": _outcomes}
+def _curves(run: Run) -> Any:
+    import pandas
+
+    found = []
+    for cell in run.results("pruned").values():
+        told, wish = cell.content, cell.content["wish"]
+        options = ";".join(f"{name}={value}" for name, value in sorted(wish["options"].items()))
+        row = {name: wish[name] for name in ("method", "keep", "seed", "repair", "recover")}
+        found.append({**row, "options": options, "loss": told["loss"], told["metric"] or "metric": told["value"], **told["cost"]})
+    return pandas.DataFrame(found) if found else None
+
+
+MAKERS: dict[str, Maker] = {"scores": _scores, "roles": _roles, "outcomes": _outcomes, "curves": _curves}
 
 
 def _files(run: Run) -> Iterator[tuple[str, bytes]]:

@@ -40,7 +40,7 @@ class Gating(Protocol):
         """What learns, by name."""
         ...
 
-    def sample(self, step: int, steps: int) -> Tensor:
+    def sample(self, step: int, steps: int, /) -> Tensor:
         """The gates of one step [heads], differentiable."""
         ...
 
@@ -48,7 +48,7 @@ class Gating(Protocol):
         """The gates for evaluation [heads]."""
         ...
 
-    def penalty(self, step: int, steps: int) -> Tensor | None:
+    def penalty(self, step: int, steps: int, /) -> Tensor | None:
         """What is added to the loss, or None."""
         ...
 
@@ -69,7 +69,8 @@ class GateCallback(TrainerCallback):
     """
 
     def __init__(self, model: nn.Module, gating: Gating, *, how: How = "zero", means: Any = None) -> None:
-        self.model, self.gating, self.how, self.means = unwrap(model), gating, how, means
+        self.model, self.gating, self.means = unwrap(model), gating, means
+        self.how: How = how
         self.heads = HeadMap.of(self.model)
         self.history: list[dict[str, float]] = []
         self._optimiser = gating.optimiser()
@@ -83,7 +84,7 @@ class GateCallback(TrainerCallback):
         if args.fp16:
             raise UnsupportedModel("gates learn in bfloat16 or float32; fp16 scales gradients, which gates do not see. Set fp16=False")
         if state.global_step:
-            self.load(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            self.load(Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
         self._open()
 
     def _open(self) -> None:
@@ -138,7 +139,7 @@ class GateCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Writes the gates into the Trainer's checkpoint, unless they are there already."""
-        folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        folder = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir() and not (folder / FILE).exists():
             self.save(folder)
 

@@ -34,7 +34,9 @@ class WholeTrainer(Trainer):
         self._own_loss, self._teacher, self._mix = loss, teacher, mix
         self._aside = False
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **options: Any) -> Any:
+    def compute_loss(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **options: Any
+    ) -> Any:
         """The loss of a batch."""
         if self._own_loss is None and self._teacher is None:
             made = super().compute_loss(model, inputs, return_outputs=return_outputs, **options)
@@ -53,7 +55,7 @@ class WholeTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Writes a checkpoint aside and gives it its name when all of it is there; older ones go after that."""
-        folder = Path(self.args.output_dir)
+        folder = Path(str(self.args.output_dir))
         if self.args.should_save:
             shutil.rmtree(folder / PARTIAL, ignore_errors=True)
         self._aside = True

@@ -1,0 +1,77 @@
+"""What the verbs that prune share: their options, and how a table of pruned models is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headcount.cli._session import Session
+
+if TYPE_CHECKING:
+    from headcount.cli._data import Shared
+    from headcount.evaluate import Evaluation
+    from headcount.training import Recipe
+
+KeepOne = Annotated[str, typer.Option("--keep", metavar="K", help="How many heads stay: a number, or a share such as 25%.")]
+Options = Annotated[list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the method.")]
+Repair = Annotated[
+    bool | None, typer.Option("--repair/--no-repair", help="Refit output projections in closed form; by default unless training follows.")
+]
+Recover = Annotated[float | None, typer.Option("--recover", metavar="EPOCHS", help="Fine-tune the cut model for that many epochs.")]
+Rate = Annotated[float, typer.Option("--rate", min=0.0, help="The learning rate of weights, where they train.")]
+TrainBatch = Annotated[int, typer.Option("--train-batch", min=1, help="Examples per training step.")]
+Decay = Annotated[
+    float, typer.Option("--distil", min=0.0, max=1.0, help="The weight of the whole model's predictions in the loss of the recovery.")
+]
+Epochs = Annotated[float, typer.Option("--epochs", min=0.0, help="How long methods that train do so.")]
+Floor = Annotated[int, typer.Option("--floor", min=0, help="Heads that stay at least in every block.")]
+Unit = Annotated[
+    str, typer.Option("--unit", metavar="NAME", help="kv_group, or even: what goes together where heads share keys and values.")
+]
+
+
+def heads_of(text: str, total: int) -> int:
+    """A number of heads, from a number or a share."""
+    from headcount.plan import Budget
+
+    try:
+        if text.strip().endswith("%"):
+            return Budget(fraction=float(text.strip()[:-1]) / 100).heads(total)
+        return Budget(keep=int(text)).heads(total)
+    except ValueError as error:
+        if type(error) is not ValueError:
+            raise
+        raise typer.BadParameter(f"--keep is a number of heads or a share such as 25%, got {text}") from error
+
+
+def recipe(given: Shared, rate: float, batch: int, distil: float, epochs: float = 1.0) -> Recipe:
+    """How methods that train do so."""
+    from headcount.training import Recipe
+
+    return Recipe(epochs=epochs, rate=rate, batch=batch, seed=given.seed, distil=distil)
+
+
+def show_table(say: Session, dense: Evaluation, table: Sequence[Mapping[str, Any]]) -> None:
+    """The whole model, then one line per pruned model with its change, interval and p-value."""
+    metric = dense.metric or "loss"
+    value = dense.loss if dense.value is None else dense.value
+    say.line(f"the whole model: {metric} {value:.4g}, loss {dense.loss:.4g} on {dense.n_examples} examples")
+    what = "metric" if any("metric p" in row for row in table) else "loss"
+    lines = [
+        (
+            row["method"],
+            row["keep"],
+            row["seed"],
+            f"{row['value'] if row['value'] is not None else row['loss']:.4g}",
+            f"{row[f'{what} difference']:+.4g}",
+            f"{row[f'{what} low']:+.3g} … {row[f'{what} high']:+.3g}",
+            f"{row[f'{what} p']:.2g}",
+            f"{row['loss difference']:+.3g}",
+            f"{row['parameters']:,}",
+        )
+        for row in table
+    ]
+    columns = ("method", "heads", "seed", metric, "change", "95% interval", "p", "loss", "parameters")
+    say.table(columns, lines, right=columns[1:])

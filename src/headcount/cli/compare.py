@@ -1,0 +1,108 @@
+"""`headcount compare`: every method at every number of heads, in pairs with the whole model; every cell of the grid can be taken up again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headcount.cli import _data
+from headcount.cli._options import split
+from headcount.cli._pruning import Decay, Epochs, Floor, Options, Rate, Recover, Repair, TrainBatch, Unit, heads_of, recipe, show_table
+from headcount.cli._run import Engine, Join, Out, Place, Workers, describe
+from headcount.cli._session import Session
+
+Methods = Annotated[
+    str,
+    typer.Option(
+        "--methods",
+        metavar="NAME,…",
+        help="Pruners or importances; options in brackets: rank(by=fisher;again=true). Random is always there.",
+    ),
+]
+Keep = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers, or shares such as 10%,25%,50%,75%.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of methods with chance in them.")]
+
+
+@_data.over_data
+def run(
+    say: Session,
+    given: _data.Shared,
+    methods: Methods = "surgeon,gradient,random",
+    keep: Keep = "12.5%,25%,50%,75%",
+    seeds: Seeds = 3,
+    out: Out = None,
+    workers: Workers = 1,
+    engine: Engine = "local",
+    join: Join = False,
+    option: Options = None,
+    repair: Repair = None,
+    recover: Recover = None,
+    epochs: Epochs = 1.0,
+    rate: Rate = 5e-5,
+    train_batch: TrainBatch = 32,
+    distil: Decay = 0.0,
+    floor: Floor = 0,
+    unit: Unit = "kv_group",
+) -> None:
+    """Prune by every method to every number of heads, and show what each costs against the whole model on the same examples."""
+    if out is None:
+        raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
+    with Place(out, workers, engine, join).taken(say) as kept:
+        from headcount.pruning import Pruning, Wish, check_wish, compare, grid, rows, smallest_safe
+
+        live, heads, folder = given.open_model(say)
+        keeps = [heads_of(text, len(heads)) for text in split(keep)]
+        template = Wish(
+            "random",
+            1,
+            repair=repair,
+            recover=recover,
+            options=_data.pairs(option),
+            recipe=recipe(given, rate, train_batch, distil, epochs),
+            floor=floor,
+            unit=unit,
+        )
+        wishes = grid(_names(methods), keeps, seeds, template)
+        for wish in wishes:
+            check_wish(live, wish)
+        if kept is None:
+            raise typer.BadParameter("compare is led by one process; share it with --workers, --engine or --join instead of torchrun")
+        config = {"methods": methods, "keep": keeps, "seeds": seeds, "repair": repair, "recover": recover, "recipe": template.recipe.told()}
+        describe(kept, say, given, live, heads, config)
+        task = given.open_task(say, live, folder)
+        pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
+        with say.progress("cells") as advance:
+            dense, cells, failed = compare(pruning, wishes, progress=advance)
+        table = rows(pruning, dense, cells)
+        show_table(say, dense, table)
+        safe = smallest_safe(table)
+        say.table(("method", "fewest heads without a significant loss"), [(name, number or "none tried") for name, number in safe.items()])
+        for name, error in failed.items():
+            say.note(f"failed: {name}: {error}")
+        say.result(_result(given.model, str(out), dense, table, safe, failed))
+        say.note(f"kept in {out}")
+        say.next("prune", given.model, *given.of_task, "--method", "surgeon", "--keep", str(keeps[0]), "--out", str(out))
+
+
+def _names(text: str) -> list[str]:
+    """The methods in a list with commas; brackets may hold some."""
+    found, depth, start = [], 0, 0
+    for place, letter in enumerate(f"{text},"):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and not depth:
+            found.append(text[start:place].strip())
+            start = place + 1
+    return [name for name in found if name]
+
+
+def _result(model: str, out: str, dense: Any, table: Any, safe: Any, failed: Any) -> dict[str, Any]:
+    whole = {"loss": dense.loss, "metric": dense.metric, "value": dense.value, "n_examples": dense.n_examples}
+    return {
+        "model": model,
+        "out": out,
+        "dense": whole,
+        "rows": table,
+        "smallest": safe,
+        "failed": {name: str(error) for name, error in failed.items()},
+    }

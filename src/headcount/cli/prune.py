@@ -1,0 +1,98 @@
+"""`headcount prune`: ask for K heads, get the best K-head model by any method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headcount.cli import _data
+from headcount.cli._pruning import Decay, Floor, KeepOne, Options, Rate, Recover, Repair, TrainBatch, Unit, recipe, show_table
+from headcount.cli._run import Place, describe
+from headcount.cli._session import Session
+
+Method = Annotated[str, typer.Option("--method", metavar="NAME", help="A pruner of `headcount ls pruners`, or an importance to rank by.")]
+Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]
+Bench = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how much faster the cut model is.")]
+
+
+@_data.over_data
+def run(
+    say: Session,
+    given: _data.Shared,
+    out: Out,
+    keep: KeepOne,
+    method: Method = "surgeon",
+    option: Options = None,
+    repair: Repair = None,
+    recover: Recover = None,
+    rate: Rate = 5e-5,
+    train_batch: TrainBatch = 32,
+    decay: Decay = 0.0,
+    floor: Floor = 0,
+    unit: Unit = "kv_group",
+    bench: Bench = True,
+) -> None:
+    """Prune to K heads, repair, cut, verify, evaluate against the whole model in pairs, and save the smaller model."""
+    with Place(out).taken(say) as kept:
+        from headcount.cli._pruning import heads_of
+        from headcount.plan import Plan
+        from headcount.pruning import Pruning, Wish, check_wish, parse_method, rows
+        from headcount.runs.sweep import sweep
+
+        live, heads, folder = given.open_model(say)
+        name, own = parse_method(method)
+        wish = Wish(
+            name,
+            heads_of(keep, len(heads)),
+            seed=given.seed,
+            repair=repair,
+            recover=recover,
+            options={**own, **_data.pairs(option)},
+            recipe=recipe(given, rate, train_batch, decay),
+            floor=floor,
+            unit=unit,
+        )
+        check_wish(live, wish)
+        if kept is None:
+            raise typer.BadParameter(
+                "prune keeps its results in a run folder, which one process leads; torchrun trains with headcount.prune in Python"
+            )
+        describe(kept, say, given, live, heads, {"wish": wish.parts(), "limit": given.limit})
+        task = given.open_task(say, live, folder)
+        pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
+        with say.progress("evaluating the whole model"):
+            dense = pruning.dense()
+        with say.progress(f"pruning by {method}") as advance:
+            cells, failed = sweep(kept, [pruning.job(wish, keep_model=True, progress=advance)], made=pruning.made)
+        for error in failed.values():
+            raise error
+        kept.present(*cells)
+        (cell,) = cells
+        place = pruning.place(cell.spec)
+        plan = Plan.removing(cell.content["removed"])
+        plan.write(place.parent / f"{place.name}.plan.json", heads, weights=pruning.base["weights"])
+        made = rows(pruning, dense, cells)
+        show_table(say, dense, made)
+        timings = _bench(say, pruning, wish, plan, bench)
+        say.note(f"the model: {place}")
+        say.result(
+            {"model": given.model, "out": str(out), "folder": str(place), "plan": cell.content["removed"], "rows": made, "bench": timings}
+        )
+        say.next("check", place)
+
+
+def _bench(say: Session, pruning: Any, wish: Any, plan: Any, wanted: bool) -> list[dict[str, Any]]:
+    if not wanted:
+        return []
+    from dataclasses import asdict
+
+    from headcount.bench import bench
+
+    small = pruning.model_of(wish)
+    with say.progress("measuring latency") as advance:
+        found = bench({"whole": pruning.model, "masked": (pruning.model, plan), "removed": small}, progress=advance)
+    table = [(t.batch, t.length, t.name, f"{1000 * t.seconds:.1f}", f"{t.speedup:.2f}") for t in found]
+    say.table(("batch", "length", "model", "ms", "times as fast"), table, right=("batch", "length", "ms", "times as fast"))
+    return [asdict(timing) for timing in found]
