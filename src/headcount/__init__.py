@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from headcount.heads import Head, HeadMap
     from headcount.importance import score
     from headcount.plan import Budget, Plan
+    from headcount.pruners import prune
+    from headcount.refit import repair
     from headcount.roles import roles
     from headcount.scores import Scores
     from headcount.surgery import cut, load, load_legacy, register, save
@@ -30,7 +32,9 @@ _HOME = {
     "load": "surgery",
     "load_legacy": "surgery",
     "mask": "gates",
+    "prune": "pruners",
     "register": "surgery",
+    "repair": "refit",
     "roles": "roles",
     "save": "surgery",
     "score": "importance",
@@ -50,7 +54,9 @@ __all__ = [
     "load",
     "load_legacy",
     "mask",
+    "prune",
     "register",
+    "repair",
     "roles",
     "save",
     "score",

@@ -1,31 +1,44 @@
-"""The main job on one model and task: find → evaluate → score → plan → cut → verify → evaluate → save → load; every number is measured."""
+"""The main job on one model and task, in a run that can be stopped and taken up again:
+
+find → evaluate → score → roles → prune by several methods at several sizes → keep the best → verify, save, load → measure its speed.
+
+Every step is a sentence with the numbers in it; all tables are in the run folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headcount.bench import bench
 from headcount.data import Task, blocks
+from headcount.errors import HeadcountError
 from headcount.evaluate import Evaluation, evaluate_into
 from headcount.gates import HeadGates
 from headcount.heads import HeadMap
 from headcount.importance import agreements, score_into, verdicts
 from headcount.observe import on_device
-from headcount.plan import Budget, Plan
-from headcount.runs import Run, describe_run
+from headcount.plan import Plan
+from headcount.pruning import Change, Pruning, Wish, compare, grid, method_name, rows, smallest_safe
+from headcount.roles import Corpus, RoleTable, roles_into
+from headcount.runs.cells import Cell, Spec
+from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import made_on, model_record
 from headcount.scores import Scores
-from headcount.stats import paired_t
-from headcount.surgery import cost, cut, load, removed_parameters, save
+from headcount.stream import Progress
+from headcount.surgery import cost, load
 from headcount.surgery.verify import difference, gates_of, run, run_gated
+from headcount.training import Recipe
 
 SCORED, REPORTED, NEW_TOKENS = 256, 500, 16
-METHODS = ("gradient", "ablation", "output-norm", "random")
+SCORES = ("gradient", "ablation", "output-norm", "confidence", "random")
+METHODS, KEEPS, SEEDS = ("surgeon", "gradient", "l0", "dsp", "random"), (0.125, 0.25, 0.5), 2
+Watch = Callable[[str], Progress]
+"""What is told how far a named piece of work is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +53,72 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A model on its way and its task; `scored` examples of calibration and `reported` ones of the report split are read."""
+    """A model and its task, and how much is to be done with them: examples, importances, pruners, shares of heads, seeds."""
 
     name: str
     model: nn.Module
     task: Task
+    corpus: Corpus | None = None
     seed: int = 0
     command: str = ""
     scored: int = SCORED
     reported: int = REPORTED
+    by: Sequence[str] = SCORES
+    methods: Sequence[str] = METHODS
+    keeps: Sequence[float] = KEEPS
+    seeds: int = SEEDS
+    recipe: Recipe = field(default_factory=Recipe)
+    measured: Sequence[int] = (1, 8, 32)
+    watch: Watch | None = None
 
     def step(self, name: str, text: str, **numbers: Any) -> Step:
         """A step of this job."""
         return Step(self.name, name, text, numbers)
+
+    def progress(self, what: str) -> Progress | None:
+        """Where a piece of work says how far it is."""
+        return self.watch(what) if self.watch is not None else None
 
     def batch(self) -> dict[str, Tensor]:
         """One example of the selection split, without its labels where the model can do without them."""
         _, batch = next(next(blocks(self.task, split="selection", limit=1)).batches(1))
         needed = getattr(self.model.config, "is_encoder_decoder", False)
         return {name: value for name, value in on_device(batch, self.model).items() if needed or name != "labels"}
+
+
+def walk(work: Job, kept: Run) -> Iterator[Step]:
+    """Takes one model the whole way, one step at a time."""
+    heads = HeadMap.of(work.model)
+    _describe(work, heads, kept)
+    yield _find(work, heads)
+    yield _evaluate(work, heads, kept)
+    found = score_into(kept, work.model, work.task, work.by, limit=work.scored, seed=work.seed, progress=work.progress("scoring"))
+    yield _score(work, found)
+    if work.corpus is not None:
+        yield _roles(work, roles_into(kept, work.model, work.corpus, seed=work.seed, progress=work.progress("roles")))
+    pruning = Pruning(kept, work.model, work.task, limit=work.reported, command=work.command)
+    dense, cells, failed = compare(pruning, _wishes(work, heads), progress=work.progress("pruning, cells"))
+    yield _prune(work, pruning, dense, cells, failed)
+    wish = _best(pruning, dense, cells)
+    if wish is None:
+        return
+    cell, small, step = _keep(work, pruning, dense, wish)
+    yield step
+    yield from _prove(work, heads, pruning, cell, small)
+    yield _bench(work, kept, cell, small)
+
+
+def _describe(work: Job, heads: HeadMap, kept: Run) -> None:
+    machine = {name: value for name, value in made_on().items() if name != "versions"}
+    config = {
+        "by": list(work.by),
+        "methods": list(work.methods),
+        "keeps": list(work.keeps),
+        "seeds": work.seeds,
+        "recipe": work.recipe.told(),
+    }
+    facts: dict[str, Any] = {"command": work.command, "seed": work.seed, "task": work.task.name, "machine": machine, "config": config}
+    kept.describe(describe_run(model_record(work.model, work.name), **facts), heads)
 
 
 def _find(work: Job, heads: HeadMap) -> Step:
@@ -81,49 +141,113 @@ def _numbers(made: Evaluation) -> dict[str, Any]:
     return {"loss": made.loss, "loss_stderr": made.loss_stderr, "metric": made.metric, "value": made.value, "n_examples": made.n_examples}
 
 
-def _evaluate(work: Job, whole: Evaluation, none: Evaluation) -> Step:
+def _evaluate(work: Job, heads: HeadMap, kept: Run) -> Step:
+    options: Any = {"limit": work.reported, "progress": work.progress("evaluating")}
+    whole = evaluate_into(kept, "dense", work.model, work.task, **options)
+    with HeadGates(work.model, torch.zeros(len(heads))):
+        none = evaluate_into(kept, "without any head", work.model, work.task, under={"gates": "all zero"}, **options)
     text = f"{work.task.name}, {whole.n_examples} examples: {_told(whole)}; without any head: {_told(none)}"
     return work.step("evaluate", text, whole=_numbers(whole), none=_numbers(none))
 
 
 def _score(work: Job, found: dict[str, Scores]) -> Step:
-    judged = verdicts(found["ablation"], seed=work.seed)
+    judged = verdicts(found["ablation"], seed=work.seed) if "ablation" in found else []
     safe = [str(verdict.head) for verdict in judged if verdict.safe]
-    best = found["gradient"].ranking()[0]
-    agreed = {name: made.spearman.value for name, made in agreements(found, seed=work.seed).items()}
+    first = next(iter(found.values()))
+    agreed = {name: made.spearman.value for name, made in agreements(found, seed=work.seed).items()} if judged else {}
     told = ", ".join(f"{name} {value:.2f}" for name, value in agreed.items())
+    text = f"on {first.n_examples} calibration examples {first.ranking()[0]} matters most by {first.method}"
+    if judged:
+        text += f"; {len(safe)} of {len(judged)} heads are safe to remove one at a time (loss + 0.01 at most, 95 %); Spearman with ablation: {told}"
+    return work.step("score", text, strongest=str(first.ranking()[0]), safe=safe, agreement=agreed)
+
+
+def _roles(work: Job, table: RoleTable) -> Step:
+    labels = table.labels()
+    some = [head for head, found in labels.items() if found]
+    counts = {role: sum(role in found for found in labels.values()) for role in table.roles()}
+    most = sorted((role for role in counts if counts[role]), key=lambda role: (-counts[role], role))[:5]
     text = (
-        f"on {found['gradient'].n_examples} calibration examples {best} matters most; {len(safe)} of {len(judged)} heads are safe to remove one at a "
-        f"time (loss + 0.01 at most, 95 %); Spearman with ablation: {told}"
+        f"{len(some)} of {len(labels)} heads have one of the {len(counts)} roles tested, {len(table.multifunctional())} more than one; most often "
+        f"{', '.join(f'{role} ({counts[role]})' for role in most) or 'none'}"
     )
-    return work.step("score", text, strongest=str(best), safe=safe, agreement=agreed)
+    return work.step(
+        "roles", text, heads=len(some), multifunctional=len(table.multifunctional()), counts={k: v for k, v in counts.items() if v}
+    )
 
 
-def _plan(work: Job, heads: HeadMap, plan: Plan) -> Step:
-    unit = "whole KV groups" if any(block.group_size > 1 for block in heads.blocks) else "single heads"
-    removed = [str(head) for head in plan.removed]
-    text = f"remove {len(removed)} of {len(heads)}, in {unit}, the lowest by gradient: {', '.join(removed)}"
-    return work.step("plan", text, n_removed=len(removed), removed=removed)
+def _wishes(work: Job, heads: HeadMap) -> list[Wish]:
+    sizes = sorted({len(unit) for unit in heads.units()})
+    unit = sizes[-1]
+    keeps = sorted({max(unit, round(share * len(heads) / unit) * unit) for share in work.keeps})
+    return grid(work.methods, keeps, work.seeds, Wish("random", 1, recipe=work.recipe))
 
 
-def _cut(work: Job, plan: Plan, heads: HeadMap, batch: dict[str, Tensor]) -> tuple[nn.Module, Step]:
-    before = cost(work.model, batch)
-    small = cut(work.model, plan, inputs=batch)
-    after = cost(small, batch)
-    predicted = removed_parameters(heads, plan)
+def _prune(work: Job, pruning: Pruning, dense: Evaluation, cells: Sequence[Cell], failed: dict[str, HeadcountError]) -> Step:
+    table = rows(pruning, dense, cells)
+    safe = smallest_safe(table)
+    least = min((row["keep"] for row in table), default=0)
+    best = sorted((row for row in table if row["keep"] == least), key=lambda row: row["loss"])
+    told = ", ".join(f"{row['method']} {row['value'] if row['value'] is not None else row['loss']:.4g}" for row in _by_method(best))
+    small = min((number for number in safe.values() if number), default=None)
+    text = f"{len(cells)} models by {len(safe)} methods; with {least} heads {dense.metric or 'loss'} is: {told}"
+    text += f"; no significant loss down to {small} heads" if small else "; every size tried loses significantly"
+    text += f"; {len(failed)} failed" if failed else ""
+    return work.step("prune", text, cells=len(cells), smallest=safe, failed={name: str(error) for name, error in failed.items()})
+
+
+def _by_method(table: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first row of every method."""
+    return list({row["method"]: row for row in reversed(table)}.values())[::-1]
+
+
+def _best(pruning: Pruning, dense: Evaluation, cells: Sequence[Cell]) -> Wish | None:
+    """The smallest model without a significant loss, the one with the least loss among those of that size; else the best of the largest size."""
+    if not cells:
+        return None
+    table = list(zip(rows(pruning, dense, cells), cells, strict=True))
+    safe = [pair for pair in table if pair[0]["loss p"] >= 0.05 or pair[0]["loss difference"] <= 0]
+    size = min(row["keep"] for row, _ in safe) if safe else max(row["keep"] for row, _ in table)
+    _, cell = min((pair for pair in (safe or table) if pair[0]["keep"] == size), key=lambda pair: pair[0]["loss"])
+    told = dict(cell.content["wish"])
+    recipe = Recipe(**told.pop("recipe"))
+    return Wish(**told, recipe=recipe)
+
+
+def _keep(work: Job, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[Cell, nn.Module, Step]:
+    """Makes the best model, or loads it where it is finished, and says what it costs and saves."""
+    cell, small = pruning.kept(wish, progress=work.progress("the best model"))
+    change: Change = pruning.change(dense, cell)["loss"]
+    before, after = cost(work.model, work.batch()), cost(small, work.batch())
     text = (
-        f"{before.parameters:,} → {after.parameters:,} parameters ({predicted:,} fewer were predicted), "
-        f"{before.flops:,} → {after.flops:,} FLOPs per {before.tokens} tokens, "
-        f"{before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
+        f"{method_name(wish.parts())}, {wish.keep} heads: loss {cell.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
+        f"{change.high:+.3g}, p = {change.p:.2g}); {before.parameters:,} → {after.parameters:,} parameters, {before.flops:,} → {after.flops:,} FLOPs per "
+        f"{before.tokens} tokens, {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
     )
-    return small, work.step("cut", text, before=before.to_dict(), after=after.to_dict(), predicted=predicted)
+    numbers = {"removed": cell.content["removed"], "before": before.to_dict(), "after": after.to_dict(), "change": asdict(change)}
+    return cell, small, work.step("keep", text, method=wish.method, keep=wish.keep, folder=str(pruning.place(cell.spec)), **numbers)
 
 
-def _verify(work: Job, plan: Plan, small: nn.Module, batch: dict[str, Tensor]) -> Step:
+def _prove(work: Job, heads: HeadMap, pruning: Pruning, cell: Cell, small: nn.Module) -> Iterator[Step]:
+    """The saved model against the one in memory, and, where its weights are the dense model's, against the gated one."""
+    batch, plan = work.batch(), Plan.removing(cell.content["removed"])
+    back = load(pruning.place(cell.spec)).to(next(small.parameters()).device)
+    ours, theirs = small.state_dict(), back.state_dict()
+    weights = ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    outputs = all(torch.equal(a, b) for a, b in zip(run(small, batch), run(back, batch), strict=True))
+    text = (
+        f"{len(theirs)} tensors {'equal bit for bit' if weights else 'DIFFER'}, outputs {'equal bit for bit' if outputs else 'DIFFER'}, "
+        f"{len(HeadMap.of(back))} heads under their old addresses"
+    )
+    yield work.step("load", text, equal_weights=weights, equal_outputs=outputs)
     gap = difference(run(small, batch), run_gated(work.model, plan, batch))
-    effect = difference(run(small, batch), run(work.model, batch))
-    text = f"cut and gated outputs differ by {gap:.2g} (relative), while the plan itself moves the output by {effect:.2g}"
-    return work.step("verify", text, difference=gap, effect=effect)
+    yield work.step(
+        "verify",
+        f"the cut was proven equal to the gates before it was saved; against the dense model under the same gates it moves by {gap:.2g}",
+        effect=gap,
+    )
+    if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":
+        yield _generate(work, heads, plan, small, batch)
 
 
 def _generate(work: Job, heads: HeadMap, plan: Plan, small: nn.Module, batch: dict[str, Tensor]) -> Step:
@@ -132,61 +256,26 @@ def _generate(work: Job, heads: HeadMap, plan: Plan, small: nn.Module, batch: di
     with HeadGates(work.model, gates_of(heads, plan)):
         gated = work.model.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
     tokens = small.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
-    same = torch.equal(gated, tokens)
-    text = f"{NEW_TOKENS} new tokens with caches are {'the same' if same else 'DIFFERENT'} in the cut and the gated model"
-    return work.step("generate", text, same_tokens=same, n_tokens=NEW_TOKENS)
-
-
-def _compare(work: Job, whole: Evaluation, left: Evaluation) -> Step:
-    change = paired_t(left.losses - whole.losses)
-    text = f"the cut model: {_told(left)}; loss {change.difference:+.4g} (95 % {change.low:+.3g} … {change.high:+.3g}, p = {change.p:.2g})"
-    return work.step("compare", text, **_numbers(left), rise=change.difference, low=change.low, high=change.high, p=change.p)
-
-
-def _save(work: Job, small: nn.Module, folder: Path) -> Step:
-    save(small, folder, command=work.command or None, overwrite=True)
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    size = sum(path.stat().st_size for path in files)
-    return work.step("save", f"{folder}: {', '.join(path.name for path in files)}; {size:,} bytes", folder=str(folder), bytes=size)
-
-
-def _load(work: Job, small: nn.Module, folder: Path, batch: dict[str, Tensor]) -> Step:
-    back = load(folder).to(next(small.parameters()).device)
-    ours, theirs = small.state_dict(), back.state_dict()
-    weights = ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    outputs = all(torch.equal(a, b) for a, b in zip(run(small, batch), run(back, batch), strict=True))
-    addresses = HeadMap.of(back).heads == HeadMap.of(small).heads
-    text = (
-        f"{len(theirs)} tensors {'equal bit for bit' if weights else 'DIFFER'}, outputs {'equal bit for bit' if outputs else 'DIFFER'}, "
-        f"{len(HeadMap.of(back))} heads {'under their old addresses' if addresses else 'under OTHER addresses'}"
+    same = int((gated[0] == tokens[0]).sum()) - prompt["input_ids"].shape[1]
+    return work.step(
+        "generate", f"{NEW_TOKENS} new tokens with caches, {same} of them those of the dense model under gates", same_tokens=same
     )
-    return work.step("load", text, equal_weights=weights, equal_outputs=outputs, same_addresses=addresses)
 
 
-def walk(work: Job, run: Run) -> Iterator[Step]:
-    """Takes one model the whole way, one step at a time; results are kept in the run, the cut model in its folder `model`."""
-    heads, batch = HeadMap.of(work.model), work.batch()
-    _describe(work, heads, run)
-    yield _find(work, heads)
-    whole = evaluate_into(run, "whole", work.model, work.task, limit=work.reported)
-    with HeadGates(work.model, torch.zeros(len(heads))):
-        none = evaluate_into(run, "without any head", work.model, work.task, under={"gates": "all zero"}, limit=work.reported)
-    yield _evaluate(work, whole, none)
-    found = score_into(run, work.model, work.task, METHODS, limit=work.scored, seed=work.seed)
-    yield _score(work, found)
-    plan = Plan.keep_top(found["gradient"], Budget(fraction=0.5, floor=2))
-    yield _plan(work, heads, plan)
-    small, step = _cut(work, plan, heads, batch)
-    yield step
-    yield _verify(work, plan, small, batch)
-    if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":
-        yield _generate(work, heads, plan, small, batch)
-    yield _compare(work, whole, evaluate_into(run, "cut", small, work.task, limit=work.reported))
-    yield _save(work, small, run.folder / "model")
-    yield _load(work, small, run.folder / "model", batch)
-
-
-def _describe(work: Job, heads: HeadMap, run: Run) -> None:
-    machine = {name: value for name, value in made_on().items() if name != "versions"}
-    facts: dict[str, Any] = {"command": work.command, "seed": work.seed, "task": work.task.name, "machine": machine}
-    run.describe(describe_run(model_record(work.model, work.name), **facts), heads)
+def _bench(work: Job, kept: Run, cell: Cell, small: nn.Module) -> Step:
+    plan = Plan.removing(cell.content["removed"])
+    spec = Spec("bench", cell.spec.name, {"of": cell.spec.key, "batches": list(work.measured)})
+    made = kept.find(spec)
+    if made is None:
+        timings = bench(
+            {"dense": work.model, "masked": (work.model, plan), "removed": small}, batches=work.measured, lengths=(64,), rounds=5
+        )
+        made = kept.commit(spec, {"rows": [asdict(timing) for timing in timings]}, made=made_on())
+    kept.present(made)
+    faster = [row for row in made.content["rows"] if row["name"] == "removed"]
+    told = ", ".join(f"{row['speedup']:.2f} at batch {row['batch']}" for row in faster)
+    return work.step(
+        "bench",
+        f"the smaller model is {told} times as fast (length {faster[0]['length']}, median of {faster[0]['rounds']})",
+        rows=made.content["rows"],
+    )

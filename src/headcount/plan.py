@@ -24,10 +24,19 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much may stay: `keep` heads, or a `fraction` of them; at least `floor` in every block; `protected` heads always."""
+    """How much may stay: `keep` heads, a `fraction` of them, or what fits into a limit of `parameters`, of `kv_bytes` per token, or of `latency`.
+
+    At least `floor` heads stay in every block, and `protected` heads always. Latency is in seconds for one pass over `bench_batch` rows of
+    `bench_length` tokens, on this machine. `headcount.prune` turns such limits into plans; a ranking alone (`Plan.keep_top`) takes numbers of heads.
+    """
 
     keep: int | None = None
     fraction: float | None = None
+    parameters: int | None = None
+    kv_bytes: int | None = None
+    latency: float | None = None
+    bench_batch: int = 8
+    bench_length: int = 128
     floor: int = 0
     protected: frozenset[Head] = field(default_factory=frozenset)
     unit: TieBreak = "kv_group"
@@ -37,8 +46,20 @@ class Budget:
         if isinstance(self.keep, Integral) and not isinstance(self.keep, bool):
             object.__setattr__(self, "keep", int(self.keep))
 
+    @property
+    def limit(self) -> tuple[str, float] | None:
+        """What is limited other than the number of heads, and to how much."""
+        found = [(name, value) for name in ("parameters", "kv_bytes", "latency") if (value := getattr(self, name)) is not None]
+        if len(found) > 1 or (found and (self.keep is not None or self.fraction is not None)):
+            raise PlanError(f"a budget limits one thing: keep, fraction, parameters, kv_bytes or latency; got {self}")
+        if found and not found[0][1] > 0:
+            raise PlanError(f"a budget's {found[0][0]} must be above 0, got {found[0][1]}")
+        return found[0] if found else None
+
     def heads(self, total: int) -> int:
         """How many heads of `total` may stay."""
+        if self.limit is not None:
+            raise PlanError(f"a budget of {self.limit[0]} is no number of heads; prune by it (headcount.prune), or name keep or fraction")
         if (self.keep is None) == (self.fraction is None):
             raise PlanError(f"a budget needs exactly one of keep and fraction, got keep={self.keep} and fraction={self.fraction}")
         if self.fraction is not None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from headcount.archs.modules import unwrap
 from headcount.data import Task, told_of
-from headcount.errors import HeadcountError, PlanError
+from headcount.errors import ArtefactError, HeadcountError, PlanError
 from headcount.evaluate import Evaluation, evaluate, evaluate_into, fingerprint_of
 from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
@@ -167,8 +167,20 @@ class Pruning:
         return self.run.folder / MODELS / f"{safe_name(spec.name)}.{spec.key[:8]}"
 
     def model_of(self, wish: Wish) -> nn.Module:
-        """The model of a finished wish, loaded and checked; made again from the plan if its folder is damaged or gone."""
+        """The model of a finished wish, loaded and checked."""
         return load(self.place(self.spec(wish)))
+
+    def kept(self, wish: Wish, progress: Progress | None = None) -> tuple[Cell, nn.Module]:
+        """The cell and the model of a wish: loaded if both are there and whole, else made; the cell stays as it is if it was there."""
+        spec, cell = self.spec(wish), self.run.find(self.spec(wish))
+        if cell is not None and self.place(spec).is_dir():
+            try:
+                return cell, self.model_of(wish)
+            except ArtefactError as error:
+                self.run.warn(f"{error}; the model is made again")
+        content, arrays = self._compute(wish, True, progress)
+        cell = cell or self.run.commit(spec, content, arrays, made=self.made)
+        return cell, self.model_of(wish)
 
     def change(self, dense: Evaluation, cell: Cell) -> dict[str, Change]:
         """How a pruned model differs from the dense one on the same examples."""

@@ -12,6 +12,7 @@ from scoring import bits
 from toys import saved_classifier, saved_table
 
 from headcount.cli import main
+from headcount.runs import Run
 
 SCORING = Path(__file__).with_name("scoring.py")
 METHODS = ("gradient", "gradient:running", "ablation", "ablation:mean", "confidence", "fluctuation", "magnitude")
@@ -87,10 +88,10 @@ def test_one_process_speaks_and_writes_for_all(tmp_path: Path, capsys: pytest.Ca
     assert [json.loads((tmp_path / f"codes.{rank}").read_text()) for rank in (0, 1)] == [[0, 0, 1]] * 2
     assert main([*good, str(tmp_path / "one")]) == 0
     assert done.stdout.startswith(capsys.readouterr().out)
-    for note in ("task classification", "written: ", "next: headcount study transfer"):
+    for note in ("task classification", "kept in ", "next: headcount study transfer"):
         assert done.stderr.count(note) == 2, done.stderr
-    first, second = (json.loads((tmp_path / run / "scores" / "gradient.json").read_text()) for run in ("one", "two"))
-    assert first == second
-    assert {path.stem for path in (tmp_path / "two" / "scores").glob("*.json")} == {"gradient", "magnitude", "random"}
+    first, second = (Run.open(tmp_path / run) for run in ("one", "two"))
+    assert first.results("scores")["gradient"].content == second.results("scores")["gradient"].content
+    assert set(second.results("scores")) == {"gradient", "magnitude", "random"}
     assert "error: adaptive needs a number of units from 1 to 11 to look for, got 99" in done.stderr
     assert not (tmp_path / "none").exists()

@@ -117,7 +117,16 @@ def test_a_run_grows_by_methods(capsys: pytest.CaptureFixture[str], model: Path,
     out = tmp_path / "runs" / "one"
     for by in ("gradient", "fluctuation,gradient:signed", "magnitude"):
         assert run(capsys, "score", model, "--train", data, "--by", by, "--out", out)[0] == 0
-    assert sorted(path.name for path in out.iterdir()) == ["cells", "heads.json", "lock", "log.txt", "run.json", "scores.csv", "scores.parquet", "tables.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "cells",
+        "heads.json",
+        "lock",
+        "log.txt",
+        "run.json",
+        "scores.csv",
+        "scores.parquet",
+        "tables.json",
+    ]
     assert set(all_scores(Run.open(out))) == {"gradient", "fluctuation", "gradient:signed", "magnitude"}
     assert len(pandas.read_csv(out / "scores.csv")) == 4 * 12
     record = Run.open(out).record()

@@ -68,6 +68,11 @@ class Session:
         """Names the work that begins now; it is said if that takes long."""
         self.pulse.begin(what)
 
+    def watch(self, what: str) -> Callable[[int, int | None], None]:
+        """Names the work that begins now; yields what to call with (done, all), for callers that tell of many in turn."""
+        self.pulse.begin(what)
+        return self.pulse.advance
+
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int | None], None]]:
         """Shows how far a piece of work is: a bar on a terminal, else a line now and then. Yields what to call with (done, all)."""

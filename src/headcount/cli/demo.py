@@ -1,4 +1,4 @@
-"""`headcount demo`: the whole way on two of the models that come with the package."""
+"""`headcount demo`: the whole job on two of the models that come with the package."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from headcount.cli._session import session
 
 Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples for scores and evaluation.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
-TASKS = {"entailment": "demo/entailment", "decoder": "demo/stories"}
+SHOWN = {"entailment": "demo/entailment", "translator": "demo/translation"}
 """The embedded models that are shown, with the task of each."""
+SIZES = {"entailment": (3000, 500), "translator": (1500, 100)}
+"""Examples to train on, and examples of the report."""
+RATES = {"entailment": 2e-4, "translator": 5e-4}
 
 
 def run(
@@ -27,24 +30,48 @@ def run(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Find, score, cut, verify, save and load the heads of two small trained models, offline, and show what was measured."""
+    """Find, score, label and prune the heads of two small trained models by several methods, offline, and show what was measured."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.analyze import Job, walk
         from headcount.cli._data import reader_of
         from headcount.cli._models import open_model
         from headcount.cli._run import Place
+        from headcount.roles import corpus_of
         from headcount.tasks import open_task
+        from headcount.text.embedded import embedded, embedded_translations
+        from headcount.training import Recipe
 
         steps = []
-        for name, task in TASKS.items():
-            model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
-            data = open_task(task, model, reader_of(model, folder), seed=seed)
-            sizes = {} if limit is None else {"scored": limit, "reported": limit}
-            with Place(out / name).taken(say) as run:
-                assert run is not None
-                for step in walk(Job(f"demo/{name}", model, data, seed, say.command, **sizes), run):
+        for name, task in SHOWN.items():
+            with Place(out / name).taken(say) as kept:
+                assert kept is not None
+                model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
+                tokenizer = reader_of(model, folder)
+                size, reported = SIZES[name] if limit is None else (max(limit, 64), limit)
+                data = open_task(task, model, tokenizer, seed=seed, size=size)
+                number = min(200, reported)
+                if name == "translator":
+                    text, how = (
+                        embedded_translations(number=number, seed=seed),
+                        {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)},
+                    )
+                else:
+                    text, how = embedded("english", number, seed=seed), {}
+                job = Job(
+                    f"demo/{name}",
+                    model,
+                    data,
+                    corpus_of(model, text, tokenizer, **how),
+                    seed,
+                    say.command,
+                    scored=min(256, reported),
+                    reported=reported,
+                    recipe=Recipe(epochs=1.0, rate=RATES[name]),
+                    watch=say.watch,
+                )
+                for step in walk(job, kept):
                     steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
                     say.line(f"{name:<10} {step.name:<9} {step.text}")
                     say.doing(f"{name}, after step {step.name}")
         say.result({"out": str(out), "steps": steps})
-        say.next("score", "demo/entailment", "--task", TASKS["entailment"], "--by", "gradient,ablation,lrp")
+        say.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from headcount.errors import PlanError
 from headcount.pruners._contract import Work
 
 Units = Float[Tensor, " units"]
+TINY = torch.finfo(torch.float64).tiny
 
 
 def unit_index(work: Work) -> Tensor:
@@ -26,6 +28,8 @@ def units_kept(work: Work) -> int:
     if len(sizes) > 1:
         raise PlanError(f"gates that learn need units of one size, and this model has units of {', '.join(map(str, sorted(sizes)))} heads")
     (size,) = sizes
+    if size > 1 and work.budget.unit != "kv_group":
+        raise PlanError(f"gates that learn are tied within the {size} heads that share keys and values; use the unit kv_group")
     if work.keep % size:
         low = work.keep // size * size
         raise PlanError(
@@ -35,7 +39,7 @@ def units_kept(work: Work) -> int:
 
 
 def start_from(work: Work, by: str, limit: int, spread: float) -> Units:
-    """Starting values from an importance: the mean over each unit, centred, with standard deviation `spread`; zeros for "none"."""
+    """Starting values from an importance: its rank, the mean over each unit, centred, with standard deviation `spread`; zeros for "none"."""
     units = work.heads.units()
     if by == "none":
         return torch.zeros(len(units), dtype=torch.float64)
@@ -44,7 +48,7 @@ def start_from(work: Work, by: str, limit: int, spread: float) -> Units:
     worth = score(work.model, work.data, by, limit=limit, seed=work.seed).signed()
     values = torch.tensor([sum(worth[head] for head in unit) / len(unit) for unit in units], dtype=torch.float64)
     order = values.argsort(stable=True).argsort(stable=True).double()  # by rank: importances span orders of magnitude
-    return (order - order.mean()) / order.std().clamp(min=1e-12) * spread
+    return (order - order.mean()) / order.std(correction=0).clamp(min=1e-12) * spread
 
 
 def top(values: Units, number: int) -> Units:
@@ -53,6 +57,47 @@ def top(values: Units, number: int) -> Units:
     hard = torch.zeros_like(values)
     hard[order[:number]] = 1.0
     return hard
+
+
+def stay(work: Work, values: Units, number: int) -> Units:
+    """Ones for the units that the plan made of these values keeps: the highest, within the floor and the protected heads of the budget."""
+    if not work.budget.floor and not work.budget.protected:
+        return top(values, number)
+    gone = frozenset(work.plan(values[unit_index(work)].tolist(), "gates").removed)
+    return torch.tensor([float(unit[0] not in gone) for unit in work.heads.units()], dtype=values.dtype)
+
+
+def levelled(values: Units, number: float, tau: float = 1.0) -> Units:
+    """z = (values − θ) / τ with θ such that Σ σ(z) = `number`, by bisection; its gradient by the implicit function theorem."""
+    total = len(values)
+    with torch.no_grad():
+        pivot = values.kthvalue(total + 1 - max(1, min(total, round(number)))).values
+        z = (values - pivot) / tau  # about the boundary, so that nothing is lost where τ is tiny
+        reach = 50.0 + torch.tensor(float(total)).log().item()
+        low, high = -reach, reach
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if float(torch.sigmoid(z - middle).sum()) > number else (low, middle)
+        z = z - (low + high) / 2
+        p = torch.sigmoid(z)
+        slope = p * (1 - p)
+        share = slope / slope.sum().clamp(min=TINY)
+    move = values - values.detach()  # zero, with a gradient
+    return z + (move - (share * move).sum()) / max(tau, 1e-6)  # steeper slopes than that would only upset the optimiser
+
+
+def is_settled(step: int, steps: int, options: Mapping[str, Any]) -> bool:
+    """Whether the plan is fixed by now: weights then learn on with the heads that stay, for the share `settle` of the steps."""
+    return step >= (1 - options["settle"]) * steps
+
+
+def check_shares(options: Mapping[str, Any], *names: str) -> None:
+    """Refuses shares of the steps that are none."""
+    for name in names:
+        if not 0 <= options[name] <= 1:
+            raise PlanError(f"{name} is a share of the training steps, from 0 to 1; got {options[name]}")
+    if options["settle"] >= 1:
+        raise PlanError("settle=1 leaves no step to choose heads in; name a share below 1")
 
 
 def by_head(values: Sequence[float] | Tensor, index: Tensor) -> Tensor:

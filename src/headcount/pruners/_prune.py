@@ -18,6 +18,7 @@ from headcount.errors import DataError, PlanError
 from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
 from headcount.pruners._contract import About, Choice, Work, read_options
+from headcount.pruners._knapsack import plan_within
 from headcount.refit import Fitted, refit
 from headcount.refit.blocks import projection, read, write
 from headcount.registry import Registry, unknown
@@ -99,7 +100,11 @@ def prune(
     made = Method.parse(method)
     heads = HeadMap.of(inner)
     budget = _budget(keep, fraction)
-    budget.heads(len(heads))
+    limited = budget.limit is not None
+    if limited and made.about.trains:
+        raise PlanError(f"{made} trains for a number of heads; name keep, or prune by {budget.limit[0]} with a method that does not train")  # pyright: ignore[reportOptionalSubscript]
+    if not limited:
+        budget.heads(len(heads))
     recover = how.get("recover")
     if recover is not None and not recover > 0:
         raise PlanError(f"recover is a number of epochs above 0, got {recover}")
@@ -114,15 +119,20 @@ def prune(
         inner,
         heads,
         data,
-        budget,
+        replace(budget, parameters=None, kv_bytes=None, latency=None, fraction=0.5, floor=0) if limited else budget,
         how.get("seed", 0),
         read_options(made.about, options or {}, str(made)),
         recipe,
         folder / "choose" if folder else None,
         how.get("progress"),
     )
-    Plan.keep_top(work.scores([0.0] * len(heads), "check"), budget)
+    if not limited:
+        Plan.keep_top(work.scores([0.0] * len(heads), "check"), budget)
     choice = made.module.choose(work, made.variant)
+    if limited:
+        if choice.scores is None:
+            raise PlanError(f"{made} gives no scores, so that it cannot fill a budget of {budget.limit}")
+        choice = Choice(plan_within(inner, heads, choice.scores, budget), history=choice.history, scores=choice.scores)
     return _finish(work, made, choice, how, recover, recipe)
 
 
@@ -142,8 +152,7 @@ def _finish(work: Work, method: Method, choice: Choice, how: Options, recover: f
     repaired: dict[str, Fitted] = {}
     wanted = how.get("repair")
     if wanted if wanted is not None else not recover:
-        done = refit(source, choice.plan, work.data) if choice.model is None else _refit_to(work, source, choice)
-        source, repaired = done.model, done.blocks
+        source, repaired = _repaired(work, choice, source)
     small = cut(source, choice.plan)
     history = list(choice.history)
     if recover:
@@ -157,12 +166,12 @@ def _finish(work: Work, method: Method, choice: Choice, how: Options, recover: f
     return Pruned(choice.plan, small, history, repaired, choice.scores, str(method))
 
 
-def _refit_to(work: Work, source: nn.Module, choice: Choice) -> Any:
-    """A repair of a model that was trained without the removed heads: towards what it gives with the heads that stay, so nothing is undone."""
-    from headcount.refit import Repaired
-
-    del work, choice
-    return Repaired(source, {})
+def _repaired(work: Work, choice: Choice, source: nn.Module) -> tuple[nn.Module, dict[str, Fitted]]:
+    """The refitted model; weights that a method trained or tuned for the heads that stay are left as they are: the removed ones do nothing there."""
+    if choice.model is not None:
+        return source, {}
+    done = refit(source, choice.plan, work.data)
+    return done.model, done.blocks
 
 
 @torch.no_grad()

@@ -11,22 +11,21 @@ warmer, from gradient importance (`init`). Li, Cotterell & Sachan 2021.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from headcount.errors import PlanError
 from headcount.pruners._contract import About, Choice, Work
-from headcount.pruners._gating import by_head, start_from, top, unit_index, units_kept
+from headcount.pruners._gating import TINY, by_head, check_shares, is_settled, levelled, start_from, stay, unit_index, units_kept
 from headcount.training import GateCallback, fine_tune, noise
 
-TINY = torch.finfo(torch.float64).tiny
 ABOUT = About(
     source="Li, Cotterell & Sachan 2021",
     trains="weights",
     variants=("joint", "pipelined", "straight", "fast"),
-    options={"tau": 1.0, "tau_end": 1e-8, "cool": 0.5, "rate": 0.1, "init": "gradient", "spread": 2.0, "limit": 512},
+    options={"tau": 1.0, "tau_end": 1e-8, "cool": 0.5, "rate": 0.1, "init": "gradient", "spread": 2.0, "limit": 512, "settle": 0.3},
 )
 
 
@@ -45,35 +44,11 @@ def subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     return total
 
 
-class _Threshold(torch.autograd.Function):
-    """g = σ((r − θ)/τ) with θ such that Σ g = K; dg/dr by the implicit function theorem."""
-
-    @staticmethod
-    def forward(ctx: Any, r: Tensor, number: int, tau: float) -> Tensor:
-        low, high = r.min() - 50 * tau, r.max() + 50 * tau
-        for _ in range(100):
-            middle = (low + high) / 2
-            more = torch.sigmoid((r - middle) / tau).sum() > number
-            low, high = (middle, high) if more else (low, middle)
-        gates = torch.sigmoid((r - (low + high) / 2) / tau)
-        ctx.save_for_backward(gates)
-        ctx.tau = tau
-        return gates
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (gates,) = ctx.saved_tensors
-        slope = gates * (1 - gates)
-        whole = slope.sum().clamp(min=TINY)
-        mean = (slope * gradients[0]).sum() / whole
-        return slope * (gradients[0] - mean) / max(ctx.tau, 1e-6), None, None
-
-
 def subset_fast(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     """The same for many entries at once, in a time that does not grow with `number`."""
     if number == len(w):
         return torch.ones_like(w) + 0.0 * w
-    return _Threshold.apply(w - torch.log(-torch.log(u)), number, tau)  # pyright: ignore[reportReturnType]
+    return torch.sigmoid(levelled(w - torch.log(-torch.log(u)), number, tau))
 
 
 class Subset:
@@ -81,11 +56,12 @@ class Subset:
 
     def __init__(self, work: Work, variant: str, number: int) -> None:
         options = work.options
+        check_shares(options, "cool", "settle")
         if not 0 < options["tau_end"] <= options["tau"] or not 0 < options["cool"] <= 1:
             raise PlanError(
                 f"tau must fall to tau_end over a share of the steps: got tau {options['tau']}, tau_end {options['tau_end']}, cool {options['cool']}"
             )
-        self.index, self.number, self.variant, self.options, self.seed = unit_index(work), number, variant, options, work.seed
+        self.work, self.index, self.number, self.variant, self.options = work, unit_index(work), number, variant, options
         self.w = start_from(work, options["init"], options["limit"], options["spread"]).requires_grad_(True)
         self._tau = options["tau"]
 
@@ -96,20 +72,22 @@ class Subset:
 
     def tau(self, step: int, steps: int) -> float:
         """The temperature of a step."""
-        share = min(1.0, step / max(1.0, self.options["cool"] * steps))
+        share = min(1.0, step / max(1.0, self.options["cool"] * (1 - self.options["settle"]) * steps))
         return self.options["tau"] * (self.options["tau_end"] / self.options["tau"]) ** share
 
     def sample(self, step: int, steps: int) -> Tensor:
         """Gates of one step."""
         self._tau = self.tau(step, steps)
+        if is_settled(step, steps, self.options):
+            return self.hard()
         if self.variant == "straight":
-            return by_head(top(self.w.detach(), self.number) + self.w - self.w.detach(), self.index)
+            return self.hard() + by_head(self.w - self.w.detach(), self.index)
         draw = subset_fast if self.variant == "fast" else subset
-        return by_head(draw(self.w, self.number, self._tau, noise(self.seed, step, len(self.w))), self.index)
+        return by_head(draw(self.w, self.number, self._tau, noise(self.work.seed, step, len(self.w))), self.index)
 
     def hard(self) -> Tensor:
         """The top K of w, without noise."""
-        return by_head(top(self.w.detach(), self.number), self.index)
+        return by_head(stay(self.work, self.w.detach(), self.number), self.index)
 
     def penalty(self, _step: int, _steps: int) -> None:
         """None: the number is exact."""
@@ -129,10 +107,11 @@ def choose(work: Work, variant: str) -> Choice:
     """The plan and the trained model."""
     number = units_kept(work)
     model = copy.deepcopy(work.model)
-    if variant == "pipelined":
+    frozen = variant == "pipelined"
+    if frozen:
         model.requires_grad_(False)
+        work = replace(work, options={**work.options, "settle": 0.0})  # nothing is there to settle
     gating = Subset(work, variant, number)
     made = fine_tune(model, work.task, work.recipe, folder=work.folder, gates=GateCallback(model, gating), progress=work.progress)
-    model.requires_grad_(True)
     values = by_head(gating.w.detach(), gating.index).tolist()
-    return Choice(work.plan(values, "dsp"), None if variant == "pipelined" else model, None, made.history, work.scores(values, "dsp"))
+    return Choice(work.plan(values, "dsp"), None if frozen else model, None, made.history, work.scores(values, "dsp"))

@@ -1,11 +1,12 @@
-"""L0 gates: hard-concrete gates learn with the weights under a penalty on the expected number of open ones, then the surest K stay.
+"""L0 gates: hard-concrete gates learn with the weights while the expected number of open ones falls to K, then the surest K stay and weights settle.
 
     s = σ((ln u − ln(1 − u) + log a) / β),   g = clip(1.2 s − 0.1, 0, 1),   P(g ≠ 0) = σ(log a − β ln(0.1 / 1.1)),   β = 0.33
 
-The penalty is λ Σ P(g ≠ 0) over heads against the mean loss. Without λ (`penalty` 0) a Lagrangian drives the expected number to K: the multiplier
-grows with what is open beyond K. Gates start open (`start` = log a) and the penalty warms up, since half-open gates shock a trained model. `frozen`
-keeps the weights of the decoder, or of everything, as they are; `kinds` names the attention that is gated (encoder-self, decoder-self, cross).
-Voita et al. 2019, Louizos et al. 2018.
+"target" holds Σ P(g ≠ 0) at a number that falls from nearly all to K, by one shift of log a for all gates that is solved for at every step: the exact
+multiplier of that constraint. "lagrange" learns the multiplier by gradient ascent. With λ (`penalty`) the loss has λ Σ P(g ≠ 0) over heads in it, as
+published, and the number open is what λ makes it. Gates start open (`start` = log a) in the order of an importance (`init`), and the penalty warms
+up, since half-open gates shock a trained model. `frozen` keeps the weights of the decoder, or of everything, as they are; `kinds` names the attention
+that is gated (encoder-self, decoder-self, cross). Voita et al. 2019, Louizos et al. 2018.
 """
 
 from __future__ import annotations
@@ -19,16 +20,30 @@ from torch import Tensor
 
 from headcount.errors import PlanError
 from headcount.pruners._contract import About, Choice, Work
-from headcount.pruners._gating import by_head, top, unit_index, units_kept
+from headcount.pruners._gating import by_head, check_shares, is_settled, levelled, start_from, stay, unit_index, units_kept
 from headcount.registry import unknown
 from headcount.training import GateCallback, fine_tune, noise
 
 BETA, LOW, HIGH, EPSILON = 0.33, -0.1, 1.1, 1e-6
+EDGE = BETA * math.log(-LOW / HIGH)
 KINDS = ("encoder-self", "decoder-self", "cross")
 ABOUT = About(
     source="Voita et al. 2019; Louizos, Welling & Kingma 2018",
     trains="weights",
-    options={"penalty": 0.0, "rate": 0.1, "start": 2.5, "warmup": 0.1, "reach": 0.6, "kinds": "all", "frozen": "none"},
+    variants=("target", "lagrange"),
+    options={
+        "penalty": 0.0,
+        "rate": 0.1,
+        "start": 2.5,
+        "warmup": 0.1,
+        "reach": 0.8,
+        "settle": 0.3,
+        "init": "gradient",
+        "spread": 2.0,
+        "limit": 512,
+        "kinds": "all",
+        "frozen": "none",
+    },
 )
 
 
@@ -45,45 +60,79 @@ def expected(log_a: Tensor) -> Tensor:
 
 def p_open(log_a: Tensor) -> Tensor:
     """The probability that a gate is not zero."""
-    return torch.sigmoid(log_a - BETA * math.log(-LOW / HIGH))
+    return torch.sigmoid(log_a - EDGE)
 
 
 class HardConcrete:
-    """The gates and their multiplier."""
+    """The gates, one per unit; those of kinds that are not gated stay at one."""
 
-    def __init__(self, work: Work, number: int) -> None:
-        self.index, self.number, self.options, self.seed = unit_index(work), number, work.options, work.seed
+    def __init__(self, work: Work, variant: str, number: int) -> None:
+        check_shares(work.options, "warmup", "reach", "settle")
+        self.work, self.variant, self.options, self.index = work, variant, work.options, unit_index(work)
         self.free = torch.tensor([work.heads.block_of(unit[0]).kind in kinds_of(work) for unit in work.heads.units()])
-        self.log_a = torch.full((len(self.free),), float(work.options["start"]), dtype=torch.float64, requires_grad=True)
+        self.number, self.wanted = number, number - int((~self.free).sum())
+        if self.wanted < 0:
+            raise PlanError(
+                f"{work.keep} heads may stay, fewer than those of the kinds of attention that are not gated; raise keep, or gate more kinds"
+            )
+        order = start_from(work, self.options["init"], self.options["limit"], self.options["spread"])
+        self.log_a = (order + float(self.options["start"])).requires_grad_(True)
         self.multiplier = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        self._now = (0, 1)
 
     @property
     def parameters(self) -> dict[str, Tensor]:
         """What learns."""
         return {"log_a": self.log_a, "multiplier": self.multiplier}
 
-    def sample(self, step: int, _steps: int) -> Tensor:
+    def target(self, step: int, steps: int) -> float:
+        """How many of the gates that are free should be open: those of the start during the warm-up, K from `reach` on."""
+        last = (1 - self.options["settle"]) * steps
+        begin, end = self.options["warmup"] * last, self.options["reach"] * last
+        share = min(1.0, max(0.0, (step - begin) / max(1.0, end - begin)))
+        full = int(self.free.sum()) * float(p_open(torch.tensor(self.options["start"])))
+        return full + (min(full, max(self.wanted, 0.05)) - full) * share
+
+    def level(self) -> Tensor:
+        """log a as it acts at the present step."""
+        if self.variant == "lagrange" or self.options["penalty"]:
+            return self.log_a
+        return self.log_a.masked_scatter(self.free, levelled(self.log_a[self.free], self.target(*self._now)) + EDGE)
+
+    def sample(self, step: int, steps: int) -> Tensor:
         """Gates of one step."""
-        u = noise(self.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
-        return by_head(torch.where(self.free, sample(self.log_a, u), 1.0), self.index)
+        self._now = (step, steps)
+        if is_settled(step, steps, self.options):
+            return self.hard()
+        u = noise(self.work.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
+        return by_head(torch.where(self.free, sample(self.level(), u), 1.0), self.index)
 
     def hard(self) -> Tensor:
-        """The gates of evaluation."""
-        return by_head(torch.where(self.free, expected(self.log_a), 1.0), self.index)
+        """The gates of evaluation; once the plan is fixed, ones and zeros."""
+        if is_settled(*self._now, self.options):
+            return by_head(self.chosen(), self.index)
+        return by_head(torch.where(self.free, expected(self.level().detach()), 1.0), self.index)
+
+    def worth(self) -> Tensor:
+        """What units are chosen by: log a; those that are not gated come first."""
+        values = self.log_a.detach()
+        return torch.where(self.free, values, values.max() + 1)
+
+    def chosen(self) -> Tensor:
+        """Ones for the units that stay."""
+        return stay(self.work, self.worth(), self.number)
 
     def _open(self) -> Tensor:
-        return torch.where(self.free, p_open(self.log_a), 1.0)[self.index].sum()
+        return p_open(self.level()[self.free]).sum()
 
-    def penalty(self, step: int, steps: int) -> Tensor:
-        """λ times the expected number of open gates, or the Lagrangian of its distance from the target, which itself falls to K."""
-        begin = self.options["warmup"] * steps
-        warm = min(1.0, step / max(1.0, begin))
-        total = len(self.index)
+    def penalty(self, step: int, steps: int) -> Tensor | None:
+        """λ times the expected number of open heads, or the Lagrangian of its distance from the target; None where the target is kept exactly."""
         if self.options["penalty"]:
-            return self.options["penalty"] * warm * self._open()
-        share = min(1.0, max(0.0, (step - begin) / max(1.0, (self.options["reach"] * steps - begin))))
-        target = total - (total - self.number) * share
-        gap = (self._open() - target) / total
+            warm = min(1.0, step / max(1.0, self.options["warmup"] * (1 - self.options["settle"]) * steps))
+            return self.options["penalty"] * warm * self._open() * (len(self.index) / len(self.log_a))
+        if self.variant != "lagrange":
+            return None
+        gap = (self._open() - self.target(step, steps)) / len(self.log_a)
         return self.multiplier[0] * gap + self.multiplier[1] * gap * gap
 
     def optimiser(self) -> torch.optim.Optimizer:
@@ -95,7 +144,11 @@ class HardConcrete:
     def told(self) -> dict[str, float]:
         """How many gates are open."""
         with torch.no_grad():
-            return {"open expected": float(self._open()), "open": float((self.hard() > 0).sum()), "multiplier": float(self.multiplier[0])}
+            return {
+                "open expected": float(self._open() + (~self.free).sum()) * len(self.index) / len(self.log_a),
+                "open": float((self.hard() > 0).sum()),
+                "multiplier": float(self.multiplier[0]),
+            }
 
 
 def kinds_of(work: Work) -> tuple[str, ...]:
@@ -107,33 +160,30 @@ def kinds_of(work: Work) -> tuple[str, ...]:
     return wanted
 
 
-def choose(work: Work, _variant: str) -> Choice:
+def choose(work: Work, variant: str) -> Choice:
     """The plan and the trained model."""
     number = units_kept(work)
-    model = copy.deepcopy(work.model)
+    model: Any = copy.deepcopy(work.model)
+    learning = [parameter.requires_grad for parameter in model.parameters()]
     _freeze(model, work.options["frozen"])
-    gating = HardConcrete(work, work.keep)
-    if int((~gating.free).sum()) > number:
-        raise PlanError(
-            f"{work.keep} heads may stay, fewer than those of the kinds of attention that are not gated; raise keep, or gate more kinds"
-        )
-    callback = GateCallback(model, gating)
-    made = fine_tune(model, work.task, work.recipe, folder=work.folder, gates=callback, progress=work.progress)
-    for parameter in model.parameters():
-        parameter.requires_grad_(True)
-    worth = torch.where(gating.free, gating.log_a.detach(), torch.inf)
-    hard = by_head(top(worth, number), gating.index)
-    finite = worth.clamp(max=float(gating.log_a.detach().max()) + 1)
-    scores = work.scores(by_head(finite, gating.index).tolist(), "l0")
-    gates = torch.where(hard > 0, gating.hard(), 1.0)
-    return Choice(work.plan(scores.values, "l0"), model, gates.tolist(), made.history, scores)
+    gating = HardConcrete(work, variant, number)
+    made = fine_tune(model, work.task, work.recipe, folder=work.folder, gates=GateCallback(model, gating), progress=work.progress)
+    for parameter, before in zip(model.parameters(), learning, strict=True):
+        parameter.requires_grad_(before)
+    scores = work.scores(by_head(gating.worth(), gating.index).tolist(), "l0")
+    trained = None if work.options["frozen"] == "all" else model
+    return Choice(work.plan(scores.values, "l0"), trained, None, made.history, scores)
 
 
 def _freeze(model: Any, what: str) -> None:
+    """Weights of the decoder with its output layer, or all of them, keep their values."""
     if what == "none":
         return
-    parts = {"all": model, "decoder": model.get_decoder() if hasattr(model, "get_decoder") else None}
-    if what not in parts or parts[what] is None:
-        raise PlanError(f"frozen is none, all or decoder (of models that have one), got '{what}'")
-    for parameter in parts[what].parameters():
-        parameter.requires_grad_(False)
+    decoder = [model.get_decoder(), model.get_output_embeddings()] if getattr(model.config, "is_encoder_decoder", False) else None
+    parts = {"all": [model], "decoder": decoder}.get(what)
+    if parts is None:
+        raise PlanError(
+            f"frozen is none, all, or decoder for a model with an encoder and a decoder; got '{what}' for {type(model).__name__}"
+        )
+    for part in filter(None, parts):
+        part.requires_grad_(False)

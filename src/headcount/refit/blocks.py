@@ -29,6 +29,12 @@ def projection(model: nn.Module, block: AttentionBlock) -> Any:
     return module
 
 
+def pad_id(model: nn.Module) -> int:
+    """The token that fills a model's batches."""
+    found = getattr(model.config, "pad_token_id", None)
+    return found if isinstance(found, int) else 0
+
+
 def has_bias(module: Any) -> bool:
     """Whether a projection adds a bias."""
     return getattr(module, "bias", None) is not None

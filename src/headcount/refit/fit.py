@@ -16,6 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 SHARES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+UNCHECKED = 1e-3
+"""The share where no data are left to choose it by: the data of the fit would always take the smallest."""
 
 
 @dataclass(slots=True)
@@ -69,10 +71,13 @@ def solve(products: Products, weights: Float[Tensor, "inputs outputs"], share: f
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What came of a fit: weights, the share that λ was, and mean squared errors per token before and after, on the fit's data and the check's."""
+    """What came of a fit: weights, and mean squared errors per token before and after, on the fit's data and the check's.
+
+    `share` is what λ was, None where the old weights did better on the check's data than any refit, and were kept.
+    """
 
     weights: Tensor
-    share: float
+    share: float | None
     before: float
     after: float
     check_before: float
@@ -113,10 +118,10 @@ def fit(
 ) -> Fitted:
     """The best refit: λ is the one with the least error on the check's data, or the `share` that is given.
 
-    With `per_head`, the number of a head's inputs, only one number per head is fitted.
+    The old weights are kept where they have the least error there. With `per_head`, the number of a head's inputs, only one number per head is fitted.
     """
     old = weights.double()
-    shares = SHARES if share is None else (share,)
+    shares = (share,) if share is not None else (UNCHECKED,) if checking is None else SHARES
     judge = fitting if checking is None else checking
 
     def solved(one: float) -> Tensor:
@@ -124,8 +129,10 @@ def fit(
             return solve_gates(fitting, old, one, bias=bias, size=per_head)
         return solve(fitting, old, one, bias=bias)
 
-    made = {one: solved(one) for one in shares}
-    best = min(shares, key=lambda one: (judge.error(made[one]), one))
+    made: dict[float | None, Tensor] = {one: solved(one) for one in shares}
+    if share is None and checking is not None:
+        made[None] = old
+    best = min(made, key=lambda one: judge.error(made[one]))
     return Fitted(
         weights=made[best],
         share=best,

@@ -64,18 +64,18 @@ class Lockstep:
         """Runs all jobs to their ends; an error in one of them ends the others and is raised here."""
         passes = [_Pass(self._with_place(job, number), self._back) for number, job in enumerate(jobs)]
         self._passes = passes
-        for one in passes:
-            one.thread.start()
         try:
+            for one in passes:
+                one.thread.start()
             while passes:
                 for one in passes:
                     one.go.release()
                     self._back.acquire()
                     if one.error is not None:
                         raise one.error
-                passes = self._together([one for one in passes if not one.done])
+                passes = self._together(passes)
         finally:
-            self._end(passes)
+            self._end(self._passes)
 
     def _with_place(self, job: Callable[[], None], number: int) -> Callable[[], None]:
         def run() -> None:
@@ -85,20 +85,24 @@ class Lockstep:
         return run
 
     def _together(self, passes: list[_Pass]) -> list[_Pass]:
-        keys = {one.key for one in passes}
+        keys = {"the end" if one.done else one.key for one in passes}
         if len(keys) > 1:
             raise UnsupportedModel(
                 f"some batches run through {', '.join(map(str, sorted(keys, key=str)))} at the same point of the pass: the blocks that run depend on "
                 "the data, so that they cannot be fitted one after another"
             )
-        if keys:
-            self._between(keys.pop())
+        if all(one.done for one in passes):
+            return []
+        self._between(keys.pop())
         return passes
 
     def _end(self, passes: list[_Pass]) -> None:
-        for one in passes:
+        started = [one for one in passes if one.thread.ident is not None]
+        for one in started:
             if not one.done:
                 one.abandoned = True
                 one.go.release()
-        for one in passes:
+        for one in started:
             one.thread.join()
+        for one in passes:
+            one.error = None  # an error holds its frames, and these the pass

@@ -1,8 +1,7 @@
 """Repair: the output projections of a pruned model, refitted in closed form so that its blocks give what the dense model's gave. No training.
 
-Block after block from the input on, on the pruned model's own inputs, in one pass: see `lockstep` and `fit`. Cross-attention, grouped KV heads, causal
-models and any number type go the same way; padding counts nowhere. Least-squares reconstruction after structured removal is old and widely used;
-the trial and the figures that led to it being on by default are in docs/results.md.
+Block after block from the input on, on the pruned model's own inputs, in one pass: see `lockstep` and `fit`. Cross-attention, grouped KV heads,
+causal models and any number type go the same way; padding counts nowhere. docs/results.md has what it recovers.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from headcount.archs.modules import unwrap
 from headcount.data import Data, Split, Task, blocks
-from headcount.errors import DataError, PlanError
+from headcount.errors import DataError
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.observe import evaluating, on_device
 from headcount.plan import Plan
-from headcount.refit.blocks import Batch, has_bias, inputs_of, projection, read, real_rows, write
+from headcount.refit.blocks import Batch, has_bias, inputs_of, pad_id, projection, read, real_rows, write
 from headcount.refit.fit import Fitted, Products, fit, with_ones
 from headcount.refit.lockstep import Lockstep
 
@@ -31,6 +30,8 @@ By = Literal["weights", "gates"]
 EXAMPLES, CHECKED, BATCH = 512, 128, 32
 IN_FLIGHT = 2**19
 """Tokens that may be on their way at once, those of the check included; more calibration data are read once for every block."""
+PASSES = 512
+"""Batches that may be on their way at once: each has two threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +42,28 @@ class Repaired:
     blocks: dict[str, Fitted]
 
 
-def repair(model: nn.Module, plan: Plan, data: Data, **options: Any) -> nn.Module:
+class Options(TypedDict, total=False):
+    """How a repair is made: all keyword arguments of `repair` and `refit`."""
+
+    split: Split
+    limit: int
+    batch_size: int
+    share: float | None
+    by: By
+
+
+def repair(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) -> nn.Module:
     """A copy of a model, in its shape, whose output projections make up for the heads that the plan removes; `cut` it by the same plan then.
 
-    `data` is a Task, a dataset or batches, without need of labels; see `refit` for the options.
+    `data` is a Task, a dataset or batches. `limit` examples of the `split` (512, calibration) are fitted. λ is chosen by the error on the selection
+    split of a task, or on the last fifth of the batches, unless `share` (of the mean diagonal) names it. Refused where the data have fewer tokens
+    than a block has inputs. `by="gates"` fits one number per head, with which its part of the projection is multiplied, instead of the weights.
     """
     return refit(model, plan, data, **options).model
 
 
-def refit(
-    model: nn.Module,
-    plan: Plan,
-    data: Data,
-    *,
-    split: Split = "calibration",
-    limit: int = EXAMPLES,
-    batch_size: int = BATCH,
-    share: float | None = None,
-    by: By = "weights",
-) -> Repaired:
-    """Like `repair`, with what came of each block.
-
-    `limit` examples of the `split` are fitted. λ is chosen by the error on the selection split of a task, or on the last fifth of the batches, unless
-    `share` (of the mean diagonal) names it. Refused where the data have fewer tokens than a block has inputs. `by="gates"` fits one number per head,
-    with which its part of the projection is multiplied, instead of the weights.
-    """
+def refit(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) -> Repaired:
+    """Like `repair`, with what came of each block."""
     dense: Any = unwrap(model)
     heads = HeadMap.of(dense)
     plan.check(heads)
@@ -74,9 +72,11 @@ def refit(
         return Repaired(copy.deepcopy(dense), {})
     for block in touched:
         projection(dense, block)
-    fitting, checking = _batches(dense, data, split, limit, batch_size)
+    fitting, checking = _batches(
+        dense, data, options.get("split", "calibration"), options.get("limit", EXAMPLES), options.get("batch_size", BATCH)
+    )
     pruned = copy.deepcopy(dense)
-    work = _Refit(dense, pruned, plan, touched, share, by)
+    work = _Refit(dense, pruned, plan, touched, options.get("share"), options.get("by", "weights"))
     with evaluating(dense), evaluating(pruned):
         work.run(fitting, checking)
     return Repaired(pruned, work.found)
@@ -88,7 +88,7 @@ def _batches(model: nn.Module, data: Data, split: Split, limit: int, size: int) 
         raise DataError(f"limit and batch_size must be 1 or more, got {limit} and {size}")
 
     def read_split(name: Split, number: int) -> list[Batch]:
-        found = blocks(data, split=name, limit=number)
+        found = blocks(data, split=name, limit=number, pad_id=pad_id(model))
         return [on_device(batch, model) for block in found for _, batch in block.batches(size)]
 
     fitting = read_split(split, limit)
@@ -131,14 +131,15 @@ class _Refit:
         batches = [(batch, False) for batch in fitting] + [(batch, True) for batch in checking]
         once = [path for path in calls if calls[path] == 1]
         tokens = sum(_size(batch) for batch, _ in batches)
-        if tokens <= IN_FLIGHT or len(batches) == 1:
+        together = (tokens <= IN_FLIGHT and len(batches) <= PASSES) or len(batches) == 1
+        if together and once:
             self._pass(batches, solved=once)
-        else:
+        elif once:
             for path in once:
                 self._pass(batches, solved=[path], in_waves=True)
         several = [path for path in calls if calls[path] > 1]
         if several:
-            self._pass(batches, solved=[], summed=several, in_waves=tokens > IN_FLIGHT)
+            self._pass(batches, solved=[], summed=several, in_waves=not together)
 
     def _calls(self, batch: Batch) -> dict[str, int]:
         """How often each block runs in one pass, in the order in which they run first."""
@@ -166,7 +167,7 @@ class _Refit:
             lockstep = Lockstep(between)
             with _Hooks(self, lockstep, sums, wanted) as hooks:
                 lockstep.run([job for batch, is_check in wave for job in hooks.jobs(batch, is_check)])
-        for path in solved if in_waves else summed:
+        for path in [*solved, *summed] if in_waves else summed:
             self._solve(path, sums)
 
     def _solve(self, path: str, sums: _Sums) -> None:
@@ -197,7 +198,7 @@ def _size(batch: Batch) -> int:
 def _waves(batches: list[tuple[Batch, bool]]) -> Iterable[list[tuple[Batch, bool]]]:
     wave: list[tuple[Batch, bool]] = []
     for one in batches:
-        if wave and sum(_size(batch) for batch, _ in [*wave, one]) > IN_FLIGHT:
+        if wave and (len(wave) == PASSES or sum(_size(batch) for batch, _ in [*wave, one]) > IN_FLIGHT):
             yield wave
             wave = []
         wave.append(one)
@@ -296,13 +297,3 @@ class _Place:
         self.batch, self.is_check = batch, is_check
         self.outputs: dict[str, list[Tensor]] = defaultdict(list)
         self.calls: Counter[tuple[str, str]] = Counter()
-
-
-def check_can_repair(model: nn.Module, plan: Plan) -> None:
-    """Raises before any work where a repair of this plan is impossible."""
-    heads = HeadMap.of(unwrap(model))
-    for block in heads.blocks:
-        if len(plan.kept(block)) < block.n_heads:
-            projection(unwrap(model), block)
-    if not plan.removed:
-        raise PlanError("the plan removes nothing, so there is nothing to repair")

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from headcount.archs.modules import unwrap
 from headcount.checks import check_batch
-from headcount.data import Data, Split, Task, blocks
+from headcount.data import Data, Split, Task, blocks, rows_of
 from headcount.errors import NonFinite
 from headcount.heads import AttentionBlock, Head, HeadMap
-from headcount.losses import ExampleLosses, finite_losses
+from headcount.losses import ExampleLosses, OneByOne, finite_losses
 from headcount.observe import frozen, on_device
-from headcount.refit.blocks import has_bias, inputs_of, projection, read, real_rows
+from headcount.refit.blocks import has_bias, inputs_of, pad_id, projection, read, real_rows
 from headcount.refit.choose import Surgeon
 from headcount.refit.fit import with_ones
 
@@ -30,6 +30,11 @@ class Moments:
     gram: Tensor
     metric: Tensor
     n: int = 0
+    examples: int = 0
+
+    def surgeon(self, weights: Tensor, units: list[list[int]]) -> Surgeon:
+        """The surgeon of the block; `units` are the inputs that go together."""
+        return Surgeon.of(self.gram, weights, self.metric / max(self.n, 1), units, max(self.examples, 1))
 
 
 def survey(model: nn.Module, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int = 32) -> dict[str, Moments]:
@@ -41,7 +46,7 @@ def survey(model: nn.Module, data: Data, *, split: Split = "calibration", limit:
     inner.eval()
     try:
         with frozen(inner), _Collector(inner, found) as collector:
-            for block in blocks(data, split=split, limit=limit):
+            for block in blocks(data, split=split, limit=limit, pad_id=pad_id(inner)):
                 for places, batch in block.batches(batch_size):
                     collector.add(batch, [block.first + place for place in places], losses)
     finally:
@@ -63,6 +68,7 @@ class _Collector:
     def __init__(self, model: nn.Module, found: dict[str, Moments]) -> None:
         self.model, self.found = model, found
         self.batch: dict[str, Any] = {}
+        self._met: list[tuple[Moments, Tensor]] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> _Collector:
@@ -76,18 +82,30 @@ class _Collector:
 
     def add(self, batch: Any, numbers: list[int], losses: ExampleLosses) -> None:
         """One batch forward and backward."""
-        self.batch = on_device(batch, self.model)
-        check_batch(self.model, self.batch, numbers)
+        batch = on_device(batch, self.model)
+        check_batch(self.model, batch, numbers)
+        try:
+            self._run(batch, numbers, losses)
+        except OneByOne:
+            for row, number in enumerate(numbers):
+                self._run(rows_of(batch, [row]), [number], losses)
+
+    def _run(self, batch: dict[str, Any], numbers: list[int], losses: ExampleLosses) -> None:
+        self.batch, self._met = batch, []
         with torch.enable_grad():
-            made = finite_losses(losses(self.model(**self.batch), self.batch), numbers)
+            made = finite_losses(losses(self.model(**batch), batch), numbers)
+            for moments, columns in self._met:
+                moments.gram.addmm_(columns.T, columns)
+                moments.n += len(columns)
             made.sum().backward()
+        for moments in self.found.values():
+            moments.examples += len(numbers)
 
     def _hook(self, moments: Moments) -> Callable[..., Tensor]:
         def ran(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
             inputs = real_rows(self.model, moments.block, self.batch, args[0].detach())
             columns = (with_ones(inputs) if has_bias(module) else inputs).double()
-            moments.gram.addmm_(columns.T, columns)
-            moments.n += len(columns)
+            self._met.append((moments, columns))
             leaf = output if output.requires_grad else output.detach().requires_grad_(True)
             leaf.register_hook(self._arrived(moments, self.batch))
             return leaf
@@ -112,7 +130,7 @@ def surgeons(
         block, module = moments.block, projection(model, moments.block)
         mine = [unit for unit in units if unit[0] in block.heads]
         rows = [inputs_of(block, tuple(block.position(head) for head in unit)) for unit in mine]
-        yield mine, Surgeon.of(moments.gram, read(module), moments.metric / max(moments.n, 1), rows, max(moments.n, 1))
+        yield mine, moments.surgeon(read(module), rows)
 
 
 def removal_order(model: nn.Module, data: Data, *, steps: int | None = None, **options: Any) -> list[tuple[tuple[Head, ...], float]]:

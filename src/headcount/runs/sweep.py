@@ -29,7 +29,7 @@ def sweep(
 ) -> tuple[list[Cell], dict[str, HeadcountError]]:
     """The cells of all jobs, in their order, and why some could not be made; what is finished is not computed again.
 
-    A job that fails stops alone. A worker that joined raises NothingLeft when every cell is finished or failed; the leader waits for what workers are at.
+    A job that fails stops alone. A worker that joined raises NothingLeft when every cell is finished or failed; the leader waits for workers.
     """
     failed: dict[str, HeadcountError] = {}
     done: dict[str, Cell] = {}

@@ -18,7 +18,7 @@ from headcount.runs.store import Run, write_record
 if TYPE_CHECKING:
     import pandas
 
-TABLES = "tables.json"
+TABLES, STUDY = "tables.json", "study"
 Maker = Callable[[Run], "pandas.DataFrame | None"]
 
 
@@ -68,12 +68,27 @@ def _curves(run: Run) -> Any:
     return pandas.DataFrame(found) if found else None
 
 
-MAKERS: dict[str, Maker] = {"scores": _scores, "roles": _roles, "outcomes": _outcomes, "curves": _curves}
+def _bench(run: Run) -> Any:
+    import pandas
+
+    found = [{"of": name, **row} for name, cell in run.results("bench").items() for row in cell.content["rows"]]
+    return pandas.DataFrame(found) if found else None
+
+
+MAKERS: dict[str, Maker] = {"scores": _scores, "roles": _roles, "outcomes": _outcomes, "curves": _curves, "bench": _bench}
+
+
+def _made(run: Run) -> Iterator[tuple[str, Any]]:
+    """Every table by name; each study has its own, of whatever rows it found."""
+    import pandas
+
+    yield from ((name, make(run)) for name, make in MAKERS.items())
+    for name, cell in run.results(STUDY).items():
+        yield f"{STUDY}-{name}", pandas.DataFrame(cell.content["rows"])
 
 
 def _files(run: Run) -> Iterator[tuple[str, bytes]]:
-    for name, make in MAKERS.items():
-        table = make(run)
+    for name, table in _made(run):
         if table is not None:
             packed = io.BytesIO()
             table.to_parquet(packed, index=False)

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from headcount.training.fine_tune import Recipe, Trained, fine_tune
 from headcount.training.gates import GateCallback, Gating, noise
-from headcount.training.trainer import WholeTrainer, checkpoints
+from headcount.training.trainer import WholeTrainer, checkpoints, last_whole
 
-__all__ = ["GateCallback", "Gating", "Recipe", "Trained", "WholeTrainer", "checkpoints", "fine_tune", "noise"]
+__all__ = ["GateCallback", "Gating", "Recipe", "Trained", "WholeTrainer", "checkpoints", "fine_tune", "last_whole", "noise"]

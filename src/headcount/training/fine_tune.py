@@ -1,4 +1,4 @@
-"""Fine-tuning on a task, with or without gates: one recipe for every method, so that comparisons are fair. All of it runs on transformers' Trainer."""
+"""Fine-tuning on a task, with or without gates: one recipe for every method, so that comparisons are fair, on transformers' Trainer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
 from headcount.archs.modules import unwrap
-from headcount.checks import check_weights
+from headcount.checks import check_batch, check_weights
 from headcount.data import Task
 from headcount.errors import DataError
-from headcount.stream import Progress
+from headcount.stream import Progress, agree, world
 from headcount.training.gates import GateCallback
-from headcount.training.trainer import WholeTrainer, checkpoints
+from headcount.training.trainer import WholeTrainer, last_whole
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is trained; `more` goes to TrainingArguments as it is (report_to, bf16, gradient_accumulation_steps, …)."""
+    """How a model is trained.
+
+    `batch` is the number of examples of a step, over all processes and all parts of an accumulation. `distil` is the weight of the divergence from
+    the teacher in the loss. `more` goes to TrainingArguments as it is (report_to, bf16, gradient_accumulation_steps, gradient_checkpointing, …).
+    """
 
     epochs: float = 1.0
     rate: float = 5e-5
@@ -62,77 +66,131 @@ def fine_tune(
 ) -> Trained:
     """Trains a model in place on the calibration split of a task.
 
-    With a `folder`, checkpoints go there and a training that was stopped goes on from the last one. `gates` learn along; `recipe.distil` is the weight of
-    the divergence from the `teacher` in the loss.
+    With a `folder`, checkpoints go there and a training that was stopped goes on from the last one that is whole, to the same bits. `gates` learn
+    along; the `teacher` is the model that `recipe.distil` is about.
     """
     inner: Any = unwrap(model)
     check_weights(inner)
+    _check(task, recipe, teacher)
     if folder is None:
         with TemporaryDirectory() as place:
-            return _train(inner, task, recipe, Path(place), gates, teacher, progress, keep=False)
-    return _train(inner, task, recipe, folder, gates, teacher, progress, keep=True)
+            trainer = _trainer(inner, task, recipe, _arguments(recipe, Path(place), task, save=False), gates, teacher, progress)
+            return _train(inner, trainer, None, gates)
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = _trainer(inner, task, recipe, _arguments(recipe, folder, task, save=True), gates, teacher, progress)
+    return _train(inner, trainer, agree(last_whole(folder) if world()[0] == 0 else None), gates)
 
 
-def _train(
+def _check(task: Task, recipe: Recipe, teacher: nn.Module | None) -> None:
+    """Refuses what cannot be trained, before anything is."""
+    if not recipe.epochs > 0 or not recipe.rate >= 0 or recipe.batch < 1:
+        raise DataError(f"a recipe needs epochs above 0, a rate of at least 0 and a batch of at least 1; got {recipe}")
+    if not 0 <= recipe.distil <= 1:
+        raise DataError(f"distil is the share of the teacher in the loss, from 0 to 1; got {recipe.distil}")
+    if recipe.distil and teacher is None:
+        raise DataError(f"distil={recipe.distil} needs a teacher, the model to learn from")
+    if len(task.calibration) < recipe.batch:
+        raise DataError(
+            f"training takes batches of {recipe.batch} and task '{task.name}' has {len(task.calibration)} examples of calibration; "
+            "give more data, or a smaller batch"
+        )
+    if recipe.batch % _parts(recipe):
+        raise DataError(
+            f"a batch of {recipe.batch} examples cannot be shared evenly by {world()[1]} processes in "
+            f"{recipe.more.get('gradient_accumulation_steps', 1)} steps of accumulation; name a multiple of {_parts(recipe)}"
+        )
+
+
+def _parts(recipe: Recipe) -> int:
+    """In how many passes of the model a batch is made."""
+    return world()[1] * int(recipe.more.get("gradient_accumulation_steps", 1))
+
+
+def _trainer(
     model: Any,
     task: Task,
     recipe: Recipe,
-    folder: Path,
+    arguments: TrainingArguments,
     gates: GateCallback | None,
     teacher: nn.Module | None,
     progress: Progress | None,
-    *,
-    keep: bool,
-) -> Trained:
-    examples: Any = task.calibration
-    if len(examples) < recipe.batch:
-        raise DataError(
-            f"training takes batches of {recipe.batch} and task '{task.name}' has {len(examples)} examples of calibration; give more data"
-        )
-    steps = max(1, round(len(examples) / recipe.batch * recipe.epochs))
-    callbacks: list[TrainerCallback] = [*([gates] if gates else []), *([_Progress(progress)] if progress else [])]
-    teaching = teacher.eval() if teacher is not None and recipe.distil else None
+) -> WholeTrainer:
+    callbacks: list[TrainerCallback] = [*([gates] if gates else []), *([_Progress(progress, recipe.batch)] if progress else [])]
     trainer = WholeTrainer(
         model=model,
-        args=_arguments(recipe, folder, steps, keep=keep),
-        train_dataset=examples,
-        data_collator=lambda rows: dict(task.collate(rows)),
+        args=arguments,
+        train_dataset=_Numbered(task.calibration),  # pyright: ignore[reportArgumentType]
+        data_collator=_Collate(model, task),
         callbacks=callbacks,
         loss=task.loss,
-        teacher=teaching,
+        teacher=teacher.eval() if teacher is not None and recipe.distil else None,
         mix=recipe.distil,
     )
     trainer.remove_callback(_printer())
-    before = checkpoints(folder)
+    return trainer
+
+
+def _train(model: Any, trainer: WholeTrainer, before: Path | None, gates: GateCallback | None) -> Trained:
     cache = getattr(model.config, "use_cache", None)
     try:
-        trainer.train(resume_from_checkpoint=str(before[-1]) if before else None)
+        trainer.train(resume_from_checkpoint=str(before) if before else None)
     finally:
         if gates is not None:
             gates.close()
         if cache is not None:
             model.config.use_cache = cache  # the Trainer turns it off
         model.eval()
-    history = [entry for entry in trainer.state.log_history if "loss" in entry]
-    return Trained(trainer.state.global_step, gates.history if gates is not None else history)
+    check_weights(model)
+    return Trained(trainer.state.global_step, [entry for entry in trainer.state.log_history if "loss" in entry])
 
 
-def _arguments(recipe: Recipe, folder: Path, steps: int, *, keep: bool) -> TrainingArguments:
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """Examples with their numbers."""
+
+    examples: Any
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, number: int) -> tuple[int, Any]:
+        return number, self.examples[number]
+
+
+class _Collate:
+    """Batches of a task; every example is checked the first time it comes."""
+
+    def __init__(self, model: nn.Module, task: Task) -> None:
+        self.model, self.task = model, task
+        self.seen: set[int] = set()
+
+    def __call__(self, rows: list[tuple[int, Any]]) -> dict[str, Any]:
+        numbers = [number for number, _ in rows]
+        batch = dict(self.task.collate([example for _, example in rows]))
+        if not self.seen.issuperset(numbers):
+            check_batch(self.model, batch, numbers)
+            self.seen.update(numbers)
+        return batch
+
+
+def _arguments(recipe: Recipe, folder: Path, task: Task, *, save: bool) -> TrainingArguments:
+    steps = max(1, round(len(task.calibration) / recipe.batch * recipe.epochs))
+    log = max(1, steps // 20)
     every = recipe.save_every or max(10, steps // 10)
     settings: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": steps,
-        "per_device_train_batch_size": recipe.batch,
+        "per_device_train_batch_size": recipe.batch // _parts(recipe),
         "learning_rate": recipe.rate,
         "warmup_steps": round(recipe.warmup * steps),
         "lr_scheduler_type": "linear",
         "weight_decay": recipe.decay,
         "seed": recipe.seed,
         "data_seed": recipe.seed,
-        "save_strategy": "steps" if keep else "no",
-        "save_steps": every,
+        "save_strategy": "steps" if save else "no",
+        "save_steps": -(-every // log) * log,  # a mean that is logged over more than a stop would be another one
         "save_total_limit": 2,
-        "logging_steps": max(1, steps // 20),
+        "logging_steps": log,
         "report_to": [],
         "remove_unused_columns": False,
         "disable_tqdm": True,
@@ -151,10 +209,10 @@ def _printer() -> Any:
 class _Progress(TrainerCallback):
     """Tells how far a training is, in examples."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
+    def __init__(self, progress: Progress, batch: int) -> None:
+        self.progress, self.batch = progress, batch
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """One more step."""
-        size = args.per_device_train_batch_size
-        self.progress(state.global_step * size, state.max_steps * size)
+        if state.is_world_process_zero:
+            self.progress(state.global_step * self.batch, state.max_steps * self.batch)

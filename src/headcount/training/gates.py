@@ -1,7 +1,7 @@
 """Gates that learn inside anybody's training: a TrainerCallback that puts them on the model, and what such gates must say.
 
-One sample of the gates is drawn per optimiser step and shared by all of its batches. Gates have an optimiser of their own, so that the training around
-them keeps its schedule; noise is drawn from the seed and the number of the step, so that a training that goes on after a stop draws the same.
+One sample of the gates is drawn per optimiser step and shared by all of its batches. Gates have an optimiser of their own, so that the training
+around them keeps its schedule; noise is drawn from the seed and the number of the step, so that a training that goes on after a stop draws the same.
 """
 
 from __future__ import annotations
@@ -65,30 +65,43 @@ class GateCallback(TrainerCallback):
     """Trains gates together with whatever a Trainer trains: `Trainer(..., callbacks=[GateCallback(model, gating)])`.
 
     While the model trains, its heads are multiplied by a sample; while it is evaluated, by the hard gates. Checkpoints of the Trainer hold the gates
-    too, and a training that is resumed from one takes them up.
+    too, and a training that is resumed from one takes them up. Gates go when the training ends; as a context (`with GateCallback(…) as gates:`) they
+    go too when it fails.
     """
 
     def __init__(self, model: nn.Module, gating: Gating, *, how: How = "zero", means: Any = None) -> None:
-        self.model, self.gating, self.means = unwrap(model), gating, means
-        self.how: How = how
+        self.model, self.gating = unwrap(model), gating
         self.heads = HeadMap.of(self.model)
-        self.history: list[dict[str, float]] = []
+        self.history: list[dict[str, Any]] = []
+        self._gates = HeadGates(self.model, gating.hard().detach(), how=how, means=means)  # now: what is sharded later has other shapes
         self._optimiser = gating.optimiser()
         self._stack = ExitStack()
         self._sample: Tensor | None = None
         self._leaf: Tensor | None = None
         self._hard: Tensor | None = None
 
+    def __enter__(self) -> GateCallback:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Puts the gates on, from a checkpoint if the training goes on."""
         if args.fp16:
             raise UnsupportedModel("gates learn in bfloat16 or float32; fp16 scales gradients, which gates do not see. Set fp16=False")
+        if args.load_best_model_at_end:
+            raise UnsupportedModel("load_best_model_at_end takes up the weights of a checkpoint but not its gates; set it to False")
         if state.global_step:
-            self.load(Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+            named = args.resume_from_checkpoint
+            self.load(Path(named) if isinstance(named, str) and Path(named).name == name else Path(str(args.output_dir)) / name)
+        self.history = state.log_history
         self._open()
 
     def _open(self) -> None:
-        gates = HeadGates(self.model, self.gating.hard().detach(), how=self.how, means=self.means)
+        self.close()
+        gates = self._gates
 
         def choose(_module: nn.Module, *_: Any) -> None:
             if self.model.training and self._leaf is not None:
@@ -116,7 +129,7 @@ class GateCallback(TrainerCallback):
         if self._sample is None or self._leaf is None or not self._sample.requires_grad:
             return
         gradient = self._leaf.grad if self._leaf.grad is not None else torch.zeros_like(self._leaf)
-        gradient = _mean_over_processes(gradient)
+        gradient = _mean_over_processes(gradient, args.device)
         if not bool(torch.isfinite(gradient).all()):
             place = int((~torch.isfinite(gradient)).nonzero()[0])
             raise NonFinite(f"the gradient of the gate of {self.heads[place]} is not finite at step {state.global_step}")
@@ -129,13 +142,11 @@ class GateCallback(TrainerCallback):
         self._leaf.grad = None
         self._sample = None
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
-        """Adds what the gates are to the log and the history."""
-        self.history.append(
-            {"step": state.global_step, **{k: v for k, v in (logs or {}).items() if isinstance(v, int | float)}, **self.gating.told()}
-        )
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Adds what the gates are to the Trainer's log, which its checkpoints keep."""
+        self.history = state.log_history
+        if state.log_history and state.log_history[-1].get("step") == state.global_step:
+            state.log_history[-1].update(self.gating.told())
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Writes the gates into the Trainer's checkpoint, unless they are there already."""
@@ -150,6 +161,7 @@ class GateCallback(TrainerCallback):
     def close(self) -> None:
         """Takes the gates off the model."""
         self._stack.close()
+        self._sample = self._leaf = self._hard = None
 
     def save(self, folder: Path) -> None:
         """Writes parameters and optimiser to a folder."""
@@ -177,8 +189,9 @@ class GateCallback(TrainerCallback):
         self._optimiser.load_state_dict({**self._optimiser.state_dict(), "state": state})
 
 
-def _mean_over_processes(gradient: Tensor) -> Tensor:
+def _mean_over_processes(gradient: Tensor, device: torch.device) -> Tensor:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return gradient
-    torch.distributed.all_reduce(gradient)
-    return gradient / torch.distributed.get_world_size()
+    shared = gradient.to(device)  # a backend of a GPU takes no tensor of the CPU
+    torch.distributed.all_reduce(shared)
+    return (shared / torch.distributed.get_world_size()).to(gradient)

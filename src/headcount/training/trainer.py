@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,20 @@ from torch.nn.functional import kl_div, log_softmax
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from headcount.errors import NonFinite
-from headcount.files import PARTIAL, sync_folder
+from headcount.archs.modules import unwrap
+from headcount.errors import ArtefactError, NonFinite
+from headcount.files import PARTIAL, read_json, sha256, sync_folder, write_json
+from headcount.losses import shifts
 from headcount.metrics import IGNORED
 from headcount.training.gates import GateCallback
 
 Loss = Callable[[Any, Any], Tensor]
 """(output, batch) -> one loss per example."""
+SEAL, DAMAGED = "sealed.json", "damaged-"
 
 
 class WholeTrainer(Trainer):
-    """A Trainer whose checkpoints take their name only when everything in them is written.
+    """A Trainer whose checkpoints take their name only when everything in them is written, sealed by the hash of every file.
 
     `loss` gives one loss per example in place of the model's own; `teacher` adds the divergence from its predictions.
     """
@@ -33,12 +37,18 @@ class WholeTrainer(Trainer):
         super().__init__(*args, **options)
         self._own_loss, self._teacher, self._mix = loss, teacher, mix
         self._aside = False
+        if self._is_own:
+            self.model_accepts_loss_kwargs = False  # a mean over the batch, which the Trainer divides by the steps of an accumulation
+
+    @property
+    def _is_own(self) -> bool:
+        return self._own_loss is not None or self._teacher is not None
 
     def compute_loss(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **options: Any
     ) -> Any:
         """The loss of a batch."""
-        if self._own_loss is None and self._teacher is None:
+        if not self._is_own:
             made = super().compute_loss(model, inputs, return_outputs=return_outputs, **options)
             return _finite(made, self.state.global_step)
         output = model(**inputs)
@@ -48,38 +58,86 @@ class WholeTrainer(Trainer):
         loss = _finite(loss, self.state.global_step)
         return (loss, output) if return_outputs else loss
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs, with what the gates are, so that `report_to` shows it too."""
+        for callback in self._gates():
+            logs |= callback.gating.told() if "loss" in logs else {}
+        super().log(logs, start_time)
+
+    def _gates(self) -> list[GateCallback]:
+        return [callback for callback in self.callback_handler.callbacks if isinstance(callback, GateCallback)]
+
     def _get_output_dir(self, trial: Any) -> str:
         """Where checkpoints are written: aside, while one is."""
         folder = super()._get_output_dir(trial)
         return os.path.join(folder, PARTIAL) if self._aside else folder  # noqa: PTH118 - the Trainer works with strings
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Writes a checkpoint aside and gives it its name when all of it is there; older ones go after that."""
+        """Writes a checkpoint aside and gives it its name when all of it is there, of all processes; older ones go after that."""
         folder = Path(str(self.args.output_dir))
         if self.args.should_save:
             shutil.rmtree(folder / PARTIAL, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
         self._aside = True
         try:
             super()._save_checkpoint(model, trial)
         finally:
             self._aside = False
+        self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            for callback in self.callback_handler.callbacks:
-                if isinstance(callback, GateCallback):
-                    callback.save(folder / PARTIAL / name)
-            sync_folder(folder / PARTIAL / name)
-            shutil.rmtree(folder / name, ignore_errors=True)
-            (folder / PARTIAL / name).rename(folder / name)
+            made = folder / PARTIAL / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            for callback in self._gates():
+                callback.save(made)
+            _seal(made)
+            if (folder / made.name).exists():
+                _remove(folder / made.name)
+            made.rename(folder / made.name)
             shutil.rmtree(folder / PARTIAL, ignore_errors=True)
             for old in checkpoints(folder)[: -(self.args.save_total_limit or 1)]:
-                shutil.rmtree(old, ignore_errors=True)
+                _remove(old)
+        self.accelerator.wait_for_everyone()
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The finished checkpoints of a training, oldest first."""
     found = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.name.rpartition("-")[2].isdigit()]
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def last_whole(folder: Path) -> Path | None:
+    """The newest checkpoint that is as it was written; damaged ones are set aside, with a warning."""
+    for path in reversed(checkpoints(folder)):
+        if (trouble := _damage(path)) is None:
+            return path
+        warnings.warn(f"checkpoint {path} is damaged ({trouble}); it is set aside and not used", stacklevel=2)
+        aside = path.with_name(DAMAGED + path.name)
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+    return None
+
+
+def _seal(folder: Path) -> None:
+    files = {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    write_json(folder / SEAL, files)
+    sync_folder(folder)
+
+
+def _damage(folder: Path) -> str | None:
+    try:
+        files = read_json(folder / SEAL)
+    except ArtefactError:
+        return f"{SEAL} is missing or torn"
+    if not isinstance(files, dict):
+        return f"{SEAL} is no list of files"
+    return next((name for name, wanted in files.items() if not (folder / name).is_file() or sha256(folder / name) != wanted), None)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a checkpoint; its name goes first, so that none is ever half there."""
+    gone = folder.with_name(f"{PARTIAL}-gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _finite(made: Any, step: int) -> Any:
@@ -97,5 +155,7 @@ def divergence(teacher: nn.Module, output: Any, inputs: dict[str, Any]) -> Tenso
     labels = inputs.get("labels")
     each = kl_div(given, wanted, log_target=True, reduction="none").sum(-1)
     if each.ndim == 2 and isinstance(labels, Tensor) and labels.shape == each.shape:
+        if shifts(unwrap(teacher)):
+            each, labels = each[:, :-1], labels[:, 1:]  # what a token predicts is the label of the next
         return each[labels != IGNORED].mean()
     return each.mean()

@@ -1,0 +1,267 @@
+"""Do the heads that stay make up for those that went? How survivors change in the fine-tune after pruning, against that of the unpruned model.
+
+Budhraja et al. 2020 (section 6): the relative change of a head's slices, ‖ΔW_h‖/‖W_h‖ of Q, K, V and O, and of its importance, in two fine-tunes by one
+recipe: that of the pruned model, and that of the whole one. The same head is compared with itself; the test runs over the heads that stay. Published:
+compensation is spread evenly over layers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from headcount.cli import _data
+from headcount.cli._pruning import Epochs, KeepOne, Options, Rate, TrainBatch
+from headcount.cli._run import Place
+from headcount.cli._session import Session
+from headcount.studies._kept import Folder, corrected, keep_rows, led
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from headcount.data import Task
+    from headcount.heads import AttentionBlock, Head
+    from headcount.plan import Plan
+    from headcount.pruning import Wish
+    from headcount.runs.cells import Cell
+    from headcount.runs.store import Run
+    from headcount.training import Recipe
+
+Method = Annotated[str, typer.Option("--method", metavar="NAME", help="A pruner of `headcount ls pruners`, or an importance to rank by.")]
+By = Annotated[str, typer.Option("--by", metavar="NAME", help="The importance whose change is measured.")]
+PARTS = ("q", "k", "v", "o")
+IMPORTANCE = "importance"
+KIND, WORK = "tuned", "work"
+SCORED = 512
+REPEATS = 10_000
+
+
+def slices(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
+    """The weights of every head in Q, K, V and O, in float64; heads of one KV group share those of K and V."""
+    from headcount.heads import HeadMap
+
+    weights = dict(model.named_parameters())
+    found: dict[Head, dict[str, Tensor]] = {}
+    for block in HeadMap.of(model).blocks:
+        for place, head in enumerate(block.heads):
+            found[head] = {part: _slice(weights, block, part, place) for part in PARTS}
+    return found
+
+
+def _slice(weights: Mapping[str, Tensor], block: AttentionBlock, part: str, place: int) -> Tensor:
+    import torch
+
+    from headcount.errors import UnsupportedModel
+
+    where = getattr(block, part)
+    own = next((s for s in block.slices if s.tensor == f"{where.path}.weight" and s.rows == where.rows), None)
+    if own is None or own.tensor not in weights:
+        raise UnsupportedModel(f"the {part} projection of block {block.name} keeps its heads in no plain weight; merge adapters first")
+    unit = place if own.unit == "head" else block.group(place)
+    weight = weights[own.tensor].detach()
+    return weight.index_select(own.axis, torch.tensor(list(own.rows.of(unit)), device=weight.device)).double().cpu()
+
+
+def changes(before: Mapping[Head, Mapping[str, Tensor]], after: Mapping[Head, Mapping[str, Tensor]]) -> dict[Head, dict[str, float]]:
+    """‖W' − W‖/‖W‖ of every part of every head; 0 for a part that was and stays zero."""
+    found: dict[Head, dict[str, float]] = {}
+    for head, parts in before.items():
+        gaps = {part: (float((after[head][part] - old).norm()), float(old.norm())) for part, old in parts.items()}
+        found[head] = {part: gap / size if size else float(gap > 0) for part, (gap, size) in gaps.items()}
+    return found
+
+
+def tuned(model: nn.Module, task: Task, recipe: Recipe, *, by: str, folder: Any, progress: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A fine-tune of a copy of the model: by head the relative change of its parts and the logarithm of the ratio of its importance after to before."""
+    from headcount.evaluate import evaluate
+    from headcount.importance import score
+    from headcount.training import fine_tune
+
+    live = copy.deepcopy(model)
+    before, worth = slices(live), score(live, task, by, limit=SCORED, seed=recipe.seed).signed()
+    fine_tune(live, task, recipe, folder=folder, progress=progress)
+    after, then = changes(before, slices(live)), score(live, task, by, limit=SCORED, seed=recipe.seed).signed()
+    left = evaluate(live, task)
+    heads = list(after)
+    values = np.array([[*(after[head][part] for part in PARTS), _log_ratio(then[head], worth[head])] for head in heads])
+    content = {"heads": list(map(str, heads)), "loss": left.loss, "metric": left.metric, "value": left.value, "n_examples": left.n_examples}
+    return content, {"changes": values, "losses": left.losses} | ({} if left.parts is None else {"parts": left.parts})
+
+
+def _log_ratio(after: float, before: float) -> float:
+    """ln(after / before); 0 where both are 0, and small numbers are held away from 0."""
+    tiny = 1e-12
+    return float(np.log(max(abs(after), tiny)) - np.log(max(abs(before), tiny)))
+
+
+def compensation(pruned: Cell, whole: Cell, plan: Plan, *, seed: int = 0) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows by part over all survivors and by layer, how even it is over layers, and the numbers of every head.
+
+    A difference is that of a head in the fine-tune after pruning minus the same head in that of the whole model; intervals and p are of a paired t over
+    heads, which share their training and are not quite independent. Evenness: a permutation of heads over layers of the variance between layers.
+    """
+    from headcount.heads import Head
+
+    heads = [Head.parse(head) for head in pruned.content["heads"]]
+    place = {head: number for number, head in enumerate(whole.content["heads"])}
+    mine = pruned.arrays["changes"]
+    other = whole.arrays["changes"][[place[str(head)] for head in heads]]
+    layer = np.array([str(head).rpartition("H")[0] for head in heads])
+    lost = np.array([sum((h.stack, h.layer) == (head.stack, head.layer) for h in plan.removed) for head in heads])
+    rows: list[dict[str, Any]] = []
+    even: list[dict[str, Any]] = []
+    for number, part in enumerate((*PARTS, IMPORTANCE)):
+        pair = mine[:, number], other[:, number]
+        rows += [_row(part, name, *(values[where] for values in pair)) for name, where in _layers(layer)]
+        even.append(_even(part, pair[0] - pair[1], layer, lost, seed))
+    corrected(rows)
+    each = [
+        {"head": str(head), **{f"{part} {what}": float(values[i, n]) for what, values in (("pruned", mine), ("whole", other)) for n, part in enumerate((*PARTS, IMPORTANCE))}}
+        for i, head in enumerate(heads)
+    ]
+    return rows, even, each
+
+
+def _layers(layer: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    return [("all", np.ones(len(layer), dtype=bool)), *((str(name), layer == name) for name in dict.fromkeys(layer.tolist()))]
+
+
+def _row(part: str, where: str, pruned: np.ndarray, whole: np.ndarray) -> dict[str, Any]:
+    from headcount.stats import Difference, paired_t
+
+    gap = pruned - whole
+    made = paired_t(gap) if len(gap) > 1 else Difference(float(gap[0]), float(gap[0]), float(gap[0]), 1.0)
+    means = {"pruned": float(pruned.mean()), "whole": float(whole.mean())}
+    return {"part": part, "where": where, "heads": len(gap), **means, "difference": made.difference, "low": made.low, "high": made.high, "p": made.p}
+
+
+def _even(part: str, gap: np.ndarray, layer: np.ndarray, lost: np.ndarray, seed: int) -> dict[str, Any]:
+    """Whether layers differ, and whether survivors of layers that lost more heads change more."""
+    from headcount.stats import spearman
+
+    random = np.random.Generator(np.random.Philox(seed))
+    seen = _between(gap[None], layer)[0]
+    drawn = _between(random.permuted(np.tile(gap, (REPEATS, 1)), axis=1), layer)
+    p = (1 + int((drawn >= seen * (1 - 1e-9)).sum())) / (REPEATS + 1)
+    total = float(gap.var())
+    varied = len(set(lost.tolist())) > 1 and total > 0
+    agree = float(spearman(gap, lost.astype(float))) if varied else 0.0
+    return {"part": part, "share between layers": float(seen) / total if total else 0.0, "p": p, "rank correlation with heads lost": agree}
+
+
+def _between(values: np.ndarray, layer: np.ndarray) -> np.ndarray:
+    """The variance between layers of each row of values."""
+    names = sorted(set(layer.tolist()))
+    means = np.stack([values[:, layer == name].mean(1) for name in names], 1)
+    sizes = np.array([(layer == name).sum() for name in names])
+    return ((means - values.mean(1, keepdims=True)) ** 2 * sizes).sum(1) / values.shape[1]
+
+
+def tuned_into(run: Run, name: str, model: nn.Module, task: Task, recipe: Recipe, *, by: str, progress: Any = None) -> Cell:
+    """The fine-tune of a model, taken from the run if it is finished there, and going on from its last checkpoint if it was stopped."""
+    import shutil
+
+    from headcount.data import told_of
+    from headcount.evaluate import fingerprint_of
+    from headcount.runs.cells import Spec
+    from headcount.runs.weights import determined_by, made_on
+
+    prints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
+    spec = Spec(KIND, name, {**determined_by(model), **told_of(task), **prints, "recipe": recipe.told(), "by": by})
+    folder = run.folder / WORK / spec.key[:24]
+    cell = run.cell(spec, lambda: tuned(model, task, recipe, by=by, folder=folder, progress=progress), made=made_on())
+    shutil.rmtree(folder, ignore_errors=True)
+    return cell
+
+
+@_data.over_data
+def run(
+    say: Session,
+    given: _data.Shared,
+    out: Folder,
+    keep: KeepOne,
+    method: Method = "gradient",
+    option: Options = None,
+    by: By = "gradient",
+    epochs: Epochs = 1.0,
+    rate: Rate = 5e-5,
+    train_batch: TrainBatch = 32,
+) -> None:
+    """Do the heads that stay make up for those that went? Change of survivors in the fine-tune after pruning, against that of the whole model."""
+    from headcount.importance import Method as Importance
+
+    by = str(Importance.parse(by))
+    with Place(out).taken(say) as taken:
+        from headcount.cli._pruning import heads_of, recipe
+        from headcount.cli._run import describe
+        from headcount.plan import Plan
+        from headcount.pruning import Pruning, Wish, check_wish, parse_method
+        from headcount.runs.sweep import sweep
+
+        kept = led(taken, "compensation")
+        live, heads, folder = given.open_model(say)
+        name, own = parse_method(method)
+        how = recipe(given, rate, train_batch, 0.0, epochs)
+        wish = Wish(name, heads_of(keep, len(heads)), seed=given.seed, repair=False, options={**own, **_data.pairs(option)}, recipe=how)
+        check_wish(live, wish)
+        if wish.keep < 2:
+            raise typer.BadParameter("compensation compares the heads that stay; keep 2 or more")
+        describe(kept, say, given, live, heads, {"study": "compensation", "wish": wish.parts(), "by": by})
+        task = given.open_task(say, live, folder)
+        pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
+        with say.progress(f"pruning by {method}") as advance:
+            cells, failed = sweep(kept, [pruning.job(wish, keep_model=True, progress=advance)], made=pruning.made)
+        for error in failed.values():
+            raise error
+        small, plan = _small(pruning, wish, live), Plan.removing(cells[0].content["removed"])
+        with say.progress("fine-tuning the pruned model") as advance:
+            mine = tuned_into(kept, f"after {wish.name}", small, task, how, by=by, progress=advance)
+        with say.progress("fine-tuning the whole model") as advance:
+            other = tuned_into(kept, "whole", live, task, how, by=by, progress=advance)
+        rows, even, each = compensation(mine, other, plan, seed=given.seed)
+        keep_rows(kept, "compensation", {**pruning.base, "wish": wish.parts(), "by": by}, rows)
+        _show(say, mine, other, rows, even)
+        told = {which: {key: cell.content[key] for key in ("loss", "metric", "value")} for which, cell in (("pruned", mine), ("whole", other))}
+        result = {"study": "compensation", "model": given.model, "task": task.name, "removed": list(map(str, plan.removed)), "tuned": told}
+        say.result({**result, "rows": rows, "even": even, "heads": each})
+
+
+def _small(pruning: Any, wish: Wish, live: nn.Module) -> nn.Module:
+    """The pruned model on the device of the whole one."""
+    return pruning.model_of(wish).to(next(live.parameters()).device).eval()
+
+
+def _show(say: Session, mine: Cell, other: Cell, rows: Sequence[dict[str, Any]], even: Sequence[dict[str, Any]]) -> None:
+    def score(cell: Cell) -> str:
+        told = cell.content
+        return f"{told['metric'] or 'loss'} {told['loss'] if told['value'] is None else told['value']:.4g}"
+
+    say.line(f"after fine-tuning by one recipe: pruned {score(mine)}, whole {score(other)}")
+    say.line("relative change of the heads that stay (importance: logarithm of the ratio after to before)")
+    say.table(
+        ("part", "where", "heads", "after pruning", "in the whole model", "difference", "p", "q"),
+        [
+            (
+                row["part"],
+                row["where"],
+                row["heads"],
+                f"{row['pruned']:.4g}",
+                f"{row['whole']:.4g}",
+                f"{row['difference']:+.3g} ({row['low']:+.3g} … {row['high']:+.3g})",
+                f"{row['p']:.2g}",
+                f"{row['q']:.2g}",
+            )
+            for row in rows
+        ],
+        right=("heads", "after pruning", "in the whole model", "p", "q"),
+    )
+    say.line("is it spread evenly? share of the variance of the differences that lies between layers; p of heads shuffled over layers")
+    say.table(
+        ("part", "between layers", "p", "rank correlation with heads lost in the layer"),
+        [(r["part"], f"{r['share between layers']:.0%}", f"{r['p']:.2g}", f"{r['rank correlation with heads lost']:+.2f}") for r in even],
+        right=("between layers", "p", "rank correlation with heads lost in the layer"),
+    )

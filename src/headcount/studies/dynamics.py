@@ -1,0 +1,195 @@
+"""When in training do heads become superfluous? The pruning curve of every checkpoint of a training run, as shares of that checkpoint's own score.
+
+Michel et al. 2019 (section 6): in the first epochs every head removed costs; later a part of them goes for nothing. Each checkpoint ranks its own
+heads on the calibration split and loses the lowest by gates, without repair unless that is asked for; the score left has a paired bootstrap interval.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headcount.cli import _data
+from headcount.cli._run import Place
+from headcount.cli._session import Session
+from headcount.errors import ArtefactError
+from headcount.studies._drops import drop, levels, score_of, without
+from headcount.studies._kept import Folder, keep_rows, led
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from headcount.data import Task
+    from headcount.evaluate import Evaluation
+    from headcount.heads import HeadMap
+    from headcount.plan import Plan
+    from headcount.runs.store import Run
+
+More = Annotated[list[str] | None, typer.Argument(metavar="CHECKPOINT…", help="Further checkpoints; MODEL alone may be a folder of them.")]
+By = Annotated[str, typer.Option("--by", metavar="NAME", help="The importance that ranks the heads of each checkpoint.")]
+Keep = Annotated[str | None, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers or shares; else 90%,80%,…,10%.")]
+Repair = Annotated[bool, typer.Option("--repair/--no-repair", help="Refit output projections in closed form at every level.")]
+Hold = Annotated[float, typer.Option("--hold", min=0.0, max=1.0, help="The share of the score that counts as kept in the summary.")]
+Tokenizer = Annotated[str | None, typer.Option("--tokenizer", metavar="MODEL", help="Whose tokenizer to read with, if checkpoints hold none.")]
+SCORED = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model folder of a training run and the step it was saved at, if that is known."""
+
+    name: str
+    step: int | None
+
+
+def find(names: Sequence[str]) -> list[Checkpoint]:
+    """The checkpoints that are named, or those in the one folder that is, by step; folders whose step is unknown stay in the order given."""
+    from headcount.training import checkpoints
+
+    one = Path(names[0])
+    if len(names) == 1 and not (one / "config.json").is_file():
+        if not one.is_dir():
+            raise ArtefactError(f"{one} is no folder; name a folder of checkpoints, or several model folders")
+        found = [str(path) for path in checkpoints(one) if (path / "config.json").is_file()]
+        if len(found) < 2:
+            raise ArtefactError(
+                f"{one} holds {len(found)} checkpoints (folders checkpoint-N with a model), and a training takes two or more; "
+                "train with save_strategy='epoch', or name several model folders"
+            )
+        names = found
+    if len(names) < 2:
+        raise ArtefactError(f"{one} is one model; name a folder of checkpoints, or several model folders")
+    made = [Checkpoint(name, step_of(Path(name))) for name in names]
+    return sorted(made, key=lambda one: one.step or 0) if all(one.step is not None for one in made) else made
+
+
+def step_of(folder: Path) -> int | None:
+    """The step of a checkpoint, as the Trainer noted it, or from the end of the folder's name."""
+    state = folder / "trainer_state.json"
+    if state.is_file():
+        try:
+            return int(json.loads(state.read_text(encoding="utf-8"))["global_step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArtefactError(f"{state} does not tell the step of its checkpoint: {error}") from error
+    number = folder.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else None
+
+
+def curve(
+    model: nn.Module, task: Task, name: str, keeps: Sequence[int], *, by: str = "gradient", run: Run | None = None, seed: int = 0, **options: Any
+) -> tuple[Evaluation, list[dict[str, Any]]]:
+    """The whole checkpoint on the report split, and a row for each number of heads that stay: the score left of its own, in pairs."""
+    from headcount.importance import score_into
+    from headcount.plan import Plan
+
+    repair, reading = options.pop("repair", False), options
+    (scores,) = score_into(run, model, task, [by], seed=seed, **{**reading, "limit": SCORED}).values()
+    whole = without(run, f"{name}: dense", model, task, (), **reading)
+    rows = []
+    for keep in keeps:
+        plan = Plan.keep_top(scores, keep)
+        live = _repaired(model, plan, task) if repair else model
+        label = f"{name}: {keep} heads by {by}{', repaired' if repair else ''}"
+        left = without(run, label, live, task, plan.removed, **reading)
+        lost = drop(whole, left, task, seed=seed)
+        gone = len(plan.removed) / len(scores.heads)
+        rows.append({"checkpoint": name, "keep": keep, "removed": gone, "loss": left.loss, "value": left.value, **lost.flat(), "p": lost.shown.p})
+    return whole, rows
+
+
+def _repaired(model: nn.Module, plan: Plan, task: Task) -> nn.Module:
+    from headcount.refit import refit
+
+    return refit(model, plan, task).model
+
+
+@_data.over_data
+def run(
+    say: Session,
+    given: _data.Shared,
+    out: Folder,
+    more: More = None,
+    by: By = "gradient",
+    keep: Keep = None,
+    repair: Repair = False,
+    hold: Hold = 0.9,
+    tokenizer: Tokenizer = None,
+) -> None:
+    """When do heads become superfluous? The pruning curve of every checkpoint of a training: MODEL is a folder of them, or the first of several."""
+    from headcount.importance import Method
+
+    by = str(Method.parse(by))
+    found = find([given.model, *(more or [])])
+    with Place(out).taken(say) as taken:
+        from headcount.cli._run import describe
+
+        kept = led(taken, "dynamics")
+        rows: list[dict[str, Any]] = []
+        summary: list[dict[str, Any]] = []
+        keeps: list[int] = []
+        shape: HeadMap | None = None
+        for number, one in enumerate(found):
+            mine = given._replace(model=one.name)
+            live, heads, folder = mine.open_model(say)
+            if shape is not None and heads.heads != shape.heads:
+                raise ArtefactError(f"{one.name} has other heads than {found[0].name} ({len(heads)} and {len(shape)}); name checkpoints of one training")
+            if shape is None:
+                shape, keeps = heads, levels(keep, heads, [share / 10 for share in range(9, 0, -1)])
+                _check(heads, keeps)
+                describe(kept, say, mine, live, heads, {"study": "dynamics", "keep": keeps, "by": by, "repair": repair, "limit": given.limit})
+            task = mine.open_task(say, live, _reader(tokenizer) or folder)
+            with say.progress(f"checkpoint {number + 1} of {len(found)}"):
+                whole, made = curve(live, task, Path(one.name).name, keeps, by=by, run=kept, seed=given.seed, repair=repair, **given.reading)
+            rows += [{"step": one.step, **row} for row in made]
+            summary.append(_summary(one, whole, made, hold))
+        asked = {"checkpoints": [one.name for one in found], "keep": keeps, "by": by, "repair": repair, "task": given.task or ""}
+        keep_rows(kept, "dynamics", {**asked, "limit": given.limit, "seed": given.seed}, rows)
+        _show(say, rows, summary, hold)
+        say.result({"study": "dynamics", "by": by, "task": given.task, "repair": repair, "checkpoints": summary, "rows": rows})
+
+
+def _reader(name: str | None) -> Path | None:
+    from headcount.surgery.source import local_folder
+
+    return None if name is None else local_folder(name)
+
+
+def _check(heads: HeadMap, keeps: Sequence[int]) -> None:
+    """Refuses numbers of heads that no plan can keep, before any work."""
+    from headcount.plan import Plan
+    from headcount.scores import Scores
+
+    flat = Scores(heads.heads, (0.0,) * len(heads), units=heads.units())
+    for keep in keeps:
+        Plan.keep_top(flat, keep)
+
+
+def _summary(one: Checkpoint, whole: Evaluation, rows: Sequence[dict[str, Any]], hold: float) -> dict[str, Any]:
+    """A checkpoint's own score, and the largest share of heads that goes, level by level, while so much of it is left."""
+    gone = 0.0
+    for row in sorted(rows, key=lambda row: row["removed"]):
+        if row["left"] < hold:
+            break
+        gone = row["removed"]
+    told = {"loss": whole.loss, "metric": whole.metric, "value": whole.value, "n_examples": whole.n_examples}
+    return {"checkpoint": one.name, "step": one.step, **told, "hold": hold, "removable": gone}
+
+
+def _show(say: Session, rows: list[dict[str, Any]], summary: list[dict[str, Any]], hold: float) -> None:
+    shares = sorted({row["removed"] for row in rows})
+    by = {(row["checkpoint"], row["removed"]): row for row in rows}
+    metric = summary[0]["metric"] or "loss"
+    say.line("share of each checkpoint's own score that is left, by the share of heads removed")
+    lines = []
+    for one in summary:
+        mine = [by[Path(one["checkpoint"]).name, share] for share in shares]
+        value = one["loss"] if one["value"] is None else one["value"]
+        cells = [f"{row['left']:.0%} ({row['left low']:.0%} … {row['left high']:.0%})" for row in mine]
+        lines.append((Path(one["checkpoint"]).name, f"{value:.4g}", *cells, f"{one['removable']:.0%}"))
+    names = ("checkpoint", metric, *(f"{share:.0%}" for share in shares), f"heads that go for {1 - hold:.0%}")
+    say.table(names, lines, right=(metric, names[-1]))

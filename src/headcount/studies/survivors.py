@@ -1,0 +1,259 @@
+"""Do specialised heads go last? Roles of the heads that each pruning level of a comparison keeps, against what chance would give.
+
+Voita et al. 2019 (section 5.3): as the penalty grows, heads without a role go first. Every method and number of heads of a run is set against
+heads drawn at random: the number of survivors with a role is hypergeometric, several seeds add up. Over all levels together, heads with and
+without a role are compared by the share of levels that they survive, with a permutation of heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headcount.cli import _data
+from headcount.cli._options import Device, Dtype, Json, Quiet, Seed, Verbose
+from headcount.cli._session import Session, session
+from headcount.cli._text import Embedded, File, Parser, check_text, corpus
+from headcount.errors import ArtefactError
+from headcount.studies._kept import corrected, keep_rows
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from headcount.heads import Head
+    from headcount.roles import RoleTable
+    from headcount.runs.store import Run
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `headcount compare` made.", show_default=False)]
+All = Annotated[bool, typer.Option("--all", help="Show every role at every level, not only any role and what differs from chance.")]
+ANY = "any role"
+REPEATS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One method, number of heads and role: of the `survivors` (mean over `seeds`) how many have it, and how many would by chance.
+
+    `p` is two-sided: twice the smaller tail of the sum over seeds of hypergeometric numbers.
+    """
+
+    method: str
+    keep: int
+    seeds: int
+    role: str
+    heads_with: int
+    heads_tested: int
+    survivors: float
+    survivors_with: float
+    share: float
+    chance: float
+    p: float
+    q: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """One method and role: the share of all levels that heads with it survive, and heads without; `p` of a permutation of heads, two-sided."""
+
+    method: str
+    role: str
+    heads_with: int
+    survive_with: float
+    survive_without: float
+    difference: float
+    p: float
+    q: float = 1.0
+
+
+Kept = Mapping[tuple[str, int], Sequence[frozenset["Head"]]]
+"""By method and number of heads, the survivors of every seed."""
+
+
+def survivors(table: RoleTable, kept: Kept, *, seed: int = 0) -> tuple[list[Level], list[Survival]]:
+    """Every method, level and role that some heads have and some lack; p-values corrected over the rows of each list."""
+    groups = {role: (tested, having) for role, (tested, having) in _groups(table).items() if 0 < len(having) < len(tested)}
+    found = [asdict(_level(key, sets, role, *group)) for key, sets in kept.items() for role, group in groups.items()]
+    overall = []
+    for method in dict.fromkeys(method for method, _ in kept):
+        sets = [one for (name, _), several in kept.items() if name == method for one in several]
+        overall += [asdict(_survival(method, sets, role, *group, seed)) for role, group in groups.items()]
+    corrected(found)
+    corrected(overall)
+    return [Level(**row) for row in found], [Survival(**row) for row in overall]
+
+
+def _groups(table: RoleTable) -> dict[str, tuple[list[Head], set[Head]]]:
+    """By role, the heads that were tested for it and those that have it."""
+    found: dict[str, tuple[list[Head], set[Head]]] = {ANY: (list(table.heads), {h for h, roles in table.labels().items() if roles})}
+    for row in table:
+        tested, having = found.setdefault(row.role, ([], set()))
+        tested.append(row.head)
+        if row.has_role:
+            having.add(row.head)
+    return found
+
+
+def _level(key: tuple[str, int], sets: Sequence[frozenset[Head]], role: str, tested: list[Head], having: set[Head]) -> Level:
+    alive = [one.intersection(tested) for one in sets]
+    seen = sum(len(one & having) for one in alive)
+    total = sum(map(len, alive))
+    p = _tails(seen, [len(one) for one in alive], len(tested), len(having))
+    share = seen / total if total else 0.0
+    counts = total / len(sets), seen / len(sets)
+    return Level(*key, len(sets), role, len(having), len(tested), *counts, share, len(having) / len(tested), p)
+
+
+def _tails(seen: int, drawn: Iterable[int], heads: int, having: int) -> float:
+    """Twice the smaller tail of a sum of hypergeometric numbers, one for each number of heads drawn."""
+    import numpy as np
+    from scipy.stats import hypergeom
+
+    chance: np.ndarray = np.ones(1)
+    for number in drawn:
+        chance = np.convolve(chance, hypergeom.pmf(np.arange(having + 1), heads, having, number))
+    return float(min(1.0, 2 * min(chance[: seen + 1].sum(), chance[seen:].sum())))
+
+
+def _survival(method: str, sets: Sequence[frozenset[Head]], role: str, tested: list[Head], having: set[Head], seed: int) -> Survival:
+    import numpy as np
+
+    lived = np.array([sum(head in one for one in sets) / len(sets) for head in tested])
+    has = np.array([head in having for head in tested])
+    gap = float(lived[has].mean() - lived[~has].mean())
+    random = np.random.Generator(np.random.Philox(seed))
+    mixed = random.permuted(np.tile(lived, (REPEATS, 1)), axis=1)
+    drawn = mixed[:, has].mean(1) - mixed[:, ~has].mean(1)
+    p = (1 + int((np.abs(drawn) >= abs(gap) - 1e-12).sum())) / (REPEATS + 1)
+    return Survival(method, role, int(has.sum()), float(lived[has].mean()), float(lived[~has].mean()), gap, p)
+
+
+def kept_of(run: Run) -> Kept:
+    """The survivors of every method and level of a comparison, by seed."""
+    from headcount.heads import Head
+    from headcount.pruning import KIND, method_name
+
+    weights = run.record().model.weights
+    cells = [cell for cell in run.results(KIND).values() if cell.spec.parts.get("weights") == weights]
+    if not cells:
+        raise ArtefactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL --task TASK --out {run.folder}")
+    heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
+    found: dict[tuple[str, int], list[frozenset[Head]]] = {}
+    for cell in sorted(cells, key=lambda cell: (method_name(cell.content["wish"]), -len(heads) + len(cell.content["removed"]))):
+        left = heads.difference(map(Head.parse, cell.content["removed"]))
+        found.setdefault((method_name(cell.content["wish"]), len(left)), []).append(left)
+    return found
+
+
+def run(
+    context: typer.Context,
+    folder: RunFolder,
+    text: File = None,
+    embedded: Embedded = None,
+    task: _data.TaskName = None,
+    parser: Parser = None,
+    limit: _data.Limit = None,
+    everything: All = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    seed: Seed = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Do specialised heads go last? Roles of the heads that every level of a comparison keeps, against chance.
+
+    Roles are those of the run (headcount roles … --out RUN), or measured on --embedded, --text or --task, and kept there.
+    """
+    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
+        from headcount.cli._run import Place
+        from headcount.runs.store import Run
+
+        kept_of(Run.open(folder))
+        with Place(folder).taken(say) as kept:
+            from headcount.studies._kept import led
+
+            run = led(kept, "survivors")
+            name = run.record().model.name
+            given = _data.Shared(name, task=task, limit=limit, device=device, dtype=dtype, seed=seed, quiet=quiet, verbose=verbose)
+            table = _roles(say, run, given, text, embedded, parser)
+            levels, overall = survivors(table, kept_of(run), seed=seed)
+            asked = {"weights": run.record().model.weights, "roles": table.data, "seed": seed}
+            keep_rows(run, "survivors", asked, [asdict(row) for row in levels])
+            _show(say, levels, overall, everything)
+            say.result(
+                {
+                    "study": "survivors",
+                    "run": str(folder),
+                    "model": name,
+                    "levels": [asdict(row) for row in levels],
+                    "survival": [asdict(row) for row in overall],
+                }
+            )
+
+
+def _roles(say: Session, run: Run, given: _data.Shared, text: Path | None, embedded: str | None, parser: str | None) -> RoleTable:
+    """The roles of a run, or those measured on the text that is named, which the run keeps."""
+    from headcount.roles import read_roles, roles_into
+
+    if text is None and embedded is None and given.task is None:
+        if not run.results("roles"):
+            raise ArtefactError(
+                f"{run.folder} has no roles; name a text with --embedded, --text or --task, or measure them there: "
+                f"headcount roles {given.model} --text FILE --out {run.folder}"
+            )
+        return read_roles(run)
+    check_text(given, text, embedded)
+    from headcount.runs.weights import model_record
+
+    live, _, place = given.open_model(say)
+    run.check_model(model_record(live, given.model))
+    read = corpus(say, given, live, place, text=text, embedded=embedded, parser=parser)
+    with say.progress("roles") as advance:
+        return roles_into(run, live, read, seed=given.seed, progress=advance)
+
+
+def _show(say: Session, levels: list[Level], overall: list[Survival], everything: bool) -> None:
+    rows: list[Any] = [row for row in overall if everything or row.role == ANY or row.q <= 0.05]
+    say.line("share of all levels that heads survive, with and without a role")
+    say.table(
+        ("method", "role", "heads", "with", "without", "difference", "p", "q"),
+        [
+            (
+                r.method,
+                r.role,
+                r.heads_with,
+                f"{r.survive_with:.0%}",
+                f"{r.survive_without:.0%}",
+                f"{r.difference:+.0%}",
+                f"{r.p:.2g}",
+                f"{r.q:.2g}",
+            )
+            for r in rows
+        ],
+        right=("heads", "with", "without", "difference", "p", "q"),
+    )
+    rows = [row for row in levels if everything or row.role == ANY or row.q <= 0.05]
+    say.line("share of the survivors that have a role, by level")
+    say.table(
+        ("method", "heads", "seeds", "role", "survivors with it", "share", "by chance", "p", "q"),
+        [
+            (
+                r.method,
+                r.keep,
+                r.seeds,
+                r.role,
+                f"{r.survivors_with:.1f} of {r.survivors:.1f}",
+                f"{r.share:.0%}",
+                f"{r.chance:.0%}",
+                f"{r.p:.2g}",
+                f"{r.q:.2g}",
+            )
+            for r in rows
+        ],
+        right=("heads", "seeds", "share", "by chance", "p", "q"),
+    )
+    say.note(f"{len(levels)} method × level × role tested; shown: {len(rows)} (any role, and q ≤ 0.05; --all for the rest)")

@@ -1,0 +1,78 @@
+"""Sharing the work of a run by the command line: processes of this machine, and tasks of a local Ray; the tables are those of one process."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toys import saved_classifier, saved_table
+
+from headcount.cli import main
+from headcount.cli._run import _worker_arguments
+from headcount.cli._session import Session
+from headcount.runs import Run
+
+BY = "gradient,ablation"
+
+
+def command(model: Path, data: Path, out: Path, *more: str) -> list[str]:
+    return ["score", str(model), "--train", str(data), "--by", BY, "--out", str(out), *more]
+
+
+def table(out: Path) -> str:
+    return hashlib.sha256((out / "scores.csv").read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A model, data of several blocks, and the run that one process made of them."""
+    place = tmp_path_factory.mktemp("workers")
+    model, data = saved_classifier(place / "model"), saved_table(place / "data.csv", 600)
+    assert main(command(model, data, place / "one", "-q")) == 0
+    return model, data, place / "one"
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_workers_give_the_same_table(given: tuple[Path, Path, Path], tmp_path: Path, engine: str) -> None:
+    if engine == "ray":
+        pytest.importorskip("ray")
+    model, data, one = given
+    words = command(model, data, tmp_path / "run", "--workers", "2", "--engine", engine)
+    done = subprocess.run([sys.executable, "-m", "headcount", *words], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "workers failed" not in done.stderr, done.stderr + (tmp_path / "run" / "workers.log").read_text()
+    assert table(tmp_path / "run") == table(one)
+    assert not list((tmp_path / "run").rglob("*.partial"))
+
+
+def test_a_worker_joins_a_run_that_is_over_and_leaves(given: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    model, data, one = given
+    before = {path: path.read_bytes() for path in one.rglob("*") if path.is_file() and path.name != "log.txt"}
+    assert main(command(model, data, one, "--join", "-q")) == 0
+    assert {path: path.read_bytes() for path in one.rglob("*") if path.is_file() and path.name != "log.txt"} == before
+
+
+def test_what_cannot_be_shared_is_told(given: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data, one = given
+    with Run.lead(one, command="another command"):
+        assert main(command(model, data, one, "-q")) == 1
+    told = capsys.readouterr().err
+    assert "in use" in told
+    for code, words, message in (
+        (2, ["score", str(model), "--train", str(data), "--workers", "2"], "name it with --out"),
+        (1, command(model, data, tmp_path / "none", "--join"), "start the same command without --join first"),
+        (2, command(model, data, tmp_path / "none", "--workers", "0"), "--workers"),
+        (2, command(model, data, tmp_path / "none", "--engine", "spark"), "Known: local, ray"),
+    ):
+        assert main(words) == code
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_worker_gets_the_same_command(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("score", "m", "--workers", "3", "--engine=ray", "-v", "--out", "r")
+    say = Session(sys.stdout, words, json=False, quiet=False, verbose=False, pulse=None)  # pyright: ignore[reportArgumentType]
+    assert _worker_arguments(say) == ["score", "m", "--out", "r", "--join", "--quiet"]
