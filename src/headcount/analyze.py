@@ -37,8 +37,8 @@ from headcount.training import Recipe
 SCORED, REPORTED, NEW_TOKENS = 256, 500, 16
 SCORES = ("gradient", "ablation", "output-norm", "confidence", "random")
 METHODS, KEEPS, SEEDS = ("surgeon", "gradient", "l0", "dsp", "random"), (0.125, 0.25, 0.5), 2
-Watch = Callable[[str], Progress]
-"""What is told how far a named piece of work is."""
+Watch = Callable[[str, str], Progress]
+"""(a piece of work, what it is counted in) -> what is told how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class Job:
         """A step of this job."""
         return Step(self.name, name, text, numbers)
 
-    def progress(self, what: str) -> Progress | None:
+    def progress(self, what: str, unit: str = "examples") -> Progress | None:
         """Where a piece of work says how far it is."""
-        return self.watch(what) if self.watch is not None else None
+        return self.watch(what, unit) if self.watch is not None else None
 
     def batch(self) -> dict[str, Tensor]:
         """One example of the selection split, without its labels where the model can do without them."""
@@ -97,7 +97,7 @@ def walk(work: Job, kept: Run) -> Iterator[Step]:
     if work.corpus is not None:
         yield _roles(work, roles_into(kept, work.model, work.corpus, seed=work.seed, progress=work.progress("roles")))
     pruning = Pruning(kept, work.model, work.task, limit=work.reported, command=work.command)
-    dense, cells, failed = compare(pruning, _wishes(work, heads), progress=work.progress("pruning, cells"))
+    dense, cells, failed = compare(pruning, _wishes(work, heads), progress=work.progress("pruning", "models"))
     yield _prune(work, pruning, dense, cells, failed)
     wish = _best(pruning, dense, cells)
     if wish is None:
@@ -221,8 +221,8 @@ def _keep(work: Job, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[C
     before, after = cost(work.model, work.batch()), cost(small, work.batch())
     text = (
         f"{method_name(wish.parts())}, {wish.keep} heads: loss {cell.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
-        f"{change.high:+.3g}, p = {change.p:.2g}); {before.parameters:,} → {after.parameters:,} parameters, {before.flops:,} → {after.flops:,} FLOPs per "
-        f"{before.tokens} tokens, {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
+        f"{change.high:+.3g}, p = {change.p:.2g}); {before.parameters:,} → {after.parameters:,} parameters, {before.flops:,} → {after.flops:,} FLOPs "
+        f"per {before.tokens} tokens, {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
     )
     numbers = {"removed": cell.content["removed"], "before": before.to_dict(), "after": after.to_dict(), "change": asdict(change)}
     return cell, small, work.step("keep", text, method=wish.method, keep=wish.keep, folder=str(pruning.place(cell.spec)), **numbers)

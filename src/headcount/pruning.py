@@ -45,11 +45,17 @@ class Wish:
     recipe: Recipe = field(default_factory=Recipe)
     floor: int = 0
     unit: str = "kv_group"
+    limit: tuple[str, float] | None = None
+    """Instead of a number of heads: parameters, kv_bytes or latency, and how much of it; `keep` is 0 then."""
 
     @property
     def name(self) -> str:
         """What people call it."""
-        parts = [self.method, *(f"{name}={value}" for name, value in sorted(self.options.items())), f"{self.keep} heads"]
+        parts = [
+            self.method,
+            *(f"{name}={value}" for name, value in sorted(self.options.items())),
+            f"{self.keep} heads" if self.limit is None else f"{self.limit[0]} {self.limit[1]:g}",
+        ]
         parts += [f"seed {self.seed}"] if self.seed else []
         parts += ["repaired" if self.repair else "not repaired"] if self.repair is not None else []
         parts += [f"recovered {self.recover:g}"] if self.recover else []
@@ -58,6 +64,7 @@ class Wish:
     def parts(self) -> dict[str, Any]:
         """The wish as plain data."""
         told = {name: getattr(self, name) for name in ("method", "keep", "seed", "repair", "recover", "floor", "unit")}
+        told |= {"limit": list(self.limit)} if self.limit is not None else {}
         return {**told, "options": dict(self.options), "recipe": self.recipe.told()}
 
 
@@ -79,12 +86,17 @@ def check_wish(model: nn.Module, wish: Wish) -> None:
     heads = HeadMap.of(unwrap(model))
     from headcount.scores import Scores
 
+    if _budget(wish).limit is not None:
+        if made.about.trains:
+            raise PlanError(f"{made} trains for a number of heads; name --keep, or a method that does not train")
+        return
     flat = Scores(heads.heads, (0.0,) * len(heads), units=heads.units())
     Plan.keep_top(flat, _budget(wish))
 
 
 def _budget(wish: Wish) -> Budget:
-    return Budget(keep=wish.keep, floor=wish.floor, unit=wish.unit)  # pyright: ignore[reportArgumentType]
+    how: dict[str, Any] = {"keep": wish.keep} if wish.limit is None else {wish.limit[0]: wish.limit[1]}
+    return Budget(**how, floor=wish.floor, unit=wish.unit)  # pyright: ignore[reportArgumentType]
 
 
 def compare_with(dense: Evaluation, other: Evaluation, total: Any = None, *, seed: int = 0) -> dict[str, Change]:
@@ -106,6 +118,7 @@ class Pruning:
     def __init__(self, run: Run, model: nn.Module, task: Task, *, limit: int | None = None, command: str = "") -> None:
         self.run, self.model, self.task, self.limit, self.command = run, unwrap(model), task, limit, command
         self.made = made_on()
+        self.n_heads = len(HeadMap.of(self.model))
         self.base = {**determined_by(self.model), **told_of(task), "limit": limit}
         self.base |= {split: fingerprint_of(self.model, task, split) for split in ("calibration", "selection", "report")}
 
@@ -260,7 +273,7 @@ def rows(pruning: Pruning, dense: Evaluation, cells: Sequence[Cell]) -> list[dic
         found.append(
             {
                 "method": method_name(wish),
-                "keep": wish["keep"],
+                "keep": wish["keep"] or pruning.n_heads - len(cell.content["removed"]),
                 "seed": wish["seed"],
                 "loss": cell.content["loss"],
                 "value": cell.content["value"],

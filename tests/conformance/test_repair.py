@@ -95,7 +95,7 @@ def test_heads_without_projection_are_not_missed(name: str) -> None:
     made = refit(model, plan, batches, share=1e-6)
     for block in HeadMap.of(model).blocks:
         gap = read(projection(made.model, block)) - read(projection(model, block))
-        assert float(gap.abs().max()) < LOOSE.get(name, 1e-8), block.name
+        assert float(gap.abs().max()) < LOOSE.get(name, 1e-6), block.name  # inputs that repeat each other leave weights loose
     assert difference(run(made.model, batches[0]), run(model, batches[0])) < LOOSE.get(name, 1e-8)
 
 
@@ -131,7 +131,8 @@ def test_lower_precision_is_written_back_as_it_was(name: str, dtype: torch.dtype
 
 def test_what_cannot_be_refitted_says_why() -> None:
     class Wrapped(nn.Linear):
-        pass
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(input)
 
     model: Any = variant("bert").build().eval()
     dense = model.bert.encoder.layer[1].attention.output.dense

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from headcount.evaluate import Evaluation
     from headcount.training import Recipe
 
-KeepOne = Annotated[str, typer.Option("--keep", metavar="K", help="How many heads stay: a number, or a share such as 25%.")]
+KeepOne = Annotated[str | None, typer.Option("--keep", metavar="K", help="How many heads stay: a number, or a share such as 25%.")]
+Parameters = Annotated[int | None, typer.Option("--parameters", min=1, help="Instead of --keep: how many parameters may stay.")]
+KvBytes = Annotated[int | None, typer.Option("--kv-bytes", min=1, help="Instead of --keep: bytes of KV cache per token.")]
+Latency = Annotated[
+    float | None,
+    typer.Option("--latency", min=0.0, metavar="MS", help="Instead of --keep: milliseconds for 8 rows of 128 tokens, measured here."),
+]
 Options = Annotated[list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the method.")]
 Repair = Annotated[
     bool | None, typer.Option("--repair/--no-repair", help="Refit output projections in closed form; by default unless training follows.")
@@ -44,6 +50,17 @@ def heads_of(text: str, total: int) -> int:
         if type(error) is not ValueError:
             raise
         raise typer.BadParameter(f"--keep is a number of heads or a share such as 25%, got {text}") from error
+
+
+def limit_of(keep: str | None, **limits: float | None) -> tuple[str, float] | None:
+    """The one limit of a budget, if it is not a number of heads."""
+    given = [(name, value) for name, value in limits.items() if value is not None]
+    if len(given) + (keep is not None) != 1:
+        raise typer.BadParameter("say how much stays by exactly one of --keep, --parameters, --kv-bytes and --latency")
+    if not given:
+        return None
+    name, value = given[0]
+    return name, value / 1000 if name == "latency" else value
 
 
 def recipe(given: Shared, rate: float, batch: int, distil: float, epochs: float = 1.0) -> Recipe:

@@ -22,9 +22,9 @@ class Pulse:
         self.paused = False
         self.begin("starting")
 
-    def begin(self, what: str) -> None:
-        """Names the work that begins now."""
-        self._what, self._start, self._next = what, time.monotonic(), time.monotonic() + FIRST
+    def begin(self, what: str, unit: str = "examples") -> None:
+        """Names the work that begins now, and what it is counted in."""
+        self._what, self._unit, self._start, self._next = what, unit, time.monotonic(), time.monotonic() + FIRST
         self._done: tuple[int, int | None] | None = None
 
     def advance(self, done: int, total: int | None) -> None:
@@ -53,7 +53,7 @@ class Pulse:
             return f"{seconds:.0f} s so far"
         done, total = self._done
         left = f", about {seconds / done * (total - done):.0f} s left" if total and done else ""
-        return f"{done} of {total or '?'} examples{left}"
+        return f"{done} of {total or '?'} {self._unit}{left}"
 
 
 @contextmanager

@@ -68,15 +68,15 @@ class Session:
         """Names the work that begins now; it is said if that takes long."""
         self.pulse.begin(what)
 
-    def watch(self, what: str) -> Callable[[int, int | None], None]:
-        """Names the work that begins now; yields what to call with (done, all), for callers that tell of many in turn."""
-        self.pulse.begin(what)
+    def watch(self, what: str, unit: str = "examples") -> Callable[[int, int | None], None]:
+        """Names the work that begins now; what to call with (done, all), for callers that tell of many in turn."""
+        self.pulse.begin(what, unit)
         return self.pulse.advance
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[Callable[[int, int | None], None]]:
+    def progress(self, what: str, unit: str = "examples") -> Iterator[Callable[[int, int | None], None]]:
         """Shows how far a piece of work is: a bar on a terminal, else a line now and then. Yields what to call with (done, all)."""
-        self.pulse.begin(what)
+        self.pulse.begin(what, unit)
         if self.quiet or not sys.stderr.isatty():
             yield self.pulse.advance
         else:

@@ -72,7 +72,7 @@ def run(
         describe(kept, say, given, live, heads, config)
         task = given.open_task(say, live, folder)
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
-        with say.progress("cells") as advance:
+        with say.progress("pruning", "models") as advance:
             dense, cells, failed = compare(pruning, wishes, progress=advance)
         table = rows(pruning, dense, cells)
         show_table(say, dense, table)

@@ -14,7 +14,7 @@ Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
 SHOWN = {"entailment": "demo/entailment", "translator": "demo/translation"}
 """The embedded models that are shown, with the task of each."""
-SIZES = {"entailment": (3000, 500), "translator": (1500, 100)}
+SIZES = {"entailment": (1600, 500), "translator": (800, 64)}
 """Examples to train on, and examples of the report."""
 RATES = {"entailment": 2e-4, "translator": 5e-4}
 
@@ -66,6 +66,7 @@ def run(
                     say.command,
                     scored=min(256, reported),
                     reported=reported,
+                    keeps=(0.25, 0.5),
                     recipe=Recipe(epochs=1.0, rate=RATES[name]),
                     watch=say.watch,
                 )

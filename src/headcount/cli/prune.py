@@ -8,7 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from headcount.cli import _data
-from headcount.cli._pruning import Decay, Floor, KeepOne, Options, Rate, Recover, Repair, TrainBatch, Unit, recipe, show_table
+from headcount.cli._pruning import (
+    Decay,
+    Floor,
+    KeepOne,
+    KvBytes,
+    Latency,
+    Options,
+    Parameters,
+    Rate,
+    Recover,
+    Repair,
+    TrainBatch,
+    Unit,
+    recipe,
+    show_table,
+)
 from headcount.cli._run import Place, describe
 from headcount.cli._session import Session
 
@@ -22,7 +37,10 @@ def run(
     say: Session,
     given: _data.Shared,
     out: Out,
-    keep: KeepOne,
+    keep: KeepOne = None,
+    parameters: Parameters = None,
+    kv_bytes: KvBytes = None,
+    latency: Latency = None,
     method: Method = "surgeon",
     option: Options = None,
     repair: Repair = None,
@@ -36,16 +54,18 @@ def run(
 ) -> None:
     """Prune to K heads, repair, cut, verify, evaluate against the whole model in pairs, and save the smaller model."""
     with Place(out).taken(say) as kept:
-        from headcount.cli._pruning import heads_of
+        from headcount.cli._pruning import heads_of, limit_of
         from headcount.plan import Plan
         from headcount.pruning import Pruning, Wish, check_wish, parse_method, rows
         from headcount.runs.sweep import sweep
 
         live, heads, folder = given.open_model(say)
         name, own = parse_method(method)
+        limit = limit_of(keep, parameters=parameters, kv_bytes=kv_bytes, latency=latency)
         wish = Wish(
             name,
-            heads_of(keep, len(heads)),
+            heads_of(keep, len(heads)) if keep is not None else 0,
+            limit=limit,
             seed=given.seed,
             repair=repair,
             recover=recover,
@@ -91,7 +111,7 @@ def _bench(say: Session, pruning: Any, wish: Any, plan: Any, wanted: bool) -> li
     from headcount.bench import bench
 
     small = pruning.model_of(wish)
-    with say.progress("measuring latency") as advance:
+    with say.progress("measuring latency", "sizes") as advance:
         found = bench({"whole": pruning.model, "masked": (pruning.model, plan), "removed": small}, progress=advance)
     table = [(t.batch, t.length, t.name, f"{1000 * t.seconds:.1f}", f"{t.speedup:.2f}") for t in found]
     say.table(("batch", "length", "model", "ms", "times as fast"), table, right=("batch", "length", "ms", "times as fast"))

@@ -18,6 +18,7 @@ from headcount.errors import DataError, PlanError
 from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
 from headcount.pruners._contract import About, Choice, Work, read_options
+from headcount.pruners._judge import better
 from headcount.pruners._knapsack import plan_within
 from headcount.refit import Fitted, refit
 from headcount.refit.blocks import projection, read, write
@@ -93,7 +94,7 @@ def prune(
     """The model with `keep` heads (or a `fraction` of them, or a Budget) that a method makes of it; the model given stays as it is.
 
     `headcount ls pruners` lists the methods; `options` are those of the method. `repair` refits the output projections in closed form (on unless
-    training follows), `recover` fine-tunes the cut model for that many epochs by the `recipe`, as every method that trains uses it. With a `folder`,
+    training follows; dropped, as the history tells, where the loss on the selection split is smaller without it), `recover` fine-tunes the cut model for that many epochs by the `recipe`, as every method that trains uses it. With a `folder`,
     training that was stopped goes on.
     """
     inner = unwrap(model)
@@ -145,16 +146,21 @@ def _budget(keep: int | Budget | None, fraction: float | None) -> Budget:
 
 
 def _finish(work: Work, method: Method, choice: Choice, how: Options, recover: float | None, recipe: Recipe) -> Pruned:
-    """Folds, repairs, cuts and recovers what was chosen."""
+    """Folds, repairs, cuts and recovers what was chosen.
+
+    Weights that a method trained or tuned for the heads that stay are not refitted: the removed ones do nothing there that could be made up for.
+    """
     source = choice.model if choice.model is not None else work.model
     if choice.gates is not None:
         source = fold(source, choice.gates)
     repaired: dict[str, Fitted] = {}
-    wanted = how.get("repair")
-    if wanted if wanted is not None else not recover:
-        source, repaired = _repaired(work, choice, source)
-    small = cut(source, choice.plan)
     history = list(choice.history)
+    wanted = how.get("repair")
+    if (wanted if wanted is not None else not recover) and choice.model is None and choice.plan.removed:
+        made, entry = better(work, choice.plan, source, refit(source, choice.plan, work.data))
+        source, repaired = made.model, made.blocks
+        history.append(entry)
+    small = cut(source, choice.plan)
     if recover:
         folder = how.get("folder")
         again = replace(recipe, epochs=recover)
@@ -164,14 +170,6 @@ def _finish(work: Work, method: Method, choice: Choice, how: Options, recover: f
         )
         history += [{"stage": "recover", **entry} for entry in made.history]
     return Pruned(choice.plan, small, history, repaired, choice.scores, str(method))
-
-
-def _repaired(work: Work, choice: Choice, source: nn.Module) -> tuple[nn.Module, dict[str, Fitted]]:
-    """The refitted model; weights that a method trained or tuned for the heads that stay are left as they are: the removed ones do nothing there."""
-    if choice.model is not None:
-        return source, {}
-    done = refit(source, choice.plan, work.data)
-    return done.model, done.blocks
 
 
 @torch.no_grad()

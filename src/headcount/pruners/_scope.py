@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, replace
 
+from headcount.errors import PlanError
 from headcount.heads import Head, HeadMap
 from headcount.plan import Budget, Plan
 from headcount.pruners._contract import Scores, Work
 
 SCOPES = ("global", "layer", "type")
+
+
+def within_budget(work: Work, scores: Scores, number: int) -> Plan:
+    """The plan that keeps that many heads within the limits of the budget, or, on the way to it, the next larger number that whole units can make."""
+    for keep in range(max(number, work.keep), len(work.heads) + 1):
+        try:
+            return Plan.keep_top(scores, replace(work.budget, keep=keep, fraction=None))
+        except PlanError:
+            if keep == work.keep:
+                raise
+    return Plan.removing([], protected=work.budget.protected)
 
 
 def keep_within(work: Work, scores: Scores, number: int, scope: str) -> Plan:
@@ -18,7 +31,7 @@ def keep_within(work: Work, scores: Scores, number: int, scope: str) -> Plan:
     if len(groups) == 1:
         return Plan.keep_top(scores, limits)
     removed: list[Head] = []
-    for heads, share in zip(groups, _shares(groups, number), strict=True):
+    for heads, share in zip(groups, _shares([_room(work, group) for group in groups], number), strict=True):
         if share == 0:
             removed += heads
             continue
@@ -44,12 +57,46 @@ def _groups(heads: HeadMap, scope: str) -> list[list[Head]]:
     return [group for group in found.values() if group]
 
 
-def _shares(groups: list[list[Head]], number: int) -> list[int]:
-    """How many heads of each group stay: the same share of each, the largest remainders rounded up."""
-    total = sum(map(len, groups))
-    exact = [number * len(group) / total for group in groups]
-    shares = [int(value) for value in exact]
-    order = sorted(range(len(groups)), key=lambda i: (shares[i] - exact[i], i))
-    for place in order[: number - sum(shares)]:
-        shares[place] += 1
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A group of heads: how many there are, how many go or stay together, and how many must stay."""
+
+    total: int
+    unit: int = 1
+    least: int = 0
+
+
+def _room(work: Work, group: list[Head]) -> Room:
+    mine, budget = frozenset(group), work.budget
+    least, sizes = 0, set[int]()
+    for block in work.heads.blocks:
+        if not mine.isdisjoint(block.heads):
+            unit = block.group_size if budget.unit == "kv_group" else block.n_kv_heads
+            guarded = [tied for tied in block.groups() if not budget.protected.isdisjoint(tied)]
+            forced = len(guarded) * block.group_size if budget.unit == "kv_group" else unit * max(
+                (sum(head in budget.protected for head in tied) for tied in guarded), default=0
+            )
+            least += max(forced, -(-budget.floor // unit) * unit)
+            sizes.add(unit)
+    return Room(len(group), max(sizes, default=1), least)
+
+
+def _shares(rooms: list[Room], number: int) -> list[int]:
+    """How many heads of each group stay: the same share of each as nearly as whole units and what must stay allow, so many in all."""
+    total = sum(room.total for room in rooms)
+    exact = [number * room.total / total for room in rooms]
+    shares = [max(int(value / room.unit) * room.unit, room.least) for value, room in zip(exact, rooms, strict=True)]
+    while sum(shares) != number:
+        short = number - sum(shares)
+        sign = 1 if short > 0 else -1
+        free = [
+            i for i, room in enumerate(rooms)
+            if room.unit <= abs(short) and room.least <= shares[i] + sign * room.unit <= room.total
+        ]
+        if not free:
+            raise PlanError(
+                f"{number} heads cannot be shared out: whole units, floors and protected heads make {sum(shares)}; name that number, or scope global"
+            )
+        place = max(free, key=lambda i: (sign * (exact[i] - shares[i]), -i))
+        shares[place] += sign * rooms[place].unit
     return shares

@@ -25,7 +25,17 @@ ABOUT = About(
     source="Li, Cotterell & Sachan 2021",
     trains="weights",
     variants=("joint", "pipelined", "straight", "fast"),
-    options={"tau": 1.0, "tau_end": 1e-8, "cool": 0.5, "rate": 0.1, "init": "gradient", "spread": 2.0, "limit": 512, "settle": 0.3},
+    options={
+        "tau": 1.0,
+        "tau_end": 1e-8,
+        "cool": 0.5,
+        "rate": 0.1,
+        "init": "gradient",
+        "spread": 2.0,
+        "limit": 512,
+        "ease": 0.5,
+        "settle": 0.4,
+    },
 )
 
 

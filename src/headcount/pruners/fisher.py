@@ -15,33 +15,36 @@ from torch import Tensor
 
 from headcount.archs.modules import unwrap
 from headcount.checks import check_batch
-from headcount.data import Task, blocks
+from headcount.data import Task, blocks, rows_of
 from headcount.gates import HeadGates
-from headcount.losses import ExampleLosses, finite_losses
+from headcount.losses import ExampleLosses, OneByOne, finite_losses
 from headcount.observe import frozen, on_device
 from headcount.plan import Plan
-from headcount.pruners._contract import About, Choice, Work
+from headcount.pruners._contract import About, Choice, Scores, Work
 from headcount.refit import refit
+from headcount.refit.blocks import pad_id
 
 ABOUT = About(source="Kwon et al. 2022", options={"limit": 512, "rearrange": True, "tune": True})
+BATCH = 32
 
 
 def gate_gradients(work: Work, limit: int) -> Tensor:
     """The gradient of every example's loss with respect to every gate [examples, heads], in float64."""
     model: Any = unwrap(work.model)
     losses = ExampleLosses(model, work.data.loss if isinstance(work.data, Task) else None)
-    was_training = model.training
-    model.eval()
     found = []
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
     try:
         with frozen(model):
-            for block in blocks(work.data, limit=limit):
+            for block in blocks(work.data, limit=limit, pad_id=pad_id(model)):
                 rows = torch.zeros(block.size, len(work.heads), dtype=torch.float64)
-                for places, batch in block.batches(32):
+                for places, batch in block.batches(BATCH):
                     rows[places] = _of_batch(work, model, on_device(batch, model), [block.first + place for place in places], losses)
                 found.append(rows)
     finally:
-        model.train(was_training)
+        for module, mode in modes:
+            module.training = mode
     return torch.cat(found)
 
 
@@ -49,9 +52,13 @@ def _of_batch(work: Work, model: Any, batch: Any, numbers: list[int], losses: Ex
     check_batch(model, batch, numbers)
     gates = torch.ones(len(numbers), len(work.heads), device=next(model.parameters()).device, requires_grad=True)
     with torch.enable_grad(), HeadGates(model, gates):
-        made = finite_losses(losses(model(**batch), batch), numbers)
-        (gradient,) = torch.autograd.grad(made.sum(), gates)
-    return gradient.double().cpu()
+        try:
+            made = finite_losses(losses(model(**batch), batch), numbers)
+        except OneByOne:
+            made = None
+        if made is not None:
+            return torch.autograd.grad(made.sum(), gates)[0].double().cpu()
+    return torch.cat([_of_batch(work, model, rows_of(batch, [row]), [number], losses) for row, number in enumerate(numbers)])
 
 
 def rearranged(fisher: Tensor, removed: list[int], units: list[int]) -> list[int]:
@@ -76,18 +83,21 @@ def rearranged(fisher: Tensor, removed: list[int], units: list[int]) -> list[int
     return sorted(gone)
 
 
+def search(work: Work, gradients: Tensor, *, rearrange: bool = True) -> tuple[Plan, Scores]:
+    """The plan by the Fisher information of the gates, and the diagonal of that."""
+    scores = work.scores((gradients**2).mean(0).tolist(), "fisher mask")
+    plan = Plan.keep_top(scores, work.budget)
+    exchange = rearrange and work.budget.unit == "kv_group"  # heads that go evenly from all groups of a block are no units of their own
+    return (_rearrange(work, plan, gradients) if exchange else plan), scores
+
+
 def choose(work: Work, _variant: str) -> Choice:
     """The plan, and the refitted model where gates are tuned."""
-    gradients = gate_gradients(work, work.options["limit"])
-    diagonal = (gradients**2).mean(0)
-    scores = work.scores(diagonal.tolist(), "fisher mask")
-    plan = Plan.keep_top(scores, work.budget)
-    if work.options["rearrange"]:
-        plan = _rearrange(work, plan, gradients)
-    model = (
-        refit(work.model, plan, work.data, by="gates", limit=work.options["limit"]).model if work.options["tune"] and plan.removed else None
-    )
-    return Choice(plan, model, scores=scores)
+    limit = work.options["limit"]
+    plan, scores = search(work, gate_gradients(work, limit), rearrange=work.options["rearrange"])
+    if not work.options["tune"] or not plan.removed:
+        return Choice(plan, scores=scores)
+    return Choice(plan, refit(work.model, plan, work.data, by="gates", limit=limit).model, scores=scores)
 
 
 def _rearrange(work: Work, plan: Plan, gradients: Tensor) -> Plan:

@@ -4,8 +4,8 @@
 
 "target" holds Σ P(g ≠ 0) at a number that falls from nearly all to K, by one shift of log a for all gates that is solved for at every step: the exact
 multiplier of that constraint. "lagrange" learns the multiplier by gradient ascent. With λ (`penalty`) the loss has λ Σ P(g ≠ 0) over heads in it, as
-published, and the number open is what λ makes it. Gates start open (`start` = log a) in the order of an importance (`init`), and the penalty warms
-up, since half-open gates shock a trained model. `frozen` keeps the weights of the decoder, or of everything, as they are; `kinds` names the attention
+published, and the number open is what λ makes it. Gates start open (`start` = log a), in the order of an importance if `init` names one, and the
+penalty warms up, since half-open gates shock a trained model. `frozen` keeps the weights of the decoder, or of everything, as they are; `kinds` names the attention
 that is gated (encoder-self, decoder-self, cross). Voita et al. 2019, Louizos et al. 2018.
 """
 
@@ -37,8 +37,8 @@ ABOUT = About(
         "start": 2.5,
         "warmup": 0.1,
         "reach": 0.8,
-        "settle": 0.3,
-        "init": "gradient",
+        "settle": 0.4,
+        "init": "none",
         "spread": 2.0,
         "limit": 512,
         "kinds": "all",

@@ -1,54 +1,92 @@
 """Surgeon: the heads whose removal costs least after the others have been refitted, weighed by how much the loss feels each block's output.
 
-See headcount.refit.choose for the formula. `rounds` prunes in that many stages, repairing and estimating again in between, which costs as many
-passes. It is meant to be followed by repair, and is the best choice without training that this package knows (docs/results.md).
+See headcount.refit.choose for the formula. It is meant to be followed by repair. `rounds` prunes in that many stages of the same size, repairing and
+estimating again in between; costs are exact for one block and small changes only, so far from the whole model later stages see what the first could
+not. Where most heads go no estimate is safe: with `rivals`, the plan of one stage, and those of the gradient and of Fisher mask search, are repaired
+too, and the plan with the least loss on the selection split is taken (docs/repair.md has what that brings).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 from torch import nn
 
 from headcount.errors import PlanError
 from headcount.heads import Head
-from headcount.plan import Budget, Plan
-from headcount.pruners._contract import About, Choice, Work
+from headcount.plan import Plan
+from headcount.pruners._contract import About, Choice, Scores, Work
+from headcount.pruners._judge import loss_of
+from headcount.pruners._scope import within_budget
+from headcount.pruners.fisher import gate_gradients, search
 from headcount.refit import repair
 from headcount.refit.survey import removal_order
 
-ABOUT = About(source="structured optimal brain surgeon (Hassibi & Stork 1993), with repair", options={"rounds": 1, "limit": 512})
+ABOUT = About(
+    source="structured optimal brain surgeon (Hassibi & Stork 1993), with repair", options={"rounds": 3, "rivals": True, "limit": 256}
+)
+Candidate = tuple[Plan, Scores, list[dict[str, Any]]]
 
 
 def choose(work: Work, _variant: str) -> Choice:
-    """The plan, with the rise of the loss that is expected of every removal."""
-    rounds, total = work.options["rounds"], len(work.heads)
-    if rounds < 1:
-        raise PlanError(f"rounds must be 1 or more, got {rounds}")
+    """The plan, with the rise of the loss that is expected of every removal, and the loss of every candidate."""
+    rounds = work.options["rounds"]
+    if rounds < 1 or work.options["limit"] < 1:
+        raise PlanError(f"rounds and limit must be 1 or more, got {rounds} and {work.options['limit']}")
+    found: dict[str, Candidate] = {"surgeon": in_rounds(work, rounds)}
+    if work.options["rivals"] and found["surgeon"][0].removed:
+        found |= _rivals(work)
+    losses = _judged(work, {name: candidate[0] for name, candidate in found.items()})
+    best = min(found, key=lambda name: losses.get(name, 0.0))
+    plan, scores, history = found[best]
+    told = [{"candidate": name, "loss": loss, "taken": name == best} for name, loss in losses.items()]
+    return Choice(plan, history=[*history, *told], scores=scores)
+
+
+def _rivals(work: Work) -> dict[str, Candidate]:
+    made: dict[str, Candidate] = {}
+    if work.options["rounds"] > 1:
+        made["surgeon, one round"] = in_rounds(work, 1)
+    gradients = gate_gradients(work, work.options["limit"])
+    slopes = work.scores(gradients.abs().mean(0).tolist(), "gradient")
+    made["gradient"] = Plan.keep_top(slopes, work.budget), slopes, []
+    made["fisher"] = (*search(work, gradients), [])
+    return made
+
+
+def _judged(work: Work, plans: dict[str, Plan]) -> dict[str, float]:
+    """The loss of each plan after repair; none where all agree."""
+    losses: dict[Plan, float] = {}
+    if len(set(plans.values())) == 1:
+        return {}
+    for plan in plans.values():
+        if plan not in losses:
+            losses[plan] = loss_of(work, repair(work.model, plan, work.data, limit=work.options["limit"]), plan)
+    return {name: losses[plan] for name, plan in plans.items()}
+
+
+def in_rounds(work: Work, rounds: int) -> Candidate:
+    """The plan of so many rounds, its order as scores, and the rise of the loss expected of each removal."""
+    total, limit = len(work.heads), work.options["limit"]
     place = {head: number for number, head in enumerate(work.heads)}
-    values, history = [float(total)] * total, []
+    values, history = np.full(total, float(total)), []
     model: nn.Module = work.model
-    plan = Plan.removing([])
-    gone: list[Head] = []
+    plan, gone = Plan.removing([]), list[Head]()
+    units = work.heads.units() if work.budget.unit == "kv_group" else tuple((head,) for head in work.heads)
     for number in range(1, rounds + 1):
-        wanted = total - round((total - work.keep) * number / rounds)
-        order = [(unit, cost) for unit, cost in removal_order(model, work.data, limit=work.options["limit"]) if unit[0] not in gone]
-        for turn, (unit, cost) in enumerate(order):
-            for head in unit:
-                values[place[head]] = float(len(gone) + turn)
-            if turn == 0 or len(gone) + turn < total - wanted:
-                history.append({"unit": [str(head) for head in unit], "rise": cost})
-        plan = _nearest(work, values, wanted if number < rounds else work.keep, last=number == rounds)
+        order = [(unit, cost) for unit, cost in removal_order(model, work.data, units=units, limit=limit) if unit[0] not in gone]
+        for turn, (unit, _) in enumerate(order):
+            values[[place[head] for head in unit]] = float(len(gone) + turn)
+        wanted = total - (total - work.keep) * number // rounds
+        plan = within_budget(work, work.scores(values, "surgeon"), wanted)
+        new = frozenset(plan.removed).difference(gone)
+        history += [
+            {"round": number, "unit": [str(head) for head in unit], "rise": cost} for unit, cost in order if not new.isdisjoint(unit)
+        ]
+        for head in new:
+            values[place[head]] -= 2 * total * (rounds + 1 - number)  # what is gone stays gone, and what went first stays lowest
         gone = list(plan.removed)
-        for head in gone:
-            values[place[head]] -= total  # what is gone stays gone
-        if number < rounds:
-            model = repair(work.model, plan, work.data, limit=work.options["limit"])
-    scores = work.scores(values, "surgeon")
-    return Choice(plan, history=history, scores=scores)
-
-
-def _nearest(work: Work, values: list[float], number: int, *, last: bool) -> Plan:
-    """The plan that keeps that many heads, or, on the way there, the next larger whole number of units."""
-    size = max(len(unit) for unit in work.heads.units())
-    keep = number if last else min(len(work.heads), -(-number // size) * size)
-    limits = Budget(keep=keep, floor=work.budget.floor, protected=work.budget.protected, unit=work.budget.unit)
-    return Plan.keep_top(work.scores(values, "surgeon"), limits)
+        if number < rounds and gone:
+            model = repair(work.model, plan, work.data, limit=limit)
+    return plan, work.scores(values, "surgeon"), history

@@ -20,13 +20,24 @@ Batch = Mapping[str, Any]
 def projection(model: nn.Module, block: AttentionBlock) -> Any:
     """The output projection of a block, if its weights can be written to."""
     module: Any = model.get_submodule(block.o.path)
-    plain = type(module) is nn.Linear or transposed(module)
-    if not plain or not module.weight.is_floating_point():
+    if not _is_linear(module):
         raise UnsupportedModel(
             f"the output projection of block {block.name} is a {type(module).__name__}, whose weights cannot be refitted; merge adapters, or load "
             "the model without quantisation, or prune without repair"
         )
     return module
+
+
+def _is_linear(module: Any) -> bool:
+    """Whether a module is inputs times its weight plus its bias: by its type, or, of relatives of nn.Linear, by what it gives."""
+    if type(module) is nn.Linear or transposed(module):
+        return module.weight.is_floating_point()
+    if not isinstance(module, nn.Linear) or not module.weight.is_floating_point():
+        return False
+    with torch.no_grad():
+        weight = module.weight
+        probe = torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype, device=weight.device)[None]
+        return torch.allclose(module.forward(probe), nn.functional.linear(probe, weight, module.bias), rtol=1e-2, atol=1e-3)
 
 
 def pad_id(model: nn.Module) -> int:

@@ -42,7 +42,8 @@ class Surgeon:
     ) -> Surgeon:
         """The state before anything is removed; `units` are the inputs that go together."""
         gram = gram.double()
-        held = torch.eye(len(gram), dtype=torch.float64, device=gram.device) * gram.diagonal().mean() * JITTER
+        mean = float(gram.diagonal().mean())
+        held = torch.eye(len(gram), dtype=torch.float64, device=gram.device) * (mean * JITTER if mean > 0 else 1.0)
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + held))
         return cls(inverse, weights.double().clone(), metric.double(), {i: list(unit) for i, unit in enumerate(units)}, n)
 

@@ -59,14 +59,21 @@ def with_ones(inputs: Float[Tensor, "tokens inputs"]) -> Float[Tensor, "tokens i
     return torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
 
 
+def _held(diagonal: Float[Tensor, "inputs"], share: float) -> float:
+    """λ, a share of the mean diagonal; where all of that is zero data say nothing, and any λ keeps what there is."""
+    mean = float(diagonal.mean()) if len(diagonal) else 0.0
+    return mean * share if mean * share > 0 else 1.0
+
+
 def solve(products: Products, weights: Float[Tensor, "inputs outputs"], share: float, *, bias: bool) -> Float[Tensor, "inputs outputs"]:
     """The weights with the least error, held near the old ones by a `share` of G's mean diagonal; the last row is the bias, if there is one."""
-    held = products.gram.diagonal()[: len(weights) - bias].mean() * share
-    ridge = held.expand(len(weights)).clone()
+    held = _held(products.gram.diagonal()[: len(weights) - bias], share)
+    ridge = torch.full((len(weights),), held, dtype=torch.float64, device=products.gram.device)
     if bias:
         ridge[-1] = products.gram.diagonal()[-1] * 1e-12
     old = weights.double()
-    return torch.linalg.solve(products.gram + torch.diag(ridge), products.cross + ridge[:, None] * old, left=True)
+    missing = products.cross - products.gram @ old  # solving for the change alone leaves weights that fit exactly as they are
+    return old + torch.linalg.solve(products.gram + torch.diag(ridge), missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,7 @@ def solve_gates(
     if bias:
         wanted = wanted - products.gram[: len(rows), -1:] * weights[-1:]
     aim = (wanted.unflatten(0, (n_heads, size)) * parts).sum((1, 2))
-    held = matrix.diagonal().mean() * share
+    held = _held(matrix.diagonal(), share)
     gates = torch.linalg.solve(matrix + held * torch.eye(n_heads, dtype=matrix.dtype, device=matrix.device), aim + held)
     scaled = (parts * gates[:, None, None]).flatten(0, 1)
     return torch.cat([scaled, weights[-1:]]) if bias else scaled

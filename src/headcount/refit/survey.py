@@ -133,15 +133,18 @@ def surgeons(
         yield mine, moments.surgeon(read(module), rows)
 
 
-def removal_order(model: nn.Module, data: Data, *, steps: int | None = None, **options: Any) -> list[tuple[tuple[Head, ...], float]]:
+Unit = tuple[Head, ...]
+
+
+def removal_order(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | None = None, **options: Any) -> list[tuple[Unit, float]]:
     """All units in the order in which they go, cheapest first after repair, with the rise of the loss expected of each (half the cost)."""
     inner = unwrap(model)
-    made = list(surgeons(inner, survey(inner, data, **options), HeadMap.of(inner).units()))
-    order: list[tuple[tuple[Head, ...], float]] = []
+    made = list(surgeons(inner, survey(inner, data, **options), HeadMap.of(inner).units() if units is None else units))
+    order: list[tuple[Unit, float]] = []
     costs = [surgeon.costs() for _, surgeon in made]
-    while any(costs) and (steps is None or len(order) < steps):
+    while any(costs):
         block, unit = min(((b, u) for b, mine in enumerate(costs) for u in mine), key=lambda place: (costs[place[0]][place[1]], place))
-        units, surgeon = made[block]
-        order.append((units[unit], surgeon.remove(unit) / 2))
+        mine, surgeon = made[block]
+        order.append((mine[unit], surgeon.remove(unit) / 2))
         costs[block] = surgeon.costs()
     return order

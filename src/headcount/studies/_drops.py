@@ -43,28 +43,37 @@ class Drop:
 
 def drop(whole: Evaluation, other: Evaluation, task: Task, *, seed: int = 0) -> Drop:
     """How `other` differs from `whole` on the same examples: paired t for the loss, paired bootstrap for the metric and for the share left."""
-    from headcount.stats import paired_bootstrap, paired_t
+    from headcount.stats import Difference, paired_bootstrap, paired_t
 
     loss = paired_t(other.losses - whole.losses)
-    if task.metric is None or whole.parts is None or other.parts is None:
-        pair = [np.stack([made.losses, np.ones_like(made.losses)], 1) for made in (whole, other)]
-        return Drop(loss, None, _left(*pair, _mean, higher=False, seed=seed))
-    metric = paired_bootstrap(whole.parts, other.parts, task.metric.total, seed=seed)
-    left = _left(whole.parts, other.parts, task.metric.total, higher=task.metric.higher_is_better, seed=seed)
+    has_metric = task.metric is not None and whole.parts is not None and other.parts is not None
+    (before, total, higher), (after, _, _) = measured(whole, task), measured(other, task)
+    metric = paired_bootstrap(before, after, total, seed=seed) if has_metric else None
+    made = paired_bootstrap(before, after, lambda sums: (1 if higher else -1) * np.log(np.maximum(total(sums), TINY)), seed=seed)
+    left = Difference(*(float(np.exp(value)) for value in (made.difference, made.low, made.high)), made.p)
     return Drop(loss, metric, left)
 
 
-def _mean(sums: np.ndarray) -> np.ndarray:
-    return sums[..., 0] / sums[..., 1]
+def measured(made: Evaluation, task: Task) -> tuple[np.ndarray, Any, bool]:
+    """What each example adds to the metric, how sums of that become its value, and whether more is better; the loss where there is no metric."""
+    if task.metric is None or made.parts is None:
+        return np.stack([made.losses, np.ones_like(made.losses)], 1), lambda sums: sums[..., 0] / sums[..., 1], False
+    return made.parts, task.metric.total, task.metric.higher_is_better
 
 
-def _left(whole: np.ndarray, other: np.ndarray, total: Any, *, higher: bool, seed: int) -> Difference:
-    """The score that is left as a share of the whole: the ratio of two metrics, upside down where less is better."""
-    from headcount.stats import Difference, paired_bootstrap
+def relative_gap(one: Sequence[Evaluation], other: Sequence[Evaluation], task: Task, *, seed: int = 0) -> Difference:
+    """The relative drop of one model minus that of another, each a pair (whole, pruned) on the same examples, by paired bootstrap."""
+    from headcount.stats import paired_bootstrap
 
-    sign = 1.0 if higher else -1.0
-    made = paired_bootstrap(whole, other, lambda sums: sign * np.log(np.maximum(total(sums), TINY)), seed=seed)
-    return Difference(*(float(np.exp(value)) for value in (made.difference, made.low, made.high)), made.p)
+    parts, total, higher = measured(one[0], task)
+    width = parts.shape[1]
+
+    def fall(sums: np.ndarray) -> np.ndarray:
+        whole, pruned = np.maximum(total(sums[..., :width]), TINY), np.maximum(total(sums[..., width:]), TINY)
+        return 1 - pruned / whole if higher else 1 - whole / pruned
+
+    both = [np.concatenate([measured(made, task)[0] for made in pair], axis=1) for pair in (other, one)]
+    return paired_bootstrap(both[0], both[1], fall, seed=seed)
 
 
 def without(

@@ -1,8 +1,8 @@
 """Do the heads that stay make up for those that went? How survivors change in the fine-tune after pruning, against that of the unpruned model.
 
-Budhraja et al. 2020 (section 6): the relative change of a head's slices, ‖ΔW_h‖/‖W_h‖ of Q, K, V and O, and of its importance, in two fine-tunes by one
-recipe: that of the pruned model, and that of the whole one. The same head is compared with itself; the test runs over the heads that stay. Published:
-compensation is spread evenly over layers.
+Budhraja et al. 2020 (section 6): the relative change of a head's slices, ‖ΔW_h‖/‖W_h‖ of Q, K, V and O, and of its importance, in two fine-tunes by
+one recipe: that of the pruned model, and that of the whole one. The same head is compared with itself; the test runs over the heads that stay.
+Published: compensation is spread evenly over layers.
 """
 
 from __future__ import annotations
@@ -75,17 +75,19 @@ def changes(before: Mapping[Head, Mapping[str, Tensor]], after: Mapping[Head, Ma
     return found
 
 
-def tuned(model: nn.Module, task: Task, recipe: Recipe, *, by: str, folder: Any, progress: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A fine-tune of a copy of the model: by head the relative change of its parts and the logarithm of the ratio of its importance after to before."""
+def tuned(
+    model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None = None, folder: Any = None, progress: Any = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A fine-tune of a copy of the model: by head the relative change of its parts, and ln of the ratio of its importance after to before."""
     from headcount.evaluate import evaluate
     from headcount.importance import score
     from headcount.training import fine_tune
 
     live = copy.deepcopy(model)
-    before, worth = slices(live), score(live, task, by, limit=SCORED, seed=recipe.seed).signed()
+    before, worth = slices(live), score(live, task, by, limit=min(SCORED, limit or SCORED), seed=recipe.seed).signed()
     fine_tune(live, task, recipe, folder=folder, progress=progress)
-    after, then = changes(before, slices(live)), score(live, task, by, limit=SCORED, seed=recipe.seed).signed()
-    left = evaluate(live, task)
+    after, then = changes(before, slices(live)), score(live, task, by, limit=min(SCORED, limit or SCORED), seed=recipe.seed).signed()
+    left = evaluate(live, task, limit=limit)
     heads = list(after)
     values = np.array([[*(after[head][part] for part in PARTS), _log_ratio(then[head], worth[head])] for head in heads])
     content = {"heads": list(map(str, heads)), "loss": left.loss, "metric": left.metric, "value": left.value, "n_examples": left.n_examples}
@@ -98,11 +100,13 @@ def _log_ratio(after: float, before: float) -> float:
     return float(np.log(max(abs(after), tiny)) - np.log(max(abs(before), tiny)))
 
 
-def compensation(pruned: Cell, whole: Cell, plan: Plan, *, seed: int = 0) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+def compensation(
+    pruned: Cell, whole: Cell, plan: Plan, *, seed: int = 0
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows by part over all survivors and by layer, how even it is over layers, and the numbers of every head.
 
-    A difference is that of a head in the fine-tune after pruning minus the same head in that of the whole model; intervals and p are of a paired t over
-    heads, which share their training and are not quite independent. Evenness: a permutation of heads over layers of the variance between layers.
+    A difference is that of a head in the fine-tune after pruning minus the same head in that of the whole model; intervals and p are of a paired t
+    over heads, which share their training and are not quite independent. Evenness: the variance between layers, by a permutation of heads over them.
     """
     from headcount.heads import Head
 
@@ -120,7 +124,14 @@ def compensation(pruned: Cell, whole: Cell, plan: Plan, *, seed: int = 0) -> tup
         even.append(_even(part, pair[0] - pair[1], layer, lost, seed))
     corrected(rows)
     each = [
-        {"head": str(head), **{f"{part} {what}": float(values[i, n]) for what, values in (("pruned", mine), ("whole", other)) for n, part in enumerate((*PARTS, IMPORTANCE))}}
+        {
+            "head": str(head),
+            **{
+                f"{part} {what}": float(values[i, n])
+                for what, values in (("pruned", mine), ("whole", other))
+                for n, part in enumerate((*PARTS, IMPORTANCE))
+            },
+        }
         for i, head in enumerate(heads)
     ]
     return rows, even, each
@@ -136,7 +147,16 @@ def _row(part: str, where: str, pruned: np.ndarray, whole: np.ndarray) -> dict[s
     gap = pruned - whole
     made = paired_t(gap) if len(gap) > 1 else Difference(float(gap[0]), float(gap[0]), float(gap[0]), 1.0)
     means = {"pruned": float(pruned.mean()), "whole": float(whole.mean())}
-    return {"part": part, "where": where, "heads": len(gap), **means, "difference": made.difference, "low": made.low, "high": made.high, "p": made.p}
+    return {
+        "part": part,
+        "where": where,
+        "heads": len(gap),
+        **means,
+        "difference": made.difference,
+        "low": made.low,
+        "high": made.high,
+        "p": made.p,
+    }
 
 
 def _even(part: str, gap: np.ndarray, layer: np.ndarray, lost: np.ndarray, seed: int) -> dict[str, Any]:
@@ -161,7 +181,9 @@ def _between(values: np.ndarray, layer: np.ndarray) -> np.ndarray:
     return ((means - values.mean(1, keepdims=True)) ** 2 * sizes).sum(1) / values.shape[1]
 
 
-def tuned_into(run: Run, name: str, model: nn.Module, task: Task, recipe: Recipe, *, by: str, progress: Any = None) -> Cell:
+def tuned_into(
+    run: Run, name: str, model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None = None, progress: Any = None
+) -> Cell:
     """The fine-tune of a model, taken from the run if it is finished there, and going on from its last checkpoint if it was stopped."""
     import shutil
 
@@ -171,9 +193,9 @@ def tuned_into(run: Run, name: str, model: nn.Module, task: Task, recipe: Recipe
     from headcount.runs.weights import determined_by, made_on
 
     prints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
-    spec = Spec(KIND, name, {**determined_by(model), **told_of(task), **prints, "recipe": recipe.told(), "by": by})
+    spec = Spec(KIND, name, {**determined_by(model), **told_of(task), **prints, "recipe": recipe.told(), "by": by, "limit": limit})
     folder = run.folder / WORK / spec.key[:24]
-    cell = run.cell(spec, lambda: tuned(model, task, recipe, by=by, folder=folder, progress=progress), made=made_on())
+    cell = run.cell(spec, lambda: tuned(model, task, recipe, by=by, limit=limit, folder=folder, progress=progress), made=made_on())
     shutil.rmtree(folder, ignore_errors=True)
     return cell
 
@@ -219,13 +241,15 @@ def run(
             raise error
         small, plan = _small(pruning, wish, live), Plan.removing(cells[0].content["removed"])
         with say.progress("fine-tuning the pruned model") as advance:
-            mine = tuned_into(kept, f"after {wish.name}", small, task, how, by=by, progress=advance)
+            mine = tuned_into(kept, f"after {wish.name}", small, task, how, by=by, limit=given.limit, progress=advance)
         with say.progress("fine-tuning the whole model") as advance:
-            other = tuned_into(kept, "whole", live, task, how, by=by, progress=advance)
+            other = tuned_into(kept, "whole", live, task, how, by=by, limit=given.limit, progress=advance)
         rows, even, each = compensation(mine, other, plan, seed=given.seed)
         keep_rows(kept, "compensation", {**pruning.base, "wish": wish.parts(), "by": by}, rows)
         _show(say, mine, other, rows, even)
-        told = {which: {key: cell.content[key] for key in ("loss", "metric", "value")} for which, cell in (("pruned", mine), ("whole", other))}
+        told = {
+            which: {key: cell.content[key] for key in ("loss", "metric", "value")} for which, cell in (("pruned", mine), ("whole", other))
+        }
         result = {"study": "compensation", "model": given.model, "task": task.name, "removed": list(map(str, plan.removed)), "tuned": told}
         say.result({**result, "rows": rows, "even": even, "heads": each})
 

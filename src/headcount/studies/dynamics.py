@@ -18,7 +18,7 @@ from headcount.cli import _data
 from headcount.cli._run import Place
 from headcount.cli._session import Session
 from headcount.errors import ArtefactError
-from headcount.studies._drops import drop, levels, score_of, without
+from headcount.studies._drops import drop, levels, without
 from headcount.studies._kept import Folder, keep_rows, led
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ By = Annotated[str, typer.Option("--by", metavar="NAME", help="The importance th
 Keep = Annotated[str | None, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers or shares; else 90%,80%,…,10%.")]
 Repair = Annotated[bool, typer.Option("--repair/--no-repair", help="Refit output projections in closed form at every level.")]
 Hold = Annotated[float, typer.Option("--hold", min=0.0, max=1.0, help="The share of the score that counts as kept in the summary.")]
-Tokenizer = Annotated[str | None, typer.Option("--tokenizer", metavar="MODEL", help="Whose tokenizer to read with, if checkpoints hold none.")]
+Tokenizer = Annotated[
+    str | None, typer.Option("--tokenizer", metavar="MODEL", help="Whose tokenizer to read with, if checkpoints hold none.")
+]
 SCORED = 512
 
 
@@ -81,14 +83,23 @@ def step_of(folder: Path) -> int | None:
 
 
 def curve(
-    model: nn.Module, task: Task, name: str, keeps: Sequence[int], *, by: str = "gradient", run: Run | None = None, seed: int = 0, **options: Any
+    model: nn.Module,
+    task: Task,
+    name: str,
+    keeps: Sequence[int],
+    *,
+    by: str = "gradient",
+    run: Run | None = None,
+    seed: int = 0,
+    **options: Any,
 ) -> tuple[Evaluation, list[dict[str, Any]]]:
     """The whole checkpoint on the report split, and a row for each number of heads that stay: the score left of its own, in pairs."""
     from headcount.importance import score_into
     from headcount.plan import Plan
 
     repair, reading = options.pop("repair", False), options
-    (scores,) = score_into(run, model, task, [by], seed=seed, **{**reading, "limit": SCORED}).values()
+    read: dict[str, Any] = {**reading, "limit": SCORED}
+    (scores,) = score_into(run, model, task, [by], seed=seed, **read).values()
     whole = without(run, f"{name}: dense", model, task, (), **reading)
     rows = []
     for keep in keeps:
@@ -98,7 +109,9 @@ def curve(
         left = without(run, label, live, task, plan.removed, **reading)
         lost = drop(whole, left, task, seed=seed)
         gone = len(plan.removed) / len(scores.heads)
-        rows.append({"checkpoint": name, "keep": keep, "removed": gone, "loss": left.loss, "value": left.value, **lost.flat(), "p": lost.shown.p})
+        rows.append(
+            {"checkpoint": name, "keep": keep, "removed": gone, "loss": left.loss, "value": left.value, **lost.flat(), "p": lost.shown.p}
+        )
     return whole, rows
 
 
@@ -129,6 +142,7 @@ def run(
         from headcount.cli._run import describe
 
         kept = led(taken, "dynamics")
+        _check_heads(found, given)
         rows: list[dict[str, Any]] = []
         summary: list[dict[str, Any]] = []
         keeps: list[int] = []
@@ -136,15 +150,17 @@ def run(
         for number, one in enumerate(found):
             mine = given._replace(model=one.name)
             live, heads, folder = mine.open_model(say)
-            if shape is not None and heads.heads != shape.heads:
-                raise ArtefactError(f"{one.name} has other heads than {found[0].name} ({len(heads)} and {len(shape)}); name checkpoints of one training")
             if shape is None:
                 shape, keeps = heads, levels(keep, heads, [share / 10 for share in range(9, 0, -1)])
                 _check(heads, keeps)
-                describe(kept, say, mine, live, heads, {"study": "dynamics", "keep": keeps, "by": by, "repair": repair, "limit": given.limit})
+                describe(
+                    kept, say, mine, live, heads, {"study": "dynamics", "keep": keeps, "by": by, "repair": repair, "limit": given.limit}
+                )
             task = mine.open_task(say, live, _reader(tokenizer) or folder)
             with say.progress(f"checkpoint {number + 1} of {len(found)}"):
-                whole, made = curve(live, task, Path(one.name).name, keeps, by=by, run=kept, seed=given.seed, repair=repair, **given.reading)
+                whole, made = curve(
+                    live, task, Path(one.name).name, keeps, by=by, run=kept, seed=given.seed, repair=repair, **given.reading
+                )
             rows += [{"step": one.step, **row} for row in made]
             summary.append(_summary(one, whole, made, hold))
         asked = {"checkpoints": [one.name for one in found], "keep": keeps, "by": by, "repair": repair, "task": given.task or ""}
@@ -157,6 +173,20 @@ def _reader(name: str | None) -> Path | None:
     from headcount.surgery.source import local_folder
 
     return None if name is None else local_folder(name)
+
+
+def _check_heads(found: Sequence[Checkpoint], given: _data.Shared) -> None:
+    """Refuses models that are not of one training, before any work."""
+    from headcount.heads import HeadMap
+    from headcount.surgery import load
+
+    trust = {"allow_pickle": given.allow_pickle, "trust_remote_code": given.trust_remote_code}
+    first, *rest = ((one, HeadMap.of(load(one.name, auto=given.auto, **trust))) for one in found)
+    for one, heads in rest:
+        if heads.heads != first[1].heads:
+            raise ArtefactError(
+                f"{one.name} has other heads than {first[0].name} ({len(heads)} and {len(first[1])}); name checkpoints of one training"
+            )
 
 
 def _check(heads: HeadMap, keeps: Sequence[int]) -> None:

@@ -43,7 +43,7 @@ class Group:
 
 
 def groups(heads: HeadMap, kinds: Sequence[str] = (THIRDS, LAYER, CONSECUTIVE, SPREAD)) -> list[Group]:
-    """The thirds, single layers and pairs of every stack; a stack of fewer than three layers has no thirds, of fewer than four no spread-out pairs."""
+    """The thirds, single layers and pairs of every stack; thirds take three layers, spread-out pairs four."""
     found: list[Group] = []
     for stack in dict.fromkeys(block.stack for block in heads.blocks):
         blocks = sorted((block for block in heads.blocks if block.stack == stack and block.n_heads), key=lambda block: block.layer)
@@ -115,7 +115,9 @@ def _pairs(wanted: Sequence[Group], made: dict[tuple[str, str], Evaluation], who
             pair = [rises[kind][place] for kind in (CONSECUTIVE, SPREAD)]
             gap = paired_t(pair[0] - pair[1])
             means = {kind: float(values.mean()) for kind, values in zip((CONSECUTIVE, SPREAD), pair, strict=True)}
-            found.append({"stack": stack, "what": what, **means, "difference": gap.difference, "low": gap.low, "high": gap.high, "p": gap.p})
+            found.append(
+                {"stack": stack, "what": what, **means, "difference": gap.difference, "low": gap.low, "high": gap.high, "p": gap.p}
+            )
     return found
 
 

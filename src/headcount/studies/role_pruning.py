@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from headcount.heads import Head, HeadMap
     from headcount.pruning import Pruning, Wish
 
-Roles = Annotated[list[str], typer.Option("--role", metavar="NAME", help="A role of `headcount ls roles`, such as offset:-1, or any; again for more.")]
+Roles = Annotated[
+    list[str], typer.Option("--role", metavar="NAME", help="A role of `headcount ls roles`, such as offset:-1, or any; again for more.")
+]
 Keep = Annotated[
-    str | None, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers or shares; else 75%,50%,25%, and all but the role's.")
+    str | None,
+    typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers or shares; else 75%,50%,25%, and all but the role's."),
 ]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Draws of the heads that are chosen at random.")]
 RANDOM = "random"
@@ -64,7 +67,9 @@ def having(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed: int
         why = "; ".join(table.untested.values())
         raise PlanError(f"no head has the role {role} on the texts of task '{task.name}'{f' ({why})' if why else ''}; see headcount roles")
     if len(found) == len(table.heads):
-        raise PlanError(f"all {len(found)} heads have the role {role}, so that pruning and sparing them is the same as random; name a narrower one")
+        raise PlanError(
+            f"all {len(found)} heads have the role {role}, so that pruning and sparing them is the same as random; name a narrower one"
+        )
     return found
 
 
@@ -82,7 +87,9 @@ def _whole(heads: HeadMap, own: list[Head]) -> bool:
     return all(set(unit) <= set(own) or not set(unit) & set(own) for unit in heads.units())
 
 
-def role_pruning(pruning: Pruning, asked: Sequence[Asked], template: Wish, *, seeds: int, progress: Any = None) -> tuple[Evaluation, list[Any]]:
+def role_pruning(
+    pruning: Pruning, asked: Sequence[Asked], template: Wish, *, seeds: int, progress: Any = None
+) -> tuple[Evaluation, list[Any]]:
     """The dense model, and a row for each choice: change from the dense model, and from random heads of the same number, in pairs."""
     from headcount.pruning import outcome
     from headcount.runs.sweep import sweep

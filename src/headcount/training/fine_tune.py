@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,13 +73,23 @@ def fine_tune(
     inner: Any = unwrap(model)
     check_weights(inner)
     _check(task, recipe, teacher)
-    if folder is None:
-        with TemporaryDirectory() as place:
-            trainer = _trainer(inner, task, recipe, _arguments(recipe, Path(place), task, save=False), gates, teacher, progress)
-            return _train(inner, trainer, None, gates)
-    folder.mkdir(parents=True, exist_ok=True)
-    trainer = _trainer(inner, task, recipe, _arguments(recipe, folder, task, save=True), gates, teacher, progress)
-    return _train(inner, trainer, agree(last_whole(folder) if world()[0] == 0 else None), gates)
+    with ExitStack() as stack:
+        stack.enter_context(_caching_as_before(inner))
+        place = folder if folder is not None else Path(stack.enter_context(TemporaryDirectory()))
+        place.mkdir(parents=True, exist_ok=True)
+        trainer = _trainer(inner, task, recipe, _arguments(recipe, place, task, save=folder is not None), gates, teacher, progress)
+        return _train(inner, trainer, agree(last_whole(place) if world()[0] == 0 else None), gates)
+
+
+@contextmanager
+def _caching_as_before(model: Any) -> Iterator[None]:
+    """The Trainer turns the cache of a model off, and leaves it so."""
+    before = getattr(model.config, "use_cache", None)
+    try:
+        yield
+    finally:
+        if before is not None:
+            model.config.use_cache = before
 
 
 def _check(task: Task, recipe: Recipe, teacher: nn.Module | None) -> None:
@@ -131,14 +142,11 @@ def _trainer(
 
 
 def _train(model: Any, trainer: WholeTrainer, before: Path | None, gates: GateCallback | None) -> Trained:
-    cache = getattr(model.config, "use_cache", None)
     try:
         trainer.train(resume_from_checkpoint=str(before) if before else None)
     finally:
         if gates is not None:
             gates.close()
-        if cache is not None:
-            model.config.use_cache = cache  # the Trainer turns it off
         model.eval()
     check_weights(model)
     return Trained(trainer.state.global_step, [entry for entry in trainer.state.log_history if "loss" in entry])

@@ -28,7 +28,7 @@ FILE = "gates.safetensors"
 
 def noise(seed: int, step: int, number: int) -> Tensor:
     """Uniform numbers in (0, 1) that depend on seed and step alone, not on the machine."""
-    drawn = np.random.Generator(np.random.Philox(key=[seed % 2**64, step])).random(number)
+    drawn = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, step], dtype=np.uint64))).random(number)
     return torch.from_numpy(drawn).clamp(torch.finfo(torch.float64).tiny, 1 - 1e-16)
 
 

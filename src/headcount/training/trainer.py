@@ -20,6 +20,7 @@ from headcount.errors import ArtefactError, NonFinite
 from headcount.files import PARTIAL, read_json, sha256, sync_folder, write_json
 from headcount.losses import shifts
 from headcount.metrics import IGNORED
+from headcount.observe import evaluating
 from headcount.training.gates import GateCallback
 
 Loss = Callable[[Any, Any], Tensor]
@@ -37,6 +38,7 @@ class WholeTrainer(Trainer):
         super().__init__(*args, **options)
         self._own_loss, self._teacher, self._mix = loss, teacher, mix
         self._aside = False
+        self._is_tried = self.args.gradient_accumulation_steps * self.args.world_size == 1  # else it makes no difference
         if self._is_own:
             self.model_accepts_loss_kwargs = False  # a mean over the batch, which the Trainer divides by the steps of an accumulation
 
@@ -49,6 +51,7 @@ class WholeTrainer(Trainer):
     ) -> Any:
         """The loss of a batch."""
         if not self._is_own:
+            self._learn_scale(model, inputs, options.get("num_items_in_batch"))
             made = super().compute_loss(model, inputs, return_outputs=return_outputs, **options)
             return _finite(made, self.state.global_step)
         output = model(**inputs)
@@ -57,6 +60,19 @@ class WholeTrainer(Trainer):
             loss = (1 - self._mix) * loss + self._mix * divergence(self._teacher, output, inputs)
         loss = _finite(loss, self.state.global_step)
         return (loss, output) if return_outputs else loss
+
+    def _learn_scale(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> None:
+        """Tries once whether the model's loss heeds the number of items of an accumulation.
+
+        Many models take it and ignore it; the Trainer then adds up means, which are too large by as many as there are.
+        """
+        if self._is_tried or items is None or not self.model_accepts_loss_kwargs:
+            return
+        self._is_tried = True
+        inner: Any = unwrap(model)
+        with torch.no_grad(), evaluating(inner):
+            plain, other = (float(inner(**inputs, num_items_in_batch=number).loss) for number in (1, 1000))
+        self.model_accepts_loss_kwargs = plain != other
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, with what the gates are, so that `report_to` shows it too."""
@@ -150,8 +166,8 @@ def _finite(made: Any, step: int) -> Any:
 def divergence(teacher: nn.Module, output: Any, inputs: dict[str, Any]) -> Tensor:
     """The mean Kullback-Leibler divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with torch.no_grad():
-        wanted = log_softmax(teacher(**inputs).logits.float(), dim=-1)
-    given = log_softmax(output.logits.float(), dim=-1)
+        wanted = _log_p(teacher(**inputs).logits)
+    given = _log_p(output.logits)
     labels = inputs.get("labels")
     each = kl_div(given, wanted, log_target=True, reduction="none").sum(-1)
     if each.ndim == 2 and isinstance(labels, Tensor) and labels.shape == each.shape:
@@ -159,3 +175,7 @@ def divergence(teacher: nn.Module, output: Any, inputs: dict[str, Any]) -> Tenso
             each, labels = each[:, :-1], labels[:, 1:]  # what a token predicts is the label of the next
         return each[labels != IGNORED].mean()
     return each.mean()
+
+
+def _log_p(logits: Tensor) -> Tensor:
+    return log_softmax(logits if logits.element_size() > 2 else logits.float(), dim=-1)

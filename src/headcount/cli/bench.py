@@ -1,0 +1,88 @@
+"""`headcount bench`: how long a forward pass takes, of a model, of several, or of what a run kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Quiet, TrustRemoteCode, Verbose, split
+from headcount.cli._session import Session, session
+
+Targets = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN|MODEL…", help="Models, the first being the measure; or a run, whose models are measured.", show_default=False
+    ),
+]
+Batches = Annotated[str, typer.Option("--batches", metavar="N,…", help="Batch sizes.")]
+Lengths = Annotated[str, typer.Option("--lengths", metavar="N,…", help="Lengths in tokens.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each is measured; the median is shown.")]
+
+
+def _numbers(text: str, what: str) -> list[int]:
+    parts = split(text)
+    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(f"{what} are numbers from 1 on with commas between them, got {text}")
+    return [int(part) for part in parts]
+
+
+def run(
+    context: typer.Context,
+    targets: Targets,
+    batches: Batches = "1,8,32",
+    lengths: Lengths = "32,128",
+    rounds: Rounds = 5,
+    auto: Auto = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Measure forward passes by batch size and length, interleaved, as medians with quartiles."""
+    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
+        sizes, tokens = _numbers(batches, "--batches"), _numbers(lengths, "--lengths")
+        from dataclasses import asdict
+
+        from headcount.bench import bench
+        from headcount.cli._models import open_model
+        from headcount.surgery import cost
+
+        trust = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
+        models = {
+            name: open_model(say, folder, device=device, dtype=dtype, auto=auto, **trust)[0] for name, folder in _named(targets).items()
+        }
+        with say.progress("measuring", "sizes") as advance:
+            found = bench(models, batches=sizes, lengths=tokens, rounds=rounds, progress=advance)
+        _show(say, found)
+        costs = {name: cost(model).to_dict() for name, model in models.items()}
+        columns = ("model", *next(iter(costs.values())))
+        say.table(columns, [(name, *(f"{value:,}" for value in made.values())) for name, made in costs.items()], right=columns[1:])
+        say.result({"timings": [asdict(timing) for timing in found], "costs": costs})
+
+
+def _named(targets: list[str]) -> dict[str, str]:
+    """The models to measure by name: those given, or the model of a run and those that it kept."""
+    found: dict[str, str] = {}
+    for target in targets:
+        if (Path(target) / "run.json").is_file():
+            from headcount.runs.store import Run
+
+            found[f"{target}: whole"] = Run.open(Path(target)).record().model.name
+            kept = sorted(path for path in (Path(target) / "models").glob("*") if path.is_dir())
+            found |= {path.name: str(path) for path in kept}
+        else:
+            found[target] = target
+    return found
+
+
+def _show(say: Session, found: list[Any]) -> None:
+    table = [
+        (t.batch, t.length, t.name, f"{1000 * t.seconds:.2f}", f"{1000 * t.low:.2f} … {1000 * t.high:.2f}", f"{t.speedup:.2f}")
+        for t in found
+    ]
+    say.table(("batch", "length", "model", "ms", "quartiles", "times as fast"), table, right=("batch", "length", "ms", "times as fast"))

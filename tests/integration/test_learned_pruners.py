@@ -1,0 +1,135 @@
+"""L0, DSP and gates on models where only known heads matter: they find them, keep exactly K, and change nothing that is frozen."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from toys import build, shared, task
+
+import headcount as hc
+from headcount.errors import HeadcountError, PlanError
+from headcount.plan import Budget
+from headcount.pruners import fold, prune
+from headcount.training import Recipe
+
+METHODS = ("l0", "l0:lagrange", "dsp", "dsp:pipelined", "dsp:straight", "dsp:fast", "gates")
+PLANTED = ("L0H1", "L0H4", "L1H0", "L1H5")
+QUICK = Recipe(batch=8, epochs=6, rate=1e-4)
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@cache
+def planted(kind: str = "encoder") -> Any:
+    """A model whose output only the planted heads can reach, and data that it labels itself."""
+    model: Any = fold(build(kind), [4.0 * (str(head) in PLANTED) for head in hc.HeadMap.of(shared(kind))])
+    rows = [dict(row) for row in task(kind, 96).calibration]
+    with torch.no_grad():
+        for row in rows:
+            row["labels"] = int(model(input_ids=torch.tensor([row["input_ids"]])).logits.argmax())
+    return model, task(kind, rows=rows)
+
+
+@pytest.mark.parametrize("init", ["gradient", "none"])
+@pytest.mark.parametrize("method", METHODS)
+def test_planted_heads_are_found(method: str, init: str) -> None:
+    model, data = planted()
+    if init == "none" and method not in ("l0", "dsp"):
+        pytest.skip("one of each family without a hint")
+    options = {} if method == "gates" and init == "gradient" else {"init": init}
+    recipe = QUICK if init == "gradient" else Recipe(batch=8, epochs=30, rate=1e-5)
+    options |= {"rate": 0.3} if init == "none" else {}
+    made = prune(model, data, method, len(PLANTED), options=options, recipe=recipe, repair=False)
+    kept = {str(head) for head in hc.HeadMap.of(model)} - {str(head) for head in made.plan.removed}
+    assert kept == set(PLANTED)
+    assert len(hc.HeadMap.of(made.model)) == len(PLANTED)
+
+
+@pytest.mark.parametrize("method", ["l0", "dsp", "dsp:fast", "gates"])
+def test_every_number_of_heads_is_hit_exactly(method: str) -> None:
+    model, data = shared("encoder"), task("encoder", 16)
+    total = len(hc.HeadMap.of(model))
+    for keep in range(1, total + 1):
+        made = prune(model, data, method, keep, recipe=Recipe(batch=8, epochs=2), options={"init": "none"}, repair=False)
+        assert len(hc.HeadMap.of(made.model)) == keep == total - len(made.plan.removed)
+
+
+@pytest.mark.parametrize("method", ["l0", "dsp", "gates"])
+def test_heads_that_share_keys_stay_together(method: str) -> None:
+    model, data = shared("decoder"), task("decoder", 32)
+    heads = hc.HeadMap.of(model)
+    size = len(heads.units()[0])
+    assert size > 1
+    made = prune(model, data, method, 2 * size, recipe=Recipe(batch=8, epochs=2), repair=False)
+    gone = set(made.plan.removed)
+    assert all(gone.issuperset(unit) or gone.isdisjoint(unit) for unit in heads.units())
+    with pytest.raises(PlanError, match="whole number of units"):
+        prune(model, data, method, 2 * size + 1, recipe=Recipe(batch=8))
+    with pytest.raises(PlanError, match="use the unit kv_group"):
+        prune(model, data, method, Budget(keep=len(heads) // 2, unit="even"), recipe=Recipe(batch=8))
+
+
+def test_a_frozen_decoder_keeps_its_bits_and_its_heads() -> None:
+    """The encoder-only experiment of Voita et al.: encoder heads are gated, the decoder neither learns nor loses anything."""
+    model, data = shared("marian"), task("marian", 32)
+    heads = hc.HeadMap.of(model)
+    encoder = [head for head in heads if heads.block_of(head).kind == "encoder-self"]
+    keep = len(heads) - len(encoder) + 2
+    made = prune(model, data, "l0", keep, options={"kinds": "encoder-self", "frozen": "decoder"}, recipe=Recipe(batch=8, rate=1e-3))
+    assert set(made.plan.removed) < set(encoder) and len(made.plan.removed) == len(encoder) - 2
+    before, after = model.state_dict(), made.model.state_dict()
+    assert all(torch.equal(before[name], value) for name, value in after.items() if ".decoder." in name or name.startswith("lm_head"))
+    assert any(not torch.equal(before[name], value) for name, value in after.items() if ".encoder." in name and "fc1" in name)
+    assert all(parameter.requires_grad for name, parameter in made.model.named_parameters() if "embed_positions" not in name)
+    with pytest.raises(PlanError, match="fewer than those of the kinds"):
+        prune(model, data, "l0", len(encoder) - 1, options={"kinds": "encoder-self"}, recipe=Recipe(batch=8))
+
+
+def test_the_penalty_decides_how_many_are_open() -> None:
+    """λ as published: the more of it, the fewer gates stay open; K is then taken from the top."""
+    model, data = planted()
+    seen = []
+    for penalty in (1e-4, 3.0):
+        options = {"penalty": penalty, "init": "none", "rate": 0.3}
+        made = prune(model, data, "l0", 4, options=options, recipe=Recipe(batch=8, epochs=5))
+        seen.append([entry["open expected"] for entry in made.history][-1])
+        assert len(made.plan.removed) == 8
+    assert seen[0] > 8 and seen[1] < 4
+
+
+def test_the_target_is_held_at_every_step() -> None:
+    model, data = planted()
+    made = prune(model, data, "l0", 4, recipe=QUICK)
+    opened = [entry["open expected"] for entry in made.history]
+    assert opened[0] > 10 and opened[-1] == pytest.approx(4, abs=1e-6) and all(a >= b - 1e-9 for a, b in itertools.pairwise(opened))
+
+
+def test_floors_and_protected_heads_are_trained_with() -> None:
+    """The heads of the plan are those that the weights settled with: the last evaluation gates are the plan."""
+    model, data = planted()
+    for method in ("l0", "dsp"):
+        made = prune(model, data, method, Budget(keep=3, floor=1, protected=frozenset({hc.Head.parse("L1H3")})), recipe=QUICK)
+        left = {str(head) for head in hc.HeadMap.of(made.model)}
+        assert "L1H3" in left and any(name.startswith("L0") for name in left) and len(left) == 3
+
+
+BAD = {
+    "settle": ({"settle": 1.0}, "leaves no step"),
+    "share": ({"settle": -0.5}, "from 0 to 1; got -0.5"),
+    "tau": ({"tau": 1e-9}, "tau must fall"),
+    "unknown": ({"taw": 1}, "Did you mean 'tau'"),
+    "type": ({"rate": "fast"}, "must be a float"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_wrong_options_are_refused(name: str) -> None:
+    options, told = BAD[name]
+    with pytest.raises(HeadcountError, match=told):
+        prune(shared("encoder"), task("encoder", 32), "dsp", 4, options=options, recipe=Recipe(batch=8))
+    for wrong, told in (({"kinds": "encoder"}, "kind of attention"), ({"frozen": "decoder"}, "frozen is none, all")):
+        with pytest.raises(HeadcountError, match=told):
+            prune(shared("encoder"), task("encoder", 32), "l0", 4, options=wrong, recipe=Recipe(batch=8))

@@ -1,0 +1,376 @@
+"""Pruners that train nothing: planted truth, exact counts, limits of the budget, steps and stops, and errors before any work."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toys import build, examples, shared, task, zero
+from torch import nn
+
+import headcount as hc
+from headcount.errors import HeadcountError, PlanError
+from headcount.metrics import PERPLEXITY
+from headcount.pruners import Method
+from headcount.pruners import rank as rank_file
+from headcount.pruners._contract import Choice, Work, read_options
+from headcount.pruners._scope import Room, _shares
+from headcount.pruners.fisher import gate_gradients, rearranged
+from headcount.training import Recipe
+
+INFORMED = ("rank", "rank by=ablation", "surgeon", "surgeon rounds=1 rivals=no", "surgeon rounds=4 rivals=no", "fisher")
+UNINFORMED = ("random", "random:type", "layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
+N = 64
+
+
+def chosen(model: nn.Module, method: str, keep: int | hc.Budget, data: Any = None, *, seed: int = 0) -> Choice:
+    """What a method, given as `name option=value …`, chooses."""
+    name, *given = method.split()
+    made = Method.parse(name)
+    options = read_options(made.about, dict(one.split("=") for one in given), name)
+    budget = keep if isinstance(keep, hc.Budget) else hc.Budget(keep=keep)
+    return made.module.choose(Work(model, hc.HeadMap.of(model), data, budget, seed, options, Recipe()), made.variant)
+
+
+def kept(model: nn.Module, choice: Choice) -> set[str]:
+    return {str(head) for head in hc.HeadMap.of(model) if head not in choice.plan.removed}
+
+
+def planted(kind: str, matter: set[str]) -> nn.Module:
+    model = build(kind)
+    for head in hc.HeadMap.of(model):
+        if str(head) not in matter:
+            zero(model, head)
+    return model
+
+
+def own_labels(model: nn.Module) -> hc.Task:
+    """Examples whose labels are what the model itself says, so that any change of it costs something."""
+    rows = examples("encoder", N)
+    with torch.no_grad():
+        said = model(**task("encoder", N).collate(rows)).logits.argmax(-1).tolist()
+    return task("encoder", rows=[{**row, "labels": label} for row, label in zip(rows, said, strict=True)])
+
+
+def like_dense(model: nn.Module) -> hc.Task:
+    """A task whose loss is how far the model is from what it was: any change costs something."""
+    whole = copy.deepcopy(model)
+
+    def loss(output: Any, batch: Any) -> torch.Tensor:
+        with torch.no_grad():
+            was = whole(**batch).logits
+        return nn.functional.kl_div(output.logits.log_softmax(-1), was.log_softmax(-1), reduction="none", log_target=True).sum(-1)
+
+    return task("encoder", N, loss=loss)
+
+
+@pytest.mark.parametrize("method", INFORMED)
+@pytest.mark.parametrize(
+    ("kind", "matter"),
+    [("encoder", {"L0H2", "L1H0", "L1H5"}), ("decoder", {"L0H3", "L0H4", "L0H5", "L1H0", "L1H1", "L1H2"}), ("marian", {"enc.L0H1", "cross.L1H3"})],
+)
+def test_the_heads_that_matter_are_found(kind: str, matter: set[str], method: str) -> None:
+    if "ablation" in method and kind != "encoder":
+        pytest.skip("without a head the loss of made-up labels can be smaller")
+    model = planted(kind, matter)
+    assert kept(model, chosen(model, method, len(matter), like_dense(model) if "ablation" in method else task(kind, N))) == matter
+
+
+@pytest.mark.parametrize("method", ["surgeon rivals=no rounds=1", "surgeon rivals=no rounds=3"])
+def test_one_of_two_equal_heads_goes_for_nothing(method: str) -> None:
+    """Both matter to the gradient; but what one gives the other can give too, once it is refitted."""
+    model: Any = build("encoder")
+    attention = model.bert.encoder.layer[1].attention
+    with torch.no_grad():
+        for part in (attention.self.query, attention.self.key, attention.self.value):
+            part.weight[8:16], part.bias[8:16] = part.weight[0:8], part.bias[0:8]
+        attention.output.dense.weight[:, 0:16] *= 3
+    data, total = own_labels(model), len(hc.HeadMap.of(model))
+    choice = chosen(model, method, total - 1, data)
+    assert {str(head) for head in choice.plan.removed} <= {"L1H0", "L1H1"}
+    assert next(entry["rise"] for entry in choice.history if "rise" in entry) < 1e-6
+    assert kept(model, chosen(model, "rank", total - 1, data)) >= {"L1H0", "L1H1"}
+    done = hc.cut(hc.repair(model, choice.plan, data), choice.plan)
+    batch = data.collate(list(data.calibration))
+    with torch.no_grad():
+        torch.testing.assert_close(done(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", [*INFORMED, *UNINFORMED])
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "t5"])
+def test_the_budget_is_met_with_floors_and_protected_heads(kind: str, method: str) -> None:
+    model = shared(kind)
+    heads = hc.HeadMap.of(model)
+    unit = len(heads.units()[0])
+    guarded = heads.units()[-1][0]
+    data = task(kind, N)
+    for keep, floor in ((len(heads), 0), (len(heads.blocks) * unit * 2, unit), (unit, 0)):
+        protected = frozenset([guarded])
+        choice = chosen(model, method, hc.Budget(keep=keep, floor=floor, protected=protected), data)
+        left = kept(model, choice)
+        assert len(left) == keep and str(guarded) in left
+        choice.plan.check(heads)
+        if floor:
+            assert all(len(choice.plan.kept(block)) >= floor for block in heads.blocks)
+
+
+@pytest.mark.parametrize("method", ["rank", "surgeon rounds=2", "random", "layers:top"])
+def test_query_heads_of_a_group_go_evenly_where_asked(method: str) -> None:
+    model = shared("decoder")
+    choice = chosen(model, method, hc.Budget(keep=8, unit="even"), task("decoder", N))
+    assert len(kept(model, choice)) == 8
+    choice.plan.check(hc.HeadMap.of(model))
+
+
+def test_ties_fall_to_the_earlier_heads() -> None:
+    model = planted("encoder", set())
+    names = [str(head) for head in hc.HeadMap.of(model)]
+    for method in ("rank", "surgeon rivals=no rounds=1", "fisher"):
+        assert len(kept(model, chosen(model, method, 5, task("encoder", N)))) == 5
+    assert kept(model, chosen(model, "rank", 5, task("encoder", N))) == set(names[:5])
+
+
+def test_random_hits_the_number_and_follows_the_seed() -> None:
+    model = shared("marian")
+    plans = [chosen(model, "random", 7, seed=seed).plan for seed in (0, 0, 1, 2)]
+    assert plans[0] == plans[1] and len(set(plans)) == 3
+    heads = hc.HeadMap.of(model)
+    left = chosen(model, "random:type", len(heads) // 2, seed=3).plan
+    kinds = {block.kind for block in heads.blocks}
+    for kind in kinds:
+        mine = [block for block in heads.blocks if block.kind == kind]
+        assert sum(len(left.kept(b)) for b in mine) * 2 == sum(b.n_heads for b in mine)
+
+
+def test_shares_sum_up() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        rooms = [Room(int(random.integers(1, 9))) for _ in range(random.integers(1, 6))]
+        total = sum(room.total for room in rooms)
+        number = int(random.integers(0, total + 1))
+        shares = _shares(rooms, number)
+        assert sum(shares) == number
+        assert all(abs(s - number * room.total / total) < 1 and s <= room.total for s, room in zip(shares, rooms, strict=True))
+    assert _shares([Room(8, 2), Room(8, 2)], 6) == [4, 2]
+    assert _shares([Room(6, 1, least=3), Room(6), Room(6)], 3) == [3, 0, 0]
+    with pytest.raises(PlanError, match="cannot be shared out"):
+        _shares([Room(8, 4), Room(8, 4)], 6)
+
+
+@pytest.mark.parametrize(
+    ("variant", "gone"), [("top", {3, 2}), ("bottom", {0, 1}), ("middle", {1, 2}), ("spread", {1, 3}), ("consecutive", None)]
+)
+def test_layers_go_as_they_say(variant: str, gone: set[int] | None) -> None:
+    from headcount.testing.shrink import tiny_model
+
+    model = tiny_model("bert", num_hidden_layers=4)
+    heads = hc.HeadMap.of(model)
+    assert len(heads.blocks) == 4
+    plan = chosen(model, f"layers:{variant}", len(heads) // 2).plan
+    found = {head.layer for head in plan.removed}
+    assert len(found) == 2 and (found == gone if gone else (max(found) - min(found)) in (1, 3))
+    partly = chosen(model, f"layers:{variant}", len(heads) - 2).plan
+    assert len({head.layer for head in partly.removed}) == 1
+
+
+@pytest.mark.parametrize("scope", ["layer", "type"])
+@pytest.mark.parametrize("kind", ["encoder", "t5", "decoder"])
+def test_scopes_take_the_same_share(kind: str, scope: str) -> None:
+    model = shared(kind)
+    heads = hc.HeadMap.of(model)
+    units = len(heads.blocks) * len(heads.units()[0])
+    plan = chosen(model, f"rank scope={scope}", units, task(kind, N)).plan
+    plan.check(heads)
+    assert sum(len(plan.kept(b)) for b in heads.blocks) == units
+    if scope == "layer":
+        assert {len(plan.kept(b)) for b in heads.blocks} == {len(heads.units()[0])}
+
+
+def test_steps_leave_as_many_as_they_say_and_bring_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = shared("encoder"), task("encoder", N)
+    total = len(hc.HeadMap.of(model))
+    plans: list[hc.Plan] = []
+    within = rank_file.keep_within
+
+    def spy(*args: Any) -> hc.Plan:
+        plans.append(within(*args))
+        return plans[-1]
+
+    monkeypatch.setattr(rank_file, "keep_within", spy)
+    choice = chosen(model, "rank again=yes step=0.25", 2, data)
+    step = round(total * 0.25)
+    wanted = [*range(total - step, 2, -step), 2]
+    assert [entry["heads"] for entry in choice.history] == wanted == [total - len(plan.removed) for plan in plans]
+    assert all(set(one.removed) < set(other.removed) for one, other in zip(plans, plans[1:], strict=False))
+    assert choice.plan == plans[-1]
+
+
+def test_steps_of_kv_units_are_whole() -> None:
+    model = shared("decoder")
+    total, unit = len(hc.HeadMap.of(model)), len(hc.HeadMap.of(model).units()[0])
+    choice = chosen(model, "rank again=yes step=0.1", unit, task("decoder", N))
+    assert [entry["heads"] for entry in choice.history] == list(range(total - unit, 0, -unit))
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "perplexity", None])
+@pytest.mark.parametrize("again", ["yes", "no"])
+def test_the_stop_rule_keeps_the_last_plan_that_holds(metric: str | None, again: str) -> None:
+    kind = "decoder" if metric == "perplexity" else "encoder"
+    model = shared(kind)
+    data = task(kind, N)
+    data = own_labels(model) if metric == "accuracy" else data
+    data = data if metric == "accuracy" else replace(data, metric=PERPLEXITY if metric else None)
+    unit = len(hc.HeadMap.of(model).units()[0])
+    share = 0.9 if metric == "accuracy" else 0.8
+    choice = chosen(model, f"rank again={again} step=0.1 stop={share}", unit, data)
+    whole = hc.evaluate.evaluate(model, data, split="selection")  # pyright: ignore[reportAttributeAccessIssue]
+
+    def holds(entry: dict[str, Any]) -> bool:
+        if metric is None:
+            return entry["loss"] <= whole.loss / share
+        return entry["value"] >= share * whole.value if metric == "accuracy" else entry["value"] <= whole.value / share
+
+    held = [holds(entry) for entry in choice.history]
+    assert all(held[:-1])
+    last = [entry["heads"] for entry, one in zip(choice.history, held, strict=True) if one]
+    assert len(kept(model, choice)) == (last[-1] if last else len(hc.HeadMap.of(model)))
+    assert held[-1] == (len(kept(model, choice)) == unit)
+
+
+def test_fisher_exchanges_until_the_form_is_least() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        felt = torch.tensor(random.normal(size=(30, 5)))
+        fisher = felt.T @ felt
+        found = rearranged(fisher, [0, 1], [0, 1, 2, 3, 4])
+        value = float(fisher[found][:, found].sum())
+        for out in found:
+            for back in set(range(5)) - set(found):
+                tried = [back if place == out else place for place in found]
+                assert float(fisher[tried][:, tried].sum()) >= value - 1e-9
+    assert rearranged(fisher, [], [0, 1]) == []
+
+
+def test_gate_gradients_are_those_of_single_examples() -> None:
+    model, data = build("encoder"), task("encoder", 9)
+    model.train()
+    work = Work(model, hc.HeadMap.of(model), data, hc.Budget(keep=3), 0, {}, Recipe())
+    found = gate_gradients(work, 9)
+    assert model.training and all(p.requires_grad for p in model.parameters())
+    model.eval()
+    for number, example in enumerate(data.calibration):
+        gates = torch.ones(len(work.heads), dtype=torch.float64, requires_grad=True)
+        with hc.HeadGates(model, gates):
+            (own,) = torch.autograd.grad(model(**data.collate([example])).loss, gates)
+        torch.testing.assert_close(found[number], own, rtol=1e-4, atol=1e-6)
+
+
+def test_heads_of_a_role_go_first_or_last() -> None:
+    from transformers import AutoTokenizer
+
+    from headcount.surgery import load
+    from headcount.surgery.source import local_folder
+    from headcount.tasks import open_task
+
+    folder = local_folder("demo/encoder")
+    model = load(folder).eval()
+    data = open_task("demo/text", model, AutoTokenizer.from_pretrained(folder), size=120)
+    options = f"roles=offset:-1,offset:+1 limit=100 tokenizer={folder}"
+    pruned = chosen(model, f"role:prune {options}", 16, data)
+    having = set(pruned.history[0]["heads with the role"])
+    assert having
+    gone = {str(head) for head in pruned.plan.removed}
+    assert gone >= having or having >= gone
+    spared = chosen(model, f"role:spare {options}", max(16, len(having)), data)
+    assert kept(model, spared) >= having
+    with pytest.raises(HeadcountError, match="role"):
+        chosen(model, f"role:prune roles=ofset:-1 tokenizer={folder}", 16, data)
+
+
+BAD = [
+    ("gradeint", 3, {}, "gradient|pruner"),
+    ("layers:tpo", 3, {}, "Did you mean 'top'"),
+    ("rank", 0, {}, "from 1 to"),
+    ("rank", 99, {}, "from 1 to"),
+    ("rank", 3, {"bye": "x"}, "Did you mean 'by'"),
+    ("rank", 3, {"by": "gradeint"}, "Did you mean 'gradient'"),
+    ("rank", 3, {"scope": "layers"}, "Did you mean 'layer'"),
+    ("rank", 3, {"step": "much"}, "must be a float"),
+    ("rank", 3, {"step": 0}, "step must be above 0"),
+    ("rank", 3, {"stop": 1.5}, "stop from 0 to 1"),
+    ("rank", 3, {"again": "perhaps"}, "true or false"),
+    ("rank", 3, {"limit": 0}, "limit"),
+    ("surgeon", 3, {"rounds": 0}, "rounds"),
+    ("surgeon", 3, {"rounds": "two"}, "must be a int"),
+    ("surgeon", 3, {"limit": -1}, "limit"),
+    ("fisher", 3, {"tune": "what"}, "true or false"),
+    ("fisher", 3, {"limit": 0}, "limit"),
+    ("random", 3, {"seed": 3}, "seed"),
+    ("surgeon", hc.Budget(keep=1, floor=1), {}, "floor of 1"),
+    ("random", hc.Budget(keep=3, protected=frozenset(["L9H9"])), {}, "L9H9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "keep", "options", "says"), BAD, ids=lambda value: str(value)[:24])
+def test_wrong_requests_fail_before_any_work(method: str, keep: Any, options: dict[str, Any], says: str) -> None:
+    model = build("encoder")
+    ran: list[int] = []
+    model.register_forward_pre_hook(lambda *_: ran.append(1))
+    with pytest.raises(HeadcountError, match=says):
+        hc.prune(model, task("encoder", N), method, keep, options=options)
+    assert not ran
+
+
+def test_a_broken_unit_names_the_nearest() -> None:
+    for method in ("rank", "surgeon", "random", "fisher"):
+        with pytest.raises(PlanError, match="nearest are"):
+            hc.prune(shared("decoder"), task("decoder", N), method, 4)
+
+
+@pytest.mark.parametrize("method", ["rank", "surgeon", "fisher", "random", "layers"])
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "t5", "marian"])
+def test_the_whole_way_gives_a_cut_model(kind: str, method: str) -> None:
+    model = build(kind)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    heads = hc.HeadMap.of(model)
+    keep = len(heads.units()[0]) * 3
+    done = hc.prune(model, task(kind, N), method, keep)
+    assert len(hc.HeadMap.of(done.model)) == keep
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+    again = hc.prune(model, task(kind, N), method, keep)
+    assert all(torch.equal(value, again.model.state_dict()[name]) for name, value in done.model.state_dict().items())
+
+
+def test_a_repair_that_harms_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refit that spoils the model has the larger loss on the selection split: the weights stay as they were."""
+    from headcount.pruners import _prune
+    from headcount.refit import Repaired, refit
+
+    def spoilt(model: nn.Module, plan: hc.Plan, data: Any) -> Repaired:
+        done = refit(model, plan, data)
+        with torch.no_grad():
+            done.model.get_submodule("bert.encoder.layer.1.attention.output.dense").bias.add_(5 * torch.randn(48).double())
+        return done
+
+    model = build("encoder")
+    data = like_dense(model)
+    plain = hc.prune(model, data, "random", 6, repair=False)
+    good = hc.prune(model, data, "random", 6)
+    assert good.history[-1]["kept"] == (good.history[-1]["loss"] <= good.history[-1]["loss without"]) and bool(good.repaired) == good.history[-1]["kept"]
+    assert not plain.history and not plain.repaired
+    monkeypatch.setattr(_prune, "refit", spoilt)
+    bad = hc.prune(model, data, "random", 6)
+    assert bad.history[-1]["stage"] == "repair" and not bad.history[-1]["kept"] and bad.history[-1]["loss"] > bad.history[-1]["loss without"]
+    assert not bad.repaired
+    assert all(torch.equal(value, plain.model.state_dict()[name]) for name, value in bad.model.state_dict().items())
+
+
+def test_data_without_a_loss_keep_the_repair_and_say_so() -> None:
+    model = build("encoder")
+    batches = [{k: v for k, v in task("encoder").collate(examples("encoder", 24, seed)).items() if k != "labels"} for seed in range(6)]
+    done = hc.prune(model, batches, "random", 6)
+    assert done.repaired and "no loss" in done.history[-1]["unchecked"]

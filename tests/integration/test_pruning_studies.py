@@ -1,0 +1,405 @@
+"""The studies of pruning: what they find where the truth is planted, that reruns take everything from the run, and that bad arguments are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from test_score_cli import refused, result, run
+from toys import build, saved_classifier, saved_table, shared, task
+
+import headcount as hc
+from headcount.heads import Head
+from headcount.roles import RoleScore, RoleTable
+from headcount.runs import Run
+from headcount.runs.cells import Cell, Spec
+from headcount.studies import compensation, dynamics, layers, role_pruning, survivors
+from headcount.studies._drops import averaged, drop, levels, relative_gap, without
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_classifier(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_table(tmp_path_factory.mktemp("data") / "data.csv")
+
+
+def silent(model: torch.nn.Module, chosen: Callable[[Head], bool]) -> None:
+    """Takes the output of some heads away, so that they cannot matter."""
+    from toys import zero
+
+    for head in hc.HeadMap.of(model):
+        if chosen(head):
+            zero(model, head)
+
+
+def files(folder: Path) -> dict[str, int]:
+    """The cells of a run with the time each was written."""
+    return {str(path): path.stat().st_mtime_ns for path in (folder / "cells").rglob("*.cell") if "study" not in path.parts}
+
+
+# What is left of a score.
+
+
+def test_a_drop_is_paired_and_relative_to_the_own_score() -> None:
+    live, toy = shared("encoder"), task("encoder", 40)
+    whole = without(None, "", live, toy, ())
+    same = drop(whole, whole, toy)
+    assert same.loss.difference == 0 and same.left.difference == pytest.approx(1) and same.shown.p == 1
+    gone = without(None, "", live, toy, hc.HeadMap.of(live))
+    lost = drop(whole, gone, toy)
+    assert lost.left.difference == pytest.approx((gone.value or 0) / (whole.value or 1))
+    assert lost.loss.difference == pytest.approx(gone.loss - whole.loss)
+    assert relative_gap((whole, gone), (whole, whole), toy).difference == pytest.approx(1 - lost.left.difference)
+    assert relative_gap((whole, gone), (whole, gone), toy).difference == 0
+    mean = averaged([whole, gone], toy)
+    assert mean.loss == pytest.approx((whole.loss + gone.loss) / 2)
+    plain = hc.Task("plain", toy.calibration, toy.selection, toy.report, toy.collate)
+    bare = drop(without(None, "", live, plain, ()), without(None, "", live, plain, hc.HeadMap.of(live)), plain)
+    assert bare.metric is None and bare.shown is bare.loss and bare.left.difference == pytest.approx(whole.loss / gone.loss)
+
+
+def test_levels_are_whole_units() -> None:
+    heads = hc.HeadMap.of(shared("decoder"))
+    size = len(heads.units()[0])
+    assert size > 1 and all(keep % size == 0 for keep in levels(None, heads, [share / 10 for share in range(1, 10)]))
+    assert levels("50%,2", heads, ()) == [len(heads) // 2, 2]
+
+
+# Layers.
+
+
+def test_layers_that_matter_are_found() -> None:
+    live: Any = hc.load(saved(num_hidden_layers=4)).double().eval()
+    silent(live, lambda head: head.layer < 3)
+    whole, rows, pairs = layers.layers(live, task("encoder", 40))
+    rise = {row["name"]: row["loss difference"] for row in rows}
+    assert rise["bottom (L0)"] == rise["middle (L1+L2)"] == rise["L0+L1"] == rise["L0+L2"] == 0
+    assert abs(rise["top (L3)"]) > 1e-3 and rise["top (L3)"] == rise["L3"] == pytest.approx(rise["L2+L3"]) == pytest.approx(rise["L1+L3"])
+    assert {row["name"]: row["q"] for row in rows}["bottom (L0)"] == 1
+    assert whole.n_examples == 40
+    excess = next(row for row in pairs if row["what"] == "excess")
+    assert excess["consecutive"] == pytest.approx(0, abs=1e-9) and excess["spread"] == pytest.approx(0, abs=1e-9)
+
+
+_places: list[Path] = []
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path) -> None:
+    _places[:] = [tmp_path]
+
+
+def saved(**options: Any) -> Path:
+    return saved_classifier(_places[0] / "made", names={0: "a", 1: "b", 2: "c"}, **options)
+
+
+def test_groups_of_every_stack() -> None:
+    found = layers.groups(hc.HeadMap.of(hc.load("demo/translator")))
+    thirds = [group for group in found if group.kind == "third"]
+    assert {group.stack for group in thirds} == {"enc", "dec", "cross"} and len(thirds) == 9
+    assert [group.layers for group in found if (group.kind, group.stack) == ("spread", "cross")] == [(0, 2), (1, 3)]
+    assert not [group for group in layers.groups(hc.HeadMap.of(shared("encoder"))) if group.kind != "layer"], "two layers have no thirds"
+
+
+def test_layers_on_the_command_line(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
+    words = ("study", "layers", model, "--train", data, "--limit", 16, "--out", tmp_path / "run")
+    first = result(capsys, *words)
+    before = files(tmp_path / "run")
+    assert first == result(capsys, *words) and files(tmp_path / "run") == before
+    table = pandas.read_csv(tmp_path / "run" / "study-layers.csv")
+    assert list(table["name"]) == ["L0", "L1"] and list(table["loss difference"]) == [row["loss difference"] for row in first["rows"]]
+    mean = result(capsys, *words, "--how", "mean")
+    assert mean["rows"][0]["loss"] != first["rows"][0]["loss"]
+    code, out, err = run(capsys, *words)
+    assert code == 0 and "layers without heads" in out, err
+
+
+# Survivors.
+
+
+def table_of(heads: tuple[Head, ...], having: dict[str, set[str]]) -> RoleTable:
+    """Roles as a test would have found them."""
+    names = RoleScore.__dataclass_fields__
+    fill = dict.fromkeys(names, 0.0) | {
+        "n_sentences": 9,
+        "n_tokens": 99,
+        "baseline_offset": 0,
+        "attainable": True,
+        "note": "",
+        "p_t": None,
+    }
+    rows = [
+        RoleScore(**{**fill, "head": head, "role": role, "has_role": str(head) in own, "by_argmax": False})
+        for role, own in having.items()
+        for head in heads
+    ]
+    return RoleTable(tuple(rows), heads)
+
+
+def test_survivors_of_a_planted_role() -> None:
+    heads = hc.HeadMap.of(hc.load("demo/encoder")).heads
+    special = {str(head) for head in heads[:8]}
+    table = table_of(heads, {"offset:-1": special, "local": {str(h) for h in heads[::4]}})
+    last = {("last", keep): [frozenset(heads[:keep])] for keep in (8, 16)}
+    first = {("first", keep): [frozenset(heads[-keep:])] for keep in (8, 16)}
+    generator = np.random.default_rng(0)
+    drawn = {("random", 8): [frozenset(heads[i] for i in generator.choice(32, 8, replace=False)) for _ in range(50)]}
+    found, overall = survivors.survivors(table, {**last, **first, **drawn})
+    by = {(row.method, row.keep, row.role): row for row in found}
+    assert by["last", 8, "offset:-1"].share == 1 and by["last", 8, "offset:-1"].chance == 0.25
+    assert by["last", 8, "offset:-1"].p == pytest.approx(2 / 10518300), "one way of C(32, 8), twice"
+    assert by["first", 8, "offset:-1"].share == 0 and by["first", 16, "offset:-1"].q < 0.05
+    assert by["random", 8, "offset:-1"].p > 0.01 and by["last", 16, "local"].p == 1
+    lived = {(row.method, row.role): row for row in overall}
+    assert lived["last", "offset:-1"].survive_with == 1 and lived["last", "offset:-1"].survive_without == pytest.approx(8 / 24 / 2)
+    assert lived["last", "offset:-1"].q < 0.01 < lived["random", "offset:-1"].q and lived["first", "offset:-1"].difference < 0
+
+
+def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ("compare", model, "--train", data, "--methods", "magnitude", "--keep", "25%,50%", "--seeds", 2, "--limit", 12, "--no-repair")
+    assert run(capsys, *words, "--out", out)[0] == 0
+    told = refused(capsys, 1, "study", "survivors", out)
+    assert "has no roles; name a text with --embedded, --text or --task" in told and "--out" in told
+    found = result(capsys, "study", "survivors", out, "--embedded", "english", "--limit", 20)
+    assert {(row["method"], row["keep"], row["seeds"]) for row in found["levels"]} <= {
+        (method, keep, seeds) for method, seeds in (("magnitude without repair", 1), ("random without repair", 2)) for keep in (3, 6)
+    }
+    assert all(0 <= row["p"] <= row["q"] <= 1 for row in found["levels"])
+    again = result(capsys, "study", "survivors", out)
+    assert again == found, "the roles are those of the run"
+    assert (out / "study-survivors.csv").is_file()
+    code, shown, err = run(capsys, "study", "survivors", out, "--all")
+    assert code == 0 and "share of the survivors that have a role" in shown, err
+
+
+# Pruning by role.
+
+
+def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    labels = result(capsys, "roles", "demo/entailment", "--task", "demo/entailment", "--task-option", "size=40")["labels"].values()
+    number = {role: sum(role in one for one in labels) for own in labels for role in own}
+    role = min(number, key=lambda name: (abs(number[name] - 8), name))
+    words = ("study", "role-pruning", "demo/entailment", "--task", "demo/entailment", "--role", role, "--limit", 16)
+    words = (*words, "--task-option", "size=40", "--seeds", 2, "--keep", "50%", "--out", tmp_path / "run")
+    found = result(capsys, *words)
+    before = files(tmp_path / "run")
+    assert result(capsys, *words) == found and files(tmp_path / "run") == before
+    assert [(row["role"], row["heads"], row["keep"]) for row in found["rows"]] == [
+        (role, "prune", 16),
+        (role, "spare", 16),
+        ("", "random", 16),
+    ]
+    first, second, control = found["rows"]
+    assert first["against spare difference"] == pytest.approx(first["value"] - second["value"])
+    assert first["against random difference"] == pytest.approx(first["value"] - control["value"])
+    own = set(found["heads"][role])
+    for cell in Run.open(tmp_path / "run").results("pruned").values():
+        gone = set(cell.content["removed"])
+        if cell.content["wish"]["method"] == "role:prune":
+            assert own <= gone or gone <= own
+        elif cell.content["wish"]["method"] == "role:spare":
+            assert len(own & gone) == max(0, len(own) - 16)
+
+
+def test_the_level_at_which_just_the_role_goes() -> None:
+    heads = hc.HeadMap.of(shared("encoder"))
+    own = list(heads)[:3]
+    asked = role_pruning.grid(heads, {"local": own}, [6], exact=True)
+    assert {one.keep for one in asked if one.role} == {6, 9} and {one.keep for one in asked if not one.role} == {6, 9}
+    grouped = hc.HeadMap.of(shared("decoder"))
+    asked = role_pruning.grid(grouped, {"local": [grouped[0]]}, [4], exact=True)
+    assert {one.keep for one in asked} == {4}, "half a KV group cannot go"
+
+
+# Dynamics.
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("training")
+    for number, step in enumerate((20, 100, 3)):
+        saved_classifier(folder / f"checkpoint-{step}", seed=number)
+        (folder / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return folder
+
+
+def test_dynamics_orders_checkpoints(capsys: pytest.CaptureFixture[str], checkpoints: Path, data: Path, tmp_path: Path) -> None:
+    words = ("--train", data, "--limit", 12, "--keep", "50%,1", "--out", tmp_path / "run")
+    found = result(capsys, "study", "dynamics", checkpoints, *words)
+    assert [one["step"] for one in found["checkpoints"]] == [3, 20, 100]
+    assert [(row["step"], row["keep"]) for row in found["rows"]] == [(step, keep) for step in (3, 20, 100) for keep in (6, 1)]
+    for row in found["rows"]:
+        whole = next(one for one in found["checkpoints"] if one["step"] == row["step"])
+        assert row["left"] == pytest.approx(row["value"] / whole["value"]) and row["removed"] == pytest.approx(1 - row["keep"] / 12)
+    before = files(tmp_path / "run")
+    named = [checkpoints / f"checkpoint-{step}" for step in (100, 3, 20)]
+    assert result(capsys, "study", "dynamics", *named, *words)["rows"] == found["rows"] and files(tmp_path / "run") == before
+    code, out, err = run(capsys, "study", "dynamics", checkpoints, *words)
+    assert code == 0 and "checkpoint-3 " in out and "heads that go for 10%" in out, err
+
+
+def test_steps_of_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "epoch-7").mkdir()
+    assert dynamics.step_of(tmp_path / "epoch-7") == 7 and dynamics.step_of(tmp_path) is None
+    (tmp_path / "epoch-7" / "trainer_state.json").write_text("{}")
+    with pytest.raises(hc.HeadcountError, match="does not tell the step"):
+        dynamics.step_of(tmp_path / "epoch-7")
+
+
+# Compensation.
+
+
+def test_slices_make_up_the_projections() -> None:
+    for kind in ("encoder", "decoder", "t5"):
+        live = shared(kind)
+        heads, found = hc.HeadMap.of(live), compensation.slices(live)
+        block = heads.blocks[0]
+        weight = live.get_submodule(block.q.path).weight
+        assert torch.equal(torch.cat([found[head]["q"] for head in block.heads]), weight.detach().double())
+        weight = live.get_submodule(block.o.path).weight
+        assert torch.equal(torch.cat([found[head]["o"] for head in block.heads], 1), weight.detach().double())
+    one, two = block_of("decoder").groups()[0][:2]
+    grouped = compensation.slices(shared("decoder"))
+    assert torch.equal(grouped[one]["k"], grouped[two]["k"]) and not torch.equal(grouped[one]["q"], grouped[two]["q"])
+
+
+def block_of(kind: str) -> Any:
+    return hc.HeadMap.of(shared(kind)).blocks[0]
+
+
+def test_a_planted_change_is_measured() -> None:
+    live = build("encoder")
+    before = compensation.slices(live)
+    with torch.no_grad():
+        live.get_submodule(block_of("encoder").v.path).weight.mul_(1.5)
+    found = compensation.changes(before, compensation.slices(live))
+    for head, parts in found.items():
+        assert parts == pytest.approx({"q": 0, "k": 0, "v": 0.5 if head.layer == 0 else 0, "o": 0})
+
+
+def test_uneven_compensation_is_found() -> None:
+    heads = [f"L{layer}H{head}" for layer in range(4) for head in range(8)]
+    noise = np.random.default_rng(0).normal(1, 0.01, (32, 5))
+    moved = noise + np.array([0.5 * (number < 8) for number in range(32)])[:, None] * np.array([0, 0, 0, 1, 0])
+    cells = [Cell(Spec("tuned", name, {}), {"heads": heads}, {"changes": values}) for name, values in (("a", moved), ("b", noise))]
+    rows, even, each = compensation.compensation(*cells, hc.Plan.removing([]))
+    assert {row["part"]: row["p"] < 0.01 for row in even} == {"q": False, "k": False, "v": False, "o": True, "importance": False}
+    where = {(row["part"], row["where"]): row for row in rows}
+    assert where["o", "L0"]["difference"] == pytest.approx(0.5) and where["o", "L1"]["difference"] == 0 and where["o", "all"]["heads"] == 32
+    assert len(each) == 32 and each[0]["o pruned"] - each[0]["o whole"] == pytest.approx(0.5)
+
+
+def test_without_training_nothing_compensates(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
+    words = ("study", "compensation", model, "--train", data, "--method", "magnitude", "--keep", 4, "--train-batch", 8, "--limit", 12)
+    still = result(capsys, *words, "--rate", 0, "--out", tmp_path / "still")
+    assert all(row["pruned"] == row["whole"] == 0 for row in still["rows"] if row["part"] != "importance")
+    assert all(abs(row["difference"]) < 1e-9 and row["q"] == 1 for row in still["rows"]), "importance did not move either"
+    found = result(capsys, *words, "--rate", 0.001, "--out", tmp_path / "run")
+    assert all(row["pruned"] > 0 and row["whole"] > 0 for row in found["rows"] if row["part"] == "q")
+    before = files(tmp_path / "run")
+    assert result(capsys, *words, "--rate", 0.001, "--out", tmp_path / "run") == found and files(tmp_path / "run") == before
+
+
+# Languages.
+
+
+def test_languages_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = (
+        "study",
+        "languages",
+        "demo/entailment",
+        "--tasks",
+        "demo/entailment,demo/entailment-tavi",
+        "--against",
+        "demo/entailment-english",
+    )
+    words = (*words, "--task-option", "size=24", "--keep", "25%", "--method", "magnitude", "--out", tmp_path / "run")
+    found = result(capsys, *words)
+    shown = {(row["model"], row["language"]) for row in found["rows"]}
+    assert shown == {
+        ("demo/entailment", "demo/entailment"),
+        ("demo/entailment", "demo/entailment-tavi"),
+        ("demo/entailment-english", "demo/entailment"),
+    }
+    names = ["bottom (L0)", "middle (L1+L2)", "top (L3)", "L0", "L1", "L2", "L3", "24 of 32 heads by rank"]
+    assert [row["what"] for row in found["against"]] == names and len(found["between languages"]) == 8
+    by = {(row["model"], row["language"], row["what"]): row for row in found["rows"]}
+    for row in found["against"]:
+        pair = [by[name, "demo/entailment", row["what"]]["lost"] for name in ("demo/entailment", "demo/entailment-english")]
+        assert row["difference"] == pytest.approx(pair[0] - pair[1])
+    before = files(tmp_path / "run")
+    assert result(capsys, *words) == found and files(tmp_path / "run") == before
+    code, out, err = run(capsys, *words)
+    assert code == 0 and "share of its own score" in out, err
+
+
+def test_zero_shot_transfer_trains_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ("study", "languages", "demo/encoder", "--tasks", "demo/entailment,demo/entailment-tavi", "--fine-tune", 1)
+    words = (*words, "--task-option", "size=16", "--train-batch", 8, "--keep", "50%", "--method", "magnitude", "--out", tmp_path / "run")
+    found = result(capsys, *words)
+    before = files(tmp_path / "run")
+    assert result(capsys, *words) == found and files(tmp_path / "run") == before
+    assert {row["language"] for row in found["rows"]} == {"demo/entailment", "demo/entailment-tavi"}
+    assert len([path for path in before if "tuned" in Path(path).parts]) == 1
+
+
+# Bad arguments.
+
+
+def test_bad_arguments_are_told_in_a_line(
+    capsys: pytest.CaptureFixture[str], model: Path, data: Path, checkpoints: Path, tmp_path: Path
+) -> None:
+    assert run(capsys, "score", model, "--by", "random", "--out", tmp_path / "scores")[0] == 0
+    (tmp_path / "empty").mkdir()
+    train = ("--train", data, "--out", tmp_path / "run")
+    entail = ("role-pruning", "demo/entailment", "--task", "demo/entailment", "--task-option", "size=16", "--out", tmp_path / "run")
+    spoken = ("languages", "demo/entailment", "--out", tmp_path / "run", "--tasks")
+    both = "demo/entailment,demo/entailment-tavi"
+    for code, words, message in (
+        (1, ("survivors", tmp_path / "scores"), "holds no comparison; make one with: headcount compare"),
+        (1, ("survivors", tmp_path / "empty"), "holds no run"),
+        (2, (*entail, "--role", "ofset"), "Did you mean 'offset'"),
+        (2, (*entail, "--role", "offset:-99"), "no role of offset '-99'"),
+        (1, (*entail, "--role", "syntax"), "no head has the role syntax"),
+        (2, entail, "--role"),
+        (1, (*entail, "--role", "local", "--keep", "40"), "keep must be a whole number from 1 to 32"),
+        (2, (*entail, "--role", "local", "--keep", "many"), "--keep is a number of heads or a share"),
+        (1, ("dynamics", tmp_path / "empty", *train), "holds 0 checkpoints"),
+        (1, ("dynamics", model, *train), "is one model; name a folder of checkpoints"),
+        (1, ("dynamics", tmp_path / "nowhere", *train), "is no folder"),
+        (1, ("dynamics", model, "demo/entailment", *train), "has other heads than"),
+        (1, ("dynamics", checkpoints, *train, "--keep", "13"), "keep must be a whole number from 1 to 12"),
+        (2, ("dynamics", checkpoints, *train, "--by", "gradeint"), "Did you mean 'gradient'"),
+        (2, ("compensation", model, *train), "--keep"),
+        (1, ("compensation", model, *train, "--keep", "0"), "keep must be a whole number from 1 to 12"),
+        (2, ("compensation", model, *train, "--keep", "1"), "keep 2 or more"),
+        (2, ("compensation", model, *train, "--keep", "4", "--method", "gradeint"), "gradeint"),
+        (2, ("layers", model, "--train", data, "--how", "zeros"), "Did you mean 'zero'"),
+        (1, ("layers", "demo/encoder", "--task", "demo/entailment"), "needs a model with another head"),
+        (2, (*spoken, "demo/entailment"), "two languages or more"),
+        (1, (*spoken, "demo/entailment,demo/text-tavi", "--task-option", "size=16"), "needs a model with another head"),
+        (2, (*spoken, both, "--task", "demo/entailment"), "leave --task out"),
+        (2, (*spoken, both, "--shared", "demo/entailment"), "goes with --against"),
+        (2, (*spoken, both, "--against", "demo/entailment-english", "--shared", "demo/text"), "--shared takes tasks of --tasks"),
+        (1, (*spoken, both, "--keep", "33"), "keep must be a whole number from 1 to 32"),
+    ):
+        assert message in refused(capsys, code, "study", *words), words
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_of_every_study(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "ls", "studies")
+    assert code == 0
+    for name in ("survivors", "role-pruning", "dynamics", "compensation", "layers", "languages"):
+        assert name in out and run(capsys, "study", name, "--help")[0] == 0

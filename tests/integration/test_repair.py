@@ -1,0 +1,167 @@
+"""Repair and survey on data: padding counts nowhere, sums are direct sums, too few tokens are refused, nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from toys import KINDS, build, examples, shared, task
+from torch import nn
+
+import headcount as hc
+from headcount.errors import DataError, UnsupportedModel
+from headcount.refit import refit
+from headcount.refit.blocks import has_bias, read, real_rows
+from headcount.refit.survey import removal_order, survey
+
+N = 64
+
+
+def plan_of(model: nn.Module) -> hc.Plan:
+    """The first unit of every block goes."""
+    return hc.Plan.removing([head for block in hc.HeadMap.of(model).blocks for head in block.groups()[0]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_and_batches_do_not_matter(kind: str) -> None:
+    model = shared(kind)
+    one = refit(model, plan_of(model), task(kind, N), batch_size=1)
+    for other in (refit(model, plan_of(model), task(kind, N, longer=5)), refit(model, plan_of(model), task(kind, N), batch_size=7)):
+        for name, fitted in one.blocks.items():
+            assert other.blocks[name].n == fitted.n and other.blocks[name].share == fitted.share
+            torch.testing.assert_close(other.blocks[name].weights, fitted.weights, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_survey_holds_direct_sums(kind: str) -> None:
+    """G, M and their numbers against one example at a time, without padding; and the cost of the last unit of a block by hand."""
+    model, data = build(kind), task(kind, 10)
+    found = survey(model, data, batch_size=4)
+    assert all(p.requires_grad for p in model.parameters()) and not any(m._forward_hooks for m in model.modules())
+    for block in hc.HeadMap.of(model).blocks:
+        rows: list[torch.Tensor] = []
+        slopes: list[torch.Tensor] = []
+        module: Any = model.get_submodule(block.o.path)
+
+        def ran(_module: nn.Module, args: Any, output: torch.Tensor, rows: Any = rows, slopes: Any = slopes) -> None:
+            rows.append(args[0].detach().flatten(0, 1))
+            output.register_hook(lambda gradient: slopes.append(gradient.flatten(0, 1)))
+
+        hook = module.register_forward_hook(ran)
+        for example in data.calibration:
+            model(**data.collate([example])).loss.backward()
+        hook.remove()
+        x, g = torch.cat(rows), torch.cat(slopes)
+        x = torch.cat([x, torch.ones(len(x), 1)], 1).double() if has_bias(module) else x.double()
+        mine = found[block.path]
+        assert (mine.n, mine.examples) == (len(x), 10)
+        torch.testing.assert_close(mine.gram, x.T @ x, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(mine.metric, g.T @ g, rtol=1e-4, atol=1e-8)
+        everything = [list(range(block.n_heads * block.value_dim))]
+        weights = read(module)
+        delta = x @ weights
+        if has_bias(module):
+            delta = delta - delta.mean(0)
+        direct = torch.einsum("to,op,tp->", delta, mine.metric / mine.n, delta) / mine.examples
+        assert mine.surgeon(weights, everything).costs()[0] == pytest.approx(float(direct), rel=1e-3)
+
+
+def test_independent_gradients_make_the_cost_the_mean_square_of_the_first_order_change() -> None:
+    """½ · cost is ½ E Σ (g·δ)², the second-order rise of the loss, once g says nothing about δ."""
+    from headcount.refit.choose import Surgeon
+
+    made = torch.Generator().manual_seed(0)
+    x, g = torch.randn(200_000, 4, generator=made).double(), torch.randn(200_000, 3, generator=made).double()
+    weights = torch.randn(4, 3, generator=made).double()
+    surgeon = Surgeon.of(x.T @ x, weights, g.T @ g / len(g), [[0, 1], [2, 3]], 100_000)  # two tokens an example
+    felt = ((x[:, :2] @ weights[:2]) * g).sum(1)
+    assert surgeon.costs()[0] == pytest.approx(float((felt**2).sum()) / 100_000, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_unit_is_in_the_order_once(kind: str) -> None:
+    model = shared(kind)
+    order = removal_order(model, task(kind, N))
+    assert sorted(unit for unit, _ in order) == sorted(hc.HeadMap.of(model).units())
+    assert all(cost >= 0 for _, cost in order)
+
+
+def test_losses_that_cannot_be_told_apart_are_taken_one_by_one() -> None:
+    class Odd(type(shared("encoder"))):
+        def forward(self, **batch: Any) -> Any:
+            output = super().forward(**batch)
+            output.loss = output.loss + output.logits.pow(2).mean()
+            return output
+
+    model = build("encoder")
+    model.__class__ = Odd
+    data = task("encoder", 6)
+    together, alone = survey(model, data, batch_size=6), survey(model, data, batch_size=1)
+    for path, moments in alone.items():
+        assert together[path].n == moments.n and together[path].examples == 6
+        torch.testing.assert_close(together[path].gram, moments.gram, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(together[path].metric, moments.metric, rtol=1e-6, atol=1e-10)
+
+
+def test_too_few_tokens_are_refused() -> None:
+    before = threading.active_count()
+    with pytest.raises(DataError, match=r"block L0 has 41 inputs to refit and the calibration data \d+ tokens; give more than 41"):
+        refit(shared("encoder"), hc.Plan.removing(["L0H0"]), task("encoder", 4))
+    for options in ({"limit": 0}, {"batch_size": 0}):
+        with pytest.raises(DataError, match="1 or more"):
+            refit(shared("encoder"), hc.Plan.removing(["L0H0"]), task("encoder", 4), **options)
+    assert threading.active_count() == before
+
+
+def test_a_block_that_the_data_do_not_run_is_named() -> None:
+    model = hc.HeadMap.of(build("marian"))
+    assert model
+    whole: Any = build("marian")
+    batch = task("marian").collate(examples("marian", 40))
+    with pytest.raises((DataError, UnsupportedModel, ValueError)):
+        refit(whole.model.encoder, hc.Plan.removing(["L0H0"]), [{"labels": batch["labels"]}])
+
+
+def test_a_failing_pass_leaves_no_thread_and_no_hook() -> None:
+    model, before = build("encoder"), threading.active_count()
+    calls: list[int] = []
+
+    def fail(*_: Any) -> None:
+        calls.append(1)
+        if len(calls) == 4:
+            raise ZeroDivisionError("a defect")
+
+    hook = model.get_submodule("bert.encoder.layer.1").register_forward_hook(fail)
+    with pytest.raises(ZeroDivisionError, match="a defect"):
+        refit(model, plan_of(model), task("encoder", N), batch_size=16)
+    hook.remove()
+    assert threading.active_count() == before
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_plan_that_removes_nothing_needs_no_data() -> None:
+    made = refit(shared("encoder"), hc.Plan.removing([]), None)
+    assert not made.blocks and made.model is not shared("encoder")
+
+
+def test_gates_only_scale_the_heads_that_stay() -> None:
+    model = shared("encoder")
+    plan = hc.Plan.removing(["L0H0", "L1H3"])
+    made = refit(model, plan, task("encoder", N), by="gates")
+    for block in hc.HeadMap.of(model).blocks:
+        old, new = (read(one.get_submodule(block.o.path)) for one in (model, made.model))
+        for place in plan.kept(block):
+            rows = slice(place * block.value_dim, (place + 1) * block.value_dim)
+            ratio = (new[rows] / old[rows]).flatten()
+            assert float(ratio.std()) < 1e-6
+        assert torch.equal(old[-1], new[-1])
+
+
+def test_rows_of_padding_are_left_out() -> None:
+    model = shared("encoder")
+    batch = task("encoder", longer=3).collate(examples("encoder", 5))
+    block = hc.HeadMap.of(model).blocks[0]
+    shape = batch["input_ids"].shape
+    assert len(real_rows(model, block, batch, torch.zeros(*shape, 48))) == int(batch["attention_mask"].sum())

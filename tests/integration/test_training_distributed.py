@@ -1,0 +1,78 @@
+"""Two real processes: gates that learn under DDP, and under FSDP, are those of one process with the whole batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORK = """
+import json, os, sys, warnings
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+warnings.simplefilter("ignore")
+import torch
+torch.set_num_threads(1)
+import headcount as hc
+from toys import build, task
+from headcount.plan import Budget
+from headcount.pruners._contract import Work
+from headcount.pruners import dsp, l0
+from headcount.training import GateCallback, Recipe, checkpoints, fine_tune
+
+found = {}
+for name in ("l0", "dsp", "frozen"):
+    model = build("encoder")
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    if name == "frozen":
+        model.requires_grad_(False)
+    about = l0.ABOUT if name == "l0" else dsp.ABOUT
+    data = task("encoder", 32)
+    work = Work(model, hc.HeadMap.of(model), data, Budget(keep=4), 0, {**about.options, "init": "none", "settle": 0.0}, Recipe())
+    gating = l0.HardConcrete(work, "target", 4) if name == "l0" else dsp.Subset(work, "joint", 4)
+    gates = GateCallback(model, gating)
+    more = {} if len(sys.argv) < 5 else json.loads(sys.argv[4])
+    folder = Path(sys.argv[2]) / name
+    made = fine_tune(model, data, Recipe(batch=8, epochs=2, save_every=4, more=more), gates=gates, folder=folder if not more else None)
+    kept = [path.name for path in checkpoints(folder)]
+    values = next(iter(gating.parameters.values())).detach().tolist()
+    weights = [float(p.detach().double().sum()) for p in model.parameters()]
+    found[name] = {"steps": made.steps, "gates": values, "weights": weights, "kept": kept}
+Path(f"{sys.argv[3]}.{os.environ.get('RANK', '0')}").write_text(json.dumps(found))
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()
+"""
+
+
+def launched(tmp_path: Path, processes: int, *words: str) -> list[dict[str, Any]]:
+    script = tmp_path / "work.py"
+    script.write_text(WORK)
+    start = (
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        if processes > 1
+        else [sys.executable]
+    )
+    place = tmp_path / f"of {processes}"
+    command = [*start, str(script), str(Path(__file__).parent), str(place / "folder"), str(place / "found"), *words]
+    place.mkdir()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((place / f"found.{rank}").read_text()) for rank in range(processes)]
+
+
+def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
+    (alone,) = launched(tmp_path, 1)
+    one, two = launched(tmp_path, 2)
+    for name, expected in alone.items():
+        assert one[name]["gates"] == two[name]["gates"], "the processes have the same gates to the bit"
+        assert one[name]["weights"] == two[name]["weights"]
+        assert one[name]["steps"] == expected["steps"] == 8 and one[name]["kept"] == expected["kept"] == ["checkpoint-4", "checkpoint-8"]
+        assert one[name]["gates"] == pytest.approx(expected["gates"], rel=1e-5, abs=1e-7), name
+        assert one[name]["weights"] == pytest.approx(expected["weights"], rel=1e-5, abs=1e-5), name
