@@ -2,8 +2,8 @@
 
     python benchmarks/repair.py [--examples 128] [--length 64] [--keep 0.25 0.5] [--rounds 5] [--threads 1]
 
-Goal: at most 4. A repair is a dense and a pruned pass over the calibration data and the data that λ is chosen by (a quarter more), sums of products in
-float64, and one system of equations per block and λ. Every round times the dense pass and each repair, in an order that turns.
+Goal: at most 4. A repair is a dense and a pruned pass over the calibration data and the data that λ is chosen by (a quarter more), sums of products
+in float64, and one system of equations per block and λ. Every round times the dense pass and each repair, in an order that turns.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def main() -> None:
             name = names[(turn + place) % len(names)]
             times[name].append(timed(variants[name]))
     ratios = {name: [t / d for t, d in zip(times[name], times["dense"], strict=True)] for name in names[1:]}
-    shape = f"BERT-base, {options.examples} examples of {options.length} tokens, float32, {options.threads} threads, torch {torch.__version__}"
+    shape = (
+        f"BERT-base, {options.examples} examples of {options.length} tokens, float32, {options.threads} threads, torch {torch.__version__}"
+    )
     result = {
         "shape": shape,
         "dense_seconds": statistics.median(times["dense"]),

@@ -82,7 +82,9 @@ class Change:
 def check_wish(model: nn.Module, wish: Wish) -> None:
     """Refuses what cannot be carried out, before any work: unknown methods and options, impossible budgets."""
     made = Method.parse(wish.method)
-    read_options(made.about, wish.options, str(made))
+    read_options(made.module, wish.options, str(made))
+    if wish.recover is not None and not wish.recover > 0:
+        raise PlanError(f"recover is a number of epochs above 0, got {wish.recover}")
     heads = HeadMap.of(unwrap(model))
     from headcount.scores import Scores
 

@@ -122,7 +122,9 @@ def test_lower_precision_is_written_back_as_it_was(name: str, dtype: torch.dtype
     batches = [_varied(probe_inputs(model, batch=ROWS), seed) for seed in range(5)]
     plan = uneven(Subject.of(model, batches[0]).cuttable)
     exact = refit(model, plan, batches, share=1e-3)
-    low = refit(model.to(dtype), plan, [{k: v.to(dtype) if v.is_floating_point() else v for k, v in b.items()} for b in batches], share=1e-3)
+    low = refit(
+        model.to(dtype), plan, [{k: v.to(dtype) if v.is_floating_point() else v for k, v in b.items()} for b in batches], share=1e-3
+    )
     assert all(value.dtype == dtype for value in low.model.state_dict().values() if value.is_floating_point())
     for block, fitted in low.blocks.items():
         assert fitted.weights.dtype == torch.float64 and fitted.after <= fitted.before

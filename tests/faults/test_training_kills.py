@@ -219,7 +219,10 @@ def kill_command(shm: Path, number: int) -> int:
     for turn in range(number):
         out = shm / f"run{turn}"
         child = command.run(out)
-        time.sleep(random_.uniform(0.1, 0.95) * seconds)
+        stage, end = ("choose", "recover")[turn % 2], time.monotonic() + grid.LIMIT
+        while not list(out.glob(f"work/*/{stage}/checkpoint-*")) and time.monotonic() < end and not list(out.glob("cells/pruned/*")):
+            time.sleep(0.001)
+        time.sleep(random_.uniform(0, 0.05) * seconds)
         child.kill()
         hit += child.wait().code == -signal.SIGKILL
         again = command.run(out).wait()

@@ -187,11 +187,11 @@ def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Pa
 
 
 def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    labels = result(capsys, "roles", "demo/entailment", "--task", "demo/entailment", "--task-option", "size=40")["labels"].values()
+    words = ("demo/encoder", "--task", "demo/text", "--task-option", "size=40")
+    labels = result(capsys, "roles", *words, "--only", "offset")["labels"].values()
     number = {role: sum(role in one for one in labels) for own in labels for role in own}
     role = min(number, key=lambda name: (abs(number[name] - 8), name))
-    words = ("study", "role-pruning", "demo/entailment", "--task", "demo/entailment", "--role", role, "--limit", 16)
-    words = (*words, "--task-option", "size=40", "--seeds", 2, "--keep", "50%", "--out", tmp_path / "run")
+    words = ("study", "role-pruning", *words, "--role", role, "--limit", 16, "--seeds", 2, "--keep", "50%", "--out", tmp_path / "run")
     found = result(capsys, *words)
     before = files(tmp_path / "run")
     assert result(capsys, *words) == found and files(tmp_path / "run") == before
@@ -332,7 +332,7 @@ def test_languages_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_p
         ("demo/entailment", "demo/entailment-tavi"),
         ("demo/entailment-english", "demo/entailment"),
     }
-    names = ["bottom (L0)", "middle (L1+L2)", "top (L3)", "L0", "L1", "L2", "L3", "24 of 32 heads by rank"]
+    names = ["bottom (L0)", "middle (L1+L2)", "top (L3)", "L0", "L1", "L2", "L3", "24 of 32 heads by magnitude without repair"]
     assert [row["what"] for row in found["against"]] == names and len(found["between languages"]) == 8
     by = {(row["model"], row["language"], row["what"]): row for row in found["rows"]}
     for row in found["against"]:

@@ -34,7 +34,7 @@ def walker(lockstep: Lockstep, log: list, number: int, keys: str, fail: str = ""
 def test_all_reach_a_place_in_order_before_any_goes_on() -> None:
     for _ in range(20):
         log: list = []
-        lockstep = Lockstep(lambda key: log.append(("between", key)))
+        lockstep = Lockstep(lambda key, log=log: log.append(("between", key)))
         lockstep.run([walker(lockstep, log, number, "ab") for number in range(5)])
         assert log == [
             *((n, "a") for n in range(5)), ("between", "a"), *((n, "b") for n in range(5)), ("between", "b"), *((n, "end") for n in range(5)),

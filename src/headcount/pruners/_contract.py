@@ -1,4 +1,5 @@
-"""What a pruner file holds: `ABOUT` and `choose(work, variant)`, which returns a Choice: the plan, and the model if its weights were trained.
+"""What a pruner file holds: `ABOUT` and `choose(work, variant)`, which returns a Choice: the plan, and the model if its weights were trained; maybe
+`check(options)`, which refuses options before any work.
 
 A pruner never cuts: `prune` repairs, cuts, verifies and recovers after it, the same way for all. Everything that ranks heads makes `Scores` and lets
 `Plan.keep_top` choose, which knows about units of heads that share keys and values, floors, and protected heads.
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -87,13 +89,16 @@ class Choice:
     scores: Scores | None = None
 
 
-def read_options(about: About, given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The options of a pruner, with its defaults, in the type of these; refuses unknown names and wrong types before any work."""
+def read_options(module: ModuleType, given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The options of a pruner, with its defaults, in the type of these; refuses unknown names, wrong types, and what its `check` refuses."""
+    about: About = module.ABOUT
     made = dict(about.options)
     for key, value in given.items():
         if key not in about.options:
             raise unknown(f"option of {name}", key, about.options)
         made[key] = _typed(about.options[key], value, f"option {key} of {name}")
+    if hasattr(module, "check"):
+        module.check(made)
     return made
 
 

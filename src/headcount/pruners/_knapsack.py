@@ -118,7 +118,7 @@ def _kv_bytes(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock]
     for block in blocks:
         units = sum(unit[0] in block.heads for unit in heads.units())
         each = (block.head_dim + block.value_dim) * size * block.n_kv_heads / units if block.kind == "decoder-self" else 0.0
-        found.append([each * left for left in range(units + 1)])
+        found.append([each * max(left, 1) for left in range(units + 1)])  # a block without heads keeps one idle head in the cache
     return max(0.0, total - fsum(costs[-1] for costs in found)), found
 
 

@@ -94,16 +94,16 @@ def prune(
     """The model with `keep` heads (or a `fraction` of them, or a Budget) that a method makes of it; the model given stays as it is.
 
     `headcount ls pruners` lists the methods; `options` are those of the method. `repair` refits the output projections in closed form (on unless
-    training follows; dropped, as the history tells, where the loss on the selection split is smaller without it), `recover` fine-tunes the cut model for that many epochs by the `recipe`, as every method that trains uses it. With a `folder`,
-    training that was stopped goes on.
+    training follows; dropped, as the history tells, where the loss on the selection split is smaller without it), `recover` fine-tunes the cut
+    model for that many epochs by the `recipe`, as every method that trains uses it. With a `folder`, training that was stopped goes on.
     """
     inner = unwrap(model)
     made = Method.parse(method)
     heads = HeadMap.of(inner)
     budget = _budget(keep, fraction)
     limited = budget.limit is not None
-    if limited and made.about.trains:
-        raise PlanError(f"{made} trains for a number of heads; name keep, or prune by {budget.limit[0]} with a method that does not train")  # pyright: ignore[reportOptionalSubscript]
+    if budget.limit is not None and made.about.trains:
+        raise PlanError(f"{made} trains for a number of heads; name keep, or prune by {budget.limit[0]} with a method that does not train")
     if not limited:
         budget.heads(len(heads))
     recover = how.get("recover")
@@ -122,7 +122,7 @@ def prune(
         data,
         replace(budget, parameters=None, kv_bytes=None, latency=None, fraction=0.5, floor=0) if limited else budget,
         how.get("seed", 0),
-        read_options(made.about, options or {}, str(made)),
+        read_options(made.module, options or {}, str(made)),
         recipe,
         folder / "choose" if folder else None,
         how.get("progress"),

@@ -73,8 +73,10 @@ def _room(work: Work, group: list[Head]) -> Room:
         if not mine.isdisjoint(block.heads):
             unit = block.group_size if budget.unit == "kv_group" else block.n_kv_heads
             guarded = [tied for tied in block.groups() if not budget.protected.isdisjoint(tied)]
-            forced = len(guarded) * block.group_size if budget.unit == "kv_group" else unit * max(
-                (sum(head in budget.protected for head in tied) for tied in guarded), default=0
+            forced = (
+                len(guarded) * block.group_size
+                if budget.unit == "kv_group"
+                else unit * max((sum(head in budget.protected for head in tied) for tied in guarded), default=0)
             )
             least += max(forced, -(-budget.floor // unit) * unit)
             sizes.add(unit)
@@ -89,10 +91,7 @@ def _shares(rooms: list[Room], number: int) -> list[int]:
     while sum(shares) != number:
         short = number - sum(shares)
         sign = 1 if short > 0 else -1
-        free = [
-            i for i, room in enumerate(rooms)
-            if room.unit <= abs(short) and room.least <= shares[i] + sign * room.unit <= room.total
-        ]
+        free = [i for i, room in enumerate(rooms) if room.unit <= abs(short) and room.least <= shares[i] + sign * room.unit <= room.total]
         if not free:
             raise PlanError(
                 f"{number} heads cannot be shared out: whole units, floors and protected heads make {sum(shares)}; name that number, or scope global"

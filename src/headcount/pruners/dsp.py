@@ -33,8 +33,7 @@ ABOUT = About(
         "init": "gradient",
         "spread": 2.0,
         "limit": 512,
-        "ease": 0.5,
-        "settle": 0.4,
+        "settle": 0.5,
     },
 )
 

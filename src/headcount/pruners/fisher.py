@@ -8,6 +8,7 @@ Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from headcount.archs.modules import unwrap
 from headcount.checks import check_batch
 from headcount.data import Task, blocks, rows_of
+from headcount.errors import PlanError
 from headcount.gates import HeadGates
 from headcount.losses import ExampleLosses, OneByOne, finite_losses
 from headcount.observe import frozen, on_device
@@ -26,6 +28,12 @@ from headcount.refit.blocks import pad_id
 
 ABOUT = About(source="Kwon et al. 2022", options={"limit": 512, "rearrange": True, "tune": True})
 BATCH = 32
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Refuses options that cannot be carried out, before any work."""
+    if options["limit"] < 1:
+        raise PlanError(f"limit must be 1 or more, got {options['limit']}")
 
 
 def gate_gradients(work: Work, limit: int) -> Tensor:

@@ -5,8 +5,8 @@
 "target" holds Σ P(g ≠ 0) at a number that falls from nearly all to K, by one shift of log a for all gates that is solved for at every step: the exact
 multiplier of that constraint. "lagrange" learns the multiplier by gradient ascent. With λ (`penalty`) the loss has λ Σ P(g ≠ 0) over heads in it, as
 published, and the number open is what λ makes it. Gates start open (`start` = log a), in the order of an importance if `init` names one, and the
-penalty warms up, since half-open gates shock a trained model. `frozen` keeps the weights of the decoder, or of everything, as they are; `kinds` names the attention
-that is gated (encoder-self, decoder-self, cross). Voita et al. 2019, Louizos et al. 2018.
+penalty warms up, since half-open gates shock a trained model. `frozen` keeps the weights of the decoder, or of everything, as they are; `kinds`
+names the attention that is gated (encoder-self, decoder-self, cross). Voita et al. 2019, Louizos et al. 2018.
 """
 
 from __future__ import annotations

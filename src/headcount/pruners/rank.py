@@ -7,6 +7,9 @@ on the selection split is below that share of the whole model's. Michel et al. 2
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import nn
 
 from headcount.errors import PlanError
@@ -28,15 +31,20 @@ ABOUT = About(
 def choose(work: Work, _variant: str) -> Choice:
     """The plan, and the metric after each step where there are steps."""
     options = work.options
+    check(options)
+    first = _scores(work, work.model)
+    if not options["again"] and not options["stop"]:
+        return Choice(keep_within(work, first, work.keep, work.options["scope"]), scores=first)
+    return _in_steps(work, first)
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Refuses options that cannot be carried out, before any work."""
     Method.parse(options["by"])
     if options["scope"] not in SCOPES:
         raise unknown("scope", options["scope"], SCOPES)
     if not 0 < options["step"] <= 1 or not 0 <= options["stop"] <= 1:
         raise PlanError(f"step must be above 0 and at most 1, and stop from 0 to 1; got {options['step']} and {options['stop']}")
-    first = _scores(work, work.model)
-    if not options["again"] and not options["stop"]:
-        return Choice(keep_within(work, first, work.keep, work.options["scope"]), scores=first)
-    return _in_steps(work, first)
 
 
 def _scores(work: Work, model: nn.Module) -> Scores:

@@ -8,6 +8,7 @@ too, and the plan with the least loss on the selection split is taken (docs/repa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,15 @@ ABOUT = About(
 Candidate = tuple[Plan, Scores, list[dict[str, Any]]]
 
 
+def check(options: Mapping[str, Any]) -> None:
+    """Refuses options that cannot be carried out, before any work."""
+    if options["rounds"] < 1 or options["limit"] < 1:
+        raise PlanError(f"rounds and limit must be 1 or more, got {options['rounds']} and {options['limit']}")
+
+
 def choose(work: Work, _variant: str) -> Choice:
     """The plan, with the rise of the loss that is expected of every removal, and the loss of every candidate."""
-    rounds = work.options["rounds"]
-    if rounds < 1 or work.options["limit"] < 1:
-        raise PlanError(f"rounds and limit must be 1 or more, got {rounds} and {work.options['limit']}")
-    found: dict[str, Candidate] = {"surgeon": in_rounds(work, rounds)}
+    found: dict[str, Candidate] = {"surgeon": in_rounds(work, work.options["rounds"])}
     if work.options["rivals"] and found["surgeon"][0].removed:
         found |= _rivals(work)
     losses = _judged(work, {name: candidate[0] for name, candidate in found.items()})

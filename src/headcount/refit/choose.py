@@ -2,10 +2,10 @@
 
     cost of unit u = tr( [(G⁻¹)_uu]⁻¹ W_u M W_uᵀ ) / N,   then   W ← W − G⁻¹_{:,u} [(G⁻¹)_uu]⁻¹ W_u,   G⁻¹ ← G⁻¹ − G⁻¹_{:,u} [(G⁻¹)_uu]⁻¹ G⁻¹_{u,:}
 
-G = Σ xᵀx over the tokens of N examples, x the inputs of the output projection and a one, which is never removed; M = Σ g gᵀ / tokens, g the gradient of
-an example's loss with respect to the block's output. With δ what the block's output changes by, the cost is the mean over examples of Σ_tokens (g·δ)²,
-if g and δ are independent: twice the rise of the loss, to second order, in the same unit for all blocks. With M = I and N = 1 the accumulated cost is
-the squared error of a direct refit. Hassibi & Stork 1993; second moments of gradients as in Kwon et al. 2022.
+G = Σ xᵀx over the tokens of N examples, x the inputs of the output projection and a one, which is never removed; M = Σ g gᵀ / tokens, g the gradient
+of an example's loss with respect to the block's output. With δ what the block's output changes by, the cost is the mean over examples of
+Σ_tokens (g·δ)², if g and δ are independent: twice the rise of the loss, to second order, in the same unit for all blocks. With M = I and N = 1 the
+accumulated cost is the squared error of a direct refit. Hassibi & Stork 1993; second moments of gradients as in Kwon et al. 2022.
 """
 
 from __future__ import annotations

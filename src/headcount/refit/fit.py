@@ -59,7 +59,7 @@ def with_ones(inputs: Float[Tensor, "tokens inputs"]) -> Float[Tensor, "tokens i
     return torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
 
 
-def _held(diagonal: Float[Tensor, "inputs"], share: float) -> float:
+def _held(diagonal: Float[Tensor, " inputs"], share: float) -> float:
     """λ, a share of the mean diagonal; where all of that is zero data say nothing, and any λ keeps what there is."""
     mean = float(diagonal.mean()) if len(diagonal) else 0.0
     return mean * share if mean * share > 0 else 1.0
@@ -125,7 +125,8 @@ def fit(
 ) -> Fitted:
     """The best refit: λ is the one with the least error on the check's data, or the `share` that is given.
 
-    The old weights are kept where they have the least error there. With `per_head`, the number of a head's inputs, only one number per head is fitted.
+    The old weights are kept where they have the least error there. With `per_head`, the number of a head's inputs, only one number per head is
+    fitted.
     """
     old = weights.double()
     shares = (share,) if share is not None else (UNCHECKED,) if checking is None else SHARES

@@ -50,7 +50,8 @@ def drop(whole: Evaluation, other: Evaluation, task: Task, *, seed: int = 0) -> 
     (before, total, higher), (after, _, _) = measured(whole, task), measured(other, task)
     metric = paired_bootstrap(before, after, total, seed=seed) if has_metric else None
     made = paired_bootstrap(before, after, lambda sums: (1 if higher else -1) * np.log(np.maximum(total(sums), TINY)), seed=seed)
-    left = Difference(*(float(np.exp(value)) for value in (made.difference, made.low, made.high)), made.p)
+    share, low, high = (float(np.exp(value)) for value in (made.difference, made.low, made.high))
+    left = Difference(share, low, high, made.p)
     return Drop(loss, metric, left)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import typer
 
 from headcount.cli import _data
-from headcount.cli._pruning import Epochs, KeepOne, Options, Rate, TrainBatch
+from headcount.cli._pruning import Epochs, Options, Rate, TrainBatch
 from headcount.cli._run import Place
 from headcount.cli._session import Session
 from headcount.studies._kept import Folder, corrected, keep_rows, led
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headcount.training import Recipe
 
 Method = Annotated[str, typer.Option("--method", metavar="NAME", help="A pruner of `headcount ls pruners`, or an importance to rank by.")]
+Keep = Annotated[str, typer.Option("--keep", metavar="K", help="How many heads stay: a number, or a share such as 25%.")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="The importance whose change is measured.")]
 PARTS = ("q", "k", "v", "o")
 IMPORTANCE = "importance"
@@ -205,7 +206,7 @@ def run(
     say: Session,
     given: _data.Shared,
     out: Folder,
-    keep: KeepOne,
+    keep: Keep,
     method: Method = "gradient",
     option: Options = None,
     by: By = "gradient",

@@ -95,10 +95,14 @@ def languages(
 
 def _evaluations(run: Run, subject: Subject, command: str, progress: Any, reading: dict[str, Any]) -> Any:
     from headcount.heads import HeadMap
+    from headcount.pruning import method_name
 
     model, total = subject.model, len(HeadMap.of(subject.model))
     wanted = groups(HeadMap.of(model), (THIRDS, LAYER))
-    small = {f"{total - wish.keep} of {total} heads by {wish.method}": made for wish, made in _pruned(run, subject, command, reading)}
+    small = {
+        f"{total - wish.keep} of {total} heads by {method_name(wish.parts())}": made
+        for wish, made in _pruned(run, subject, command, reading)
+    }
     done, steps = 0, len(subject.tasks) * (len(wanted) + len(small))
     for language, task in subject.tasks.items():
         whole = without(run, f"{subject.name}, {language}: dense", model, task, (), **reading)

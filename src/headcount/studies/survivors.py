@@ -74,15 +74,16 @@ Kept = Mapping[tuple[str, int], Sequence[frozenset["Head"]]]
 
 
 def survivors(table: RoleTable, kept: Kept, *, seed: int = 0) -> tuple[list[Level], list[Survival]]:
-    """Every method, level and role that some heads have and some lack; p-values corrected over the rows of each list."""
+    """Every method, level and role that some heads have and some lack; p-values of any role, and of the single ones, are corrected apart."""
     groups = {role: (tested, having) for role, (tested, having) in _groups(table).items() if 0 < len(having) < len(tested)}
     found = [asdict(_level(key, sets, role, *group)) for key, sets in kept.items() for role, group in groups.items()]
     overall = []
     for method in dict.fromkeys(method for method, _ in kept):
         sets = [one for (name, _), several in kept.items() if name == method for one in several]
         overall += [asdict(_survival(method, sets, role, *group, seed)) for role, group in groups.items()]
-    corrected(found)
-    corrected(overall)
+    for rows in (found, overall):  # the question of the study is asked of any role; single roles are a search of their own
+        corrected([row for row in rows if row["role"] == ANY])
+        corrected([row for row in rows if row["role"] != ANY])
     return [Level(**row) for row in found], [Survival(**row) for row in overall]
 
 

@@ -149,7 +149,8 @@ def _train(model: Any, trainer: WholeTrainer, before: Path | None, gates: GateCa
             gates.close()
         model.eval()
     check_weights(model)
-    return Trained(trainer.state.global_step, [entry for entry in trainer.state.log_history if "loss" in entry])
+    told = [dict(sorted(entry.items())) for entry in trainer.state.log_history if "loss" in entry]  # a checkpoint sorts what it keeps
+    return Trained(trainer.state.global_step, told)
 
 
 @dataclass(frozen=True, slots=True)

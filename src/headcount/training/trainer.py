@@ -39,6 +39,10 @@ class WholeTrainer(Trainer):
         self._own_loss, self._teacher, self._mix = loss, teacher, mix
         self._aside = False
         self._is_tried = self.args.gradient_accumulation_steps * self.args.world_size == 1  # else it makes no difference
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):  # pyright: ignore[reportOptionalMemberAccess]
+            self.accelerator.prepare_model = lambda model, device_placement=None, evaluation_mode=False: (
+                model
+            )  # DDP refuses what does not learn
         if self._is_own:
             self.model_accepts_loss_kwargs = False  # a mean over the batch, which the Trainer divides by the steps of an accumulation
 

@@ -1,0 +1,159 @@
+"""Pruning as a user meets it: `prune`, `compare` and `bench`, budgets, runs that go on, and what is refused before any work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toys import saved_classifier, saved_table, shared, task
+
+import headcount as hc
+from headcount import pruning
+from headcount.cli import main
+from headcount.errors import DataError, PlanError
+from headcount.evaluate import evaluate
+from headcount.pruners import PRUNERS, prune
+from headcount.pruning import Pruning, Wish, compare, grid, parse_method, rows, smallest_safe
+from headcount.runs.store import Run, describe_run
+from headcount.runs.weights import model_record
+from headcount.surgery import cost
+
+
+def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    assert main([*map(str, words), "--json", "-q"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    place = tmp_path_factory.mktemp("pruning")
+    return saved_classifier(place / "model"), saved_table(place / "data.csv", 400)
+
+
+def test_a_model_is_pruned_saved_and_loads_again(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = given
+    words = ["prune", model, "--train", data, "--keep", "50%", "--method", "gradient", "--no-repair", "--out", tmp_path / "run"]
+    made = result(capsys, *words, "--bench")
+    small = hc.load(made["folder"])
+    assert len(hc.HeadMap.of(small)) == 6 and len(made["plan"]) == 6
+    assert {row["name"] for row in made["bench"]} == {"whole", "masked", "removed"}
+    (row,) = made["rows"]
+    assert row["keep"] == 6 and row["loss p"] <= 1 and row["parameters"] == sum(p.numel() for p in small.parameters())
+    plan = hc.Plan.read(next((tmp_path / "run" / "models").glob("*.plan.json")))
+    assert [str(head) for head in plan.removed] == made["plan"]
+    again = result(capsys, *words, "--no-bench")
+    assert again["rows"] == made["rows"]
+    assert result(capsys, "bench", tmp_path / "run", "--batches", "1", "--lengths", "8", "--rounds", "1")["timings"]
+
+
+def test_a_comparison_goes_on_and_random_is_always_there(
+    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = given
+    words = ["compare", model, "--train", data, "--methods", "gradient,magnitude", "--keep", "4,8", "--seeds", "2", "--no-repair"]
+    whole = result(capsys, *words, "--out", tmp_path / "one")
+    assert {row["method"] for row in whole["rows"]} == {f"{name} without repair" for name in ("gradient", "magnitude", "random")}
+    assert len(whole["rows"]) == 2 * (1 + 1 + 2) and set(whole["smallest"]) == {row["method"] for row in whole["rows"]}
+    made, real = [], pruning.prune
+
+    def counted(*args: Any, **options: Any) -> Any:
+        made.append(args)
+        if len(made) == 4:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    monkeypatch.setattr(pruning, "prune", counted)
+    assert main([*map(str, words), "--out", str(tmp_path / "two"), "-q"]) == 130
+    capsys.readouterr()
+    again = result(capsys, *words, "--out", tmp_path / "two")
+    assert len(made) == 4 + 5, "three cells were finished, five are left"
+    assert again["rows"] == whole["rows"]
+    assert (tmp_path / "one" / "curves.csv").read_bytes() == (tmp_path / "two" / "curves.csv").read_bytes()
+
+
+def test_budgets_other_than_heads_are_kept() -> None:
+    model, data = shared("decoder"), task("decoder", 64)
+    whole = cost(model)
+    fewer = prune(model, data, "rank", hc.Budget(parameters=int(whole.parameters * 0.95)), repair=False)
+    assert sum(p.numel() for p in fewer.model.parameters()) <= whole.parameters * 0.95 and fewer.plan.removed
+    cached = prune(model, data, "rank", hc.Budget(kv_bytes=whole.kv_bytes_per_token // 2), repair=False)
+    assert 0 < cost(cached.model).kv_bytes_per_token <= whole.kv_bytes_per_token // 2
+    with pytest.raises(PlanError, match="cannot be met"):
+        prune(model, data, "rank", hc.Budget(parameters=10), repair=False)
+    with pytest.raises(PlanError, match="no budget of kv_bytes"):
+        prune(shared("encoder"), task("encoder", 64), "rank", hc.Budget(kv_bytes=10), repair=False)
+    with pytest.raises(PlanError, match="trains for a number of heads"):
+        prune(model, data, "dsp", hc.Budget(kv_bytes=10))
+
+
+def test_a_budget_of_latency_gives_a_faster_model_or_says_that_it_cannot() -> None:
+    model, data = shared("encoder"), task("encoder", 64)
+    quick = hc.Budget(latency=10.0, bench_batch=1, bench_length=8)
+    assert not prune(model, data, "magnitude" if "magnitude" in PRUNERS.names() else "rank", quick, repair=False).plan.removed
+    with pytest.raises(PlanError, match="latency"):
+        prune(model, data, "rank", hc.Budget(latency=1e-9, bench_batch=1, bench_length=8), repair=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--keep", "0"], 1, "from 1 to 12"),
+        (["--keep", "13"], 1, "from 1 to 12"),
+        (["--keep", "many"], 2, "a number of heads or a share"),
+        (["--keep", "150%"], 1, "at most 1"),
+        ([], 2, "exactly one of --keep"),
+        (["--keep", "4", "--parameters", "5"], 2, "exactly one of --keep"),
+        (["--keep", "4", "--method", "surgery"], 2, "Did you mean 'surgeon'"),
+        (["--keep", "4", "--method", "dsp:loose"], 2, "variant of dsp"),
+        (["--keep", "4", "--option", "bye=gradient"], 2, "option of"),
+        (["--keep", "4", "--method", "rank", "--option", "step=much"], 1, "must be a float"),
+        (["--keep", "4", "--method", "rank(by=gradeint)"], 2, "Did you mean 'gradient'"),
+        (["--keep", "4", "--method", "rank(by"], 1, "brackets"),
+        (["--keep", "4", "--floor", "3"], 1, "floor"),
+        (["--keep", "4", "--recover", "-1"], 1, "above 0"),
+    ],
+)
+def test_wrong_wishes_are_told_before_any_work(
+    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, told: str
+) -> None:
+    model, data = given
+    assert main(["prune", str(model), "--train", str(data), "--out", str(tmp_path / "run"), "-q", *words]) == code
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_methods_are_read_with_their_options() -> None:
+    assert parse_method("gradient") == ("rank", {"by": "gradient"})
+    assert parse_method("ablation:mean") == ("rank", {"by": "ablation:mean"})
+    assert parse_method("random") == ("random", {})
+    assert parse_method("rank(by=fisher; again=true)") == ("rank", {"by": "fisher", "again": "true"})
+    wishes = grid(["surgeon", "random"], [2, 4], 3, Wish("random", 1))
+    assert [(wish.method, wish.keep, wish.seed) for wish in wishes] == [("surgeon", 2, 0), ("surgeon", 4, 0)] + [
+        ("random", keep, seed) for keep in (2, 4) for seed in range(3)
+    ]
+
+
+def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
+    model, data = shared("encoder"), task("encoder", 200)
+    with Run.lead(tmp_path / "run") as run:
+        run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
+        work = Pruning(run, model, data)
+        dense, cells, failed = compare(work, [Wish("random", 6, repair=False)])
+        table = rows(work, dense, cells)
+    assert not failed
+    plan = hc.Plan.removing(cells[0].content["removed"])
+    with hc.mask(model, plan.removed):
+        masked = evaluate(model, data)
+    np.testing.assert_allclose(cells[0].arrays["losses"], masked.losses, rtol=1e-6, atol=1e-6)
+    assert table[0]["loss difference"] == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
+    assert smallest_safe([{"method": "a", "keep": 4, "loss p": 0.5, "loss difference": 1.0}]) == {"a": 4}
+    assert smallest_safe([{"method": "a", "keep": 4, "loss p": 0.01, "loss difference": 1.0}]) == {"a": None}
+
+
+def test_training_needs_a_task() -> None:
+    batches = [task("encoder", 8).collate(list(task("encoder", 8).calibration))]
+    with pytest.raises(DataError, match="needs a Task"):
+        prune(shared("encoder"), batches, "dsp", 4)
