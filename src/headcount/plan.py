@@ -231,7 +231,8 @@ def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
     blocks: dict[tuple[str, int], list[list[Head]]] = defaultdict(list)
     for group in scores.tied():
         blocks[group[0].stack, group[0].layer].append(sorted(group, key=order.__getitem__))
-    return [tuple(heads) for groups in blocks.values() for heads in zip(*groups, strict=True)]
+    together = (groups if all(len(group) == 1 for group in groups) else zip(*groups, strict=True) for groups in blocks.values())
+    return [tuple(heads) for units in together for heads in units]
 
 
 def _choose(scores: Scores, limits: Budget) -> set[Head]:

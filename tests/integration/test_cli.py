@@ -196,18 +196,19 @@ def test_demo_works_twice_in_a_row(capsys: pytest.CaptureFixture[str], tmp_path:
     first, second = (result(capsys, "demo", "--out", tmp_path, "--seed", 3, "--limit", 40) for _ in range(2))
     assert first == second
     steps = {(step["model"], step["step"]): step for step in second["steps"]}
-    for name in ("demo/entailment", "demo/decoder"):
+    for name in ("demo/entailment", "demo/translator"):
         assert steps[name, "evaluate"]["none"]["loss"] > steps[name, "evaluate"]["whole"]["loss"] + 0.5
-        assert steps[name, "verify"]["difference"] < 1e-5 < steps[name, "verify"]["effect"]
-        before, after = steps[name, "cut"]["before"], steps[name, "cut"]["after"]
-        assert before["parameters"] - after["parameters"] == steps[name, "cut"]["predicted"]
+        assert (
+            set(steps[name, "prune"]["smallest"]) == {"surgeon", "gradient", "l0", "dsp", "random"} and not steps[name, "prune"]["failed"]
+        )
+        before, after = steps[name, "keep"]["before"], steps[name, "keep"]["after"]
+        assert before["parameters"] > after["parameters"] and before["flops"] > after["flops"]
         assert steps[name, "load"]["equal_weights"] is steps[name, "load"]["equal_outputs"] is True
-    agreement = steps["demo/decoder", "score"]["agreement"]
-    assert agreement["gradient"] > 0.5 > agreement["random"]
-    assert steps["demo/decoder", "generate"]["same_tokens"] is True
-    assert steps["demo/decoder", "cut"]["after"]["kv_bytes_per_token"] < steps["demo/decoder", "cut"]["before"]["kv_bytes_per_token"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["decoder", "entailment"]
-    assert (tmp_path / "decoder" / "run.json").is_file() and (tmp_path / "decoder" / "model" / "heads.json").is_file()
+        assert {row["name"] for row in steps[name, "bench"]["rows"]} == {"dense", "masked", "removed"}
+        assert len(hc.HeadMap.of(hc.load(steps[name, "keep"]["folder"]))) == steps[name, "keep"]["keep"]
+    for name in ("entailment", "translator"):
+        tables = {path.name for path in (tmp_path / name).glob("*.csv")}
+        assert tables == {"scores.csv", "roles.csv", "curves.csv", "bench.csv"}
 
 
 def test_ls_lists_kinds_and_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,18 @@ def test_columns_of_tables(files: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_task_and_everything_that_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("roles", "demo/entailment", "--task", "demo/entailment", "--limit", 40, "--only", "offset,delimiter,segment,syntax")
+    words = (
+        "roles",
+        "demo/entailment",
+        "--task",
+        "demo/entailment",
+        "--limit",
+        40,
+        "--only",
+        "offset,delimiter,segment,syntax",
+        "--tau",
+        1.2,
+    )
     code, out, err = run(capsys, *words, "--out", tmp_path / "run")
     assert code == 0, err
     assert "40 texts" in err and "40 pairs" in err and "not tested: syntax: the text has no" in err
@@ -227,7 +238,7 @@ def test_studies_read_tasks_too(capsys: pytest.CaptureFixture[str]) -> None:
     by_second, by_first = (result(capsys, *words, "--task", task) for task in ("demo/entailment", "demo/text"))
     assert len(by_second["changes"]) == len(by_first["changes"]) == 32 * 7
     assert "name one text" in refused(capsys, 2, *words)
-    importance = ("study", "roles-importance", "demo/entailment", "--task", "demo/entailment", "--limit", 12)
+    importance = ("study", "roles-importance", "demo/encoder", "--task", "demo/text", "--limit", 12)
     own, other = result(capsys, *importance), result(capsys, *importance, "--embedded", "english")
     assert own["rows"] and other["rows"] and own["rows"] != other["rows"]
     assert "not both" in refused(capsys, 2, *importance, "--embedded", "english", "--text", "a.txt")

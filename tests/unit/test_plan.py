@@ -138,3 +138,9 @@ def test_scores_of_another_length_are_refused() -> None:
         Scores(MHA.heads, (0.0,) * 7)
     with pytest.raises(PlanError, match="exactly once"):
         Scores(MHA.heads, (0.0,) * 8, units=((MHA.heads[0],),))
+
+
+def test_even_units_of_heads_that_share_nothing_are_single_heads() -> None:
+    heads = tuple(Head("", layer, index) for layer in range(2) for index in range(3))
+    scores = Scores(heads, (5.0, 1.0, 3.0, 4.0, 2.0, 6.0))
+    assert Plan.keep_top(scores, Budget(keep=4, unit="even")) == Plan.keep_top(scores, 4)

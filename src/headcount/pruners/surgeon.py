@@ -25,7 +25,7 @@ from headcount.refit import repair
 from headcount.refit.survey import removal_order
 
 ABOUT = About(
-    source="structured optimal brain surgeon (Hassibi & Stork 1993), with repair", options={"rounds": 3, "rivals": True, "limit": 256}
+    source="structured optimal brain surgeon (Hassibi & Stork 1993), with repair", options={"rounds": 4, "rivals": True, "limit": 512}
 )
 Candidate = tuple[Plan, Scores, list[dict[str, Any]]]
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from torch import nn
 
     from headcount.data import Task
@@ -43,6 +42,8 @@ class Drop:
 
 def drop(whole: Evaluation, other: Evaluation, task: Task, *, seed: int = 0) -> Drop:
     """How `other` differs from `whole` on the same examples: paired t for the loss, paired bootstrap for the metric and for the share left."""
+    import numpy as np
+
     from headcount.stats import Difference, paired_bootstrap, paired_t
 
     loss = paired_t(other.losses - whole.losses)
@@ -57,6 +58,8 @@ def drop(whole: Evaluation, other: Evaluation, task: Task, *, seed: int = 0) -> 
 
 def measured(made: Evaluation, task: Task) -> tuple[np.ndarray, Any, bool]:
     """What each example adds to the metric, how sums of that become its value, and whether more is better; the loss where there is no metric."""
+    import numpy as np
+
     if task.metric is None or made.parts is None:
         return np.stack([made.losses, np.ones_like(made.losses)], 1), lambda sums: sums[..., 0] / sums[..., 1], False
     return made.parts, task.metric.total, task.metric.higher_is_better
@@ -64,6 +67,8 @@ def measured(made: Evaluation, task: Task) -> tuple[np.ndarray, Any, bool]:
 
 def relative_gap(one: Sequence[Evaluation], other: Sequence[Evaluation], task: Task, *, seed: int = 0) -> Difference:
     """The relative drop of one model minus that of another, each a pair (whole, pruned) on the same examples, by paired bootstrap."""
+    import numpy as np
+
     from headcount.stats import paired_bootstrap
 
     parts, total, higher = measured(one[0], task)
@@ -133,6 +138,8 @@ def means_of(model: nn.Module, task: Task, how: str, limit: int | None) -> Any:
 
 def averaged(made: Sequence[Evaluation], task: Task) -> Evaluation:
     """Several models of one kind, such as seeds, as one: the mean of each example's loss and of what it adds to the metric."""
+    import numpy as np
+
     first = made[0]
     losses = np.mean([one.losses for one in made], axis=0)
     if task.metric is None or first.parts is None:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.runs.tables import STUDY
-
 if TYPE_CHECKING:
     from headcount.runs.store import Run
 
@@ -30,6 +28,7 @@ def keep_rows(run: Run | None, study: str, asked: Mapping[str, Any], rows: Seque
     if run is None or not run.leads:
         return
     from headcount.runs.cells import Spec
+    from headcount.runs.tables import STUDY
     from headcount.runs.weights import made_on
 
     run.present(run.commit(Spec(STUDY, study, dict(asked)), {"rows": [dict(row) for row in rows]}, made=made_on()))

@@ -11,7 +11,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from headcount.cli import _data
@@ -21,6 +20,7 @@ from headcount.cli._session import Session
 from headcount.studies._kept import Folder, corrected, keep_rows, led
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor, nn
 
     from headcount.data import Task
@@ -80,6 +80,8 @@ def tuned(
     model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None = None, folder: Any = None, progress: Any = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A fine-tune of a copy of the model: by head the relative change of its parts, and ln of the ratio of its importance after to before."""
+    import numpy as np
+
     from headcount.evaluate import evaluate
     from headcount.importance import score
     from headcount.training import fine_tune
@@ -97,6 +99,8 @@ def tuned(
 
 def _log_ratio(after: float, before: float) -> float:
     """ln(after / before); 0 where both are 0, and small numbers are held away from 0."""
+    import numpy as np
+
     tiny = 1e-12
     return float(np.log(max(abs(after), tiny)) - np.log(max(abs(before), tiny)))
 
@@ -109,6 +113,8 @@ def compensation(
     A difference is that of a head in the fine-tune after pruning minus the same head in that of the whole model; intervals and p are of a paired t
     over heads, which share their training and are not quite independent. Evenness: the variance between layers, by a permutation of heads over them.
     """
+    import numpy as np
+
     from headcount.heads import Head
 
     heads = [Head.parse(head) for head in pruned.content["heads"]]
@@ -139,6 +145,8 @@ def compensation(
 
 
 def _layers(layer: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    import numpy as np
+
     return [("all", np.ones(len(layer), dtype=bool)), *((str(name), layer == name) for name in dict.fromkeys(layer.tolist()))]
 
 
@@ -162,6 +170,8 @@ def _row(part: str, where: str, pruned: np.ndarray, whole: np.ndarray) -> dict[s
 
 def _even(part: str, gap: np.ndarray, layer: np.ndarray, lost: np.ndarray, seed: int) -> dict[str, Any]:
     """Whether layers differ, and whether survivors of layers that lost more heads change more."""
+    import numpy as np
+
     from headcount.stats import spearman
 
     random = np.random.Generator(np.random.Philox(seed))
@@ -176,6 +186,8 @@ def _even(part: str, gap: np.ndarray, layer: np.ndarray, lost: np.ndarray, seed:
 
 def _between(values: np.ndarray, layer: np.ndarray) -> np.ndarray:
     """The variance between layers of each row of values."""
+    import numpy as np
+
     names = sorted(set(layer.tolist()))
     means = np.stack([values[:, layer == name].mean(1) for name in names], 1)
     sizes = np.array([(layer == name).sum() for name in names])

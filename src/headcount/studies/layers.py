@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from headcount.cli import _data
@@ -100,6 +99,8 @@ def _row(group: Group, whole: Evaluation, left: Evaluation, task: Task, seed: in
 
 def _pairs(wanted: Sequence[Group], made: dict[tuple[str, str], Evaluation], whole: Evaluation) -> list[dict[str, Any]]:
     """By stack, the mean rise of the loss and the mean excess of consecutive minus spread-out pairs, paired over examples."""
+    import numpy as np
+
     from headcount.stats import paired_t
 
     single = {(group.stack, group.layers[0]): made[group.kind, group.name].losses - whole.losses for group in wanted if group.kind == LAYER}
