@@ -8,11 +8,13 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Self
 
 from headcount.errors import DuplicateName, UnknownName
 
@@ -90,3 +92,25 @@ class Registry:
         if name not in sources:
             raise unknown(self.kind, name, sources)
         return importlib.import_module(sources[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A registered file by its name and, where it offers several, its variant; `module` is the file, which declares itself in `ABOUT`."""
+
+    name: str
+    variant: str
+    module: ModuleType
+
+    @classmethod
+    def find(cls, registry: Registry, text: str) -> Self:
+        """What `name` or `name:variant` names."""
+        name, _, variant = text.strip().partition(":")
+        module = registry.get(name)
+        variants = module.ABOUT.variants
+        if variant and variant not in variants:
+            raise unknown(f"variant of {name}", variant, variants)
+        return cls(name, variant or variants[0], module)
+
+    def __str__(self) -> str:
+        return self.name if self.variant == self.module.ABOUT.variants[0] else f"{self.name}:{self.variant}"

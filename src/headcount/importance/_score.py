@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import fsum
-from types import ModuleType
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -24,7 +23,7 @@ from headcount.importance._pass import SharedPass
 from headcount.importance._race import LOOK, RACE_BLOCK, Race
 from headcount.losses import ExampleLosses
 from headcount.metrics import Metric
-from headcount.registry import Registry, unknown
+from headcount.registry import Registry, Variant
 from headcount.scores import Normalise, Scores, check_normalise
 from headcount.stats import Samples, Totals, pseudovalues
 from headcount.stream import Measured, Memory, Progress, Reading, stream
@@ -32,26 +31,15 @@ from headcount.stream import Measured, Memory, Progress, Reading, stream
 METHODS = Registry("importance", "headcount.importance")
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Variant):
     """An importance by its name and variant; `module` is its file."""
 
-    name: str
-    variant: str
-    module: ModuleType
+    __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Method:
         """The method that `name` or `name:variant` names."""
-        name, _, variant = text.strip().partition(":")
-        module = METHODS.get(name)
-        variants = module.ABOUT.variants
-        if variant and variant not in variants:
-            raise unknown(f"variant of {name}", variant, variants)
-        return cls(name, variant or variants[0], module)
-
-    def __str__(self) -> str:
-        return self.name if self.variant == self.about.variants[0] else f"{self.name}:{self.variant}"
+        return cls.find(METHODS, text)
 
     @property
     def about(self) -> About:

@@ -75,7 +75,7 @@ class Work:
 
     def random(self) -> np.random.Generator:
         """Random numbers of this work, the same on any machine."""
-        return np.random.Generator(np.random.Philox(key=[self.seed % 2**64, 0x6865616473]))
+        return np.random.Generator(np.random.Philox(key=np.array([self.seed % 2**64, 0x6865616473], dtype=np.uint64)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -22,7 +21,7 @@ from headcount.pruners._judge import better
 from headcount.pruners._knapsack import plan_within
 from headcount.refit import Fitted, refit
 from headcount.refit.blocks import projection, read, write
-from headcount.registry import Registry, unknown
+from headcount.registry import Registry, Variant
 from headcount.scores import Scores
 from headcount.stream import Progress
 from headcount.surgery import cut
@@ -31,26 +30,15 @@ from headcount.training import Recipe, fine_tune
 PRUNERS = Registry("pruners", "headcount.pruners")
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Variant):
     """A pruner by its name and variant; `module` is its file."""
 
-    name: str
-    variant: str
-    module: ModuleType
+    __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Method:
-        """The method that `name` or `name:variant` names; an importance by its name alone is `rank` by it."""
-        name, _, variant = text.strip().partition(":")
-        module = PRUNERS.get(name)
-        variants = module.ABOUT.variants
-        if variant and variant not in variants:
-            raise unknown(f"variant of {name}", variant, variants)
-        return cls(name, variant or variants[0], module)
-
-    def __str__(self) -> str:
-        return self.name if self.variant == self.about.variants[0] else f"{self.name}:{self.variant}"
+        """The method that `name` or `name:variant` names."""
+        return cls.find(PRUNERS, text)
 
     @property
     def about(self) -> About:

@@ -2,10 +2,11 @@
 
 run.json                       what ran: command, configuration, seed, versions, machine, model and data, and the cells it shows
 heads.json                     the blocks of the model and the addresses of their heads
-cells/<kind>/<name>.<key>.cell one finished unit of work each (see headcount.runs.cells): scores, roles, evaluations, blocks of a pass
-scores.*, roles.*, outcomes.*  tables of all results, as csv and parquet, made out of the cells
+cells/<kind>/<name>.<key>.cell one finished unit of work each (see headcount.runs.cells): scores, roles, evaluations, pruned models, blocks of a pass
+scores.*, roles.*, curves.*, … tables of all results, as csv and parquet, made out of the cells
 tables.json                    the hashes of these tables
-models/<name>/                 models, with manifests of their own
+models/<name>.<key>/           models, with manifests of their own
+work/<key>/                    checkpoints of a training that is under way
 log.txt                        what happened, for people
 quarantine/                    files that were found damaged
 lock, owner.json               who works here now
