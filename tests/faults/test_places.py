@@ -13,6 +13,7 @@ from typing import Any
 
 import grid
 import pytest
+from bad_kit import as_nobody
 
 from headcount import files
 from headcount.errors import ArtefactError
@@ -173,16 +174,9 @@ def test_an_impossible_place_is_told(shm: Path, kind: str) -> None:
     assert before == sorted(path.name for path in shm.iterdir())
 
 
-def as_nobody(what: Callable[[], Any]) -> grid.Child:
-    """Does something without the rights of root."""
-
-    def dropped() -> Any:
-        if os.geteuid() == 0:
-            os.setgid(65534)
-            os.setuid(65534)
-        return what()
-
-    return grid.start(dropped).wait()
+def without_rights(what: Callable[[], Any]) -> grid.Child:
+    """Does something in a process for which permissions hold even if it is root's."""
+    return grid.start(as_nobody(what)).wait()
 
 
 def test_a_folder_that_cannot_be_written_is_told_and_read(shm: Path, expected: str) -> None:
@@ -192,14 +186,15 @@ def test_a_folder_that_cannot_be_written_is_told_and_read(shm: Path, expected: s
     shutil.copytree(shm / "expected", shm / "run")
     for path in [*(shm / "run").rglob("*"), shm / "run"]:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    refused = as_nobody(lambda: grid.lead(shm / "run"))
+    refused = without_rights(lambda: grid.lead(shm / "run"))
     assert "ArtefactError" in refused.result["kinds"] and "ermission denied" in refused.result["error"], refused.result
-    read = as_nobody(lambda: sorted(all_scores(Run.open(shm / "run"))))
+    read = without_rights(lambda: sorted(all_scores(Run.open(shm / "run"))))
     assert read.result["value"] == sorted(grid.METHODS), read.result
-    fresh = as_nobody(lambda: grid.lead(shm / "run" / "new"))
+    fresh = without_rights(lambda: grid.lead(shm / "run" / "new"))
     assert "is not writable for you" in fresh.result["error"], fresh.result
-    shm.chmod(0o700)
-    hidden = as_nobody(lambda: grid.lead(shm / "run"))
+    shm.chmod(0o000)
+    hidden = without_rights(lambda: grid.lead(shm / "run"))
+    shm.chmod(0o755)
     assert "ArtefactError" in hidden.result["kinds"], hidden.result
 
 
