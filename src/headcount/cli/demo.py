@@ -17,6 +17,7 @@ SHOWN = {"entailment": "demo/entailment", "translator": "demo/translation"}
 SIZES = {"entailment": (1600, 500), "translator": (800, 64)}
 """Examples to train on, and examples of the report."""
 RATES = {"entailment": 2e-4, "translator": 5e-4}
+SEEDS = {"entailment": 2, "translator": 1}
 
 
 def run(
@@ -67,6 +68,7 @@ def run(
                     scored=min(256, reported),
                     reported=reported,
                     keeps=(0.25, 0.5),
+                    seeds=SEEDS[name],
                     recipe=Recipe(epochs=1.0, rate=RATES[name]),
                     watch=say.watch,
                 )

@@ -1,7 +1,7 @@
 """Repair: the output projections of a pruned model, refitted in closed form so that its blocks give what the dense model's gave. No training.
 
 Block after block from the input on, on the pruned model's own inputs, in one pass: see `lockstep` and `fit`. Cross-attention, grouped KV heads,
-causal models and any number type go the same way; padding counts nowhere. docs/results.md has what it recovers.
+causal models and any number type go the same way; padding counts nowhere. docs/repair.md has what it recovers.
 """
 
 from __future__ import annotations
