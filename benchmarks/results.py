@@ -85,7 +85,7 @@ def wishes(options: argparse.Namespace, n_heads: int) -> list[Wish]:
         return made + [Wish(m, keep, recover=1.0, repair=True, options=o, recipe=recipe) for m, o in (("rank", {"by": "gradient"}), ("random", {}))
                        for keep in few]  # fmt: skip
     repaired = grid(options.methods.split(","), keeps, options.seeds, Wish("random", 1, repair=True))
-    plain = grid(["gradient"], keeps, options.seeds, Wish("random", 1, repair=False))
+    plain = grid(["gradient", "random"], keeps, options.seeds, Wish("random", 1, repair=False))
     return repaired + plain
 
 

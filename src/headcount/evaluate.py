@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import sqrt
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -19,35 +17,11 @@ from headcount.metrics import Batch, Metric
 from headcount.nonfinite import located
 from headcount.observe import evaluating, on_device
 from headcount.runs.blocks import Blocks
-from headcount.runs.cells import Cell, Spec
+from headcount.runs.cells import Spec
+from headcount.runs.outcomes import EVALUATION, Evaluation, pack_evaluation, unpack_evaluation
 from headcount.runs.store import Run
 from headcount.runs.weights import determined_by, made_on
 from headcount.stream import Memory, Progress, Reading, fingerprint, stream, world
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What a model scored on one split: `value` of the `metric`, mean `loss`, and per example its losses and what it adds to the metric."""
-
-    task: str
-    split: str
-    n_examples: int
-    losses: np.ndarray = field(repr=False)
-    metric: str = ""
-    higher_is_better: bool = True
-    value: float | None = None
-    parts: np.ndarray | None = field(default=None, repr=False)
-    data: str = ""
-
-    @property
-    def loss(self) -> float:
-        """The mean loss of an example."""
-        return float(np.mean(self.losses))
-
-    @property
-    def loss_stderr(self) -> float:
-        """The standard error of the mean loss."""
-        return float(np.std(self.losses, ddof=1) / sqrt(self.n_examples)) if self.n_examples > 1 else float("nan")
 
 
 class _Examiner:
@@ -126,24 +100,11 @@ def evaluate_into(
     inner = unwrap(model)
     reading = reading_of(inner, data, options)
     parts = {**determined_by(inner), **told_of(data), "under": dict(under or {}), "split": reading.split, "data": fingerprint(reading)}
-    spec, made = Spec(KIND, name, parts), made_on()
+    spec, made = Spec(EVALUATION, name, parts), made_on()
     cell, memory = run.find(spec), Blocks(run, name, {"evaluation": name, **parts}, made, goal=[spec])
     if cell is None:
         with run.noting_failure(f"evaluation '{name}'"):
-            cell = run.commit(spec, *_pack(evaluate(model, data, **{**options, "memory": memory})), made=made)
+            cell = run.commit(spec, *pack_evaluation(evaluate(model, data, **{**options, "memory": memory})), made=made)
     memory.clear()
     run.present(cell)
-    return _unpack(cell)
-
-
-KIND = "evaluation"
-FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
-
-
-def _pack(made: Evaluation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    arrays = {"losses": made.losses} | ({} if made.parts is None else {"parts": made.parts})
-    return {name: getattr(made, name) for name in FIELDS}, arrays
-
-
-def _unpack(cell: Cell) -> Evaluation:
-    return Evaluation(**{name: cell.content[name] for name in FIELDS}, losses=cell.arrays["losses"], parts=cell.arrays.get("parts"))
+    return unpack_evaluation(cell)

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from headcount.stats.parts import f1, matthews, moments, of_scorer, perplexity, ratio
+
 Batch = Mapping[str, Any]
 IGNORED = -100
 Parts = Callable[[nn.Module, Any, Batch], Float[Tensor, "batch parts"]]
@@ -29,11 +31,6 @@ class Metric:
     total: Callable[[Float[np.ndarray, "*sets parts"]], Float[np.ndarray, "*sets"]]
     higher_is_better: bool = True
     generates: bool = False
-
-
-def ratio(sums: np.ndarray) -> np.ndarray:
-    """The first part over the second."""
-    return sums[..., 0] / sums[..., 1]
 
 
 def _correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
@@ -71,38 +68,9 @@ def _confusion(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     return torch.nn.functional.one_hot(labels * classes + guess, classes * classes).double()
 
 
-def _grid(sums: np.ndarray) -> np.ndarray:
-    classes = round(sums.shape[-1] ** 0.5)
-    return sums.reshape(*sums.shape[:-1], classes, classes)
-
-
-def _f1(sums: np.ndarray) -> np.ndarray:
-    """F1 of class 1."""
-    grid = _grid(sums)
-    hits, guessed, true = grid[..., 1, 1], grid[..., :, 1].sum(-1), grid[..., 1, :].sum(-1)
-    return np.divide(2 * hits, guessed + true, out=np.zeros_like(hits), where=guessed + true > 0)
-
-
-def _matthews(sums: np.ndarray) -> np.ndarray:
-    """Matthews' correlation for any number of classes; 0 where it is not defined."""
-    grid = _grid(sums)
-    number, hits = grid.sum((-1, -2)), np.trace(grid, axis1=-2, axis2=-1)
-    true, guessed = grid.sum(-1), grid.sum(-2)
-    above = hits * number - (true * guessed).sum(-1)
-    below = np.sqrt((number**2 - (guessed**2).sum(-1)) * (number**2 - (true**2).sum(-1)))
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
-
-
 def _moments(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     x, y = output.logits.squeeze(-1).double(), batch["labels"].double()
     return torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y], dim=-1)
-
-
-def _pearson(sums: np.ndarray) -> np.ndarray:
-    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
-    below = np.sqrt(np.maximum(n * xx - x * x, 0) * np.maximum(n * yy - y * y, 0))
-    above = n * xy - x * y
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
 Texts = Callable[[nn.Module, Batch], tuple[list[str], list[str]]]
@@ -116,11 +84,7 @@ def _of_texts(name: str, scorer: Any, texts: Texts) -> Metric:
         said, wanted = texts(model, batch)
         return torch.tensor(scorer._extract_corpus_statistics(said, [wanted]), dtype=torch.float64)
 
-    def total(sums: np.ndarray) -> np.ndarray:
-        scores = [scorer._compute_score_from_stats(row.tolist()).score for row in sums.reshape(-1, sums.shape[-1])]
-        return np.asarray(scores, dtype=np.float64).reshape(sums.shape[:-1])
-
-    return Metric(name, parts, total, generates=True)
+    return Metric(name, parts, of_scorer(scorer), generates=True)
 
 
 def bleu(texts: Texts) -> Metric:
@@ -139,10 +103,10 @@ def chrf(texts: Texts) -> Metric:
 
 ACCURACY = Metric("accuracy", _correct, ratio)
 TOKEN_ACCURACY = Metric("token accuracy", _correct_tokens, ratio)
-PERPLEXITY = Metric("perplexity", _surprise, lambda sums: np.exp(ratio(sums)), higher_is_better=False)
-F1 = Metric("F1", _confusion, _f1)
-MATTHEWS = Metric("Matthews correlation", _confusion, _matthews)
-PEARSON = Metric("Pearson correlation", _moments, _pearson)
+PERPLEXITY = Metric("perplexity", _surprise, perplexity, higher_is_better=False)
+F1 = Metric("F1", _confusion, f1)
+MATTHEWS = Metric("Matthews correlation", _confusion, matthews)
+PEARSON = Metric("Pearson correlation", _moments, moments)
 
 BY_NAME: Mapping[str, Metric] = {"accuracy": ACCURACY, "f1": F1, "matthews": MATTHEWS, "pearson": PEARSON}
 """The metrics of classification and regression, as options name them."""

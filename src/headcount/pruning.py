@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,44 @@ import numpy as np
 from torch import nn
 
 from headcount.archs.modules import unwrap
+from headcount.bench import BATCHES, LENGTHS, bench
 from headcount.data import Task, told_of
 from headcount.errors import ArtefactError, HeadcountError, PlanError
-from headcount.evaluate import Evaluation, evaluate, evaluate_into, fingerprint_of
+from headcount.evaluate import evaluate, evaluate_into, fingerprint_of
 from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
 from headcount.pruners import Method, Pruned, prune
 from headcount.pruners._contract import read_options
+from headcount.pruners._scope import only
 from headcount.runs.cells import Cell, Spec, safe_name
+from headcount.runs.outcomes import PRUNED, Change, Evaluation, compare_with, method_name, outcome, rows_of, smallest_safe
 from headcount.runs.store import Run
 from headcount.runs.sweep import Job, sweep
 from headcount.runs.weights import determined_by, made_on
-from headcount.stats import mcnemar, paired_bootstrap, paired_t
 from headcount.stream import Progress
 from headcount.surgery import cost, load, save
+from headcount.surgery.cost import Cost
 from headcount.training import Recipe
 
-KIND = "pruned"
+__all__ = [
+    "KIND",
+    "Change",
+    "Pruning",
+    "Sizes",
+    "Wish",
+    "check_wish",
+    "compare",
+    "compare_with",
+    "grid",
+    "method_name",
+    "outcome",
+    "parse_method",
+    "rows",
+    "smallest_safe",
+    "told_of_model",
+]
+
+KIND = PRUNED
 MODELS, WORK = "models", "work"
 
 
@@ -47,6 +69,8 @@ class Wish:
     unit: str = "kv_group"
     limit: tuple[str, float] | None = None
     """Instead of a number of heads: parameters, kv_bytes or latency, and how much of it; `keep` is 0 then."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of attention that may lose heads, whose heads `keep` counts; nothing for all."""
 
     @property
     def name(self) -> str:
@@ -56,6 +80,7 @@ class Wish:
             *(f"{name}={value}" for name, value in sorted(self.options.items())),
             f"{self.keep} heads" if self.limit is None else f"{self.limit[0]} {self.limit[1]:g}",
         ]
+        parts += [f"of {'+'.join(self.kinds)}"] if self.kinds else []
         parts += [f"seed {self.seed}"] if self.seed else []
         parts += ["repaired" if self.repair else "not repaired"] if self.repair is not None else []
         parts += [f"recovered {self.recover:g}"] if self.recover else []
@@ -65,18 +90,17 @@ class Wish:
         """The wish as plain data."""
         told = {name: getattr(self, name) for name in ("method", "keep", "seed", "repair", "recover", "floor", "unit")}
         told |= {"limit": list(self.limit)} if self.limit is not None else {}
+        told |= {"kinds": list(self.kinds)} if self.kinds else {}
         return {**told, "options": dict(self.options), "recipe": self.recipe.told()}
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """The difference of a metric or loss from the dense model's on the same examples: interval and p-value, by which test."""
+class Sizes:
+    """What latency is measured for."""
 
-    difference: float
-    low: float
-    high: float
-    p: float
-    by: str
+    batches: tuple[int, ...] = BATCHES
+    lengths: tuple[int, ...] = LENGTHS
+    rounds: int = 5
 
 
 def check_wish(model: nn.Module, wish: Wish) -> None:
@@ -88,12 +112,13 @@ def check_wish(model: nn.Module, wish: Wish) -> None:
     heads = HeadMap.of(unwrap(model))
     from headcount.scores import Scores
 
-    if _budget(wish).limit is not None:
+    budget = only(_budget(wish), heads, wish.kinds)
+    if budget.limit is not None:
         if made.about.trains:
             raise PlanError(f"{made} trains for a number of heads; name --keep, or a method that does not train")
         return
     flat = Scores(heads.heads, (0.0,) * len(heads), units=heads.units())
-    Plan.keep_top(flat, _budget(wish))
+    Plan.keep_top(flat, budget)
 
 
 def _budget(wish: Wish) -> Budget:
@@ -101,28 +126,31 @@ def _budget(wish: Wish) -> Budget:
     return Budget(**how, floor=wish.floor, unit=wish.unit)  # pyright: ignore[reportArgumentType]
 
 
-def compare_with(dense: Evaluation, other: Evaluation, total: Any = None, *, seed: int = 0) -> dict[str, Change]:
-    """The change of the loss (paired t), and of the metric: McNemar for right or wrong, else a paired bootstrap."""
-    shift = paired_t(other.losses - dense.losses)
-    found = {"loss": Change(shift.difference, shift.low, shift.high, shift.p, "paired t")}
-    if dense.parts is None or other.parts is None or total is None:
-        return found
-    drawn = paired_bootstrap(dense.parts, other.parts, total, seed=seed)
-    p, by = drawn.p, "paired bootstrap"
-    if dense.metric == "accuracy" and dense.parts.shape[1] == 2 and set(np.unique(dense.parts[:, 1])) == {1.0}:
-        p, by = mcnemar(dense.parts[:, 0], other.parts[:, 0]).p, "McNemar"
-    return {**found, "metric": Change(drawn.difference, drawn.low, drawn.high, p, by)}
-
-
 class Pruning:
     """Prunes one model on one task into a run; what is finished is taken from there."""
 
-    def __init__(self, run: Run, model: nn.Module, task: Task, *, limit: int | None = None, command: str = "") -> None:
+    def __init__(
+        self,
+        run: Run,
+        model: nn.Module,
+        task: Task,
+        *,
+        limit: int | None = None,
+        command: str = "",
+        companions: Path | None = None,
+        measured: Sizes | None = None,
+    ) -> None:
         self.run, self.model, self.task, self.limit, self.command = run, unwrap(model), task, limit, command
+        self.companions, self.measured = companions, measured
         self.made = made_on()
         self.n_heads = len(HeadMap.of(self.model))
         self.base = {**determined_by(self.model), **told_of(task), "limit": limit}
         self.base |= {split: fingerprint_of(self.model, task, split) for split in ("calibration", "selection", "report")}
+
+    @cached_property
+    def whole_cost(self) -> Cost:
+        """What the whole model costs."""
+        return cost(self.model)
 
     def dense(self) -> Evaluation:
         """The whole model on the report split."""
@@ -145,6 +173,7 @@ class Pruning:
             wish.method,
             _budget(wish),
             options=dict(wish.options),
+            kinds=wish.kinds,
             repair=wish.repair,
             recover=wish.recover,
             recipe=wish.recipe,
@@ -154,7 +183,7 @@ class Pruning:
         )
         left = evaluate(made.model, self.task, limit=self.limit)
         if keep_model:
-            self._save(spec, made)
+            self._save(spec, wish, made, left)
         shutil.rmtree(folder, ignore_errors=True)
         return self._content(wish, made, left), {"losses": left.losses} | ({} if left.parts is None else {"parts": left.parts})
 
@@ -172,10 +201,38 @@ class Pruning:
             "n_examples": left.n_examples,
             "data": left.data,
             "cost": cost(made.model).to_dict(),
+            "whole_cost": self.whole_cost.to_dict(),
+            "trained": bool(Method.parse(wish.method).about.trains == "weights" or wish.recover),
         }
 
-    def _save(self, spec: Spec, made: Pruned) -> None:
-        save(made.model, self.place(spec), command=self.command or None, cost=(cost(self.model), cost(made.model)), overwrite=True)
+    def _save(self, spec: Spec, wish: Wish, made: Pruned, left: Evaluation) -> None:
+        timings = self._timed(spec, made.plan.removed, lambda: made.model)
+        save(
+            made.model,
+            self.place(spec),
+            command=self.command or None,
+            cost=(self.whole_cost, cost(made.model)),
+            companions=self.companions,
+            told=told_of_model(wish, self.task.name, self.dense(), left, self._change(self.dense(), left), timings),
+            overwrite=True,
+        )
+
+    def _timed(self, spec: Spec, removed: Sequence[Any], small: Callable[[], nn.Module]) -> list[dict[str, Any]]:
+        """How fast a model is, beside the whole one, masked and not; measured once."""
+        if self.measured is None:
+            return []
+        timed = Spec("bench", spec.name, {"of": spec.key, **asdict(self.measured)})
+        cell = self.run.find(timed)
+        if cell is None:
+            models = {"dense": self.model, "masked": (self.model, Plan.removing(removed)), "removed": small()}
+            found = bench(models, batches=self.measured.batches, lengths=self.measured.lengths, rounds=self.measured.rounds)
+            cell = self.run.commit(timed, {"rows": [asdict(timing) for timing in found]}, made=self.made)
+        self.run.present(cell)
+        return cell.content["rows"]
+
+    def timings(self, cell: Cell) -> list[dict[str, Any]]:
+        """How fast the model of a finished cell is, if that is to be measured."""
+        return self._timed(cell.spec, cell.content["removed"], lambda: load(self.place(cell.spec)))
 
     def place(self, spec: Spec) -> Path:
         """Where the model of a cell is kept."""
@@ -199,23 +256,29 @@ class Pruning:
 
     def change(self, dense: Evaluation, cell: Cell) -> dict[str, Change]:
         """How a pruned model differs from the dense one on the same examples."""
-        return compare_with(dense, outcome(cell), self.task.metric.total if self.task.metric else None)
+        return self._change(dense, outcome(cell))
+
+    def _change(self, dense: Evaluation, other: Evaluation) -> dict[str, Change]:
+        return compare_with(dense, other, self.task.metric.total if self.task.metric else None)
 
 
-def outcome(cell: Cell) -> Evaluation:
-    """The evaluation in a cell of a pruned model."""
-    told = cell.content
-    return Evaluation(
-        task="",
-        split="report",
-        n_examples=told["n_examples"],
-        losses=cell.arrays["losses"],
-        metric=told["metric"],
-        higher_is_better=told["higher_is_better"],
-        value=told["value"],
-        parts=cell.arrays.get("parts"),
-        data=told["data"],
-    )
+def told_of_model(
+    wish: Wish, task: str, dense: Evaluation, left: Evaluation, change: Mapping[str, Change], timings: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """What the card of a model says of it: how it was made, what it can do against the whole model, and how fast it is."""
+    told = [f"Pruned by {method_name(wish.parts())} (seed {wish.seed})."]
+    for name, whole, now in (("metric", dense.value, left.value), ("loss", dense.loss, left.loss)):
+        if name in change and whole is not None and now is not None:
+            made = change[name]
+            told.append(
+                f"{left.metric if name == 'metric' else 'loss'} {now:.4g} on {left.n_examples} examples of {task} that no choice was made on, "
+                f"the whole model's {whole:.4g}: {made.difference:+.3g} (95 % {made.low:+.3g} to {made.high:+.3g}, {made.by}, p = {made.p:.2g})."
+            )
+    for batch, length in dict.fromkeys((row["batch"], row["length"]) for row in timings):
+        here = {row["name"]: row for row in timings if (row["batch"], row["length"]) == (batch, length)}
+        parts = [f"{name} {1000 * row['seconds']:.1f} ms ({row['speedup']:.2f} times as fast)" for name, row in here.items()]
+        told.append(f"Batch {batch}, length {length}: {', '.join(parts)}; medians of {here['removed']['rounds']}.")
+    return told
 
 
 def grid(methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wish) -> list[Wish]:
@@ -268,42 +331,4 @@ def compare(
 
 def rows(pruning: Pruning, dense: Evaluation, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """One row per cell: method, heads, seed, metric with its change, interval and p-value, parameters."""
-    found = []
-    for cell in cells:
-        change = pruning.change(dense, cell)
-        wish = cell.content["wish"]
-        found.append(
-            {
-                "method": method_name(wish),
-                "keep": wish["keep"] or pruning.n_heads - len(cell.content["removed"]),
-                "seed": wish["seed"],
-                "loss": cell.content["loss"],
-                "value": cell.content["value"],
-                **{f"{what} {name}": value for what, made in change.items() for name, value in asdict(made).items()},
-                "parameters": cell.content["cost"]["parameters"],
-            }
-        )
-    return found
-
-
-def method_name(wish: Mapping[str, Any]) -> str:
-    """How a table calls the method of a wish, with its options and what follows it."""
-    options = dict(wish["options"])
-    name = options.pop("by", wish["method"]) if wish["method"] == "rank" else wish["method"]
-    name += f"({';'.join(f'{key}={value}' for key, value in sorted(options.items()))})" if options else ""
-    name += "" if wish["repair"] is None else " + repair" if wish["repair"] else " without repair"
-    return name + (f" + recover {wish['recover']:g}" if wish["recover"] else "")
-
-
-def smallest_safe(table: Sequence[Mapping[str, Any]], *, alpha: float = 0.05) -> dict[str, int | None]:
-    """By method, the fewest heads with no significant loss: no seed's p-value below alpha with the loss risen."""
-    found: dict[str, int | None] = {}
-    for method in dict.fromkeys(row["method"] for row in table):
-        mine = [row for row in table if row["method"] == method]
-        safe = [
-            keep
-            for keep in sorted({row["keep"] for row in mine})
-            if all(row["loss p"] >= alpha or row["loss difference"] <= 0 for row in mine if row["keep"] == keep)
-        ]
-        found[method] = safe[0] if safe else None
-    return found
+    return rows_of(dense, cells, pruning.task.metric.total if pruning.task.metric else None, pruning.n_heads)

@@ -39,14 +39,29 @@ def test_a_model_is_pruned_saved_and_loads_again(given: tuple[Path, Path], tmp_p
     made = result(capsys, *words, "--bench")
     small = hc.load(made["folder"])
     assert len(hc.HeadMap.of(small)) == 6 and len(made["plan"]) == 6
-    assert {row["name"] for row in made["bench"]} == {"whole", "masked", "removed"}
+    assert {row["name"] for row in made["bench"]} == {"dense", "masked", "removed"}
     (row,) = made["rows"]
+    card = (Path(made["folder"]) / "README.md").read_text(encoding="utf-8")
+    assert f"{row['value']:.4g} on " in card and "McNemar, p = " in card and "Batch 8, length 32: dense " in card
+    assert (Path(made["folder"]) / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
     assert row["keep"] == 6 and row["loss p"] <= 1 and row["parameters"] == sum(p.numel() for p in small.parameters())
     plan = hc.Plan.read(next((tmp_path / "run" / "models").glob("*.plan.json")))
     assert [str(head) for head in plan.removed] == made["plan"]
-    again = result(capsys, *words, "--no-bench")
-    assert again["rows"] == made["rows"]
+    again = result(capsys, *words, "--bench")
+    assert again["rows"] == made["rows"] and again["bench"] == made["bench"], "nothing is computed or measured twice"
+    assert result(capsys, *words, "--no-bench")["bench"] == []
     assert result(capsys, "bench", tmp_path / "run", "--batches", "1", "--lengths", "8", "--rounds", "1")["timings"]
+
+
+def test_attention_of_a_kind_is_pruned_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "demo/translator", "--task", "demo/translation", "--limit", "8", "--kinds", "cross", "--keep", "25%", "--seeds", "1"]
+    made = result(capsys, *words, "--methods", "random", "--no-repair", "--out", tmp_path)
+    (row,) = made["rows"]
+    assert row["keep"] == 8 and row["method"] == "random of cross without repair"
+    (cell,) = Run.open(tmp_path).results("pruned").values()
+    assert len(cell.content["removed"]) == 24 and all(name.startswith("cross.") for name in cell.content["removed"])
+    assert main([*words, "--kinds", "crosss", "--out", str(tmp_path / "b"), "-q"]) == 2
+    assert "Did you mean 'cross'" in capsys.readouterr().err
 
 
 def test_a_comparison_goes_on_and_random_is_always_there(

@@ -12,6 +12,7 @@ from headcount.cli._session import Session
 if TYPE_CHECKING:
     from headcount.cli._data import Shared
     from headcount.evaluate import Evaluation
+    from headcount.heads import HeadMap
     from headcount.training import Recipe
 
 KeepOne = Annotated[str | None, typer.Option("--keep", metavar="K", help="How many heads stay: a number, or a share such as 25%.")]
@@ -33,15 +34,24 @@ Decay = Annotated[
 ]
 Epochs = Annotated[float, typer.Option("--epochs", min=0.0, help="How long methods that train do so.")]
 Floor = Annotated[int, typer.Option("--floor", min=0, help="Heads that stay at least in every block.")]
+Kinds = Annotated[
+    str | None,
+    typer.Option(
+        "--kinds",
+        metavar="KIND,…",
+        help="Attention that may lose heads (encoder-self, decoder-self, cross); --keep counts these.",
+    ),
+]
 Unit = Annotated[
     str, typer.Option("--unit", metavar="NAME", help="kv_group, or even: what goes together where heads share keys and values.")
 ]
 
 
-def heads_of(text: str, total: int) -> int:
-    """A number of heads, from a number or a share."""
+def heads_of(text: str, heads: HeadMap, kinds: Sequence[str] = ()) -> int:
+    """A number of heads, from a number or a share, of those of some kinds of attention."""
     from headcount.plan import Budget
 
+    total = sum(block.n_heads for block in heads.blocks if not kinds or block.kind in kinds) or len(heads)
     try:
         if text.strip().endswith("%"):
             return Budget(fraction=float(text.strip()[:-1]) / 100).heads(total)

@@ -8,7 +8,21 @@ import typer
 
 from headcount.cli import _data
 from headcount.cli._options import split
-from headcount.cli._pruning import Decay, Epochs, Floor, Options, Rate, Recover, Repair, TrainBatch, Unit, heads_of, recipe, show_table
+from headcount.cli._pruning import (
+    Decay,
+    Epochs,
+    Floor,
+    Kinds,
+    Options,
+    Rate,
+    Recover,
+    Repair,
+    TrainBatch,
+    Unit,
+    heads_of,
+    recipe,
+    show_table,
+)
 from headcount.cli._run import Engine, Join, Out, Place, Workers, describe
 from headcount.cli._session import Session
 
@@ -42,6 +56,7 @@ def run(
     rate: Rate = 5e-5,
     train_batch: TrainBatch = 32,
     distil: Decay = 0.0,
+    kinds: Kinds = None,
     floor: Floor = 0,
     unit: Unit = "kv_group",
 ) -> None:
@@ -52,7 +67,8 @@ def run(
         from headcount.pruning import Pruning, Wish, check_wish, compare, grid, rows, smallest_safe
 
         live, heads, folder = given.open_model(say)
-        keeps = [heads_of(text, len(heads)) for text in split(keep)]
+        wanted = tuple(split(kinds or ""))
+        keeps = [heads_of(text, heads, wanted) for text in split(keep)]
         template = Wish(
             "random",
             1,
@@ -62,6 +78,7 @@ def run(
             recipe=recipe(given, rate, train_batch, distil, epochs),
             floor=floor,
             unit=unit,
+            kinds=wanted,
         )
         wishes = grid(_names(methods), keeps, seeds, template)
         for wish in wishes:

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from headcount.cli import _data
+from headcount.cli._options import split
 from headcount.cli._pruning import (
     Decay,
     Floor,
     KeepOne,
+    Kinds,
     KvBytes,
     Latency,
     Options,
@@ -41,6 +43,7 @@ def run(
     parameters: Parameters = None,
     kv_bytes: KvBytes = None,
     latency: Latency = None,
+    kinds: Kinds = None,
     method: Method = "surgeon",
     option: Options = None,
     repair: Repair = None,
@@ -56,16 +59,18 @@ def run(
     with Place(out).taken(say) as kept:
         from headcount.cli._pruning import heads_of, limit_of
         from headcount.plan import Plan
-        from headcount.pruning import Pruning, Wish, check_wish, parse_method, rows
+        from headcount.pruning import Pruning, Sizes, Wish, check_wish, parse_method, rows
         from headcount.runs.sweep import sweep
 
         live, heads, folder = given.open_model(say)
         name, own = parse_method(method)
+        wanted = tuple(split(kinds or ""))
         limit = limit_of(keep, parameters=parameters, kv_bytes=kv_bytes, latency=latency)
         wish = Wish(
             name,
-            heads_of(keep, len(heads)) if keep is not None else 0,
+            heads_of(keep, heads, wanted) if keep is not None else 0,
             limit=limit,
+            kinds=wanted,
             seed=given.seed,
             repair=repair,
             recover=recover,
@@ -81,7 +86,7 @@ def run(
             )
         describe(kept, say, given, live, heads, {"wish": wish.parts(), "limit": given.limit})
         task = given.open_task(say, live, folder)
-        pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
+        pruning = Pruning(kept, live, task, limit=given.limit, command=say.command, companions=folder, measured=Sizes() if bench else None)
         with say.progress("evaluating the whole model"):
             dense = pruning.dense()
         with say.progress(f"pruning by {method}") as advance:
@@ -95,7 +100,8 @@ def run(
         plan.write(place.parent / f"{place.name}.plan.json", heads, weights=pruning.base["weights"])
         made = rows(pruning, dense, cells)
         show_table(say, dense, made)
-        timings = _bench(say, pruning, wish, plan, bench)
+        timings = pruning.timings(cell)
+        _show_timings(say, timings)
         say.note(f"the model: {place}")
         say.result(
             {"model": given.model, "out": str(out), "folder": str(place), "plan": cell.content["removed"], "rows": made, "bench": timings}
@@ -103,16 +109,7 @@ def run(
         say.next("check", place)
 
 
-def _bench(say: Session, pruning: Any, wish: Any, plan: Any, wanted: bool) -> list[dict[str, Any]]:
-    if not wanted:
-        return []
-    from dataclasses import asdict
-
-    from headcount.bench import bench
-
-    small = pruning.model_of(wish)
-    with say.progress("measuring latency", "sizes") as advance:
-        found = bench({"whole": pruning.model, "masked": (pruning.model, plan), "removed": small}, progress=advance)
-    table = [(t.batch, t.length, t.name, f"{1000 * t.seconds:.1f}", f"{t.speedup:.2f}") for t in found]
-    say.table(("batch", "length", "model", "ms", "times as fast"), table, right=("batch", "length", "ms", "times as fast"))
-    return [asdict(timing) for timing in found]
+def _show_timings(say: Session, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        table = [(row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", f"{row['speedup']:.2f}") for row in rows]
+        say.table(("batch", "length", "model", "ms", "times as fast"), table, right=("batch", "length", "ms", "times as fast"))

@@ -38,6 +38,11 @@ def units_kept(work: Work) -> int:
     return work.keep // size
 
 
+def free_units(work: Work) -> Tensor:
+    """True for the units that may go: those without a protected head."""
+    return torch.tensor([work.budget.protected.isdisjoint(unit) for unit in work.heads.units()])
+
+
 def start_from(work: Work, by: str, limit: int, spread: float) -> Units:
     """Starting values from an importance: its rank, the mean over each unit, centred, with standard deviation `spread`; zeros for "none"."""
     units = work.heads.units()

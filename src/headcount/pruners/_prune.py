@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -19,6 +20,7 @@ from headcount.plan import Budget, Plan
 from headcount.pruners._contract import About, Choice, Work, read_options
 from headcount.pruners._judge import better
 from headcount.pruners._knapsack import plan_within
+from headcount.pruners._scope import only
 from headcount.refit import Fitted, refit
 from headcount.refit.blocks import projection, read, write
 from headcount.registry import Registry, Variant
@@ -61,6 +63,7 @@ class Pruned:
 class Options(TypedDict, total=False):
     """All keyword arguments of `prune` beside the method, the budget and the method's own options."""
 
+    kinds: Sequence[str]
     repair: bool | None
     recover: float | None
     recipe: Recipe
@@ -81,14 +84,15 @@ def prune(
 ) -> Pruned:
     """The model with `keep` heads (or a `fraction` of them, or a Budget) that a method makes of it; the model given stays as it is.
 
-    `headcount ls pruners` lists the methods; `options` are those of the method. `repair` refits the output projections in closed form (on unless
+    `headcount ls pruners` lists the methods; `options` are those of the method. `kinds` names the attention that may lose heads (encoder-self,
+    decoder-self, cross): `keep` then counts heads of these, and all others stay. `repair` refits the output projections in closed form (on unless
     training follows; dropped, as the history tells, where the loss on the selection split is smaller without it), `recover` fine-tunes the cut
     model for that many epochs by the `recipe`, as every method that trains uses it. With a `folder`, training that was stopped goes on.
     """
     inner = unwrap(model)
     made = Method.parse(method)
     heads = HeadMap.of(inner)
-    budget = _budget(keep, fraction)
+    budget = only(_budget(keep, fraction), heads, how.get("kinds", ()))
     limited = budget.limit is not None
     if budget.limit is not None and made.about.trains:
         raise PlanError(f"{made} trains for a number of heads; name keep, or prune by {budget.limit[0]} with a method that does not train")

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headcount.errors import PlanError
 from headcount.heads import Head, HeadMap
 from headcount.plan import Budget, Plan
 from headcount.pruners._contract import Scores, Work
+from headcount.registry import unknown
 
 SCOPES = ("global", "layer", "type")
+
+
+def only(budget: Budget, heads: HeadMap, kinds: Sequence[str]) -> Budget:
+    """The budget for some kinds of attention: it counts heads of these, and those of the others all stay."""
+    if not kinds:
+        return budget
+    known = tuple(dict.fromkeys(block.kind for block in heads.blocks))
+    for kind in kinds:
+        if kind not in known:
+            raise unknown("kind of attention of this model", kind, known)
+    free = [head for block in heads.blocks if block.kind in kinds for head in block.heads]
+    spared = frozenset(heads).difference(free)
+    clash = {} if budget.limit is not None else {"keep": budget.heads(len(free)) + len(spared), "fraction": None}
+    return replace(budget, **clash, protected=budget.protected | spared)
 
 
 def within_budget(work: Work, scores: Scores, number: int) -> Plan:

@@ -18,7 +18,18 @@ from torch import Tensor
 
 from headcount.errors import PlanError
 from headcount.pruners._contract import About, Choice, Work
-from headcount.pruners._gating import TINY, by_head, check_shares, is_settled, levelled, start_from, stay, unit_index, units_kept
+from headcount.pruners._gating import (
+    TINY,
+    by_head,
+    check_shares,
+    free_units,
+    is_settled,
+    levelled,
+    start_from,
+    stay,
+    unit_index,
+    units_kept,
+)
 from headcount.training import GateCallback, fine_tune, noise
 
 ABOUT = About(
@@ -40,8 +51,8 @@ ABOUT = About(
 
 def subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     """A relaxed sample of exactly `number` of the entries of w: sums to it, and becomes ones and zeros as τ falls."""
-    if number == len(w):
-        return torch.ones_like(w) + 0.0 * w
+    if number in (0, len(w)):
+        return torch.full_like(w, float(number > 0)) + 0.0 * w
     r = w - torch.log(-torch.log(u))
     total = torch.zeros_like(w)
     p = torch.zeros_like(w)
@@ -55,8 +66,8 @@ def subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
 
 def subset_fast(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     """The same for many entries at once, in a time that does not grow with `number`."""
-    if number == len(w):
-        return torch.ones_like(w) + 0.0 * w
+    if number in (0, len(w)):
+        return torch.full_like(w, float(number > 0)) + 0.0 * w
     return torch.sigmoid(levelled(w - torch.log(-torch.log(u)), number, tau))
 
 
@@ -72,6 +83,7 @@ class Subset:
             )
         self.work, self.index, self.number, self.variant, self.options = work, unit_index(work), number, variant, options
         self.w = start_from(work, options["init"], options["limit"], options["spread"]).requires_grad_(True)
+        self.free = free_units(work)
         self._tau = options["tau"]
 
     @property
@@ -92,7 +104,9 @@ class Subset:
         if self.variant == "straight":
             return self.hard() + by_head(self.w - self.w.detach(), self.index)
         draw = subset_fast if self.variant == "fast" else subset
-        return by_head(draw(self.w, self.number, self._tau, noise(self.work.seed, step, len(self.w))), self.index)
+        wanted = self.number - int((~self.free).sum())
+        drawn = draw(self.w[self.free], wanted, self._tau, noise(self.work.seed, step, len(self.w))[self.free])
+        return by_head(torch.ones_like(self.w).masked_scatter(self.free, drawn), self.index)
 
     def hard(self) -> Tensor:
         """The top K of w, without noise."""
@@ -107,8 +121,9 @@ class Subset:
 
     def told(self) -> dict[str, float]:
         """The temperature, and how far apart the last head in and the first out are."""
-        ordered = self.w.detach().sort(descending=True).values
-        gap = float(ordered[self.number - 1] - ordered[self.number]) if self.number < len(ordered) else 0.0
+        ordered = self.w.detach()[self.free].sort(descending=True).values
+        wanted = self.number - int((~self.free).sum())
+        gap = float(ordered[wanted - 1] - ordered[wanted]) if 0 < wanted < len(ordered) else 0.0
         return {"tau": self._tau, "gap": gap}
 
 

@@ -5,8 +5,8 @@
 "target" holds Σ P(g ≠ 0) at a number that falls from nearly all to K, by one shift of log a for all gates that is solved for at every step: the exact
 multiplier of that constraint. "lagrange" learns the multiplier by gradient ascent. With λ (`penalty`) the loss has λ Σ P(g ≠ 0) over heads in it, as
 published, and the number open is what λ makes it. Gates start open (`start` = log a), in the order of an importance if `init` names one, and the
-penalty warms up, since half-open gates shock a trained model. `frozen` keeps the weights of the decoder, or of everything, as they are; `kinds`
-names the attention that is gated (encoder-self, decoder-self, cross). Voita et al. 2019, Louizos et al. 2018.
+penalty warms up, since half-open gates shock a trained model. `frozen` keeps the weights of the decoder, or of everything, as they are. Heads that
+are protected, or of kinds of attention that lose none, have no gate. Voita et al. 2019, Louizos et al. 2018.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from torch import Tensor
 
 from headcount.errors import PlanError
 from headcount.pruners._contract import About, Choice, Work
-from headcount.pruners._gating import by_head, check_shares, is_settled, levelled, start_from, stay, unit_index, units_kept
-from headcount.registry import unknown
+from headcount.pruners._gating import by_head, check_shares, free_units, is_settled, levelled, start_from, stay, unit_index, units_kept
 from headcount.training import GateCallback, fine_tune, noise
 
 BETA, LOW, HIGH, EPSILON = 0.33, -0.1, 1.1, 1e-6
 EDGE = BETA * math.log(-LOW / HIGH)
-KINDS = ("encoder-self", "decoder-self", "cross")
 ABOUT = About(
     source="Voita et al. 2019; Louizos, Welling & Kingma 2018",
     trains="weights",
@@ -41,7 +39,6 @@ ABOUT = About(
         "init": "none",
         "spread": 2.0,
         "limit": 512,
-        "kinds": "all",
         "frozen": "none",
     },
 )
@@ -64,17 +61,13 @@ def p_open(log_a: Tensor) -> Tensor:
 
 
 class HardConcrete:
-    """The gates, one per unit; those of kinds that are not gated stay at one."""
+    """The gates, one per unit; those of units that cannot go stay at one."""
 
     def __init__(self, work: Work, variant: str, number: int) -> None:
         check_shares(work.options, "warmup", "reach", "settle")
         self.work, self.variant, self.options, self.index = work, variant, work.options, unit_index(work)
-        self.free = torch.tensor([work.heads.block_of(unit[0]).kind in kinds_of(work) for unit in work.heads.units()])
+        self.free = free_units(work)
         self.number, self.wanted = number, number - int((~self.free).sum())
-        if self.wanted < 0:
-            raise PlanError(
-                f"{work.keep} heads may stay, fewer than those of the kinds of attention that are not gated; raise keep, or gate more kinds"
-            )
         order = start_from(work, self.options["init"], self.options["limit"], self.options["spread"])
         self.log_a = (order + float(self.options["start"])).requires_grad_(True)
         self.multiplier = torch.zeros(2, dtype=torch.float64, requires_grad=True)
@@ -149,15 +142,6 @@ class HardConcrete:
                 "open": float((self.hard() > 0).sum()),
                 "multiplier": float(self.multiplier[0]),
             }
-
-
-def kinds_of(work: Work) -> tuple[str, ...]:
-    """The kinds of attention that are gated."""
-    wanted = KINDS if work.options["kinds"] == "all" else tuple(kind.strip() for kind in work.options["kinds"].split(","))
-    for kind in wanted:
-        if kind not in KINDS:
-            raise unknown("kind of attention", kind, (*KINDS, "all"))
-    return wanted
 
 
 def choose(work: Work, variant: str) -> Choice:

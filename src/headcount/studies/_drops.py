@@ -154,7 +154,7 @@ def levels(text: str | None, heads: HeadMap, shares: Sequence[float]) -> list[in
     from headcount.cli._pruning import heads_of
 
     if text is not None:
-        return sorted({heads_of(part, len(heads)) for part in split(text)}, reverse=True)
+        return sorted({heads_of(part, heads) for part in split(text)}, reverse=True)
     units = heads.units()
     size = len(units[0]) if len({len(unit) for unit in units}) == 1 else 1
     number = len(heads) // size

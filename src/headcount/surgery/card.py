@@ -47,6 +47,7 @@ def write_card(manifest: Manifest, plain: bool) -> str:
         f"{as_text(manifest.model_class)} with {left} of its {total} attention heads, cut and verified by headcount {manifest.headcount}.",
         "",
     ]
+    lines += [*(f"- {as_text(sentence)}" for sentence in manifest.told), ""] if manifest.told else []
     if manifest.cost:
         lines += _costs(manifest.cost)
     lines += ["| block | heads kept | of |", "|---|---|---:|"]

@@ -47,6 +47,7 @@ class Manifest(BaseModel):
     removed: list[str]
     blocks: list[BlockEntry]
     cost: dict[str, dict[str, float]] | None = None
+    told: list[str] = []
     files: dict[str, FileEntry]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +42,22 @@ def _check_inside(path: Path) -> None:
         )
 
 
-def save(
+def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
     model: nn.Module,
     folder: str | Path,
     *,
     command: str | None = None,
     cost: tuple[Cost, Cost] | None = None,
     companions: str | Path | None = None,
+    told: Sequence[str] = (),
     overwrite: bool = False,
     push_to_hub: str | None = None,
     **kwargs: Any,
 ) -> Path:
     """Writes a model, cut or not, so that `load` restores it bit for bit; returns the folder.
 
-    `command` and `cost` (before, after) go into the model card, `companions` names a folder whose tokenizer files come along, `push_to_hub`
-    a repository that receives the folder. Further arguments (max_shard_size…) go to transformers' save_pretrained.
+    `command`, `cost` (before, after) and `told` (sentences about the model) go into the model card, `companions` names a folder whose tokenizer
+    files come along, `push_to_hub` a repository that receives the folder. Further arguments (max_shard_size…) go to transformers' save_pretrained.
     """
     if hasattr(model, "peft_config"):
         raise UnsupportedModel("the model has an adapter that is not merged; merge it first (model.merge_and_unload()), then save")
@@ -70,6 +72,7 @@ def save(
         if companions is not None:
             _copy_companions(Path(companions), fresh)
         listing = _manifest(model, heads, command, cost)
+        listing.told = list(told)
         (fresh / "README.md").write_text(write_card(listing, plain=builds_same(model, model.config, heads)), encoding="utf-8")
         listing.files = manifest.hash_files(fresh)
         write_json(fresh / manifest.NAME, listing.model_dump())

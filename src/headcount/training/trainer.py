@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
+from torch.utils.data import Sampler
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -26,6 +27,33 @@ from headcount.training.gates import GateCallback
 Loss = Callable[[Any, Any], Tensor]
 """(output, batch) -> one loss per example."""
 SEAL, DAMAGED = "sealed.json", "damaged-"
+
+
+class ByLength(Sampler[int]):
+    """A random order in which examples of like length come together: sorted within stretches of 50 batches, the same for a seed and an epoch."""
+
+    STRETCH = 50
+
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
+        self.lengths, self.batch, self.seed, self.epoch = lengths, batch, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Every epoch has an order of its own."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + 7919 * self.epoch)
+        order: list[int] = torch.randperm(len(self), generator=generator).tolist()
+        batches: list[list[int]] = []
+        for start in range(0, len(order), self.STRETCH * self.batch):
+            stretch = sorted(order[start : start + self.STRETCH * self.batch], key=lambda place: self.lengths[place])
+            batches += [stretch[first : first + self.batch] for first in range(0, len(stretch), self.batch)]
+        last = [batches.pop()] if len(batches[-1]) < self.batch else []  # the short one stays at the end
+        mixed = [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]
+        return iter([place for group in mixed + last for place in group])
 
 
 class WholeTrainer(Trainer):
@@ -77,6 +105,14 @@ class WholeTrainer(Trainer):
         with torch.no_grad(), evaluating(inner):
             plain, other = (float(inner(**inputs, num_items_in_batch=number).loss) for number in (1, 1000))
         self.model_accepts_loss_kwargs = plain != other
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """The order of the examples; by length where the arguments ask for it, which the Trainer can only do for dictionaries."""
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        examples: Any = self.train_dataset if train_dataset is None else train_dataset
+        lengths = [len(examples[place][1]["input_ids"]) for place in range(len(examples))]
+        return ByLength(lengths, self.args.train_batch_size * self.args.world_size, self.args.data_seed or self.args.seed)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, with what the gates are, so that `report_to` shows it too."""

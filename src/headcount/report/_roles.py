@@ -1,0 +1,113 @@
+"""The roles of a run as the page shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headcount.registry import Registry
+from headcount.report._plain import column, short
+from headcount.report._scores import about
+from headcount.runs.cells import Cell
+from headcount.runs.schema import RolesRecord
+from headcount.runs.store import Run
+
+ROLES = Registry("roles", "headcount.roles")
+COLUMNS = (
+    "bias",
+    "low",
+    "high",
+    "q",
+    "effect",
+    "normalised",
+    "accuracy",
+    "accuracy_low",
+    "accuracy_high",
+    "baseline",
+    "baseline_offset",
+)
+SYNTAX = "syntax:"
+DIGITS = 4
+
+
+def roles_record(run: Run) -> RolesRecord | None:
+    """The roles that a run shows, if any."""
+    cells: list[Cell] = list(run.results("roles").values())
+    return RolesRecord.model_validate(cells[0].content) if cells else None
+
+
+def roles_of(record: RolesRecord, heads: Sequence[str]) -> dict[str, Any]:
+    """All rows by column, the labels of every head, and the best head of every relation."""
+    rows = [row for row in record.rows if row.head in set(heads)]
+    names = list(dict.fromkeys(row.role for row in rows))
+    place, number = {head: i for i, head in enumerate(heads)}, {name: i for i, name in enumerate(names)}
+    labels: list[list[int]] = [[] for _ in heads]
+    for row in sorted(rows, key=lambda row: -row.normalised):
+        if row.has_role:
+            labels[place[row.head]].append(number[row.role])
+    table: dict[str, list[Any]] = {name: column([getattr(row, name) for row in rows], DIGITS) for name in COLUMNS}
+    table |= {"head": [place[row.head] for row in rows], "role": [number[row.role] for row in rows]}
+    table |= {"has_role": [row.has_role for row in rows], "by_argmax": [row.by_argmax for row in rows], "n": [row.n_sentences for row in rows]}
+    return {
+        "names": names,
+        "about": [about(ROLES, name) for name in names],
+        "letters": letters(names),
+        "labels": labels,
+        "rows": table,
+        "relations": [_relation(rows, number[name], place, name) for name in names if name.startswith(SYNTAX)],
+        "n_sentences": record.conditions.get("n_examples"),
+        "skipped": [f"{count} sentences: {reason}" for reason, count in record.refused.items()],
+    }
+
+
+def _relation(rows: Sequence[Any], role: int, place: Mapping[str, int], name: str) -> dict[str, Any]:
+    """The head whose strongest key is right most often, against the best fixed offset; it holds where the whole interval is above that."""
+    best = max((row for row in rows if row.role == name), key=lambda row: (row.accuracy, -place[row.head]))
+    return {
+        "role": role,
+        "head": place[best.head],
+        "accuracy": short(best.accuracy, DIGITS),
+        "baseline": short(best.baseline, DIGITS),
+        "baseline_offset": best.baseline_offset,
+        "difference": short(best.accuracy - best.baseline, DIGITS),
+        "low": short(best.accuracy_low - best.baseline, DIGITS),
+        "high": short(best.accuracy_high - best.baseline, DIGITS),
+        "q": short(best.q, DIGITS),
+        "n": best.n_tokens,
+        "holds": best.accuracy_low > best.baseline,
+    }
+
+
+def letters(names: Sequence[str]) -> list[str]:
+    """A mark of one or two signs for every role, no two alike: numbers of offsets as they are, else letters of the name."""
+    taken: set[str] = set()
+    found = []
+    for name in names:
+        mark = next(mark for mark in _candidates(name) if mark not in taken)
+        taken.add(mark)
+        found.append(mark)
+    return found
+
+
+def _candidates(name: str) -> Sequence[str]:
+    file, _, rest = name.partition(":")
+    if file == "offset" and len(rest) <= 2:
+        return (rest, *_spelled(f"o{rest}"))
+    back = rest.endswith("-of")
+    own = rest.removesuffix("-of") if rest else file
+    return _spelled(own.upper() if back else own)
+
+
+def _spelled(text: str) -> tuple[str, ...]:
+    signs = [sign for sign in text if sign.isalnum()] or ["r"]
+    first = signs[0]
+    pairs = [first + sign for sign in signs[1:]]
+    every = [a + b for a in "abcdefghijklmnopqrstuvwxyz" for b in "abcdefghijklmnopqrstuvwxyz0123456789"]
+    return (*pairs, first, *(first + sign for sign in "abcdefghijklmnopqrstuvwxyz0123456789"), *every)
+
+
+def untested(record: RolesRecord) -> list[dict[str, Any]]:
+    """Roles that were not tested, as a table with the reasons."""
+    rows = [[role, why] for role, why in record.untested.items()]
+    told = "Roles that the text could not show, and why."
+    return [{"name": "roles not tested", "about": told, "columns": ["role", "why"], "rows": rows}] if rows else []

@@ -1,0 +1,75 @@
+"""The scores of a run as the page shows them: one number per head, its error, and where it is surely not zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headcount.registry import Registry
+from headcount.report._plain import column
+from headcount.runs.scores import all_scores
+from headcount.runs.store import Run
+from headcount.scores import Scores
+from headcount.stats import benjamini_hochberg
+
+IMPORTANCE = Registry("importance", "headcount.importance")
+DESCRIPTIONS = frozenset({"confidence", "entropy", "distance"})
+"""Methods that describe a head rather than say what is lost without it."""
+ALPHA = 0.05
+
+
+def about(registry: Registry, name: str) -> str:
+    """The sentence that a file says about itself; empty for what is not installed here."""
+    file = name.partition(":")[0].partition("(")[0]
+    return registry.about(file) if file in registry.names() else ""
+
+
+def scores_of(run: Run, heads: list[str]) -> list[dict[str, Any]]:
+    """Every score of the run, importances first, with the further columns that methods bring along."""
+    found = [made for name, scores in all_scores(run).items() for made in _of(name, scores, heads)]
+    return sorted(found, key=lambda score: score["kind"] != "importance")
+
+
+def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
+    place = {str(head): i for i, head in enumerate(scores.heads)}
+    order = [place.get(head) for head in heads]
+    errors = _in_order(scores.stderr, order) if scores.stderr and any(scores.stderr) else None
+    described = name.partition(":")[0] in DESCRIPTIONS
+    first = {
+        "name": name,
+        "about": about(IMPORTANCE, name),
+        "kind": "description" if described else "importance",
+        "higher_is_keep": scores.higher_is_keep,
+        "values": column(_in_order(scores.values, order)),
+        "stderr": None if errors is None else column(errors),
+        "significant": significant(_in_order(scores.values, order), errors, scores.n_examples),
+        "n_examples": scores.n_examples or None,
+    }
+    rest = [
+        {**first, "name": f"{name}: {title}", "kind": "description", "values": column(_in_order(values, order)), "stderr": None, "significant": None}
+        for title, values in scores.columns.items()
+        if not title.endswith("stderr")
+    ]
+    return [first, *rest]
+
+
+def _in_order(values: Any, order: list[int | None]) -> list[float | None]:
+    return [None if place is None else values[place] for place in order]
+
+
+def significant(values: list[float | None], errors: list[float | None] | None, n: int) -> list[bool] | None:
+    """Which values are away from zero, by t-tests corrected over all heads (Benjamini–Hochberg, 5 %); None where nothing can be tested."""
+    from scipy import special
+
+    seen = [i for i, value in enumerate(values) if value is not None]
+    if errors is None or n < 2 or not seen:
+        return None
+    value, error = (np.array([column[i] for i in seen], dtype=np.float64) for column in (values, errors))
+    certain = np.where(value == 0, 1.0, 0.0)  # no spread at all: the value is what it is
+    p = np.where(error > 0, 2 * special.stdtr(n - 1, -np.abs(value) / np.where(error > 0, error, 1.0)), certain)
+    sure = benjamini_hochberg(p) <= ALPHA
+    found = [False] * len(values)
+    for i, is_sure in zip(seen, sure.tolist(), strict=True):
+        found[i] = is_sure
+    return found

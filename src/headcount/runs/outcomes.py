@@ -1,0 +1,141 @@
+"""What models scored, example by example, and how two of them differ on the same examples. Read from cells, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from headcount.runs.cells import Cell
+from headcount.stats import mcnemar, paired_bootstrap, paired_t
+from headcount.stats.parts import Total
+
+EVALUATION, PRUNED = "evaluation", "pruned"
+FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a model scored on one split: `value` of the `metric`, mean `loss`, and per example its losses and what it adds to the metric."""
+
+    task: str
+    split: str
+    n_examples: int
+    losses: np.ndarray = field(repr=False)
+    metric: str = ""
+    higher_is_better: bool = True
+    value: float | None = None
+    parts: np.ndarray | None = field(default=None, repr=False)
+    data: str = ""
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of an example."""
+        return float(np.mean(self.losses))
+
+    @property
+    def loss_stderr(self) -> float:
+        """The standard error of the mean loss."""
+        return float(np.std(self.losses, ddof=1) / sqrt(self.n_examples)) if self.n_examples > 1 else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The difference of a metric or loss from the dense model's on the same examples: interval and p-value, by which test."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    by: str
+
+
+def pack_evaluation(made: Evaluation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The content and the arrays of a cell of an evaluation."""
+    arrays = {"losses": made.losses} | ({} if made.parts is None else {"parts": made.parts})
+    return {name: getattr(made, name) for name in FIELDS}, arrays
+
+
+def unpack_evaluation(cell: Cell) -> Evaluation:
+    """The evaluation of a cell."""
+    return Evaluation(**{name: cell.content[name] for name in FIELDS}, losses=cell.arrays["losses"], parts=cell.arrays.get("parts"))
+
+
+def outcome(cell: Cell) -> Evaluation:
+    """The evaluation in a cell of a pruned model."""
+    told = cell.content
+    return Evaluation(
+        task="",
+        split="report",
+        n_examples=told["n_examples"],
+        losses=cell.arrays["losses"],
+        metric=told["metric"],
+        higher_is_better=told["higher_is_better"],
+        value=told["value"],
+        parts=cell.arrays.get("parts"),
+        data=told["data"],
+    )
+
+
+def compare_with(dense: Evaluation, other: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, Change]:
+    """The change of the loss (paired t), and of the metric: McNemar for right or wrong, else a paired bootstrap."""
+    shift = paired_t(other.losses - dense.losses)
+    found = {"loss": Change(shift.difference, shift.low, shift.high, shift.p, "paired t")}
+    if dense.parts is None or other.parts is None or total is None:
+        return found
+    drawn = paired_bootstrap(dense.parts, other.parts, total, seed=seed)
+    p, by = drawn.p, "paired bootstrap"
+    if is_right_or_wrong(dense):
+        p, by = mcnemar(dense.parts[:, 0], other.parts[:, 0]).p, "McNemar"
+    return {**found, "metric": Change(drawn.difference, drawn.low, drawn.high, p, by)}
+
+
+def is_right_or_wrong(made: Evaluation) -> bool:
+    """Whether every example is simply right or wrong, so that McNemar's test is the one to take."""
+    return made.metric == "accuracy" and made.parts is not None and made.parts.shape[1] == 2 and set(np.unique(made.parts[:, 1])) == {1.0}
+
+
+def rows_of(dense: Evaluation, cells: Sequence[Cell], total: Total | None, n_heads: int) -> list[dict[str, Any]]:
+    """One row per pruned model: method, heads, seed, metric with its change, interval and p-value, parameters."""
+    found = []
+    for cell in cells:
+        change, wish = compare_with(dense, outcome(cell), total), cell.content["wish"]
+        found.append(
+            {
+                "method": method_name(wish),
+                "keep": wish["keep"] or n_heads - len(cell.content["removed"]),
+                "seed": wish["seed"],
+                "loss": cell.content["loss"],
+                "value": cell.content["value"],
+                **{f"{what} {name}": value for what, made in change.items() for name, value in asdict(made).items()},
+                "parameters": cell.content["cost"]["parameters"],
+            }
+        )
+    return found
+
+
+def method_name(wish: Mapping[str, Any]) -> str:
+    """How a table calls the method of a wish, with its options and what follows it."""
+    options = dict(wish["options"])
+    name = options.pop("by", wish["method"]) if wish["method"] == "rank" else wish["method"]
+    name += f"({';'.join(f'{key}={value}' for key, value in sorted(options.items()))})" if options else ""
+    name += f" of {'+'.join(wish['kinds'])}" if wish.get("kinds") else ""
+    name += "" if wish["repair"] is None else " + repair" if wish["repair"] else " without repair"
+    return name + (f" + recover {wish['recover']:g}" if wish["recover"] else "")
+
+
+def smallest_safe(table: Sequence[Mapping[str, Any]], *, alpha: float = 0.05) -> dict[str, int | None]:
+    """By method, the fewest heads with no significant loss: no seed's p-value below alpha with the loss risen."""
+    found: dict[str, int | None] = {}
+    for method in dict.fromkeys(row["method"] for row in table):
+        mine = [row for row in table if row["method"] == method]
+        safe = [
+            keep
+            for keep in sorted({row["keep"] for row in mine})
+            if all(row["loss p"] >= alpha or row["loss difference"] <= 0 for row in mine if row["keep"] == keep)
+        ]
+        found[method] = safe[0] if safe else None
+    return found
