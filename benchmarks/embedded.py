@@ -1,47 +1,128 @@
-"""How good the embedded models are on the report split of their tasks, whole and without any head.
+"""The order of the methods on the embedded models: 25 % and 12.5 % of the heads, five seeds, paired tests; and what the translator's encoder needs.
 
-python benchmarks/embedded.py
+    python benchmarks/embedded.py entailment --out RUNS          # or translator, decoder
+    python benchmarks/embedded.py encoder --out RUNS             # the translator's encoder heads: how many go for 0.15 BLEU
+    python benchmarks/embedded.py defaults --out RUNS            # options of surgeon, L0 and DSP, chosen on the selection split
+
+Everything is kept in RUNS and goes on after a stop; prints tables in Markdown.
 """
 
 from __future__ import annotations
 
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import torch
-import transformers
-from transformers import AutoTokenizer
+from curves import Curves
 
 import headcount as hc
-from headcount.evaluate import Evaluation, evaluate
-from headcount.surgery.source import local_folder
+from headcount.data import Task
+from headcount.pruning import Wish, grid
 from headcount.tasks import open_task
+from headcount.training import Recipe
 
-TASKS = (
-    ("encoder", "demo/text"),
-    ("encoder", "demo/text-tavi"),
-    ("encoder-english", "demo/text"),
-    ("entailment", "demo/entailment"),
-    ("entailment", "demo/entailment-tavi"),
-    ("entailment-english", "demo/entailment"),
-    ("translator", "demo/translation"),
-    ("decoder", "demo/stories"),
-)
+TASKS = {"entailment": "demo/entailment", "translator": "demo/translation", "decoder": "demo/stories"}
+RATES = {"entailment": 2e-4, "translator": 5e-4, "decoder": 5e-4}
+TRAINED = 6400
+METHODS = ("surgeon", "gradient", "rank(by=gradient;again=true)", "fisher", "ablation", "gates", "l0", "dsp", "dsp:pipelined", "random")
+CHOICES = {
+    "surgeon": [{}, {"rounds": 1}, {"rounds": 8}, {"rivals": "false"}, {"limit": 256}, {"limit": 1024}],
+    "l0": [{}, {"init": "gradient"}, {"rate": 0.05}, {"rate": 0.2}, {"settle": 0.2}, {"settle": 0.6}],
+    "dsp": [{}, {"spread": 1.0}, {"spread": 4.0}, {"rate": 0.05}, {"rate": 0.2}, {"settle": 0.3}, {"settle": 0.7}],
+}
+"""One option at a time, away from the default."""
 
 
-def told(made: Evaluation) -> str:
-    return f"{made.loss:.3f} ± {made.loss_stderr:.3f} | {made.metric} {made.value:.4g}"
+def opened(name: str, chosen_on: str = "report") -> tuple[Any, Task]:
+    """An embedded model, and its task with more to train on; for choices, the selection split in place of the report."""
+    model = hc.load(f"demo/{name}")
+    task = open_task(TASKS[name], model)
+    more = open_task(TASKS[name], model, size=TRAINED)
+    made = replace(task, calibration=more.calibration)
+    return model, made if chosen_on == "report" else replace(made, report=made.selection)
+
+
+def order(name: str, out: Path, limit: int | None) -> None:
+    model, task = opened(name)
+    heads = hc.HeadMap.of(model)
+    unit = max(map(len, heads.units()))
+    keeps = [max(unit, round(share * len(heads) / unit) * unit) for share in (0.25, 0.125)]
+    recipe = Recipe(rate=RATES[name])
+    wishes = grid(METHODS, keeps, 5, Wish("random", 1, recipe=recipe))
+    wishes += grid(["gradient", "random"], keeps, 5, Wish("random", 1, repair=False, recipe=recipe))
+    recovered = [
+        Wish(method, keep, seed=seed, recover=1.0, options=options, recipe=recipe)
+        for method, options in (("rank", {"by": "gradient"}), ("random", {}), ("surgeon", {}))
+        for keep in keeps
+        for seed in range(5)
+    ]
+    made = Curves(out / name, f"demo/{name}", model, task, [*wishes, *recovered], "python benchmarks/embedded.py", limit)
+    factor = 100.0 if made.dense.metric == "accuracy" else 1.0
+    print(
+        f"\nDense: {made.dense.metric} {factor * (made.dense.value or 0):.2f}, loss {made.dense.loss:.4f}, {made.dense.n_examples} examples\n"
+    )
+    print(made.table(factor, 1 if factor > 1 or made.dense.metric == "bleu" else 3))
+    for keep in keeps:
+        print(f"\n{keep} heads, by loss: {made.order(keep)}")
+    print(made.failed)
+
+
+def encoder(out: Path, limit: int | None) -> None:
+    """How many of the encoder's heads go."""
+    model, task = opened("translator")
+    recipe = Recipe(rate=RATES["translator"], epochs=2.0)
+    keeps = [24, 16, 12, 8, 6, 4, 2, 1]
+    wishes = grid(["surgeon", "dsp", "l0"], keeps, 1, Wish("random", 1, kinds=("encoder-self",), recipe=recipe))
+    made = Curves(out / "encoder", "demo/translator", model, task, wishes, "python benchmarks/embedded.py encoder", limit)
+    print(f"\nDense: {made.dense.metric} {made.dense.value:.2f}, {made.dense.n_examples} examples\n")
+    print(made.table(1.0, 2))
+    for method in made.methods:
+        within = [keep for keep in keeps if made.change(method, keep).difference >= -0.15]
+        print(f"{method}: {32 - min(within) if within else 'none'} of 32 go for at most 0.15 BLEU")
+
+
+def defaults(out: Path, limit: int | None) -> None:
+    """Every option alone, two seeds, 25 % and 12.5 % of the heads: the mean loss on the selection split."""
+    for name in ("entailment", "translator"):
+        model, task = opened(name, "selection")
+        total = len(hc.HeadMap.of(model))
+        recipe = Recipe(rate=RATES[name])
+        wishes = [
+            Wish(method, keep, seed=seed, options=options, recipe=recipe)
+            for method, choices in CHOICES.items()
+            for options in choices
+            for keep in (total // 4, total // 8)
+            for seed in range(2 if method != "surgeon" else 1)
+        ]
+        made = Curves(
+            out / f"defaults-{name}",
+            f"demo/{name}",
+            model,
+            replace(task, metric=None),
+            wishes,
+            "python benchmarks/embedded.py defaults",
+            limit,
+        )
+        print(f"\n{name}: loss on the selection split, dense {made.dense.loss:.4f}\n")
+        print("| method | " + " | ".join(f"{keep} heads" for keep in made.keeps) + " |\n|---|" + "---:|" * len(made.keeps))
+        for method in made.methods:
+            print(f"| {method} | " + " | ".join(f"{made.mean(method, keep).loss:.4f}" for keep in made.keeps) + " |")
+        print(made.failed)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", choices=(*TASKS, "encoder", "defaults"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--limit", type=int, help="Examples of the report.")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    transformers.logging.disable_progress_bar()
-    print("| model | heads | task | loss | metric | loss without heads | metric without heads |\n|---|---|---|---|---|---|---|")
-    for name, task in TASKS:
-        model = hc.load(f"demo/{name}")
-        heads = hc.HeadMap.of(model)
-        data = open_task(task, model, AutoTokenizer.from_pretrained(local_folder(f"demo/{name}")))
-        whole = evaluate(model, data)
-        with hc.HeadGates(model, torch.zeros(len(heads))):
-            none = evaluate(model, data)
-        print(f"| `demo/{name}` ({type(model).__name__}) | {len(heads)} | `{task}` | {told(whole)} | {told(none)} |", flush=True)
+    if options.what in TASKS:
+        order(options.what, options.out, options.limit)
+    else:
+        {"encoder": encoder, "defaults": defaults}[options.what](options.out, options.limit)
 
 
 if __name__ == "__main__":

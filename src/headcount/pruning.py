@@ -30,7 +30,7 @@ from headcount.runs.weights import determined_by, made_on
 from headcount.stream import Progress
 from headcount.surgery import cost, load, save
 from headcount.surgery.cost import Cost
-from headcount.training import Recipe
+from headcount.training import Recipe, from_scratch
 
 __all__ = [
     "KIND",
@@ -71,6 +71,8 @@ class Wish:
     """Instead of a number of heads: parameters, kv_bytes or latency, and how much of it; `keep` is 0 then."""
     kinds: tuple[str, ...] = ()
     """The kinds of attention that may lose heads, whose heads `keep` counts; nothing for all."""
+    scratch: float | None = None
+    """The control of Voita et al.: draw the weights of the smaller model anew, and train them for that many epochs."""
 
     @property
     def name(self) -> str:
@@ -84,6 +86,7 @@ class Wish:
         parts += [f"seed {self.seed}"] if self.seed else []
         parts += ["repaired" if self.repair else "not repaired"] if self.repair is not None else []
         parts += [f"recovered {self.recover:g}"] if self.recover else []
+        parts += [f"from scratch {self.scratch:g}"] if self.scratch else []
         return ", ".join(parts)
 
     def parts(self) -> dict[str, Any]:
@@ -91,6 +94,7 @@ class Wish:
         told = {name: getattr(self, name) for name in ("method", "keep", "seed", "repair", "recover", "floor", "unit")}
         told |= {"limit": list(self.limit)} if self.limit is not None else {}
         told |= {"kinds": list(self.kinds)} if self.kinds else {}
+        told |= {"scratch": self.scratch} if self.scratch is not None else {}
         return {**told, "options": dict(self.options), "recipe": self.recipe.told()}
 
 
@@ -107,8 +111,11 @@ def check_wish(model: nn.Module, wish: Wish) -> None:
     """Refuses what cannot be carried out, before any work: unknown methods and options, impossible budgets."""
     made = Method.parse(wish.method)
     read_options(made.module, wish.options, str(made))
-    if wish.recover is not None and not wish.recover > 0:
-        raise PlanError(f"recover is a number of epochs above 0, got {wish.recover}")
+    for name in ("recover", "scratch"):
+        if getattr(wish, name) is not None and not getattr(wish, name) > 0:
+            raise PlanError(f"{name} is a number of epochs above 0, got {getattr(wish, name)}")
+    if wish.scratch and (wish.recover or wish.repair):
+        raise PlanError("weights that are drawn anew for the control (scratch) have nothing to repair or to recover; name one of them")
     heads = HeadMap.of(unwrap(model))
     from headcount.scores import Scores
 
@@ -174,18 +181,25 @@ class Pruning:
             _budget(wish),
             options=dict(wish.options),
             kinds=wish.kinds,
-            repair=wish.repair,
+            repair=False if wish.scratch else wish.repair,
             recover=wish.recover,
             recipe=wish.recipe,
             seed=wish.seed,
             folder=folder,
             progress=progress,
         )
+        if wish.scratch:
+            made = self._anew(wish, made, folder, progress)
         left = evaluate(made.model, self.task, limit=self.limit)
         if keep_model:
             self._save(spec, wish, made, left)
         shutil.rmtree(folder, ignore_errors=True)
         return self._content(wish, made, left), {"losses": left.losses} | ({} if left.parts is None else {"parts": left.parts})
+
+    def _anew(self, wish: Wish, made: Pruned, folder: Path, progress: Progress | None) -> Pruned:
+        recipe = replace(wish.recipe, epochs=wish.scratch or 0.0, seed=wish.seed)
+        fresh, trained = from_scratch(self.model, made.plan, self.task, recipe, folder=folder / "scratch", progress=progress)
+        return replace(made, model=fresh, history=[*made.history, *({"stage": "scratch", **entry} for entry in trained.history)])
 
     def _content(self, wish: Wish, made: Pruned, left: Evaluation) -> dict[str, Any]:
         blocks = {name: {"share": fitted.share, "before": fitted.before, "after": fitted.after} for name, fitted in made.repaired.items()}

@@ -45,6 +45,11 @@ def rows() -> list[tuple[str, str]]:
         ("a real file system of 3 MB filled to so many different bytes; of these stopped a run", f"{full['rooms']}; {full['told']}"),
         (f"files corrupted in {damage['kinds']} ways: detected, set aside and computed again", f"{damage['files']} of {damage['files']}"),
         ("Ctrl-C, SIGTERM, twice Ctrl-C; longest time from signal to end", f"{signals['signals']}; {signals['longest']:.2f} s"),
+        (
+            "training (L0, DSP) killed at random, and at every step of writing a checkpoint: the identical plan and weights",
+            " + ".join(f"{sum(kept(f'training {name}')[key] for name in ('l0', 'dsp'))}" for key in ("kills", "points")),
+        ),
+        ("`headcount prune` killed while it trains: the identical cells and model", f"{kept('prune killed')['kills']}"),
         ("workers killed at random, cells lost or computed twice for it", f"{workers['kills']}, 0"),
         (f"{team['workers']} workers on one folder, {team['blocks']} cells in {team['rounds']} runs: computed twice", str(team["twice"])),
         ("a process of torchrun killed, the run taken up again: identical", f"{kept('torchrun')['deaths']} of 1"),

@@ -48,7 +48,9 @@ def attempt(call: Call) -> End:
         os._exit(0)
     os.close(writer)
     base = peak = _resident(child)
-    while not select.select([reader], [], [], 0.005)[0]:  # seen from outside: not every system keeps a peak, and the call may hold the interpreter
+    while not select.select([reader], [], [], 0.005)[
+        0
+    ]:  # seen from outside: not every system keeps a peak, and the call may hold the interpreter
         peak = max(peak, _resident(child))
     with os.fdopen(reader) as lines:
         told = lines.read()

@@ -95,7 +95,7 @@ def test_some_kinds_of_attention_lose_heads_and_no_others(method: str) -> None:
     mine = {head for head in heads if heads.block_of(head).kind in ("encoder-self", "cross")}
     made = prune(model, data, method, 3, kinds=["encoder-self", "cross"], repair=False, recipe=Recipe(batch=8))
     assert set(made.plan.removed) < mine and len(made.plan.removed) == len(mine) - 3
-    with pytest.raises(HeadcountError, match="no kind of attention of this model 'encoder'. Did you mean 'encoder-self'"):
+    with pytest.raises(HeadcountError, match=r"no kind of attention of this model 'encoder'\. Did you mean 'encoder-self'"):
         prune(model, data, method, 2, kinds=["encoder"], recipe=Recipe(batch=8))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from toys import saved_classifier, saved_table, shared, task
 
 import headcount as hc
@@ -54,7 +55,20 @@ def test_a_model_is_pruned_saved_and_loads_again(given: tuple[Path, Path], tmp_p
 
 
 def test_attention_of_a_kind_is_pruned_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compare", "demo/translator", "--task", "demo/translation", "--limit", "8", "--kinds", "cross", "--keep", "25%", "--seeds", "1"]
+    words = [
+        "compare",
+        "demo/translator",
+        "--task",
+        "demo/translation",
+        "--limit",
+        "8",
+        "--kinds",
+        "cross",
+        "--keep",
+        "25%",
+        "--seeds",
+        "1",
+    ]
     made = result(capsys, *words, "--methods", "random", "--no-repair", "--out", tmp_path)
     (row,) = made["rows"]
     assert row["keep"] == 8 and row["method"] == "random of cross without repair"
@@ -62,6 +76,21 @@ def test_attention_of_a_kind_is_pruned_alone(tmp_path: Path, capsys: pytest.Capt
     assert len(cell.content["removed"]) == 24 and all(name.startswith("cross.") for name in cell.content["removed"])
     assert main([*words, "--kinds", "crosss", "--out", str(tmp_path / "b"), "-q"]) == 2
     assert "Did you mean 'cross'" in capsys.readouterr().err
+
+
+def test_the_control_has_the_plan_and_none_of_the_weights(
+    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = given
+    words = ["prune", model, "--train", data, "--keep", "6", "--method", "gradient", "--no-bench", "--out", tmp_path]
+    plain, control = result(capsys, *words, "--no-repair"), result(capsys, *words, "--scratch", "1", "--train-batch", "16")
+    assert control["plan"] == plain["plan"] and control["rows"][0]["method"] == "gradient, from scratch 1"
+    before, after = (hc.load(made["folder"]).state_dict() for made in (plain, control))
+    assert all(value.shape == after[name].shape for name, value in before.items())
+    assert all(not torch.equal(value, after[name]) for name, value in before.items() if value.ndim == 2)
+    for wrong, told in ((["--scratch", "0"], "epochs above 0"), (["--scratch", "1", "--recover", "1"], "nothing to repair or to recover")):
+        assert main([*map(str, words), *wrong, "-q"]) == 1
+        assert told in capsys.readouterr().err
 
 
 def test_a_comparison_goes_on_and_random_is_always_there(

@@ -27,6 +27,10 @@ Repair = Annotated[
     bool | None, typer.Option("--repair/--no-repair", help="Refit output projections in closed form; by default unless training follows.")
 ]
 Recover = Annotated[float | None, typer.Option("--recover", metavar="EPOCHS", help="Fine-tune the cut model for that many epochs.")]
+Scratch = Annotated[
+    float | None,
+    typer.Option("--scratch", metavar="EPOCHS", help="The control: draw the weights of the smaller model anew, train them that long."),
+]
 Rate = Annotated[float, typer.Option("--rate", min=0.0, help="The learning rate of weights, where they train.")]
 TrainBatch = Annotated[int, typer.Option("--train-batch", min=1, help="Examples per training step.")]
 Decay = Annotated[

@@ -123,7 +123,10 @@ def _kv_bytes(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock]
 
 
 def _latency(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock], budget: Budget) -> tuple[float, list[list[float]]]:
-    """Measured: the model whole, with half of the units of all blocks of a shape, and with one; in between it is linear."""
+    """Measured: the model whole, with half of the units of all blocks of a shape, with one, and with one in all blocks; in between it is linear.
+
+    What blocks of each shape save is scaled to what all of them save together, so that noise cannot make a model free.
+    """
     shapes: dict[tuple[Any, ...], list[AttentionBlock]] = {}
     for block in blocks:
         shapes.setdefault((block.kind, block.n_heads, block.n_kv_heads, block.head_dim), []).append(block)
@@ -131,6 +134,7 @@ def _latency(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock],
     for number, members in enumerate(shapes.values()):
         for share in (0.5, 0.0):
             models[f"{number} {share}"] = cut(model, Plan.removing(_beyond(heads, members, share)))
+    models["least"] = cut(model, Plan.removing(_beyond(heads, blocks, 0.0)))
     timings = {t.name: t.seconds for t in bench(models, batches=(budget.bench_batch,), lengths=(budget.bench_length,), rounds=7)}
     found: dict[str, list[float]] = {}
     for number, members in enumerate(shapes.values()):
@@ -141,8 +145,9 @@ def _latency(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock],
             line = np.maximum.accumulate(np.interp(range(units + 1), x, y)) if len(x) > 1 else np.zeros(units + 1)
             each = (line - line[1 if units else 0]) / len(members)
             found[block.path] = [max(0.0, float(value)) for value in each]
-    spent = fsum(costs[-1] for costs in found.values())
-    return timings["whole"] - spent, [found[block.path] for block in blocks]
+    base, spent = min(timings["whole"], timings["least"]), fsum(costs[-1] for costs in found.values())
+    scale = (timings["whole"] - base) / spent if spent else 0.0
+    return base, [[value * scale for value in found[block.path]] for block in blocks]
 
 
 def _beyond(heads: HeadMap, members: Sequence[AttentionBlock], share: float) -> list[Head]:

@@ -124,7 +124,8 @@ def method_name(wish: Mapping[str, Any]) -> str:
     name += f"({';'.join(f'{key}={value}' for key, value in sorted(options.items()))})" if options else ""
     name += f" of {'+'.join(wish['kinds'])}" if wish.get("kinds") else ""
     name += "" if wish["repair"] is None else " + repair" if wish["repair"] else " without repair"
-    return name + (f" + recover {wish['recover']:g}" if wish["recover"] else "")
+    name += f" + recover {wish['recover']:g}" if wish["recover"] else ""
+    return name + (f", from scratch {wish['scratch']:g}" if wish.get("scratch") else "")
 
 
 def smallest_safe(table: Sequence[Mapping[str, Any]], *, alpha: float = 0.05) -> dict[str, int | None]:

@@ -1,0 +1,107 @@
+"""Pruned models of one model and task in a run that goes on after a stop, and what came of them as tables for a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headcount as hc
+from headcount.data import Task
+from headcount.evaluate import Evaluation
+from headcount.pruning import Pruning, Wish, compare, method_name, outcome
+from headcount.runs.cells import Cell
+from headcount.runs.store import Run, describe_run
+from headcount.runs.weights import made_on, model_record
+from headcount.stats import paired_bootstrap, paired_t
+from headcount.stats.paired import Difference
+
+
+class Curves:
+    """The dense model and every pruned one, on the report split of a task."""
+
+    def __init__(
+        self, folder: Path, name: str, model: Any, task: Task, wishes: Sequence[Wish], command: str, limit: int | None = None
+    ) -> None:
+        self.task, self.heads = task, hc.HeadMap.of(model)
+        with Run.lead(folder, command=command) as run:
+            machine = {key: value for key, value in made_on().items() if key != "versions"}
+            run.describe(describe_run(model_record(model, name), command=command, seed=0, task=task.name, machine=machine), self.heads)
+            pruning = Pruning(run, model, task, limit=limit)
+            self.dense, cells, self.failed = compare(pruning, wishes, progress=lambda n, total: print(f"{n} of {total}", flush=True))
+        self.cells: dict[tuple[str, int], list[Cell]] = {}
+        for cell in cells:
+            wish = cell.content["wish"]
+            self.cells.setdefault((method_name(wish), wish["keep"]), []).append(cell)
+
+    @property
+    def keeps(self) -> list[int]:
+        """The sizes, largest first."""
+        return sorted({keep for _, keep in self.cells}, reverse=True)
+
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(name for name, _ in self.cells))
+
+    def mean(self, method: str, keep: int) -> Evaluation:
+        """The outcome of a method, example by example the mean over its seeds."""
+        made = [outcome(cell) for cell in self.cells[method, keep]]
+        parts = None if made[0].parts is None else np.mean([one.parts for one in made], axis=0)
+        total = self.task.metric.total if self.task.metric else None
+        value = None if parts is None or total is None else float(total(parts.sum(axis=0)))
+        return replace(made[0], losses=np.mean([one.losses for one in made], axis=0), parts=parts, value=value)
+
+    def change(self, method: str, keep: int) -> Difference:
+        """The change of the metric (or the loss) from the dense model's, over examples."""
+        made = self.mean(method, keep)
+        if self.dense.parts is None or made.parts is None or self.task.metric is None:
+            return paired_t(made.losses - self.dense.losses)
+        return paired_bootstrap(self.dense.parts, made.parts, self.task.metric.total, seed=0)
+
+    def table(self, factor: float = 1.0, digits: int = 1) -> str:
+        """Methods by sizes: the mean over seeds, and the change from dense with its 95 % interval over examples."""
+        lines = [
+            "| method | seeds |" + "".join(f" {keep} of {self._total()} heads |" for keep in self.keeps),
+            "|---|---:|" + "---|" * len(self.keeps),
+        ]
+        for method in self.methods:
+            here = [keep for keep in self.keeps if (method, keep) in self.cells]
+            seeds = max(len(self.cells[method, keep]) for keep in here)
+            lines.append(f"| {method} | {seeds} |" + "".join(f" {self._entry(method, keep, factor, digits)} |" for keep in self.keeps))
+        return "\n".join(lines)
+
+    def _total(self) -> int:
+        kinds = next(iter(self.cells.values()))[0].content["wish"].get("kinds")
+        return sum(block.n_heads for block in self.heads.blocks if not kinds or block.kind in kinds)
+
+    def _entry(self, method: str, keep: int, factor: float, digits: int) -> str:
+        if (method, keep) not in self.cells:
+            return ""
+        made, change = self.mean(method, keep), self.change(method, keep)
+        value = made.loss if made.value is None else made.value
+        values = [cell.content["value"] if made.value is not None else cell.content["loss"] for cell in self.cells[method, keep]]
+        spread = f", seeds {factor * min(values):.{digits}f} … {factor * max(values):.{digits}f}" if len(values) > 1 else ""
+        return (
+            f"**{factor * value:.{digits}f}** ({factor * change.difference:+.{digits}f}; {factor * change.low:+.{digits}f} … "
+            f"{factor * change.high:+.{digits}f}{spread})"
+        )
+
+    def order(self, keep: int) -> str:
+        """Methods from the least loss to the most, each tested against the next one: paired t over examples, mean over seeds."""
+        ranked = sorted((method for method in self.methods if (method, keep) in self.cells), key=lambda m: self.mean(m, keep).loss)
+        told = []
+        for first, second in zip(ranked, [*ranked[1:], None], strict=True):
+            told.append(f"{first} ({self.mean(first, keep).loss:.3f})")
+            if second is not None:
+                p = paired_t(self.mean(second, keep).losses - self.mean(first, keep).losses).p
+                told.append(f"<{'' if p < 0.05 else '?'} [p = {p:.2g}]")
+        return " ".join(told)
+
+    def recovered(self, plain: str, repaired: str, keep: int) -> float:
+        """The share of what a method loses that another one of the same plan wins back."""
+        dense, before, after = self.dense.value, self.mean(plain, keep).value, self.mean(repaired, keep).value
+        assert dense is not None and before is not None and after is not None
+        return (after - before) / (dense - before)
