@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from headcount.analyze import analyze
     from headcount.data import Task
     from headcount.errors import HeadcountError
     from headcount.gates import HeadGates, mask
@@ -28,6 +29,7 @@ _HOME = {
     "Plan": "plan",
     "Scores": "scores",
     "Task": "data",
+    "analyze": "analyze",
     "cut": "surgery",
     "load": "surgery",
     "load_legacy": "surgery",
@@ -50,6 +52,7 @@ __all__ = [
     "Scores",
     "Task",
     "__version__",
+    "analyze",
     "cut",
     "load",
     "load_legacy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -49,15 +49,19 @@ class Options(TypedDict, total=False):
     batch_size: int | None
     progress: Progress | None
     memory: Memory | None
+    loss: Callable[[Any, Batch], Tensor] | None
 
 
 def evaluate(model: nn.Module, data: Data, **options: Unpack[Options]) -> Evaluation:
-    """The loss and the task's metric of a model on one split of the data (report); open gates around it to evaluate a masked model."""
+    """The loss and the task's metric of a model on one split of the data (report); open gates around it to evaluate a masked model.
+
+    `loss` ((output, batch) -> one number per example) takes the place of the task's and of the model's own.
+    """
     inner: Any = unwrap(model)
     task = data if isinstance(data, Task) else None
     metric = task.metric if task else None
     reading = reading_of(inner, data, options)
-    blocks = list(stream(reading, _Examiner(inner, ExampleLosses(inner, task.loss if task else None), metric)))
+    blocks = list(stream(reading, _Examiner(inner, ExampleLosses(inner, options.get("loss") or (task.loss if task else None)), metric)))
     parts = np.concatenate([block["parts"] for block in blocks]) if metric is not None else None
     return Evaluation(
         task=task.name if task else "",

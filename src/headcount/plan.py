@@ -10,6 +10,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headcount import notebook
 from headcount.errors import ArtefactError, HeadcountError, PlanError
 from headcount.files import check_place, is_file, read_json, write_json
 from headcount.heads import AttentionBlock, Head, HeadMap
@@ -161,6 +162,14 @@ class Plan:
         """The places, within the block, of the heads that stay."""
         going = frozenset(self.removed)
         return tuple(i for i, head in enumerate(block.heads) if head not in going)
+
+    def _repr_html_(self) -> str:
+        """The heads that go, block by block, for notebooks."""
+        blocks: dict[str, list[int]] = {}
+        for head in self.removed:
+            blocks.setdefault(str(head).rpartition("H")[0], []).append(head.index)
+        rows = [(name, ", ".join(map(str, heads))) for name, heads in blocks.items()]
+        return notebook.table(("block", "heads that go"), rows, f"{len(self.removed)} heads go, {len(self.protected)} are protected")
 
 
 def _shape(heads: HeadMap, weights: str) -> MadeFor:

@@ -73,6 +73,8 @@ class Wish:
     """The kinds of attention that may lose heads, whose heads `keep` counts; nothing for all."""
     scratch: float | None = None
     """The control of Voita et al.: draw the weights of the smaller model anew, and train them for that many epochs."""
+    protected: tuple[str, ...] = ()
+    """Heads that stay whatever their score."""
 
     @property
     def name(self) -> str:
@@ -83,6 +85,7 @@ class Wish:
             f"{self.keep} heads" if self.limit is None else f"{self.limit[0]} {self.limit[1]:g}",
         ]
         parts += [f"of {'+'.join(self.kinds)}"] if self.kinds else []
+        parts += [f"{len(self.protected)} protected"] if self.protected else []
         parts += [f"seed {self.seed}"] if self.seed else []
         parts += ["repaired" if self.repair else "not repaired"] if self.repair is not None else []
         parts += [f"recovered {self.recover:g}"] if self.recover else []
@@ -95,7 +98,14 @@ class Wish:
         told |= {"limit": list(self.limit)} if self.limit is not None else {}
         told |= {"kinds": list(self.kinds)} if self.kinds else {}
         told |= {"scratch": self.scratch} if self.scratch is not None else {}
+        told |= {"protected": list(self.protected)} if self.protected else {}
         return {**told, "options": dict(self.options), "recipe": self.recipe.told()}
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Any]) -> Wish:
+        """The wish that `parts` told."""
+        lists = {name: tuple(parts[name]) for name in ("limit", "kinds", "protected") if parts.get(name)}
+        return cls(**{**parts, **lists, "recipe": Recipe(**parts["recipe"])})  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +140,8 @@ def check_wish(model: nn.Module, wish: Wish) -> None:
 
 def _budget(wish: Wish) -> Budget:
     how: dict[str, Any] = {"keep": wish.keep} if wish.limit is None else {wish.limit[0]: wish.limit[1]}
-    return Budget(**how, floor=wish.floor, unit=wish.unit)  # pyright: ignore[reportArgumentType]
+    protected: Any = frozenset(wish.protected)
+    return Budget(**how, floor=wish.floor, unit=wish.unit, protected=protected)  # pyright: ignore[reportArgumentType]
 
 
 class Pruning:

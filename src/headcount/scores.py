@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from headcount import notebook
 from headcount.errors import ArtefactError, HeadNameError, PlanError, UnknownName
 from headcount.heads import Head, HeadMap
 from headcount.registry import unknown
@@ -184,6 +185,12 @@ class Scores:
             "rank": [rank[head] for head in self.heads],
         }
         return pandas.DataFrame({**table, **{name: list(column) for name, column in self.columns.items()}})
+
+    def _repr_html_(self) -> str:
+        """A coloured grid of blocks by heads, for notebooks."""
+        names, values = self.grid()
+        way = "more" if self.higher_is_keep else "less"
+        return notebook.grid(names, values.tolist(), f"{self.method or 'scores'}: {way} means keep, {self.n_examples} examples")
 
 
 OURS = frozenset({"method", "head", "stack", "layer", "index", "score", "stderr", "rank"})

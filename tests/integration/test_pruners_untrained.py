@@ -351,7 +351,7 @@ def test_the_whole_way_gives_a_cut_model(kind: str, method: str) -> None:
 
 
 def test_a_repair_that_harms_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refit that spoils the model has the larger loss on the selection split: the weights stay as they were."""
+    """A refit that spoils the model takes it further from the dense one on the selection split: the weights stay as they were."""
     from headcount.pruners import _prune
     from headcount.refit import Repaired, refit
 
@@ -366,21 +366,47 @@ def test_a_repair_that_harms_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch
     plain = hc.prune(model, data, "random", 6, repair=False)
     good = hc.prune(model, data, "random", 6)
     assert (
-        good.history[-1]["kept"] == (good.history[-1]["loss"] <= good.history[-1]["loss without"])
+        good.history[-1]["kept"] == (good.history[-1]["departure"] <= good.history[-1]["departure without"])
         and bool(good.repaired) == good.history[-1]["kept"]
     )
     assert not plain.history and not plain.repaired
     monkeypatch.setattr(_prune, "refit", spoilt)
     bad = hc.prune(model, data, "random", 6)
     assert (
-        bad.history[-1]["stage"] == "repair" and not bad.history[-1]["kept"] and bad.history[-1]["loss"] > bad.history[-1]["loss without"]
+        bad.history[-1]["stage"] == "repair"
+        and not bad.history[-1]["kept"]
+        and bad.history[-1]["departure"] > bad.history[-1]["departure without"]
     )
     assert not bad.repaired
     assert all(torch.equal(value, plain.model.state_dict()[name]) for name, value in bad.model.state_dict().items())
 
 
-def test_data_without_a_loss_keep_the_repair_and_say_so() -> None:
+def test_data_without_labels_are_judged_too() -> None:
     model = build("encoder")
     batches = [{k: v for k, v in task("encoder").collate(examples("encoder", 24, seed)).items() if k != "labels"} for seed in range(6)]
     done = hc.prune(model, batches, "random", 6)
-    assert done.repaired and "no loss" in done.history[-1]["unchecked"]
+    told = done.history[-1]
+    assert told["kept"] == (told["departure"] <= told["departure without"]) == bool(done.repaired)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "marian"])
+def test_the_departure_is_the_divergence_of_predictions(kind: str) -> None:
+    """By hand, over the tokens that have labels, example by example; zero for the model itself."""
+    from headcount.pruners._judge import Departure, departure
+
+    model, data = shared(kind), task(kind, 12)
+    plan = hc.Plan.removing(hc.HeadMap.of(model).units()[0])
+    small = hc.cut(model, plan)
+    batch = data.collate([data.selection[place] for place in range(8)])
+    with torch.no_grad():
+        whole, less = (made(**batch) for made in (model, small))
+        assert torch.equal(Departure(model)(whole, batch), torch.zeros(8, dtype=torch.float64))
+        found = Departure(model)(less, batch)
+    p, q = (torch.distributions.Categorical(logits=made.logits.double()) for made in (whole, less))
+    each = torch.distributions.kl_divergence(p, q)
+    if kind != "encoder":
+        each, labels = (each[:, :-1], batch["labels"][:, 1:]) if kind == "decoder" else (each, batch["labels"])
+        each = torch.stack([row[mask].mean() for row, mask in zip(each, labels != -100, strict=True)])
+    assert torch.allclose(found, each, atol=1e-12) and float(found.min()) > 0
+    work = Work(model, hc.HeadMap.of(model), data, hc.Budget(keep=2), 0, {}, Recipe())
+    assert departure(work, model, hc.Plan.removing([])) == 0.0

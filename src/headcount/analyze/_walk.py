@@ -1,31 +1,35 @@
 """The main job on one model and task, in a run that can be stopped and taken up again:
 
-find → evaluate → score → roles → prune by several methods at several sizes → keep the best → verify, save, load → measure its speed.
+find → evaluate → score → roles → portraits → prune by several methods at several sizes → keep the best → verify, save, load → measure its speed →
+write the report.
 
 Every step is a sentence with the numbers in it; all tables are in the run folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headcount.bench import bench
 from headcount.data import Task, blocks
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, UnsupportedModel
 from headcount.evaluate import Evaluation, evaluate_into
 from headcount.gates import HeadGates
 from headcount.heads import HeadMap
 from headcount.importance import agreements, score_into, verdicts
 from headcount.observe import on_device
 from headcount.plan import Plan
-from headcount.pruning import Change, Pruning, Wish, compare, grid, method_name, rows, smallest_safe
+from headcount.portraits import Portraits, portraits_into
+from headcount.portraits._make import SENTENCES
+from headcount.pruning import Change, Pruning, Sizes, Wish, compare, grid, method_name, rows, smallest_safe
+from headcount.report import write_report
 from headcount.roles import Corpus, RoleTable, roles_into
-from headcount.runs.cells import Cell, Spec
+from headcount.runs.cells import Cell
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import made_on, model_record
 from headcount.scores import Scores
@@ -68,8 +72,15 @@ class Job:
     keeps: Sequence[float] = KEEPS
     seeds: int = SEEDS
     recipe: Recipe = field(default_factory=Recipe)
-    measured: Sequence[int] = (1, 8, 32)
+    measured: Sizes = field(default_factory=lambda: Sizes((1, 8, 32), (64,)))
     watch: Watch | None = None
+    tokenizer: Any = None
+    folder: Path | None = None
+    """Where the model comes from; its tokenizer goes along with the smaller one."""
+    portrayed: int = SENTENCES
+    config: Mapping[str, Any] = field(default_factory=dict)
+    no_roles: str = ""
+    """Why there is no corpus, if there is none."""
 
     def step(self, name: str, text: str, **numbers: Any) -> Step:
         """A step of this job."""
@@ -94,18 +105,18 @@ def walk(work: Job, kept: Run) -> Iterator[Step]:
     yield _evaluate(work, heads, kept)
     found = score_into(kept, work.model, work.task, work.by, limit=work.scored, seed=work.seed, progress=work.progress("scoring"))
     yield _score(work, found)
-    if work.corpus is not None:
-        yield _roles(work, roles_into(kept, work.model, work.corpus, seed=work.seed, progress=work.progress("roles")))
-    pruning = Pruning(kept, work.model, work.task, limit=work.reported, command=work.command)
+    yield from _look(work, kept)
+    options: Any = {"limit": work.reported, "command": work.command, "companions": work.folder, "measured": work.measured}
+    pruning = Pruning(kept, work.model, work.task, **options)
     dense, cells, failed = compare(pruning, _wishes(work, heads), progress=work.progress("pruning", "models"))
     yield _prune(work, pruning, dense, cells, failed)
     wish = _best(pruning, dense, cells)
-    if wish is None:
-        return
-    cell, small, step = _keep(work, pruning, dense, wish)
-    yield step
-    yield from _prove(work, heads, pruning, cell, small)
-    yield _bench(work, kept, cell, small)
+    if wish is not None:
+        cell, small, step = _keep(work, pruning, dense, wish)
+        yield step
+        yield from _prove(work, heads, pruning, cell, small)
+        yield _bench(work, pruning, cell)
+    yield _report(work, kept)
 
 
 def _describe(work: Job, heads: HeadMap, kept: Run) -> None:
@@ -116,6 +127,7 @@ def _describe(work: Job, heads: HeadMap, kept: Run) -> None:
         "keeps": list(work.keeps),
         "seeds": work.seeds,
         "recipe": work.recipe.told(),
+        **work.config,
     }
     facts: dict[str, Any] = {"command": work.command, "seed": work.seed, "task": work.task.name, "machine": machine, "config": config}
     kept.describe(describe_run(model_record(work.model, work.name), **facts), heads)
@@ -160,6 +172,26 @@ def _score(work: Job, found: dict[str, Scores]) -> Step:
     if judged:
         text += f"; {len(safe)} of {len(judged)} heads are safe to remove one at a time (loss + 0.01 at most, 95 %); Spearman with ablation: {told}"
     return work.step("score", text, strongest=str(first.ranking()[0]), safe=safe, agreement=agreed)
+
+
+def _look(work: Job, kept: Run) -> Iterator[Step]:
+    """What heads do and what they attend to; where the model or its data do not show that, why."""
+    if work.corpus is None:
+        yield work.step("roles", f"left out: {work.no_roles or 'no text was given'}")
+        return
+    try:
+        yield _roles(work, roles_into(kept, work.model, work.corpus, seed=work.seed, progress=work.progress("roles")))
+    except UnsupportedModel as error:
+        kept.log(f"failed: roles: {error}")
+        yield work.step("roles", f"left out: {error}")
+    asked: Any = {"seed": work.seed, "limit": work.portrayed, "progress": work.progress("portraits")}
+    yield _portray(work, portraits_into(kept, work.model, work.corpus, work.tokenizer, **asked))
+
+
+def _portray(work: Job, made: Portraits) -> Step:
+    told = made.content
+    text = f"what each head attends to on {told['n_sentences']} texts, {len(told['sentences'])} of them whole" if told["heads"] else ""
+    return work.step("portraits", ". ".join(filter(None, [text, *(note.rstrip(".") for note in made.notes)])), notes=made.notes)
 
 
 def _roles(work: Job, table: RoleTable) -> Step:
@@ -209,9 +241,7 @@ def _best(pruning: Pruning, dense: Evaluation, cells: Sequence[Cell]) -> Wish | 
     safe = [pair for pair in table if pair[0]["loss p"] >= 0.05 or pair[0]["loss difference"] <= 0]
     size = min(row["keep"] for row, _ in safe) if safe else max(row["keep"] for row, _ in table)
     _, cell = min((pair for pair in (safe or table) if pair[0]["keep"] == size), key=lambda pair: pair[0]["loss"])
-    told = dict(cell.content["wish"])
-    recipe = Recipe(**told.pop("recipe"))
-    return Wish(**told, recipe=recipe)
+    return Wish.of(cell.content["wish"])
 
 
 def _keep(work: Job, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[Cell, nn.Module, Step]:
@@ -262,20 +292,15 @@ def _generate(work: Job, heads: HeadMap, plan: Plan, small: nn.Module, batch: di
     )
 
 
-def _bench(work: Job, kept: Run, cell: Cell, small: nn.Module) -> Step:
-    plan = Plan.removing(cell.content["removed"])
-    spec = Spec("bench", cell.spec.name, {"of": cell.spec.key, "batches": list(work.measured)})
-    made = kept.find(spec)
-    if made is None:
-        timings = bench(
-            {"dense": work.model, "masked": (work.model, plan), "removed": small}, batches=work.measured, lengths=(64,), rounds=5
-        )
-        made = kept.commit(spec, {"rows": [asdict(timing) for timing in timings]}, made=made_on())
-    kept.present(made)
-    faster = [row for row in made.content["rows"] if row["name"] == "removed"]
+def _bench(work: Job, pruning: Pruning, cell: Cell) -> Step:
+    timings = pruning.timings(cell)
+    faster = [row for row in timings if row["name"] == "removed"]
     told = ", ".join(f"{row['speedup']:.2f} at batch {row['batch']}" for row in faster)
     return work.step(
-        "bench",
-        f"the smaller model is {told} times as fast (length {faster[0]['length']}, median of {faster[0]['rounds']})",
-        rows=made.content["rows"],
+        "bench", f"the smaller model is {told} times as fast (length {faster[0]['length']}, median of {faster[0]['rounds']})", rows=timings
     )
+
+
+def _report(work: Job, kept: Run) -> Step:
+    path = write_report(kept)
+    return work.step("report", f"{path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser", path=str(path))

@@ -11,7 +11,6 @@ import typer
 
 from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, Seed, TrustRemoteCode, Verbose
 from headcount.cli._session import Session, session
-from headcount.errors import ArtefactError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -103,6 +102,14 @@ class Shared(NamedTuple):
         given = [(name, value) for name in names for value in _listed(getattr(self, name))]
         return [word for name, value in given for word in (f"--{name.replace('_', '-')}", str(value))]
 
+    @property
+    def opened(self) -> dict[str, Any]:
+        """What it takes to open model and task again, as plain data; what was not given is left out."""
+        names = ("task", "train", "eval", *(name for name in self._fields if name.endswith("_column")), "task_option", "max_length")
+        rest = ("truncate", "limit", "auto", "dtype", "seed")
+        given = {name: getattr(self, name) for name in (*names, *rest)}
+        return {name: _told(value) for name, value in given.items() if value not in (None, False, [])}
+
     def open_model(self, say: Session) -> tuple[nn.Module, HeadMap, Path]:
         """The model, its heads and its folder."""
         from headcount.cli._models import open_model
@@ -122,6 +129,10 @@ class Shared(NamedTuple):
         sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
         say.note(f"task {task.name}: {sizes}; seed {self.seed}")
         return task
+
+
+def _told(value: Any) -> Any:
+    return [str(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _listed(value: Any) -> list[Any]:
@@ -152,20 +163,7 @@ def over_data(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
-    """The tokenizer of a model folder, or its image processor for a model that reads images; None where there is none.
+    """The tokenizer or image processor of a model folder; None where there is none."""
+    from headcount.tasks._reader import reader_of as read
 
-    Whether its own code is trusted must be said to transformers, which would ask on the terminal.
-    """
-    import transformers
-
-    reads_images = getattr(model, "main_input_name", "input_ids") == "pixel_values"
-    auto: Any = transformers.AutoImageProcessor if reads_images else transformers.AutoTokenizer
-    files = ("preprocessor_config.json",) if reads_images else ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
-    if not any((folder / name).is_file() for name in files):
-        return None
-    try:
-        return auto.from_pretrained(folder, trust_remote_code=trust)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ArtefactError(
-            f"{folder} holds a tokenizer that cannot be read: {' '.join(str(error).split())[:300]}. Put the one of the model there"
-        ) from error
+    return read(model, folder, trust)

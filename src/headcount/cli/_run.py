@@ -109,7 +109,8 @@ def describe(run: Run, say: Session, given: Shared, model: nn.Module, heads: Hea
     from headcount.runs.weights import made_on, model_record
 
     machine = {name: value for name, value in made_on().items() if name != "versions"}
-    facts: dict[str, Any] = {"command": say.command, "seed": given.seed, "task": given.task or "", "config": config, "machine": machine}
+    asked = {**config, "opened": given.opened}
+    facts: dict[str, Any] = {"command": say.command, "seed": given.seed, "task": given.task or "", "config": asked, "machine": machine}
     run.describe(describe_run(model_record(model, given.model), **facts), heads)
 
 

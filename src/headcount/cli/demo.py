@@ -18,6 +18,8 @@ SIZES = {"entailment": (1600, 500), "translator": (800, 64)}
 """Examples to train on, and examples of the report."""
 RATES = {"entailment": 2e-4, "translator": 5e-4}
 SEEDS = {"entailment": 2, "translator": 1}
+PORTRAYED = 64
+"""Sentences that portraits of heads are taken on."""
 
 
 def run(
@@ -31,7 +33,7 @@ def run(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Find, score, label and prune the heads of two small trained models by several methods, offline, and show what was measured."""
+    """Find, score, label and prune the heads of two small trained models by several methods, offline, and write a report of each."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.analyze import Job, walk
         from headcount.cli._data import reader_of
@@ -42,7 +44,7 @@ def run(
         from headcount.text.embedded import embedded, embedded_translations
         from headcount.training import Recipe
 
-        steps = []
+        steps, reports = [], []
         for name, task in SHOWN.items():
             with Place(out / name).taken(say) as kept:
                 assert kept is not None
@@ -71,10 +73,17 @@ def run(
                     seeds=SEEDS[name],
                     recipe=Recipe(epochs=1.0, rate=RATES[name]),
                     watch=say.watch,
+                    tokenizer=tokenizer,
+                    folder=folder,
+                    portrayed=PORTRAYED,
+                    config={"opened": {"task": task, "task_option": [f"size={size}"], "limit": reported, "seed": seed}},
                 )
                 for step in walk(job, kept):
                     steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
+                    reports += [step.numbers["path"]] if step.name == "report" else []
                     say.line(f"{name:<10} {step.name:<9} {step.text}")
                     say.doing(f"{name}, after step {step.name}")
-        say.result({"out": str(out), "steps": steps})
+        say.result({"out": str(out), "steps": steps, "reports": reports})
+        for path in reports:
+            say.line(f"report: {path}")
         say.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")

@@ -182,7 +182,8 @@ class _Sheet:
         kinds, n = self.probe.kinds, len(self.heads)
         found: dict[str, Any] = {"distances": list(DISTANCES)}
         table: list[np.ndarray | None] = [None] * n
-        entropy, confidence = ([None] * n for _ in range(2))
+        entropy: list[float | None] = [None] * n
+        confidence: list[float | None] = [None] * n
         similar: list[list[Any]] = [[] for _ in range(n)]
         examples: list[dict[str, Any]] = [{"top": [], "middle": [], "random": []} for _ in range(n)]
         expected: dict[str, np.ndarray] = {}
@@ -240,9 +241,9 @@ class _Sheet:
             seen = [(number, token, held[block.path][own].numpy()) for (number, token), held in rows]
             weights = [self._ordinary(view, number, row).max(initial=0.0) for number, _, row in seen]
             order = sorted(range(len(seen)), key=lambda j: abs(weights[j] - float(np.median(weights)))) if seen else []
-            examples[place]["middle"] = [self._of_row(view, *seen[j], weights[j]) for j in sorted(order[:OTHERS])]
+            examples[place]["middle"] = [self._of_row(view, seen[j], weights[j]) for j in sorted(order[:OTHERS])]
             drawn = random.permutation(len(seen))[:OTHERS].tolist()
-            examples[place]["random"] = [self._of_row(view, *seen[j], weights[j]) for j in drawn]
+            examples[place]["random"] = [self._of_row(view, seen[j], weights[j]) for j in drawn]
 
     def _ordinary(self, view: str, number: int, row: np.ndarray) -> np.ndarray:
         special = [True, *self.corpus.targets[number].special] if view == "target" else self.corpus.sentences[number].special
@@ -255,7 +256,8 @@ class _Sheet:
         ]
         return self._example(view, number, query, keys, weight)
 
-    def _of_row(self, view: str, number: int, token: int, row: np.ndarray, weight: float) -> dict[str, Any]:
+    def _of_row(self, view: str, seen: tuple[int, int, np.ndarray], weight: float) -> dict[str, Any]:
+        number, token, row = seen
         order = np.argsort(-row, kind="stable")[:STRONGEST]
         return self._example(view, number, token, [(int(k), float(row[k])) for k in order if row[k] >= LEAST_WEIGHT], float(weight))
 

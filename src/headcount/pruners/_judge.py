@@ -1,43 +1,85 @@
-"""What a plan costs once it is carried out: the loss on the selection split, which decides between plans, and between repaired and not repaired."""
+"""How far a plan takes a model from the dense one once it is carried out, on the selection split: decides between plans, and on repair.
+
+    mean KL(dense ‖ pruned) of the predictions
+
+Not the loss: a model that was fine-tuned for long is too sure of itself, and losing heads makes it less so. Its loss on new data then falls while it
+gets more wrong, and a repair, which brings the old predictions back, seems to do harm.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from headcount.data import Task
-from headcount.errors import UnsupportedModel
 from headcount.evaluate import evaluate
-from headcount.gates import HeadGates
-from headcount.heads import HeadMap
+from headcount.losses import shifts
+from headcount.metrics import IGNORED
+from headcount.observe import evaluating
 from headcount.plan import Plan
 from headcount.pruners._contract import Work
 from headcount.refit import Repaired
-from headcount.surgery.verify import gates_of
+from headcount.surgery import cut
 
 CHECKED = 256
 """Examples of the selection split that judge."""
 
 
-def loss_of(work: Work, model: nn.Module, plan: Plan, limit: int = CHECKED) -> float:
-    """The mean loss of a model without the heads that a plan removes."""
+class Departure:
+    """The distance of every example's output from a dense model's: the divergence of predictions, or mean squares where there are none."""
+
+    def __init__(self, dense: nn.Module) -> None:
+        self.dense = dense
+
+    def __call__(self, output: Any, batch: Any) -> Tensor:
+        """One number per example."""
+        with torch.no_grad(), evaluating(self.dense):
+            whole: Any = self.dense(**batch)
+        names = [name for name, value in whole.items() if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1]
+        told = [name for name in names if "logits" in name] or names[:1]
+        return torch.stack([self._one(whole[name], output[name], batch, "logits" in name) for name in told]).sum(0)
+
+    def _one(self, dense: Tensor, other: Tensor, batch: Any, is_logits: bool) -> Tensor:
+        dense, other = dense.double(), other.double()
+        if is_logits and dense.shape[-1] > 1:
+            wanted, given = dense.log_softmax(-1), other.log_softmax(-1)
+            each = (wanted.exp() * (wanted - given)).sum(-1)
+        else:
+            each = (other - dense).square().mean(-1)
+        return _per_example(each, batch, shifts(self.dense))
+
+
+def _per_example(each: Tensor, batch: Any, is_shifted: bool) -> Tensor:
+    """The mean over the tokens that have labels, or over those that are no padding."""
+    if each.ndim == 1:
+        return each
+    labels, mask = batch.get("labels"), batch.get("attention_mask")
+    if isinstance(labels, Tensor) and labels.shape == each.shape:
+        counts = labels != IGNORED
+        if is_shifted:
+            each, counts = each[:, :-1], counts[:, 1:]  # what a token predicts is the label of the next
+    else:
+        counts = mask.bool() if isinstance(mask, Tensor) and mask.shape == each.shape else torch.ones_like(each, dtype=torch.bool)
+    counts = counts.to(each)
+    return (each * counts).flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
+
+
+def departure(work: Work, model: nn.Module, plan: Plan, limit: int = CHECKED) -> float:
+    """The mean distance from the dense model of one without the heads that a plan removes."""
     data = replace(work.data, metric=None) if isinstance(work.data, Task) else work.data
-    with HeadGates(model, gates_of(HeadMap.of(model), plan)):
-        return evaluate(model, data, split="selection", limit=limit).loss
+    return evaluate(cut(model, plan), data, split="selection", limit=limit, loss=Departure(work.model)).loss
 
 
 def better(work: Work, plan: Plan, source: nn.Module, done: Repaired) -> tuple[Repaired, dict[str, Any]]:
-    """The repair, or the model as it was where that has the smaller loss on the selection split, and both losses.
+    """The repair, or the model as it was where that is nearer to the dense one on the selection split, and both distances.
 
     A block that gives nearly what it gave need not help what comes after it: with most heads gone, what a classifier reads at one token can get
-    worse while the mean over all tokens gets better. Data without a loss cannot tell; then the repair stays, and the entry says so.
+    worse while the mean over all tokens gets better.
     """
-    try:
-        without, with_it = loss_of(work, source, plan), loss_of(work, done.model, plan)
-    except UnsupportedModel as error:
-        return done, {"stage": "repair", "kept": True, "unchecked": str(error)}
+    without, with_it = departure(work, source, plan), departure(work, done.model, plan)
     kept = with_it <= without
-    entry = {"stage": "repair", "kept": kept, "loss": with_it, "loss without": without}
+    entry = {"stage": "repair", "kept": kept, "departure": with_it, "departure without": without}
     return (done if kept else Repaired(source, {})), entry

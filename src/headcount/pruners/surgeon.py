@@ -3,7 +3,7 @@
 See headcount.refit.choose for the formula. It is meant to be followed by repair. `rounds` prunes in that many stages of the same size, repairing and
 estimating again in between; costs are exact for one block and small changes only, so far from the whole model later stages see what the first could
 not. Where most heads go no estimate is safe: with `rivals`, the plan of one stage, and those of the gradient and of Fisher mask search, are repaired
-too, and the plan with the least loss on the selection split is taken (docs/repair.md has what that brings).
+too, and the plan that stays nearest to the dense model's predictions on the selection split is taken (docs/repair.md has what that brings).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headcount.errors import PlanError
 from headcount.heads import Head
 from headcount.plan import Plan
 from headcount.pruners._contract import About, Choice, Scores, Work
-from headcount.pruners._judge import loss_of
+from headcount.pruners._judge import departure
 from headcount.pruners._scope import within_budget
 from headcount.pruners.fisher import gate_gradients, search
 from headcount.refit import repair
@@ -37,14 +37,14 @@ def check(options: Mapping[str, Any]) -> None:
 
 
 def choose(work: Work, _variant: str) -> Choice:
-    """The plan, with the rise of the loss that is expected of every removal, and the loss of every candidate."""
+    """The plan, with the rise of the loss that is expected of every removal, and how far every candidate is from the dense model."""
     found: dict[str, Candidate] = {"surgeon": in_rounds(work, work.options["rounds"])}
     if work.options["rivals"] and found["surgeon"][0].removed:
         found |= _rivals(work)
-    losses = _judged(work, {name: candidate[0] for name, candidate in found.items()})
-    best = min(found, key=lambda name: losses.get(name, 0.0))
+    far = _judged(work, {name: candidate[0] for name, candidate in found.items()})
+    best = min(found, key=lambda name: far.get(name, 0.0))
     plan, scores, history = found[best]
-    told = [{"candidate": name, "loss": loss, "taken": name == best} for name, loss in losses.items()]
+    told = [{"candidate": name, "departure": value, "taken": name == best} for name, value in far.items()]
     return Choice(plan, history=[*history, *told], scores=scores)
 
 
@@ -60,14 +60,14 @@ def _rivals(work: Work) -> dict[str, Candidate]:
 
 
 def _judged(work: Work, plans: dict[str, Plan]) -> dict[str, float]:
-    """The loss of each plan after repair; none where all agree."""
-    losses: dict[Plan, float] = {}
+    """How far each plan is from the dense model after repair; nothing where all agree."""
+    far: dict[Plan, float] = {}
     if len(set(plans.values())) == 1:
         return {}
     for plan in plans.values():
-        if plan not in losses:
-            losses[plan] = loss_of(work, repair(work.model, plan, work.data, limit=work.options["limit"]), plan)
-    return {name: losses[plan] for name, plan in plans.items()}
+        if plan not in far:
+            far[plan] = departure(work, repair(work.model, plan, work.data, limit=work.options["limit"]), plan)
+    return {name: far[plan] for name, plan in plans.items()}
 
 
 def in_rounds(work: Work, rounds: int) -> Candidate:

@@ -13,14 +13,14 @@ from headcount.runs.cells import Cell
 from headcount.runs.outcomes import EVALUATION, PRUNED, Evaluation, rows_of, smallest_safe, unpack_evaluation
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import Run
-from headcount.stats import StatisticsError, paired_t
+from headcount.stats import paired_t
 from headcount.stats.parts import Total, total_of
 from headcount.stats.resampling import draw_with_replacement
 
 DENSE = "dense"
 TRAINED = ("l0", "dsp", "gates")
 """Pruners that train; cells say it themselves since they do."""
-REPEATS = 1000
+REPEATS, CELLS = 1000, 2**21
 
 
 def dense_of(run: Run) -> Evaluation | None:
@@ -46,11 +46,10 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str
     n_heads = sum(len(block.heads) for block in heads.blocks)
     places = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
     table = [
-        {**row, "keep": n_heads - len(cell.content["removed"])} for row, cell in zip(rows_of(dense, same, total, n_heads), same, strict=True)
+        {**row, "keep": n_heads - len(cell.content["removed"])}
+        for row, cell in zip(rows_of(dense, same, total, n_heads), same, strict=True)
     ]
-    points = [
-        _point(row, cell, dense, places, command_of(record, run.folder.name, cell)) for row, cell in zip(table, same, strict=True)
-    ]
+    points = [_point(row, cell, dense, places, command_of(record, run.folder.name, cell)) for row, cell in zip(table, same, strict=True)]
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))
     return {
         "metric": dense.metric or "loss",
@@ -90,9 +89,12 @@ def interval(made: Evaluation, total: Total | None) -> tuple[float | None, float
         return shift.low, shift.high
     if total is None or made.parts is None or len(made.parts) < 2:
         return None, None
-    drawn = total(draw_with_replacement(len(made.parts), 0)(REPEATS)[:, 0] @ made.parts)
-    low, high = np.quantile(drawn[np.isfinite(drawn)], [0.025, 0.975]) if np.isfinite(drawn).any() else (None, None)
-    return low, high
+    draw, step = draw_with_replacement(len(made.parts), 0), max(1, CELLS // len(made.parts))
+    drawn = np.concatenate([total(draw(min(step, REPEATS - start))[:, 0] @ made.parts) for start in range(0, REPEATS, step)])
+    if not np.isfinite(drawn).all():
+        return None, None
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def _point(row: Mapping[str, Any], cell: Cell, dense: Evaluation, places: Mapping[str, int], command: str) -> dict[str, Any]:
@@ -157,11 +159,3 @@ def task_words(record: RunRecord) -> list[str]:
 
 def _listed(value: Any) -> list[Any]:
     return [] if value is None or value is False else list(value) if isinstance(value, list | tuple) else [value]
-
-
-def safe(call: Any) -> Any:
-    """What a statistic says, or None where it cannot be made of these numbers."""
-    try:
-        return call()
-    except StatisticsError:
-        return None

@@ -47,7 +47,11 @@ def roles_of(record: RolesRecord, heads: Sequence[str]) -> dict[str, Any]:
             labels[place[row.head]].append(number[row.role])
     table: dict[str, list[Any]] = {name: column([getattr(row, name) for row in rows], DIGITS) for name in COLUMNS}
     table |= {"head": [place[row.head] for row in rows], "role": [number[row.role] for row in rows]}
-    table |= {"has_role": [row.has_role for row in rows], "by_argmax": [row.by_argmax for row in rows], "n": [row.n_sentences for row in rows]}
+    table |= {
+        "has_role": [row.has_role for row in rows],
+        "by_argmax": [row.by_argmax for row in rows],
+        "n": [row.n_sentences for row in rows],
+    }
     return {
         "names": names,
         "about": [about(ROLES, name) for name in names],

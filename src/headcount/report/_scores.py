@@ -16,6 +16,8 @@ from headcount.stats import benjamini_hochberg
 IMPORTANCE = Registry("importance", "headcount.importance")
 DESCRIPTIONS = frozenset({"confidence", "entropy", "distance"})
 """Methods that describe a head rather than say what is lost without it."""
+CHANGES, ERRORS, LOWER_IS_BETTER = " change", " stderr", "perplexity"
+"""How further columns of a method are named; a head whose loss lowers the metric most is kept first, unless less of the metric is better."""
 ALPHA = 0.05
 
 
@@ -46,12 +48,22 @@ def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
         "significant": significant(_in_order(scores.values, order), errors, scores.n_examples),
         "n_examples": scores.n_examples or None,
     }
-    rest = [
-        {**first, "name": f"{name}: {title}", "kind": "description", "values": column(_in_order(values, order)), "stderr": None, "significant": None}
-        for title, values in scores.columns.items()
-        if not title.endswith("stderr")
-    ]
-    return [first, *rest]
+    return [first, *(_column(first, scores, title, order) for title in scores.columns if not title.endswith(ERRORS))]
+
+
+def _column(first: dict[str, Any], scores: Scores, title: str, order: list[int | None]) -> dict[str, Any]:
+    """A further number of a method, such as the change of the metric, with its error where there is one."""
+    known = scores.columns.get(title.removesuffix(CHANGES) + ERRORS)
+    values, errors = _in_order(scores.columns[title], order), None if known is None else _in_order(known, order)
+    return {
+        **first,
+        "name": f"{first['name']}: {title}",
+        "kind": "description",
+        "higher_is_keep": title.endswith(CHANGES) and title.startswith(LOWER_IS_BETTER),
+        "values": column(values),
+        "stderr": None if errors is None else column(errors),
+        "significant": significant(values, errors, scores.n_examples),
+    }
 
 
 def _in_order(values: Any, order: list[int | None]) -> list[float | None]:

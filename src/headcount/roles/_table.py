@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headcount import notebook
 from headcount.heads import Head
 
 if TYPE_CHECKING:
@@ -119,6 +120,14 @@ class RoleTable:
             blocks.setdefault(str(head).rpartition("H")[0], []).append(head)
         having = self._having()
         return {role: {name: len(having[role].intersection(heads)) / len(heads) for name, heads in blocks.items()} for role in having}
+
+    def _repr_html_(self) -> str:
+        """The heads that have a role, for notebooks."""
+        rows = [(head, ", ".join(found)) for head, found in self.labels().items() if found]
+        caption = (
+            f"{len(rows)} of {len(self.heads)} heads have one of {len(self.roles())} roles (bias above {self.tau:g}, q ≤ {self.alpha:g})"
+        )
+        return notebook.table(("head", "roles"), rows, caption)
 
     def _having(self) -> dict[str, set[Head]]:
         found: dict[str, set[Head]] = {role: set() for role in self.roles()}

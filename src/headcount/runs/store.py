@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
+from headcount import notebook
 from headcount.errors import ArtefactError, NonFinite
 from headcount.files import (
     PARTIAL,
@@ -293,6 +294,20 @@ class Run:
             if wanted == cell.spec.key or (wanted is None and number[cell.spec.name] == 1):
                 found[cell.spec.name] = cell
         return found
+
+    def report(self, out: Path | None = None, *, max_mb: float = 2.0) -> Path:
+        """Writes the report of the run, in its folder unless told, and says where it is; it opens in any browser."""
+        from headcount.report import write_report
+
+        return write_report(self, None, out, max_mb=max_mb)
+
+    def _repr_html_(self) -> str:
+        """What ran and what is there, for notebooks."""
+        record = self.record()
+        kinds = Counter(name.partition("/")[0] for name in record.results)
+        rows = [("model", f"{record.model.name} ({record.model.class_name})"), ("task", record.task), ("command", record.command)]
+        rows += [("updated", record.updated), ("results", ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())))]
+        return notebook.table(("run", str(self.folder)), rows, "run.report() writes the report and says where it is")
 
     # Notes and damage.
 

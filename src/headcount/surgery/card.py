@@ -17,9 +17,14 @@ LABELS = {
 
 
 def as_text(value: str) -> str:
-    """A string as inline code that no Markdown or HTML reader takes for markup."""
-    plain = " ".join(value.split()).replace("`", "'")
-    return f"`{html.escape(plain, quote=False)}`"
+    """A string as inline code that no Markdown or HTML reader takes for markup, nor a terminal for a command."""
+    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(value.split()))
+    return f"`{html.escape(shown.replace('`', chr(39)), quote=False) or ' '}`"
+
+
+def in_table(value: str) -> str:
+    """The same for a cell of a table, which a bar would end."""
+    return as_text(value).replace("|", "\\|")
 
 
 def _costs(cost: dict[str, dict[str, float]]) -> list[str]:
@@ -51,7 +56,7 @@ def write_card(manifest: Manifest, plain: bool) -> str:
     if manifest.cost:
         lines += _costs(manifest.cost)
     lines += ["| block | heads kept | of |", "|---|---|---:|"]
-    lines += [f"| {as_text(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
+    lines += [f"| {in_table(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
     lines += ["", "## How to load it", "", "```python", "import headcount as hc", 'model = hc.load("path/to/this/folder")', "```", ""]
     if plain:
         lines += ["The head counts are uniform, so plain `from_pretrained` of transformers loads it too.", ""]

@@ -1,0 +1,108 @@
+"""The whole job on one model and task: `hc.analyze(model, data, out=…)`.
+
+The module itself can be called, since it and its main function share their name in `headcount`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypedDict, Unpack
+
+from torch import nn
+
+from headcount.analyze._walk import KEEPS, METHODS, SCORES, SEEDS, Job, Step, Watch, walk
+from headcount.archs.modules import unwrap
+from headcount.data import Split, Task
+from headcount.errors import DataError, UnsupportedModel
+from headcount.portraits._make import SENTENCES
+from headcount.pruning import Sizes
+from headcount.roles import Corpus, corpus_of
+from headcount.runs.store import Run
+from headcount.surgery import load
+from headcount.surgery.source import local_folder
+from headcount.tasks import open_task
+from headcount.tasks._reader import reader_of
+from headcount.training import Recipe
+
+__all__ = ["KEEPS", "METHODS", "SCORES", "SEEDS", "Job", "Step", "analyze", "corpus_for", "walk"]
+
+
+class Options(TypedDict, total=False):
+    """How much is done: fields of `Job`, under their names."""
+
+    name: str
+    seed: int
+    scored: int
+    reported: int
+    by: Sequence[str]
+    methods: Sequence[str]
+    keeps: Sequence[float]
+    seeds: int
+    recipe: Recipe
+    measured: Sizes
+    watch: Watch | None
+    portrayed: int
+    config: Mapping[str, Any]
+
+
+def analyze(
+    model: nn.Module | str | Path,
+    data: Task | str | None = None,
+    *,
+    out: str | Path,
+    tokenizer: Any = None,
+    text: Any = None,
+    said: Callable[[Step], None] | None = None,
+    **options: Unpack[Options],
+) -> Run:
+    """The whole job on a model and a task, in the run folder `out`; the same call goes on from it. `run.report()` is where the report is.
+
+    `model` is a live model, a folder or a hub id, `data` an hc.Task or the name of one (by default the one the model is made for). Roles and
+    portraits are of `text` (a file, texts, a corpus; see `hc.roles`), or of the texts of the task. `said` is told each step as it is done.
+    """
+    folder = local_folder(model) if isinstance(model, str | Path) else None
+    live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
+    tokenizer = reader_of(live, folder) if tokenizer is None and folder is not None else tokenizer
+    task = data if isinstance(data, Task) else open_task(data, live, tokenizer, seed=options.get("seed", 0))
+    corpus, why = corpus_for(live, task, tokenizer, text=text)
+    name = options.pop("name", "") or (
+        str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
+    )
+    told = f"headcount.analyze({name!r}, {task.name!r}, out={str(out)!r})"
+    rest: dict[str, Any] = {**options, "config": {**_opened(data), **options.get("config", {})}}
+    job = Job(name, live, task, corpus, command=told, tokenizer=tokenizer, folder=folder, no_roles=why, **rest)
+    with Run.lead(Path(out), command=told) as kept:
+        for step in walk(job, kept):
+            if said is not None:
+                said(step)
+    return Run.open(Path(out))
+
+
+def _opened(data: Any) -> dict[str, Any]:
+    """How the task is opened again; a task that was made in Python cannot be."""
+    return {} if isinstance(data, Task) else {"opened": {"task": data} if data else {}}
+
+
+def corpus_for(
+    model: nn.Module, task: Task, tokenizer: Any, *, text: Any = None, split: Split = "calibration", limit: int | None = SENTENCES
+) -> tuple[Corpus | None, str]:
+    """The corpus of roles and portraits: of a text if one is given, else of the task; or why the task has none that can be used."""
+    if isinstance(text, Corpus):
+        return text, ""
+    if text is not None:
+        return corpus_of(model, text, tokenizer, limit=limit), ""
+    try:
+        return corpus_of(model, task, tokenizer, split=split, limit=limit), ""
+    except (DataError, UnsupportedModel) as error:
+        return None, str(error)
+
+
+class _Callable(ModuleType):
+    def __call__(self, *args: Any, **options: Any) -> Run:
+        return analyze(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,0 +1,117 @@
+"""`headcount analyze`: the whole job on a model and a task, from the map to the report, in one command that can be taken up again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headcount.cli import _data
+from headcount.cli._options import split
+from headcount.cli._pruning import Epochs, Rate, TrainBatch, recipe
+from headcount.cli._run import Place
+from headcount.cli._session import Session
+from headcount.cli._text import Embedded, File, Parser, check_embedded
+
+if TYPE_CHECKING:
+    from headcount.roles import Corpus
+
+By = Annotated[str, typer.Option("--by", metavar="NAME,…", help="Importances of `headcount ls importance`.")]
+Methods = Annotated[str, typer.Option("--methods", metavar="NAME,…", help="Pruners or importances to prune by. Random is always there.")]
+Keep = Annotated[str, typer.Option("--keep", metavar="SHARE,…", help="Shares of heads that stay, such as 12.5%,25%,50%.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of methods with chance in them.")]
+Scored = Annotated[int, typer.Option("--scored", min=2, help="Calibration examples that scores are taken on.")]
+Reported = Annotated[int, typer.Option("--reported", min=2, help="Examples that models are compared on.")]
+Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: the same command goes on from it; report.html is there.")]
+
+
+def shares(text: str) -> list[float]:
+    """Shares of heads, from percentages."""
+    found = []
+    for part in split(text):
+        try:
+            value = float(part.removesuffix("%")) / 100
+        except ValueError:
+            value = 0.0
+        if not part.endswith("%") or not 0 < value < 1:
+            raise typer.BadParameter(f"--keep takes shares above 0% and below 100%, such as 12.5%,25%,50%; got {part}")
+        found.append(value)
+    if not found:
+        raise typer.BadParameter("--keep needs a share of heads, such as 50%")
+    return found
+
+
+@_data.over_data
+def run(
+    say: Session,
+    given: _data.Shared,
+    out: Out,
+    text: File = None,
+    embedded: Embedded = None,
+    parser: Parser = None,
+    by: By = "gradient,ablation,output-norm,confidence,random",
+    methods: Methods = "surgeon,gradient,l0,dsp,random",
+    keep: Keep = "12.5%,25%,50%",
+    seeds: Seeds = 2,
+    scored: Scored = 256,
+    reported: Reported = 500,
+    epochs: Epochs = 1.0,
+    rate: Rate = 5e-5,
+    train_batch: TrainBatch = 32,
+) -> None:
+    """Map, score, label, portray and prune the heads of a model, keep and measure the best smaller one, and write the report."""
+    check_embedded(text, embedded)
+    wanted = shares(keep)
+    with Place(out).taken(say) as kept:
+        from headcount.analyze import Job, walk
+        from headcount.cli.compare import _names
+        from headcount.importance import Method
+
+        if kept is None:
+            raise typer.BadParameter("analyze is led by one process; start it without torchrun")
+        scores = [str(Method.parse(name)) for name in split(by)]
+        live, _, folder = given.open_model(say)
+        task = given.open_task(say, live, folder)
+        corpus, why = _corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
+        job = Job(
+            given.model,
+            live,
+            task,
+            corpus,
+            given.seed,
+            say.command,
+            scored=scored if given.limit is None else min(scored, given.limit),
+            reported=reported if given.limit is None else min(reported, given.limit),
+            by=scores,
+            methods=_names(methods),
+            keeps=wanted,
+            seeds=seeds,
+            recipe=recipe(given, rate, train_batch, 0.0, epochs),
+            watch=say.watch,
+            tokenizer=_data.reader_of(live, folder, given.trust_remote_code),
+            folder=folder,
+            config={"opened": {**given.opened, **({"text": str(text)} if text else {}), **({"embedded": embedded} if embedded else {})}},
+            no_roles=why,
+        )
+        steps = []
+        for step in walk(job, kept):
+            steps.append({"step": step.name, "text": step.text, **step.numbers})
+            say.line(f"{step.name:<9} {step.text}")
+            say.doing(f"after step {step.name}")
+        say.result({"out": str(out), "steps": steps})
+        say.next("serve", out)
+
+
+def _corpus(say: Session, given: _data.Shared, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
+    """The text that roles and portraits are taken on; without one that was asked for, why the task has none."""
+    from headcount.cli._text import SENTENCES, corpus
+    from headcount.errors import DataError, UnsupportedModel
+
+    try:
+        return corpus(say, given._replace(limit=given.limit or SENTENCES), live, folder, **named), ""
+    except (DataError, UnsupportedModel) as error:
+        if named["text"] or named["embedded"]:
+            raise
+        say.note(f"roles are left out: {error}")
+        return None, str(error)

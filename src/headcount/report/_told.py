@@ -1,0 +1,87 @@
+"""The sentences of the page: what matters most about a run in three of them, and what to be careful about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headcount.runs.schema import HeadsRecord, RunRecord
+from headcount.runs.store import LOG, QUARANTINE, Run
+
+FEW = 200
+"""With fewer examples than this, differences of a few percent cannot be told from chance."""
+
+
+def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any]) -> list[str]:
+    """How many heads there are, how many can go and at what cost, and how much faster that is: as far as it was measured."""
+    n_heads, n_blocks = sum(len(block.heads) for block in heads.blocks), len(heads.blocks)
+    first = f"{record.model.name} has {n_heads} attention heads in {n_blocks} blocks."
+    return [first, _pruned(data["curves"], n_heads), _faster(data["bench"], record.machine)]
+
+
+def _pruned(curves: Mapping[str, Any] | None, n_heads: int) -> str:
+    if curves is None:
+        return "Nothing was pruned yet, so it is not known how many can go: headcount compare does that."
+    safe = [(keep, method) for method, keep in curves["smallest_safe"].items() if keep is not None]
+    dense, metric = curves["dense"], curves["metric"]
+    if not safe:
+        most = max(curves["points"], key=lambda point: (point["keep"], -point["loss"]))
+        return (
+            f"Every number of heads that was tried loses significantly: with {most['keep']} by {most['method']}, {metric} is {most['value']:.4g} "
+            f"against {dense['value']:.4g} ({most['test']} p = {_p(most['p'])}, n = {dense['n_examples']})."
+        )
+    keep = min(keep for keep, _ in safe)
+    points = [p for p in curves["points"] if p["keep"] == keep and (keep, p["method"]) in safe]
+    best = min(points, key=lambda point: point["loss"])
+    return (
+        f"{n_heads - keep} of them can go with no significant loss, by {best['method']}: {metric} {best['value']:.4g} against {dense['value']:.4g} "
+        f"({best['test']} p = {_p(best['p'])}, n = {dense['n_examples']})."
+    )
+
+
+def _p(value: float | None) -> str:
+    return "?" if value is None else f"{value:.2g}"
+
+
+def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> str:
+    removed = [row for row in bench if row["name"] == "removed"]
+    if not removed:
+        return "How much faster that is was not measured: headcount prune does that."
+    row = min(removed, key=lambda row: (abs(row["batch"] - 8), -row["length"]))
+    where = f"CPU, {machine['threads']} threads" if machine.get("threads") else "this machine"
+    of = f" (the model of {row['of']})"
+    return f"Measured {row['speedup']:.2f} times as fast at batch {row['batch']}, length {row['length']}, {where}{of}."
+
+
+def warnings_of(run: Run, record: RunRecord, data: Mapping[str, Any]) -> list[str]:
+    """What a reader should know before trusting the numbers."""
+    found = []
+    curves = data["curves"]
+    if curves is not None and curves["dense"]["n_examples"] < FEW:
+        found.append(f"Evaluated on {curves['dense']['n_examples']} examples only: small losses cannot be told from chance.")
+    aside = _count(run.folder / QUARANTINE)
+    if aside:
+        found.append(f"{aside} damaged files were found in the run folder and set aside; what was in them was computed again.")
+    found += _failures(run.folder / LOG)
+    made = {
+        tuple(sorted(cell.made.get("versions", {}).items()))
+        for kind in ("scores", "roles", "evaluation", "pruned")
+        for cell in run.each(kind)
+    }
+    if len(made) > 1:
+        found.append("Parts of this run were computed with different versions of the software.")
+    return found
+
+
+def _count(folder: Path) -> int:
+    return sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
+
+
+def _failures(log: Path) -> list[str]:
+    """Work that failed, as the log tells it, once each."""
+    if not log.is_file():
+        return []
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    failed = [line.split(" ", 2)[-1] for line in lines if line.split(" ", 2)[-1].startswith("failed")]
+    return [text[:1].upper() + text[1:] for text in dict.fromkeys(failed)]

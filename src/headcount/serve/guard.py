@@ -1,0 +1,143 @@
+"""What stands before every request: who may ask, under which name, and how much.
+
+A web page that the user visits can make the browser send requests to this machine, also under a name of its own that it lets point here. So the
+name that was asked for must be an address or this machine's own, a request from another page is refused, and whoever wants anything must show the
+token of this launch, which no other page can read.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+MAX_BODY = 64 * 1024
+HEADER = "x-headcount-token"
+SECURE = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Headers of every answer."""
+
+
+class Refused(Exception):
+    """A request that is not answered: its status and why."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status, self.why = status, why
+
+
+def host_name(header: str) -> str:
+    """The name in a Host header, without its port."""
+    name = header.strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.rpartition(":")[0] if name.count(":") == 1 else name
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an address, which nobody can let point elsewhere."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """An ASGI application around another one that lets through what is allowed; `names` are those this machine may be called by."""
+
+    def __init__(self, app: Any, token: str, names: Iterable[str] = ()) -> None:
+        self.app, self.token, self.names = app, token, frozenset({"localhost", *names})
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answers a request, or refuses it."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+        try:
+            self._check(scope, headers)
+            body = await self._body(receive, headers) if scope["method"] == "POST" else b""
+        except Refused as refused:
+            await answer(send, refused.status, {"error": refused.why})
+            return
+        await self.app(scope, _replay(body), _with_headers(send))
+
+    def _check(self, scope: Any, headers: dict[str, str]) -> None:
+        if sum(name.lower() == b"host" for name, _ in scope["headers"]) != 1:
+            raise Refused(400, "a request names one host")
+        name = host_name(headers["host"])
+        if name not in self.names and not is_address(name):
+            raise Refused(403, "this server answers under localhost and addresses only")
+        origin = headers.get("origin")
+        if origin is not None and origin != f"{scope.get('scheme', 'http')}://{headers['host']}":
+            raise Refused(403, "requests from other pages are refused")
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            raise Refused(403, "requests from other pages are refused")
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            raise Refused(405, "only GET, HEAD and POST are answered")
+        self._check_token(scope, headers)
+
+    def _check_token(self, scope: Any, headers: dict[str, str]) -> None:
+        if scope["path"].startswith("/api/"):
+            given = headers.get(HEADER, "")
+        else:
+            from urllib.parse import parse_qs
+
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if not secrets.compare_digest(given.encode(), self.token.encode()):
+            raise Refused(403, "open the address that headcount serve printed: it carries the token of this launch")
+
+    async def _body(self, receive: Any, headers: dict[str, str]) -> bytes:
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise Refused(415, "a request carries JSON (content-type: application/json)")
+        if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > MAX_BODY:
+            raise Refused(413, f"a request has at most {MAX_BODY} bytes")
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise Refused(400, "the request ended early")
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+            if len(body) > MAX_BODY:
+                raise Refused(413, f"a request has at most {MAX_BODY} bytes")
+        return body
+
+
+def _replay(body: bytes) -> Any:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+def _with_headers(send: Any) -> Any:
+    async def secured(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *_secure()]}
+        await send(message)
+
+    return secured
+
+
+def _secure() -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in SECURE.items()]
+
+
+async def answer(send: Any, status: int, content: Any) -> None:
+    """Sends JSON."""
+    body = json.dumps(content).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *_secure()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,85 @@
+"""Two runs beside each other: what B changed, how surely, and what else differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contract import check
+from kit import make_run
+
+from headcount.report import collect
+from headcount.report._compare import _outcomes
+from headcount.runs.outcomes import Evaluation, unpack_evaluation
+from headcount.runs.scores import all_scores
+from headcount.stats import mcnemar, paired_t, spearman
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("pair")
+    return make_run(folder / "a"), make_run(folder / "b", seed=1)
+
+
+def test_differences_are_b_minus_a(pair) -> None:
+    report = collect(*pair).whole()
+    check(report, "Report")
+    mine, theirs = (all_scores(run) for run in pair)
+    for row in report["comparison"]["scores"]:
+        a, b = np.array(mine[row["name"]].values), np.array(theirs[row["name"]].values)
+        assert np.allclose(row["difference"], b - a, rtol=1e-3, atol=1e-9)
+        assert row["spearman"] == pytest.approx(float(spearman(a, b)), rel=1e-4)
+        assert row["low"] <= row["high"] and len(row["significant"]) == len(a)
+
+
+def test_turning_the_runs_round_turns_every_sign(pair) -> None:
+    one, two = collect(*pair).report["comparison"], collect(*pair[::-1]).report["comparison"]
+    for a, b in zip(one["scores"], two["scores"], strict=True):
+        assert a["difference"] == [-value for value in b["difference"]] and a["significant"] == b["significant"]
+    assert (one["outcomes"]["only_a"], one["outcomes"]["only_b"]) == (two["outcomes"]["only_b"], two["outcomes"]["only_a"])
+    assert one["outcomes"]["p"] == two["outcomes"]["p"]
+    assert {(row["key"], row["a"]) for row in one["config"]} == {(row["key"], row["b"]) for row in two["config"]}
+
+
+def test_a_run_against_itself_has_no_differences(pair) -> None:
+    made = collect(pair[0], pair[0]).report["comparison"]
+    assert all(not any(row["difference"]) and not any(row["significant"]) and row["spearman"] == 1 for row in made["scores"])
+    assert made["roles"] == [] and made["config"] == []
+    assert made["outcomes"]["only_a"] == made["outcomes"]["only_b"] == 0 and made["outcomes"]["p"] == 1
+    assert made["warnings"] == ["Both runs are of the same weights."]
+
+
+def test_outcomes_are_paired_and_changed_roles_listed(pair) -> None:
+    report = collect(*pair).report
+    made, dense = report["comparison"], [unpack_evaluation(run.results("evaluation")["dense"]) for run in pair]
+    told = made["outcomes"]
+    assert told["both"] + told["only_a"] + told["only_b"] + told["neither"] == 300 and told["test"] == "McNemar"
+    assert told["p"] == pytest.approx(mcnemar(dense[0].parts[:, 0], dense[1].parts[:, 0]).p, rel=1e-2)
+    names = [run["roles"]["names"] for run in report["runs"]]
+    labels = [run["roles"]["labels"] for run in report["runs"]]
+    changed = {row["head"] for row in made["roles"]}
+    for head in range(8):
+        same = {names[0][i] for i in labels[0][head]} == {names[1][i] for i in labels[1][head]}
+        assert (head in changed) != same
+
+
+def test_losses_are_compared_where_nothing_is_right_or_wrong() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (Evaluation("t", "report", 40, rng.random(40), data="d") for _ in range(2))
+    made = _outcomes(a, b)
+    assert made is not None and made["metric"] == "loss"
+    assert made["p"] == pytest.approx(paired_t(b.losses - a.losses).p, rel=1e-2)
+    assert (made["only_a"], made["only_b"]) == (int((a.losses < b.losses).sum()), int((b.losses < a.losses).sum()))
+    other = Evaluation("t", "report", 40, rng.random(40), data="other")
+    assert _outcomes(a, other) is None and _outcomes(a, None) is None
+
+
+def test_runs_of_different_heads_or_data_say_so(pair, tmp_path: Path) -> None:
+    larger = make_run(tmp_path / "larger", layers=3)
+    report = collect(pair[0], larger).whole()
+    check(report, "Report")
+    assert report["comparison"] is None and "different heads" in report["left_out"][0] and len(report["runs"]) == 2
+    elsewhere = make_run(tmp_path / "elsewhere", seed=2, data="elsewhere")
+    made = collect(pair[0], elsewhere).report["comparison"]
+    assert made["outcomes"] is None and any("different examples" in text for text in made["warnings"])

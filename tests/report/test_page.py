@@ -1,0 +1,192 @@
+"""One file: nothing of the data leaves its place, nothing else runs or loads, the same run gives the same bytes, and the size is kept."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract import check
+from hostile import HOSTILE
+from kit import make_run
+
+from headcount.errors import ArtefactError
+from headcount.report import collect, page, write_report
+from headcount.report._attention import unpack
+from headcount.report.page import BAD, Bundle, bundle, data_text
+from headcount.report.write import fitted, most_important
+
+FRONT = Bundle("console.log('here');", "body { color: black }")
+SAFE = {text: text.encode("utf-8", "replace").decode() for text in HOSTILE}
+"""Surrogates cannot be written into a run folder; what is there instead can."""
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and the text in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[int, str] = {}
+        self.comments: list[str] = []
+        self.inside: list[int] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.inside.append(len(self.tags) - 1)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.inside and self.tags[self.inside.pop()][0] == tag, f"</{tag}> ends nothing"
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.texts[self.inside[-1]] = self.texts.get(self.inside[-1], "") + data
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+    def text_of(self, place: int) -> str:
+        return self.texts.get(place, "")
+
+
+SHAPE = ["html", "head", "meta", "meta", "meta", "meta", "title", "style", "body", "div", "noscript", "p", "script", "script"]
+
+
+def parsed(text: str) -> tuple[Elements, Any]:
+    made = Elements(text)
+    place = next(i for i, (tag, attrs) in enumerate(made.tags) if tag == "script" and attrs.get("id") == "headcount-data")
+    return made, json.loads(made.text_of(place))
+
+
+def test_the_page_is_data_one_script_and_one_style_under_a_strict_policy(tmp_path: Path) -> None:
+    report = collect(make_run(tmp_path / "run")).whole()
+    made, data = parsed(page(report, FRONT))
+    assert [tag for tag, _ in made.tags] == SHAPE
+    assert data == json.loads(json.dumps(report))
+    policy = next(attrs["content"] for tag, attrs in made.tags if attrs.get("http-equiv") == "Content-Security-Policy") or ""
+    parts = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert parts["default-src"] == "'none'" and parts["base-uri"] == "'none'" and parts["form-action"] == "'none'"
+    assert "connect-src" not in parts and "unsafe" not in policy and "http" not in policy and "*" not in policy
+    for name, text in (("script-src", FRONT.script), ("style-src", FRONT.style)):
+        assert parts[name] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    scripts = [made.text_of(i) for i, (tag, attrs) in enumerate(made.tags) if tag == "script" and "type" not in attrs]
+    assert scripts == [FRONT.script] and dict(made.tags)["html"] == {"lang": "en"}
+    live = {**report, "live": {"token": "t", "runs": []}}
+    asks = [attrs["content"] for _, attrs in parsed(page(live, FRONT))[0].tags if attrs.get("http-equiv")]
+    assert [text.endswith("; connect-src 'self'") for text in asks if text] == [True]
+
+
+@pytest.mark.parametrize("text", SAFE.values(), ids=range(len(SAFE)))
+def test_hostile_text_stays_text(text: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", text=text, n=20, layers=1, shown=1)
+    report = collect(run, run).whole()
+    check(report, "Report")
+    made, data = parsed(page(report, FRONT))
+    assert [tag for tag, _ in made.tags] == SHAPE and not made.comments, "no element more than in any other page"
+    assert data == json.loads(json.dumps(report)), "and the data come back as they were"
+    assert data["runs"][0]["model"]["name"] == text
+    raw = page(report, FRONT)
+    inside = raw[raw.index('id="headcount-data">') + len('id="headcount-data">') : raw.rindex("</script>\n<script>")]
+    assert not set(inside) & set("<>&\u2028\u2029\x00\x1b\u202e") and inside.isascii()
+    title = made.text_of(SHAPE.index("title"))
+    assert title.isprintable() and not set(title) & set("\x1b\x00\u202e\u2028")
+
+
+def test_data_of_any_characters_come_back() -> None:
+    for text in HOSTILE:
+        made = data_text({"a": text, text: [text]})
+        assert json.loads(made) == {"a": text, text: [text]} and not re.search("[<>&]", made)
+    with pytest.raises(ValueError):
+        data_text({"a": float("nan")})
+
+
+def test_the_front_end_comes_with_the_package_and_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = bundle()
+    assert len(made.script) > 1000 and "\r" not in made.script + made.style
+    assert not BAD["script"].search(made.script) and not BAD["style"].search(made.style)
+    import importlib
+
+    module = importlib.import_module("headcount.report.page")
+    monkeypatch.setattr(module.resources, "files", lambda _: tmp_path)
+    with pytest.raises(ArtefactError, match=r"bundle/app\.js is missing.*make web"):
+        bundle()
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "app.js").write_text("a\r\nb")
+    (tmp_path / "bundle" / "app.css").write_text("body{}")
+    assert bundle().script == "a\nb", "as a browser reads it, so that its hash holds"
+    (tmp_path / "bundle" / "app.js").write_text("'</script>'")
+    with pytest.raises(ArtefactError, match="end its element early"):
+        bundle()
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    first = write_report(run).read_bytes()
+    assert write_report(run, out=tmp_path / "again" / "r.html").read_bytes() == first
+    assert run.report() == tmp_path / "run" / "report.html" and run.report().read_bytes() == first
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_maps_are_left_out_until_the_file_fits_and_it_says_so(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", tokens=32, shown=6, layers=4, heads=8)
+    collected = collect(run)
+    whole = len(page(collected.whole(), FRONT))
+    bare = len(page({**collected.report}, FRONT))
+    before = (7, 2.0)
+    for room in range(whole, bare, -(whole - bare) // 12):
+        report = fitted(collected, room, FRONT)
+        check(report, "Report")
+        attention = report["runs"][0]["attention"]
+        assert len(page(report, FRONT).encode()) <= room + len(report["left_out"]) * 400
+        sentences = 0 if attention is None else len(attention["sentences"])
+        included = None if attention is None else attention["included"]
+        heads = 1.0 if included == [None] * 4 else sum(8 if mine is None else len(mine) for mine in included or []) / 32
+        assert (sentences, heads) <= before or sentences == before[0]
+        before = (sentences, heads)
+        assert bool(report["left_out"]) == (sentences < 6 or heads < 1)
+    assert fitted(collected, bare + 100, FRONT)["runs"][0]["attention"] is None
+
+
+def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", tokens=32, shown=2, layers=4, heads=8)
+    collected = collect(run)
+    data = collected.report["runs"][0]
+    kept = most_important(data, collected.maps[0], 0.25)
+    flat = {8 * block + place for block, places in enumerate(kept) for place in places}
+    values = next(score["values"] for score in data["scores"] if score["kind"] == "importance")
+    assert len(flat) == 8 and min(values[head] for head in flat) >= max(values[head] for head in set(range(32)) - flat)
+    packed = collected.maps[0].packed(1, kept)
+    assert packed is not None
+    arrays = next(iter(run.results("portraits").values())).arrays
+    for block, places in enumerate(kept):
+        text = packed["maps"][0][block]
+        assert (text is None) == (not places)
+        assert text is None or unpack(text) == arrays[f"0/{block}"][places].tobytes()
+        assert packed["included"][block] == places
+
+
+def test_sizes_and_places_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", n=20, kinds=("scores",))
+    for size in (0.0, -1.0, 11.0, float("nan")):
+        with pytest.raises(ArtefactError, match="at most 10 MB"):
+            write_report(run, max_mb=size)
+    with pytest.raises(ArtefactError, match="is a folder"):
+        write_report(run, out=tmp_path)
+
+
+def test_a_page_that_is_too_large_without_maps_loses_examples_and_says_so(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", text="word " * 300, n=20, tokens=40, shown=1)
+    collected = collect(run)
+    room = len(page(collected.report, FRONT)) - 50_000
+    report = fitted(collected, room, FRONT)
+    assert any(text.startswith("Examples") for text in report["left_out"])
+    assert report["runs"][0]["portraits"]["examples"][0] == {"top": [], "middle": [], "random": []}
+    check(report, "Report")

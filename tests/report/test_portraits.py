@@ -1,0 +1,231 @@
+"""What heads attend to: known answers, every kind of model, the same whatever the batch, kept and taken up again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contract import check
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+import headcount as hc
+from headcount.portraits import _files as files
+from headcount.portraits import attend, portraits_into, portray
+from headcount.portraits._numbers import DISTANCES, distance_bins, distances, even, how_many, mass, nearest, one_hot, strongest
+from headcount.portraits._sample import sample_tokens
+from headcount.portraits._side import GAP, example
+from headcount.report import collect
+from headcount.report._attention import unpack
+from headcount.roles import Corpus, corpus_of
+from headcount.runs.store import Run, describe_run
+from headcount.runs.weights import model_record
+from headcount.surgery.source import local_folder
+from headcount.testing.shrink import tiny_model
+from headcount.text.embedded import embedded, embedded_translations
+
+PLACE = {name: place for place, name in enumerate(DISTANCES)}
+
+
+def opened(name: str, number: int = 24) -> tuple[Any, Corpus, Any]:
+    model, tokenizer = hc.load(f"demo/{name}").eval(), AutoTokenizer.from_pretrained(local_folder(f"demo/{name}"))
+    if name == "translator":
+        how = {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)}
+        return model, corpus_of(model, embedded_translations(number=number), tokenizer, **how), tokenizer
+    return model, corpus_of(model, embedded("english", number), tokenizer), tokenizer
+
+
+def test_a_previous_token_head_has_all_its_mass_one_word_back() -> None:
+    words = torch.arange(6)[None]
+    attention = torch.diag(torch.ones(5), -1)[None, None]  # row 0 attends to nothing
+    found = mass(attention, one_hot(distance_bins(words, words), len(DISTANCES)))[0, 0]
+    assert found[PLACE["−1"]] == 5 and found.sum() == 5
+
+
+def test_bins_name_the_distance_in_words_and_no_word() -> None:
+    queries, keys = torch.tensor([[7, -1]]), torch.tensor([[0, 2, 3, 6, 7, 8, 12, 40, -1]])
+    bins = distance_bins(queries, keys)[0]
+    assert [DISTANCES[i] for i in bins[0]] == ["≤ −5", "≤ −5", "−4", "−1", "0", "+1", "≥ +5", "≥ +5", "no word"]
+    assert {DISTANCES[i] for i in bins[1]} == {"no word"}
+
+
+@given(st.integers(0, 10_000), st.integers(2, 9))
+@settings(max_examples=40, deadline=None)
+def test_even_attention_has_the_share_of_each_kind_among_visible_keys(seed: int, n: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    visible = torch.rand(2, n, n, generator=random) < 0.7
+    visible |= torch.eye(n, dtype=torch.bool)
+    kinds = torch.randint(0, 3, (2, n), generator=random)
+    found = mass(even(visible), one_hot(kinds[:, None, :].expand(-1, n, -1), 3))[:, 0]
+    for row in range(2):
+        wanted = [sum(float((visible[row, q] & (kinds[row] == k)).sum() / visible[row, q].sum()) for q in range(n)) for k in range(3)]
+        assert np.allclose(found[row], wanted, atol=1e-5)
+    assert np.allclose(found.sum(-1), n, atol=1e-4)
+
+
+def test_distance_is_zero_for_the_same_attention_and_one_for_nothing_in_common() -> None:
+    from scipy.spatial.distance import jensenshannon
+
+    rng = np.random.default_rng(0)
+    rows = rng.dirichlet(np.ones(6), (5, 4))
+    rows[:, 1] = rows[:, 0]
+    rows[:, 2], rows[:, 3] = 0, 0
+    rows[:, 2, :3], rows[:, 3, 3:] = 1 / 3, 1 / 3
+    table = distances(rows)
+    assert table[0, 1] == 0 and table[2, 3] == pytest.approx(1) and np.allclose(np.diag(table), 0) and np.allclose(table, table.T)
+    oracle = [[np.mean([jensenshannon(row[i], row[j], base=2) for row in rows]) for j in range(4)] for i in range(4)]
+    assert np.allclose(table, oracle, atol=1e-7)
+    assert nearest(table, [10, 11, 12, 13], 2)[10][0] == (11, 0.0)
+
+
+def test_the_work_of_distances_is_bounded() -> None:
+    assert how_many(12, 32, 128) == 128 and how_many(1024, 64, 128) == 4 and 4 <= how_many(10**4, 512, 128) <= 128
+
+
+def test_the_surest_query_is_sought_among_those_that_ask_and_ordinary_keys() -> None:
+    attention = torch.tensor([[[[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7]]]])
+    surest, top = strongest(attention, torch.tensor([[True, True, False]]), torch.tensor([[False, True, True]]))
+    assert surest[0, 0].tolist() == pytest.approx([0.1, 0.5, 0.0])
+    assert top[0, 0].tolist() == pytest.approx([1, 0.5, 1, 2, 0, 0.5, 0.3, 0.2])
+
+
+def test_tokens_are_drawn_from_all_sentences_and_never_special() -> None:
+    sizes = [[False, True, True, False], [False, False], [True] * 5]
+    found = sample_tokens(sizes, 4, 0)
+    assert sum(map(len, found.values())) == 4 and set(found) == {0, 2}
+    assert all(sizes[place][token] for place, tokens in found.items() for token in tokens)
+    assert sample_tokens(sizes, 100, 0) == {0: [1, 2], 2: [0, 1, 2, 3, 4]}
+    assert sample_tokens(sizes, 4, 0) == found
+
+
+def test_a_window_shows_query_and_keys_with_gaps_between() -> None:
+    tokens = [f"t{i}" for i in range(60)]
+    made = example(tokens, 50, [(0, 0.9), (49, 0.05)], 0.9)
+    assert made["tokens"][made["query"]] == "t50" and [made["tokens"][place] for place, _ in made["keys"]] == ["t0", "t49"]
+    assert GAP in made["tokens"] and len(made["tokens"]) < 20
+    crossed = example(tokens[:5], 40, [(2, 0.5)], 0.5, tokens)
+    assert crossed["query_tokens"][crossed["query"]] == "t40" and crossed["tokens"] == tokens[:5]
+
+
+@pytest.mark.parametrize("name", ["entailment", "decoder", "translator"])
+def test_portraits_agree_with_what_the_model_attends_to(name: str) -> None:
+    model, corpus, tokenizer = opened(name)
+    made = portray(model, corpus, tokenizer, shown=2)
+    told, heads = made.content, hc.HeadMap.of(model)
+    for row in told["distance"]:
+        assert sum(row) == pytest.approx(1, abs=2e-3), "every ordinary query gives all its attention"
+    assert all(0 <= value <= 1 for value in told["confidence"]) and all(value >= 0 for value in told["entropy"])
+    assert all(sum(row) == pytest.approx(1, abs=2e-3) for row in told["pos"]["share"])
+    for place, near in enumerate(told["similar"]):
+        kinds = {heads.block_of(heads[other]).kind for other, _ in near}
+        assert kinds == {heads.block_of(heads[place]).kind} and place not in [other for other, _ in near]
+    causal = [place for place, head in enumerate(heads) if heads.block_of(head).kind == "decoder-self"]
+    ahead = [PLACE[name] for name in DISTANCES if name.startswith(("+", "≥"))]
+    assert not any(told["distance"][place][bin] for place in causal for bin in ahead), "nobody looks ahead behind a mask"
+    for key, array in made.maps.items():
+        sums = (array / 255.0) ** 2
+        assert np.allclose(sums.sum(-1), 1, atol=0.05), key
+
+
+def test_examples_are_what_the_map_says() -> None:
+    model, corpus, tokenizer = opened("entailment", 8)
+    made = portray(model, corpus, tokenizer)
+    sentences = [tuple(sentence["source"]["tokens"]) for sentence in made.content["sentences"]]
+    checked = 0
+    for head, told in enumerate(made.content["examples"]):
+        for one in (*told["top"], *told["middle"], *told["random"]):
+            map_ = made.maps[f"{sentences.index(tuple(one['tokens']))}/{head // 8}"][head % 8]
+            for key, weight in one["keys"]:
+                assert (map_[one["query"], key] / 255.0) ** 2 == pytest.approx(weight, abs=0.01)
+                checked += 1
+    assert checked > 100
+
+
+def test_the_batch_size_does_not_matter_and_the_seed_does() -> None:
+    model, corpus, tokenizer = opened("entailment", 12)
+    one, other = (portray(model.double(), corpus, tokenizer, batch_size=size) for size in (1, 12))
+    assert one.content == other.content
+    assert all(np.array_equal(one.maps[key], other.maps[key]) for key in one.maps)
+    assert portray(model, corpus, tokenizer, seed=1).content["examples"] != one.content["examples"]
+
+
+def test_even_attention_is_expected_by_kind() -> None:
+    model, corpus, tokenizer = opened("translator", 12)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("q_proj.weight", "q_proj.bias", ".q.weight")):
+                weight.zero_()
+    told = portray(model, corpus, tokenizer).content
+    heads = hc.HeadMap.of(model)
+    for place, head in enumerate(heads):
+        kind = heads.block_of(head).kind
+        assert np.allclose(told["pos"]["share"][place], told["pos"]["expected_by_kind"][kind], atol=1e-4)
+
+
+def test_a_text_without_translations_says_what_it_does_not_show() -> None:
+    model, _, tokenizer = opened("translator", 4)
+    made = portray(model, corpus_of(model, embedded("english", 6), tokenizer), tokenizer)
+    assert any("no translations" in note for note in made.notes)
+    heads = hc.HeadMap.of(model)
+    for place, head in enumerate(heads):
+        seen = heads.block_of(head).kind == "encoder-self"
+        assert (made.content["entropy"][place] is not None) == seen and bool(made.content["similar"][place]) == seen
+
+
+def test_images_have_entropy_and_neighbours_and_say_what_is_missing(tmp_path: Path) -> None:
+    model = tiny_model("vit", auto="AutoModelForImageClassification")
+    size = model.config.image_size
+    images = [{"pixel_values": torch.randn(3, size, size, dtype=torch.float64)} for _ in range(4)]
+    made = portray(model, corpus_of(model, images), None)
+    assert all(value is not None for value in made.content["entropy"]) and all(made.content["similar"])
+    assert made.content["pos"] is None and not made.maps and "no words" in made.notes[0]
+
+
+def test_tokens_without_words_count_tokens() -> None:
+    model, corpus, tokenizer = opened("decoder", 6)
+    task = hc.Task("bare", *[[{"input_ids": list(s.ids)} for s in corpus.sentences]] * 3, collate=lambda rows: {})  # pyright: ignore[reportArgumentType]
+    made = portray(model, corpus_of(model, task, tokenizer), tokenizer)
+    assert any("distances count tokens" in note for note in made.notes) and made.content["pos"] is None
+    assert made.content["sentences"][0]["source"]["words"] is None
+
+
+def test_a_run_keeps_portraits_and_the_report_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, corpus, tokenizer = opened("entailment", 10)
+    with Run.lead(tmp_path / "run") as run:
+        run.describe(describe_run(model_record(model, "demo/entailment"), command="c", seed=0), hc.HeadMap.of(model))
+        first = portraits_into(run, model, corpus, tokenizer)
+        monkeypatch.setattr(files, "portray", None)
+        again = portraits_into(run, model, corpus, tokenizer)
+    assert first.content == again.content
+    report = collect(Run.open(tmp_path / "run")).whole()
+    check(report, "Report")
+    attention = report["runs"][0]["attention"]
+    assert len(attention["sentences"]) == 8
+    assert unpack(attention["maps"][3][1]) == first.maps["3/1"].tobytes()
+
+
+def test_a_model_whose_attention_cannot_be_seen_is_kept_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, corpus, tokenizer = opened("entailment", 4)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise hc.errors.UnsupportedModel("block 'x' runs a fused kernel")
+
+    monkeypatch.setattr(files, "portray", refuse)
+    with Run.lead(tmp_path / "run") as run:
+        run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
+        portraits_into(run, model, corpus, tokenizer)
+    report = collect(Run.open(tmp_path / "run")).whole()
+    check(report, "Report")
+    assert report["runs"][0]["portraits"] is None
+    assert any("fused kernel" in warning for warning in report["runs"][0]["warnings"])
+
+
+def test_attend_shows_one_sentence_whole() -> None:
+    model, _, tokenizer = opened("decoder", 2)
+    sentences, maps = attend(model, corpus_of(model, ["the queen runs ."], tokenizer), tokenizer)
+    assert sentences[0]["causal"] and len(maps) == len(hc.HeadMap.of(model).blocks)
+    assert all(not np.triu(array, 1).any() for array in maps.values())

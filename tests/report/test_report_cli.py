@@ -1,0 +1,204 @@
+"""The report as a user meets it: the verbs, without torch, with figures, two runs, the whole job and its resumption."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from contract import check
+from hostile import HOSTILE
+from kit import make_run
+
+import headcount as hc
+from headcount.cli import main
+from headcount.runs.store import Run
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ImportError(f"{{name}} is blocked")
+sys.meta_path.insert(0, Block())
+from headcount.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without(modules: tuple[str, ...], *words: object) -> subprocess.CompletedProcess[str]:
+    """A command in a process that cannot import these modules."""
+    command = [sys.executable, "-c", BLOCKED.format(blocked=modules), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+
+
+def data_of(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    return json.loads(text[text.index('id="headcount-data">') + len('id="headcount-data">') : text.rindex("</script>\n<script>")])
+
+
+def test_a_report_is_written_without_torch(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    done = without(("torch", "transformers", "datasets", "accelerate"), "report", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    path = Path(done.stdout.strip())
+    assert path == tmp_path / "run" / "report.html" and path.stat().st_size < 2_000_000
+    check(data_of(path), "Report")
+
+
+def test_extras_that_are_missing_are_named(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", n=20, kinds=("scores",))
+    drawn = without(("matplotlib",), "report", tmp_path / "run", "--figures", tmp_path / "figures")
+    assert drawn.returncode == 1 and "pip install 'headcount[figures]'" in drawn.stderr and "Traceback" not in drawn.stderr
+    for module in ("starlette", "uvicorn"):
+        served = without((module,), "serve", tmp_path / "run")
+        assert served.returncode == 1 and "pip install 'headcount[serve]'" in served.stderr and "Traceback" not in served.stderr
+
+
+def test_two_runs_another_place_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = make_run(tmp_path / "a", n=30), make_run(tmp_path / "b", n=30, seed=1)
+    assert main(["report", str(a.folder), str(b.folder), "--out", str(tmp_path / "deep" / "both.html"), "--json", "-q"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert Path(told["report"]).stat().st_size == told["bytes"]
+    assert data_of(tmp_path / "deep" / "both.html")["comparison"]["title"].startswith("b (plain) against a")
+    assert not (a.folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["report", "{0}/nothing"], 1, "holds no run"),
+        (["report", "{0}/run", "--max-mb", "0"], 1, "at most 10 MB"),
+        (["report", "{0}/run", "--out", "{0}"], 1, "is a folder"),
+        (["report"], 2, "Missing argument"),
+        (["serve"], 2, "Missing argument"),
+        (["serve", "{0}/nothing"], 1, "holds no run"),
+        (["serve", "{0}/run", "--port", "70000"], 2, "65535"),
+        (["analyze", "demo/entailment", "--out", "{0}/x", "--keep", "24"], 2, "takes shares"),
+        (["analyze", "demo/entailment", "--out", "{0}/x", "--by", "gradeint"], 2, "gradient"),
+    ],
+)
+def test_what_cannot_be_done_is_said(words: list[str], code: int, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "run", n=20, kinds=("scores",))
+    assert main([word.format(tmp_path) for word in words]) == code
+    assert text in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_damaged_run_is_told_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run", n=20)
+    cell = next((run.folder / "cells" / "roles").iterdir())
+    cell.write_bytes(cell.read_bytes()[:-20])
+    assert main(["report", str(run.folder)]) == 1
+    assert "torn" in (told := capsys.readouterr().err) or "damaged" in told
+    assert not (run.folder / "report.html").exists()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_figures_are_whole_and_the_same_twice(tmp_path: Path) -> None:
+    from headcount.report.figures import write_figures
+
+    run = make_run(tmp_path / "run", n=30)
+    first = {path.name: path.read_bytes() for path in write_figures(run, tmp_path / "one")}
+    again = {path.name: path.read_bytes() for path in write_figures(run, tmp_path / "two")}
+    assert first == again
+    assert {name.partition(".")[0] for name in first} >= {"map-gradient", "map-ablation", "curves", "cost", "roles"}
+    for name, content in first.items():
+        if name.endswith(".svg"):
+            assert ElementTree.fromstring(content).tag.endswith("svg")
+        else:
+            assert content.startswith(b"%PDF") and content.rstrip().endswith(b"%%EOF")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("text", [HOSTILE[i] for i in (1, 16, 40, 48, 55, 57)], ids=range(6))
+def test_figures_take_hostile_names_as_text(text: str, tmp_path: Path) -> None:
+    from headcount.report.figures import write_figures
+
+    for path in write_figures(make_run(tmp_path / "run", n=20, text=text, layers=1), tmp_path / "figures"):
+        assert path.parent == tmp_path / "figures"
+        if path.suffix == ".svg":
+            tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(path.read_bytes()).iter()}
+            assert not tags & {"script", "foreignObject", "a", "iframe"}
+
+
+def test_the_whole_job_ends_in_a_report_and_goes_on(analysed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = data_of(analysed / "report.html")
+    check(data, "Report")
+    (run,) = data["runs"]
+    assert run["roles"] and run["portraits"] and run["attention"] and run["curves"] and run["bench"] and len(run["scores"]) == 2
+    assert run["config"]["opened"] == {"task": "demo/entailment"}
+    assert (analysed / "report.html").stat().st_size < 2_000_000
+    assert Run.open(analysed).report().read_bytes() == (analysed / "report.html").read_bytes()
+
+
+def test_analyze_on_the_command_line_is_taken_up_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headcount import pruning
+
+    text = tmp_path / "text.txt"
+    text.write_text("the queen runs .\na king sleeps .\n" * 6)
+    words = [
+        "analyze",
+        "demo/entailment",
+        "--task",
+        "demo/entailment",
+        "--text",
+        str(text),
+        "--out",
+        str(tmp_path / "run"),
+        "--by",
+        "gradient",
+    ]
+    words += ["--methods", "random", "--keep", "25%,50%", "--seeds", "1", "--scored", "16", "--reported", "30", "--json"]
+    made, real = [], pruning.prune
+
+    def counted(*args: Any, **options: Any) -> Any:
+        made.append(args)
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    monkeypatch.setattr(pruning, "prune", counted)
+    assert main(words) == 130
+    assert "To go on: headcount analyze" in capsys.readouterr().err
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    steps = [step["step"] for step in told["steps"]]
+    assert steps[:5] == ["find", "evaluate", "score", "roles", "portraits"] and steps[-2:] == ["bench", "report"]
+    cells = len(Run.open(tmp_path / "run").results("pruned"))
+    assert cells == 2 and len(made) <= 4, "what was finished is not made again; the best model is made once more to be kept"
+    report = data_of(Path(told["steps"][-1]["path"]))
+    check(report, "Report")
+    opened = report["runs"][0]["config"]["opened"]
+    assert opened["task"] == "demo/entailment" and opened["text"] == str(text)
+    assert report["runs"][0]["portraits"]["n_sentences"] == 12
+
+
+def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path: Path) -> None:
+    from headcount.data import pad
+    from headcount.metrics import ACCURACY
+    from headcount.pruning import Sizes
+    from headcount.testing.shrink import tiny_model
+
+    model: Any = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=2)
+    rows = [{"input_ids": [5 + i % 7, 9, 11 + i % 3], "labels": i % 2} for i in range(24)]
+    task = hc.Task("toy", rows, rows, rows, pad, metric=ACCURACY)
+    options: Any = {"scored": 8, "reported": 24, "by": ("gradient",), "methods": ("random",), "keeps": (0.5,), "seeds": 1}
+    said: list[str] = []
+    run = hc.analyze(model, task, out=tmp_path / "run", measured=Sizes((1,), (8,), 1), said=lambda step: said.append(step.name), **options)
+    assert said[-1] == "report" and run.report() == tmp_path / "run" / "report.html"
+    data = data_of(run.report())
+    check(data, "Report")
+    assert data["runs"][0]["portraits"]["n_sentences"] == 24 and "opened" not in data["runs"][0]["config"]
+    assert any("distances count tokens" in text for text in data["runs"][0]["warnings"])
+    shutil.rmtree(tmp_path / "run" / "cells" / "portraits")
+    again = hc.analyze(model, task, out=tmp_path / "run", measured=Sizes((1,), (8,), 1), **options)
+    assert data_of(again.report())["runs"][0]["portraits"] == data["runs"][0]["portraits"]

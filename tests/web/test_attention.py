@@ -1,0 +1,143 @@
+"""The attention viewer: matrix, arcs, words, masks, long and right-to-left text, and two texts."""
+
+from __future__ import annotations
+
+import base64
+import time
+import zlib
+
+import numpy as np
+import pytest
+import synthetic
+
+
+def weights(run, sentence, block, head):
+    side = run["attention"]["sentences"][sentence]["source"]
+    n = len(side["tokens"])
+    data = zlib.decompress(base64.b64decode(run["attention"]["maps"][sentence][block]), -15)
+    return (np.frombuffer(data, np.uint8).reshape(-1, n, n)[head] / 255) ** 2
+
+
+@pytest.fixture
+def bert(opened):
+    one = opened(synthetic.report(synthetic.run()), "attention/L3H4")
+    one.page.wait_for_selector(".matrix canvas")
+    return one
+
+
+def said(page):
+    return page.locator(".matrix [aria-live]").inner_text()
+
+
+def test_the_cursor_reads_the_weights_of_the_file(bert):
+    page = bert.page
+    page.get_by_role("button", name="Word pieces").click()
+    page.get_by_label("Hide special tokens").uncheck()
+    matrix = weights(synthetic.run(), 0, 3, 4)
+    page.locator(".matrix canvas").first.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    text = said(page)
+    tokens = synthetic.run()["attention"]["sentences"][0]["source"]["tokens"]
+    assert text.startswith(f"{tokens[3]} attends to {tokens[2]}: ")
+    assert float(text.rsplit(": ", 1)[1]) == pytest.approx(matrix[3, 2], rel=0.05, abs=1e-4)
+    page.keyboard.press("Enter")
+    assert page.locator(".token-rows .token.query").inner_text() == tokens[3]
+    page.get_by_role("button", name=f"Unpin {tokens[3]}").click()
+    assert page.locator(".token-rows .token.query").count() == 0
+
+
+def test_words_gold_arcs_and_agreement(bert):
+    page = bert.page
+    side = synthetic.run()["attention"]["sentences"][0]["source"]
+    assert page.locator(".arcs .word").all_text_contents() == side["words"]
+    assert page.locator(".arcs .gold").count() == len(side["arcs"])
+    agreeing = page.locator(".arcs .own.agrees").count()
+    assert f"{agreeing} of " in page.locator(".takeaway").first.inner_text()
+    dashes = page.locator(".arcs .own:not(.agrees) path").first.evaluate("e => getComputedStyle(e).strokeDasharray")
+    solid = page.locator(".arcs .own.agrees path").first.evaluate("e => getComputedStyle(e).strokeDasharray")
+    assert dashes != "none"
+    assert solid == "none"
+    page.get_by_label("Hide weights under").fill("0.9")
+    assert page.locator(".arcs .own").count() < agreeing + 5
+    page.get_by_role("button", name="Word pieces").click()
+    assert page.locator(".arcs .word").count() == len(side["tokens"]) - 2
+    page.get_by_label("Hide special tokens").uncheck()
+    assert page.locator(".arcs .word").count() == len(side["tokens"])
+
+
+def test_a_token_is_pinned_and_shows_its_row(bert):
+    page = bert.page
+    page.locator(".token-rows button").nth(4).click()
+    assert page.locator(".token-rows button").nth(4).get_attribute("aria-pressed") == "true"
+    tinted = page.locator(".token-rows button").evaluate_all("all => all.filter(e => e.style.background).length")
+    assert tinted > 0
+    assert page.locator(".arcs .own.faded").count() > 0
+
+
+def test_what_comes_later_is_masked(opened):
+    page = opened(synthetic.report(synthetic.run(synthetic.GQA)), "attention/L2H1").page
+    page.wait_for_selector(".matrix canvas")
+    page.locator(".matrix canvas").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert "masked" in said(page)
+    assert page.locator(".masked-sample").is_visible()
+
+
+def test_cross_attention_has_two_rows_of_tokens(opened):
+    page = opened(synthetic.report(synthetic.run(synthetic.TRANSLATION)), "attention/cross.L2H1").page
+    page.wait_for_selector(".arcs .cross")
+    assert "Bibliothek" in page.locator(".arcs").text_content()
+    assert "committee" in page.locator(".arcs").text_content()
+    assert page.locator(".token-rows .tokens").count() == 2
+    page.get_by_label("Head", exact=True).select_option(label="decoder.L1H1")
+    page.wait_for_selector(".matrix canvas")
+    assert page.locator(".masked-sample").is_visible()
+
+
+def test_right_to_left_text_keeps_its_direction_and_language(opened):
+    page = opened(synthetic.report(synthetic.run(synthetic.RTL)), "attention/L2H1").page
+    page.wait_for_selector(".matrix canvas")
+    first = page.locator(".token-rows bdi").first
+    assert first.get_attribute("dir") == "auto"
+    assert first.get_attribute("lang") == "ar"
+    places = page.locator(".arcs .word").evaluate_all("all => all.map(e => e.getBoundingClientRect().x)")
+    assert places[0] > places[-1]
+    assert page.locator(".token-rows .tokens").first.evaluate("e => getComputedStyle(e).direction") == "rtl"
+
+
+def test_512_tokens_are_usable(opened):
+    one = opened(synthetic.report(synthetic.run(synthetic.LONG)))
+    page = one.page
+    page.locator('.map [data-head="L3H4"]').wait_for()
+    start = time.perf_counter()
+    page.evaluate("location.hash = '#/attention/L3H4'")
+    page.wait_for_selector(".matrix canvas")
+    page.locator(".matrix [aria-live]").wait_for()
+    assert time.perf_counter() - start < 5
+    assert page.locator(".minimap canvas").is_visible()
+    assert page.locator("svg *").count() < 3000, "never an element per cell"
+    page.get_by_role("button", name="Zoom in").click()
+    page.get_by_role("button", name="Zoom in").click()
+    assert "rows 1–128, columns 1–128" in page.locator(".matrix").inner_text()
+    page.locator(".minimap canvas").click(position={"x": 90, "y": 90})
+    assert "rows 1–128" not in page.locator(".matrix").inner_text()
+    page.get_by_role("button", name="Whole matrix").click()
+    page.locator(".matrix canvas").first.focus()
+    page.keyboard.press("End")
+    page.keyboard.press("PageDown")
+    assert "[SEP]" in said(page)
+
+
+def test_what_was_left_out_says_so(opened):
+    run = synthetic.run(synthetic.SMALL)
+    run["attention"]["maps"][0][1] = None
+    run["attention"]["maps"][0][2] = synthetic.pack(np.zeros((1, 16, 16), np.uint8))
+    run["attention"]["included"][2] = [3]
+    one = opened(synthetic.report(run), "attention/L1H0")
+    one.page.wait_for_selector(".missing")
+    assert "left out of the file" in one.page.locator(".missing").inner_text()
+    one.go("attention/L2H0").wait_for_selector(".missing")
+    one.go("attention/L2H3").wait_for_selector(".matrix canvas")

@@ -1,0 +1,51 @@
+"""Text from models and data is never markup, code, style or an address: sixty hostile strings in every field do nothing."""
+
+from __future__ import annotations
+
+import pytest
+import synthetic
+from conftest import VIEWS
+from hostile import STRINGS, hostile
+
+SHAPE = synthetic.Shape(kinds=(synthetic.Kind(layers=2, heads=3),), sentences=1, tokens=10, methods=2, points=2, seeds=1)
+OWN_SCRIPTS = 2  # the data and the page's own
+ELEMENTS = "script, iframe, object, embed, link, base, meta[http-equiv=refresh], video, audio, form[action], img, animate"
+
+
+def payload(word):
+    made = synthetic.report(synthetic.run(SHAPE), synthetic.run(SHAPE, seed=1))
+    return hostile(made, word)
+
+
+def test_there_are_sixty():
+    assert len(set(STRINGS)) == 60
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_a_hostile_string_does_nothing(opened, part):
+    for word in STRINGS[part::6]:
+        one = opened(payload(word))
+        page = one.page
+        for view in VIEWS:
+            page.evaluate("view => { location.hash = `#/${view}` }", view)
+            page.wait_for_timeout(30)
+            found = page.evaluate(
+                """([elements]) => ({
+                  hacked: window.hacked ?? null,
+                  elements: [...document.querySelectorAll(elements)].map((e) => e.outerHTML.slice(0, 60)),
+                  handlers: [...document.querySelectorAll('*')].filter((e) => [...e.attributes].some((a) => a.name.startsWith('on'))).length,
+                  links: [...document.querySelectorAll('[href], [src]')].map((e) => e.getAttribute('href') ?? e.getAttribute('src')),
+                  main: document.querySelector('main')?.children.length ?? 0,
+                  wide: document.documentElement.scrollWidth - innerWidth,
+                  hidden: getComputedStyle(document.body).display,
+                })""",
+                [ELEMENTS],
+            )
+            assert found["hacked"] is None, (word, view)
+            assert len(found["elements"]) == OWN_SCRIPTS, (word, view, found["elements"])
+            assert found["handlers"] == 0, (word, view)
+            assert all(link.startswith("#") for link in found["links"]), (word, view, found["links"])
+            assert found["main"] > 0, (word, view)
+            assert found["wide"] <= 0, (word, view)
+            assert found["hidden"] == "block", (word, view)
+        page.close()
