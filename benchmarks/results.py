@@ -14,18 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from curves import Curves
 from torch.utils.data import ConcatDataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
 from headcount.data import Task
-from headcount.pruning import Pruning, Wish, compare, grid, rows, smallest_safe
-from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import made_on, model_record
+from headcount.pruning import Wish, grid
 from headcount.tasks import open_task
 from headcount.training import Recipe, fine_tune
 
-UNTRAINED = ("surgeon", "surgeon(rounds=4)", "gradient", "rank(by=gradient;again=true)", "fisher", "ablation", "random")
+UNTRAINED = ("surgeon", "gradient", "rank(by=gradient;again=true)", "fisher", "ablation", "random")
 
 
 def read_sst2(folder: Path, out: Path) -> tuple[Path, Path, Path]:
@@ -78,12 +77,12 @@ def tuned(options: argparse.Namespace, files: tuple[Path, Path, Path]):
 
 def wishes(options: argparse.Namespace, n_heads: int) -> list[Wish]:
     keeps = [hc.Budget(fraction=float(share.strip("% ")) / 100).heads(n_heads) for share in options.keep.split(",")]
+    recipe = Recipe(epochs=options.pruning_epochs, rate=5e-5, batch=32)
     if options.trained:
         few = sorted(keeps)[:2]
-        recipe = Recipe(epochs=1.0, rate=5e-5, batch=32)
         made = [Wish(method, keep, recipe=recipe) for method in ("dsp", "l0") for keep in few]
-        return made + [Wish(m, keep, recover=1.0, repair=True, options=o, recipe=recipe) for m, o in (("rank", {"by": "gradient"}), ("random", {}))
-                       for keep in few]  # fmt: skip
+        recovered = (("rank", {"by": "gradient"}), ("random", {}))
+        return made + [Wish(m, keep, recover=options.pruning_epochs, options=o, recipe=recipe) for m, o in recovered for keep in few]
     repaired = grid(options.methods.split(","), keeps, options.seeds, Wish("random", 1, repair=True))
     plain = grid(["gradient", "random"], keeps, options.seeds, Wish("random", 1, repair=False))
     return repaired + plain
@@ -98,29 +97,27 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(UNTRAINED))
     parser.add_argument("--keep", default="75%,50%,25%,12.5%")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=float, default=3.0)
-    parser.add_argument("--trained", action="store_true")
+    parser.add_argument("--epochs", type=float, default=3.0, help="of the fine-tuning before")
+    parser.add_argument("--trained", action="store_true", help="methods that train weights, and recovery")
+    parser.add_argument("--pruning-epochs", type=float, default=1.0, help="of methods that train, and of recovery")
     options = parser.parse_args()
     torch.set_num_threads(1)
     files = (read_sst2 if options.data_set == "sst2" else read_mrpc)(options.data, options.out / "files")
     model, tokenizer = tuned(options, files)
-    task, heads = make_task(options.data_set, model, tokenizer, files), hc.HeadMap.of(model)
-    with Run.lead(options.out / "run", command="benchmarks/results.py") as run:
-        machine = {name: value for name, value in made_on().items() if name != "versions"}
-        run.describe(describe_run(model_record(model, options.data_set), command="benchmarks/results.py", seed=0, machine=machine), heads)
-        pruning = Pruning(run, model, task)
-        done = compare(pruning, wishes(options, len(heads)), progress=lambda n, total: print(f"{n} of {total}", flush=True))
-        dense, cells, failed = done
-        table = rows(pruning, dense, cells)
-    print(f"dense: {dense.metric} {dense.value:.4f}, loss {dense.loss:.4f}, {dense.n_examples} examples")
-    print("| method | heads | seed | accuracy | change (95 %) | p | loss |\n|---|---:|---:|---:|---|---:|---:|")
-    for row in table:
-        low, high = row["metric low"], row["metric high"]
-        print(
-            f"| {row['method']} | {row['keep']} | {row['seed']} | {100 * row['value']:.1f} | {100 * row['metric difference']:+.1f} "
-            f"({100 * low:+.1f} … {100 * high:+.1f}) | {row['metric p']:.2g} | {row['loss']:.3f} |"
-        )
-    print(smallest_safe(table), failed)
+    task = make_task(options.data_set, model, tokenizer, files)
+    wanted = wishes(options, len(hc.HeadMap.of(model)))
+    made = Curves(options.out / "run", options.data_set, model, task, wanted, "python benchmarks/results.py")
+    print(
+        f"\nDense: {made.dense.metric} {100 * (made.dense.value or 0):.2f}, loss {made.dense.loss:.4f}, {made.dense.n_examples} examples\n"
+    )
+    print(made.table(100.0, 1))
+    if {"gradient without repair", "gradient + repair"} <= set(made.methods):
+        for keep in made.keeps:
+            won = made.recovered("gradient without repair", "gradient + repair", keep)
+            print(f"\n{keep} heads: repair wins back {100 * won:.0f} % of what gradient ranking loses")
+    for keep in made.keeps:
+        print(f"\n{keep} heads, by loss: {made.order(keep)}")
+    print(made.failed)
 
 
 if __name__ == "__main__":

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import argparse
 import gzip
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from curves import Curves
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 import headcount as hc
 from headcount.data import Task
-from headcount.pruning import Pruning, Wish, compare, rows
-from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import made_on, model_record
+from headcount.pruning import Wish
 from headcount.tasks import open_task
 from headcount.training import Recipe, fine_tune
 
@@ -129,27 +129,24 @@ def main() -> None:
     parser.add_argument("--kinds", default="", help="attention types that may lose heads; nothing prunes nothing")
     parser.add_argument("--methods", default="l0,dsp")
     parser.add_argument("--keep", default="10")
-    parser.add_argument("--more", type=float, default=3.0, help="epochs of pruning")
+    parser.add_argument("--more", type=float, default=2.0, help="epochs of pruning")
     options = parser.parse_args()
     torch.set_num_threads(1)
     files = unpack(options.data, options.out / "files")
     model, tokenizer = trained(options, files)
-    task, heads = make_task(model, tokenizer, files, options.part), hc.HeadMap.of(model)
+    task = make_task(model, tokenizer, files, options.part)
     kinds = tuple(name for name in options.kinds.split(",") if name)
     recipe = Recipe(epochs=options.more, rate=2e-4, batch=64, more=TOGETHER)
-    with Run.lead(options.out / "run", command="benchmarks/translation.py") as run:
-        machine = {name: value for name, value in made_on().items() if name != "versions"}
-        run.describe(describe_run(model_record(model, "multi30k"), command="benchmarks/translation.py", seed=0, machine=machine), heads)
-        pruning = Pruning(run, model, task)
-        wishes = [
-            Wish(method, int(keep), kinds=kinds, recipe=recipe) for method in options.methods.split(",") for keep in options.keep.split(",")
-        ]
-        dense, cells, failed = compare(pruning, wishes if kinds else [], progress=lambda n, total: print(f"{n} of {total}", flush=True))
-        table = rows(pruning, dense, cells)
-    print(f"dense: {dense.metric} {dense.value:.2f}, loss {dense.loss:.4f}, {dense.n_examples} examples")
-    for row in table:
-        print(row)
-    print(failed)
+    keeps = [int(keep) for keep in options.keep.split(",")]
+    wishes = [Wish(method, keep, kinds=kinds, recipe=recipe) for method in options.methods.split(",") for keep in keeps]
+    made = Curves(options.out / "run", "multi30k", model, task, wishes if kinds else [], "python benchmarks/translation.py")
+    print(f"\nDense: BLEU {made.dense.value:.2f}, loss {made.dense.loss:.4f}, {made.dense.n_examples} examples\n")
+    if made.cells:
+        print(made.table(1.0, 2))
+        for cell in (cell for cells in made.cells.values() for cell in cells):
+            gone = Counter(made.heads.block_of(hc.Head.parse(head)).kind for head in cell.content["removed"])
+            print(f"\n{cell.spec.name}: removed {dict(gone)}")
+    print(made.failed)
 
 
 if __name__ == "__main__":
