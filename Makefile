@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SOURCES := src tests benchmarks tools
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
-.PHONY: demo test test-faults test-offline check bench census
+.PHONY: demo test test-faults test-offline check web web-check bench census
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -32,6 +32,16 @@ check: $(STAMP)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/forbidden.py
+
+# The page of the report, from TypeScript to the bundle in the package; only those who change it need Node.
+web: web/node_modules/.package-lock.json
+	cd web && npm run build
+
+web-check: web/node_modules/.package-lock.json
+	cd web && npm run check
+
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json
+	cd web && npm ci --no-audit --no-fund
 
 bench: $(STAMP)
 	$(OFFLINE) $(BIN)/python benchmarks/gates.py

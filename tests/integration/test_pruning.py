@@ -195,6 +195,9 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
     assert table[0]["loss difference"] == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
     assert smallest_safe([{"method": "a", "keep": 4, "loss p": 0.5, "loss difference": 1.0}]) == {"a": 4}
     assert smallest_safe([{"method": "a", "keep": 4, "loss p": 0.01, "loss difference": 1.0}]) == {"a": None}
+    fallen = {"method": "a", "keep": 4, "loss p": 0.01, "loss difference": -1.0, "metric p": 0.01, "metric difference": -0.1}
+    assert smallest_safe([{**fallen, "higher_is_better": True}]) == {"a": None}, "a smaller loss does not excuse a smaller accuracy"
+    assert smallest_safe([{**fallen, "higher_is_better": False}]) == {"a": 4}
 
 
 def test_training_needs_a_task() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -203,3 +204,25 @@ def test_few_examples_damage_and_failures_are_told(tmp_path: Path) -> None:
     assert sum("50 examples" in text for text in warnings) == 1
     assert sum("1 damaged" in text for text in warnings) == 1
     assert warnings.count("Failed: pruned l0: no luck") == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_summary_quotes_the_test_that_decides(seed: int, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", seed=seed)
+    data = collect(run).report["runs"][0]
+    dense, sentence = unpack_evaluation(run.results("evaluation")["dense"]), data["summary"][1]
+    quoted = re.search(
+        r"by (\w+): loss \S+ against \S+ \(paired t p = (\S+), n = 300\); accuracy \S+ against \S+ \(McNemar p = (\S+)\)", sentence
+    )
+    assert quoted is not None, sentence
+    safe = "without a significant loss" in sentence
+    keep = 8 - int(sentence.split()[0]) if safe else int(re.search(r"even (\d+) by", sentence)[1])  # pyright: ignore[reportOptionalSubscript]
+    wished = [
+        cell
+        for cell in run.results("pruned").values()
+        if (cell.content["wish"]["method"], cell.content["wish"]["keep"]) == (quoted[1], keep)
+    ]
+    changes = [compare_with(dense, outcome(cell), ratio) for cell in wished]
+    assert (quoted[2], quoted[3]) in {(f"{made['loss'].p:.2g}", f"{made['metric'].p:.2g}") for made in changes}
+    down = float(re.search(r"accuracy (\S+) against", sentence)[1]) < dense.value  # pyright: ignore[reportOptionalSubscript]
+    assert not safe or (float(quoted[2]) >= 0.05 and (float(quoted[3]) >= 0.05 or not down))

@@ -55,7 +55,7 @@ STRINGS = [
     "hasOwnProperty",
     "toString",
     "../../../etc/passwd",
-    "=HYPERLINK(\"https://example.invalid\")",
+    '=HYPERLINK("https://example.invalid")',
     "@SUM(1+1)*cmd|' /C calc'!A0",
     "\u202eecilam\u202c",
     "\u2066\u2067\u200f\u061c",

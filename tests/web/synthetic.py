@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-Json = dict[str, Any]
+from sentences import ARABIC, POS, RELATIONS, SENTENCE, Json, attention
 
 ROLES = [
     ("previous token", "p", "Attends to the token before."),
@@ -23,11 +20,6 @@ ROLES = [
     ("rare", "r", "Attends to the rarest words."),
     ("induction", "i", "Attends to what followed the same token before."),
 ]
-SENTENCE = "The old committee that met on Tuesday quietly approved a generous budget for the new library while two members left early".split()
-TARGET = "Das alte Komitee billigte still ein großzügiges Budget für die neue Bibliothek".split()
-ARABIC = "وافقت اللجنة القديمة يوم الثلاثاء بهدوء على ميزانية سخية للمكتبة الجديدة بينما غادر عضوان مبكرا".split()
-POS = ["DET", "ADJ", "NOUN", "PRON", "VERB", "ADP", "PROPN", "ADV"]
-RELATIONS = ["det", "amod", "nsubj", "obj", "advmod", "case", "obl", "nmod"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +81,18 @@ def run(shape: Shape = BERT, seed: int = 0) -> Json:
     made["portraits"] = _portraits(rng, shape, made)
     made["attention"] = attention(rng, shape, made["blocks"])
     made["tables"] = [
-        {"name": "survivors by layer", "about": "How many heads stay in every layer.", "columns": ["layer", "kept"], "rows": [[0, 8], [1, 11]]}
+        {
+            "name": "survivors by layer",
+            "about": "How many heads stay in every layer.",
+            "columns": ["layer", "kept"],
+            "rows": [[0, 8], [1, 11]],
+        }
     ]
     safe = made["curves"]["smallest_safe"]["surgeon"]
     made["summary"] = [
         f"{n} heads, of which {n - safe} can go with no significant loss of accuracy (McNemar p = 0.31, n = 872).",
         f"At {safe} heads the model is measured 1.34 × as fast at batch 8, length 128, and has 83.1 % of its parameters.",
-        f"{sum(bool(labels) for labels in made['roles']['labels'])} heads have a role; for 5 of 8 dependency relations a head beats the best fixed offset.",
+        f"{sum(map(bool, made['roles']['labels']))} heads have a role; for 5 of 8 dependency relations a head beats the best fixed offset.",
     ]
     made["warnings"] = ["The selection split has 872 examples: differences under 1.5 points cannot be told apart."]
     return made
@@ -188,7 +185,9 @@ def _scores(rng: np.random.Generator, n: int) -> list[Json]:
 def _roles(rng: np.random.Generator, n: int) -> Json:
     names = [name for name, _, _ in ROLES]
     labels = [sorted(rng.choice(len(names), rng.choice([0, 0, 1, 1, 2]), replace=False).tolist()) for _ in range(n)]
-    columns = "head role bias low high q effect normalised accuracy accuracy_low accuracy_high baseline baseline_offset has_role by_argmax n"
+    columns = (
+        "head role bias low high q effect normalised accuracy accuracy_low accuracy_high baseline baseline_offset has_role by_argmax n"
+    )
     rows: dict[str, list[Any]] = {name: [] for name in columns.split()}
     for head in range(n):
         for role, name in enumerate(names):
@@ -344,67 +343,14 @@ def _portraits(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
         "relation": {"names": RELATIONS, "share": shares(len(RELATIONS)), "expected": [0.05] * len(RELATIONS)},
         "entropy": [round(float(value), 4) for value in rng.uniform(0.2, 3, n)],
         "confidence": [round(float(value), 4) for value in rng.uniform(0.1, 0.95, n)],
-        "similar": [[[int(other), round(0.1 + 0.05 * at, 3)] for at, other in enumerate(rng.choice(n, 5, replace=False))] for _ in range(n)],
+        "similar": [
+            [[int(other), round(0.1 + 0.05 * at, 3)] for at, other in enumerate(rng.choice(n, 5, replace=False))] for _ in range(n)
+        ],
         "examples": examples,
     }
 
 
-def side(words: list[str], tokens: int, lang: str) -> Json:
-    """Text of about as many tokens; long words are split in two."""
-    pieces: list[str] = ["[CLS]"]
-    word: list[int] = [-1]
-    shown: list[str] = []
-    while len(pieces) < tokens - 1:
-        text = words[len(shown) % len(words)]
-        parts = [text[:5], f"##{text[5:]}"] if len(text) > 7 and len(pieces) < tokens - 2 else [text]
-        pieces += parts
-        word += [len(shown)] * len(parts)
-        shown.append(text)
-    arcs = [[at, max(0, at - 1 - at % 3) if at else min(2, len(shown) - 1), RELATIONS[at % len(RELATIONS)]] for at in range(len(shown))]
-    special = [True] + [False] * (len(pieces) - 1) + [True]
-    pos = [POS[at % len(POS)] for at in range(len(shown))]
-    return {
-        "tokens": [*pieces, "[SEP]"],
-        "special": special,
-        "word": [*word, -1],
-        "words": shown,
-        "pos": pos,
-        "arcs": [arc for arc in arcs if arc[0] != arc[1]],
-        "lang": lang,
-    }
-
-
-def attention(rng: np.random.Generator, shape: Shape, blocks: list[Json]) -> Json:
-    """Maps that look like those of trained heads: peaked at offsets, at the first token, or spread."""
-    sentences, maps = [], []
-    both = any(block["kind"] == "cross" for block in blocks)
-    for at in range(shape.sentences):
-        source = side(shape.words[at:] + shape.words[:at], shape.tokens, shape.lang)
-        target = side(TARGET, max(6, shape.tokens // 2), "de") if both else None
-        sentences.append({"id": f"s{at}", "source": source, "target": target, "causal": shape.causal})
-        sizes = {"cross": (target or source, source), "decoder-self": (target or source,) * 2}
-        maps.append([_packed(rng, *sizes.get(block["kind"], (source, source)), len(block["heads"]), shape.causal or block["kind"] == "decoder-self") for block in blocks])
-    return {"sentences": sentences, "maps": maps, "included": [None] * len(blocks)}
-
-
-def _packed(rng: np.random.Generator, query: Json, key: Json, heads: int, causal: bool) -> str:
-    q, k = len(query["tokens"]), len(key["tokens"])
-    rows, columns = np.arange(q)[:, None], np.arange(k)[None, :]
-    out = np.empty((heads, q, k), np.uint8)
-    for head in range(heads):
-        logits = rng.normal(0, 1.2, (q, k)) + rng.uniform(3, 8) * (columns - rows == rng.integers(-3, 3)) + rng.uniform(0, 4) * (columns == 0)
-        if causal:
-            logits = np.where(columns > rows, -np.inf, logits)
-        weights = np.exp(logits - logits.max(1, keepdims=True))
-        weights /= weights.sum(1, keepdims=True)
-        out[head] = np.round(255 * np.sqrt(weights))
-    return pack(out)
-
-
-def pack(weights: np.ndarray) -> str:
-    """Base64 of raw deflate of bytes, as the contract has it."""
-    squeeze = zlib.compressobj(9, zlib.DEFLATED, -15)
-    return base64.b64encode(squeeze.compress(weights.tobytes()) + squeeze.flush()).decode()
+OUTCOMES = {"both": 760, "only_a": 31, "only_b": 46, "neither": 35}
 
 
 def comparison(a: Json, b: Json) -> Json:
@@ -420,7 +366,7 @@ def comparison(a: Json, b: Json) -> Json:
         "title": f"{b['name']} against {a['name']}",
         "scores": scores,
         "roles": changed if a["roles"] and b["roles"] else None,
-        "outcomes": {"both": 760, "only_a": 31, "only_b": 46, "neither": 35, "p": 0.11, "test": "McNemar", "metric": "accuracy", "a": 0.907, "b": 0.924},
+        "outcomes": {**OUTCOMES, "p": 0.11, "test": "McNemar", "metric": "accuracy", "a": 0.907, "b": 0.924},
         "config": [{"key": "seed", "a": "0", "b": "1"}, {"key": "model.weights", "a": "sha256:5c3a19", "b": "sha256:99e0b1"}],
         "warnings": [],
     }

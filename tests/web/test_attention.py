@@ -9,6 +9,7 @@ import zlib
 import numpy as np
 import pytest
 import synthetic
+from sentences import pack
 
 
 def weights(run, sentence, block, head):
@@ -42,7 +43,7 @@ def test_the_cursor_reads_the_weights_of_the_file(bert):
     text = said(page)
     tokens = synthetic.run()["attention"]["sentences"][0]["source"]["tokens"]
     assert text.startswith(f"{tokens[3]} attends to {tokens[2]}: ")
-    assert float(text.rsplit(": ", 1)[1]) == pytest.approx(matrix[3, 2], rel=0.05, abs=1e-4)
+    assert text.endswith(": < 0.01" if matrix[3, 2] < 0.01 else f": {matrix[3, 2]:.2f}")
     page.keyboard.press("Enter")
     assert page.locator(".token-rows .token.query").inner_text() == tokens[3]
     page.get_by_role("button", name=f"Unpin {tokens[3]}").click()
@@ -60,8 +61,9 @@ def test_words_gold_arcs_and_agreement(bert):
     solid = page.locator(".arcs .own.agrees path").first.evaluate("e => getComputedStyle(e).strokeDasharray")
     assert dashes != "none"
     assert solid == "none"
-    page.get_by_label("Hide weights under").fill("0.9")
-    assert page.locator(".arcs .own").count() < agreeing + 5
+    every = page.locator(".arcs .own").count()
+    page.get_by_label("Hide weights under").fill("0.95")
+    assert page.locator(".arcs .own").count() < every
     page.get_by_role("button", name="Word pieces").click()
     assert page.locator(".arcs .word").count() == len(side["tokens"]) - 2
     page.get_by_label("Hide special tokens").uncheck()
@@ -134,7 +136,7 @@ def test_512_tokens_are_usable(opened):
 def test_what_was_left_out_says_so(opened):
     run = synthetic.run(synthetic.SMALL)
     run["attention"]["maps"][0][1] = None
-    run["attention"]["maps"][0][2] = synthetic.pack(np.zeros((1, 16, 16), np.uint8))
+    run["attention"]["maps"][0][2] = pack(np.zeros((1, 16, 16), np.uint8))
     run["attention"]["included"][2] = [3]
     one = opened(synthetic.report(run), "attention/L1H0")
     one.page.wait_for_selector(".missing")

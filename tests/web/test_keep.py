@@ -93,7 +93,9 @@ def test_kv_groups_go_whole(opened):
 
 
 def test_plans_are_taken_away(opened):
-    opened_page = opened(synthetic.report(synthetic.run()), "pruning?keep=96&method=surgeon", permissions=["clipboard-read", "clipboard-write"])
+    opened_page = opened(
+        synthetic.report(synthetic.run()), "pruning?keep=96&method=surgeon", permissions=["clipboard-read", "clipboard-write"]
+    )
     page = opened_page.page
     removed = points()[96]["removed"]
     with page.expect_download() as saved:

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import synthetic
+from sentences import attention
 
 from headcount.report.page import page as page_of
 
@@ -43,7 +44,7 @@ def served(browser):
 def test_a_new_sentence_is_shown(served):
     page, run, answers, asked = served
     shape = synthetic.Shape(kinds=(synthetic.Kind(layers=3, heads=4),), sentences=1, tokens=9, words=["Brand", "new", "words"])
-    answers["attend"] = (200, {"attention": synthetic.attention(np.random.default_rng(5), shape, run["blocks"])})
+    answers["attend"] = (200, {"attention": attention(np.random.default_rng(5), shape, run["blocks"])})
     page.goto(f"{HOST}#/attention/L1H2")
     page.get_by_label("New sentence").fill("Brand new words")
     page.get_by_role("button", name="Show attention").click()
@@ -57,7 +58,8 @@ def test_a_new_sentence_is_shown(served):
 
 def test_heads_are_ablated_and_errors_are_text(served):
     page, _, answers, asked = served
-    answers["ablate"] = (200, {"metric": "accuracy", "value": 0.8, "dense": 0.9, "difference": -0.1, "low": -0.2, "high": -0.05, "p": 0.01, "test": "McNemar", "n": 50})
+    found = {"metric": "accuracy", "value": 0.8, "dense": 0.9, "difference": -0.1, "low": -0.2, "high": -0.05}
+    answers["ablate"] = (200, {**found, "p": 0.01, "test": "McNemar", "n": 50})
     page.goto(f"{HOST}#/pruning?keep=8&heads=L0H1+L2H3")
     page.get_by_label("Examples").fill("50")
     page.get_by_role("button", name="Switch off the 2 selected heads").click()

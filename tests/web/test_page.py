@@ -73,7 +73,10 @@ def test_offline_every_view_asks_for_nothing(opened):
 def test_every_view_fits_its_screen(opened, width, tmp_path):
     folder = Path(os.environ.get("HEADCOUNT_SHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
-    for name, payload in (("bert", synthetic.report(synthetic.run(), synthetic.run(seed=1))), ("gqa", synthetic.report(synthetic.run(synthetic.GQA)))):
+    for name, payload in (
+        ("bert", synthetic.report(synthetic.run(), synthetic.run(seed=1))),
+        ("gqa", synthetic.report(synthetic.run(synthetic.GQA))),
+    ):
         one = opened(payload, width=width)
         for view in VIEWS:
             page = one.go(view)

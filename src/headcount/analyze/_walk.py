@@ -30,6 +30,7 @@ from headcount.pruning import Change, Pruning, Sizes, Wish, compare, grid, metho
 from headcount.report import write_report
 from headcount.roles import Corpus, RoleTable, roles_into
 from headcount.runs.cells import Cell
+from headcount.runs.outcomes import is_worse
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import made_on, model_record
 from headcount.scores import Scores
@@ -238,7 +239,7 @@ def _best(pruning: Pruning, dense: Evaluation, cells: Sequence[Cell]) -> Wish | 
     if not cells:
         return None
     table = list(zip(rows(pruning, dense, cells), cells, strict=True))
-    safe = [pair for pair in table if pair[0]["loss p"] >= 0.05 or pair[0]["loss difference"] <= 0]
+    safe = [pair for pair in table if not is_worse(pair[0])]
     size = min(row["keep"] for row, _ in safe) if safe else max(row["keep"] for row, _ in table)
     _, cell = min((pair for pair in (safe or table) if pair[0]["keep"] == size), key=lambda pair: pair[0]["loss"])
     return Wish.of(cell.content["wish"])

@@ -18,7 +18,7 @@ SIZES = {"entailment": (1600, 500), "translator": (800, 64)}
 """Examples to train on, and examples of the report."""
 RATES = {"entailment": 2e-4, "translator": 5e-4}
 SEEDS = {"entailment": 2, "translator": 1}
-PORTRAYED = 64
+PORTRAYED = 48
 """Sentences that portraits of heads are taken on."""
 
 

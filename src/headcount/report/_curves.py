@@ -29,17 +29,17 @@ def dense_of(run: Run) -> Evaluation | None:
     return unpack_evaluation(cell) if cell is not None else None
 
 
-def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str, Any] | None, list[str]]:
-    """The curves, or None where nothing was pruned; and what is not in them."""
+def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str, Any] | None, list[dict[str, Any]], list[str]]:
+    """The curves, or None where nothing was pruned; the rows behind them, with the tests of loss and metric; and what is not in them."""
     dense, cells = dense_of(run), list(run.results(PRUNED).values())
     if dense is None or not cells:
-        return None, []
+        return None, [], []
     same = [cell for cell in cells if cell.content["data"] == dense.data and cell.content["metric"] == dense.metric]
     notes = [f"{len(cells) - len(same)} pruned models were evaluated on other examples than the whole model and are left out."] * (
         len(same) < len(cells)
     )
     if not same:
-        return None, notes
+        return None, [], notes
     total = total_of(dense.metric)
     if dense.metric and total is None:
         notes.append(f"How {dense.metric} is made of examples is not known here: changes are tested by the loss alone.")
@@ -51,14 +51,15 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str
     ]
     points = [_point(row, cell, dense, places, command_of(record, run.folder.name, cell)) for row, cell in zip(table, same, strict=True)]
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))
-    return {
+    made = {
         "metric": dense.metric or "loss",
         "higher_is_better": dense.higher_is_better if dense.value is not None else False,
         "dense": _dense(dense, total, record, same),
         "points": points,
         "smallest_safe": smallest_safe(table),
         "unit": max((len(block.heads) // block.n_kv_heads for block in heads.blocks if block.n_kv_heads and block.heads), default=1),
-    }, notes
+    }
+    return made, table, notes
 
 
 def _dense(dense: Evaluation, total: Total | None, record: RunRecord, cells: Sequence[Cell]) -> dict[str, Any]:

@@ -13,35 +13,38 @@ FEW = 200
 """With fewer examples than this, differences of a few percent cannot be told from chance."""
 
 
-def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any]) -> list[str]:
-    """How many heads there are, how many can go and at what cost, and how much faster that is: as far as it was measured."""
+def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many heads there are, how many can go and at what cost, and how much faster that is: as far as it was measured.
+
+    `rows` are those of the pruned models, as `headcount.runs.outcomes.rows_of` makes them.
+    """
     n_heads, n_blocks = sum(len(block.heads) for block in heads.blocks), len(heads.blocks)
     first = f"{record.model.name} has {n_heads} attention heads in {n_blocks} blocks."
-    return [first, _pruned(data["curves"], n_heads), _faster(data["bench"], record.machine)]
+    return [first, pruned(data["curves"], rows, n_heads), _faster(data["bench"], record.machine)]
 
 
-def _pruned(curves: Mapping[str, Any] | None, n_heads: int) -> str:
+def pruned(curves: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]], n_heads: int) -> str:
+    """How many heads can go, by the tests that decide it, of the loss and of the metric."""
     if curves is None:
         return "Nothing was pruned yet, so it is not known how many can go: headcount compare does that."
-    safe = [(keep, method) for method, keep in curves["smallest_safe"].items() if keep is not None]
-    dense, metric = curves["dense"], curves["metric"]
+    safe = {(method, keep) for method, keep in curves["smallest_safe"].items() if keep is not None}
     if not safe:
-        most = max(curves["points"], key=lambda point: (point["keep"], -point["loss"]))
-        return (
-            f"Every number of heads that was tried loses significantly: with {most['keep']} by {most['method']}, {metric} is {most['value']:.4g} "
-            f"against {dense['value']:.4g} ({most['test']} p = {_p(most['p'])}, n = {dense['n_examples']})."
-        )
-    keep = min(keep for keep, _ in safe)
-    points = [p for p in curves["points"] if p["keep"] == keep and (keep, p["method"]) in safe]
-    best = min(points, key=lambda point: point["loss"])
-    return (
-        f"{n_heads - keep} of them can go with no significant loss, by {best['method']}: {metric} {best['value']:.4g} against {dense['value']:.4g} "
-        f"({best['test']} p = {_p(best['p'])}, n = {dense['n_examples']})."
-    )
+        least = min(rows, key=lambda row: (-row["keep"], row["loss"]))
+        told = f"even {least['keep']} by {least['method']}: {_change(curves, least)}."
+        return f"Every number of heads that was tried makes the model significantly worse, {told}"
+    keep = min(keep for _, keep in safe)
+    best = min((row for row in rows if row["keep"] == keep and (row["method"], keep) in safe), key=lambda row: row["loss"])
+    return f"{n_heads - keep} of them can go without a significant loss, by {best['method']}: {_change(curves, best)}."
 
 
-def _p(value: float | None) -> str:
-    return "?" if value is None else f"{value:.2g}"
+def _change(curves: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """What became of loss and metric, each with its own test."""
+    dense, n = curves["dense"], curves["dense"]["n_examples"]
+    told = f"loss {row['loss']:.4g} against {dense['loss']:.4g} ({row['loss by']} p = {row['loss p']:.2g}, n = {n})"
+    if row["value"] is None:
+        return told
+    told += f"; {curves['metric']} {row['value']:.4g} against {dense['value']:.4g}"
+    return f"{told} ({row['metric by']} p = {row['metric p']:.2g})" if "metric p" in row else told
 
 
 def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
     record, heads = run.record(), run.heads()
     names = [head for block in heads.blocks for head in block.heads]
     roles = roles_record(run)
-    curves, notes = curves_of(run, record, heads)
+    curves, rows, notes = curves_of(run, record, heads)
     portraits, maps, missing = portraits_of(run, names, heads.blocks)
     data: dict[str, Any] = {
         "name": run.folder.resolve().name,
@@ -75,7 +75,7 @@ def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
         "attention": None,
         "tables": [*_tables(run), *([] if roles is None else untested(roles))],
     }
-    data["summary"] = summary_of(record, heads, data)
+    data["summary"] = summary_of(record, heads, data, rows)
     data["warnings"] = [*warnings_of(run, record, data), *notes, *missing]
     return data, maps
 

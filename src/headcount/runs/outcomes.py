@@ -110,6 +110,7 @@ def rows_of(dense: Evaluation, cells: Sequence[Cell], total: Total | None, n_hea
                 "seed": wish["seed"],
                 "loss": cell.content["loss"],
                 "value": cell.content["value"],
+                "higher_is_better": cell.content["higher_is_better"],
                 **{f"{what} {name}": value for what, made in change.items() for name, value in asdict(made).items()},
                 "parameters": cell.content["cost"]["parameters"],
             }
@@ -128,15 +129,25 @@ def method_name(wish: Mapping[str, Any]) -> str:
     return name + (f", from scratch {wish['scratch']:g}" if wish.get("scratch") else "")
 
 
+def is_worse(row: Mapping[str, Any], *, alpha: float = 0.05) -> bool:
+    """Whether a pruned model is significantly worse than the dense one, by its loss or by its metric.
+
+    By either: an overconfident model loses accuracy while its loss falls, and a metric of few examples sees little.
+    """
+    risen = row["loss p"] < alpha and row["loss difference"] > 0
+    sign = 1 if row.get("higher_is_better", True) else -1
+    return risen or (row.get("metric p", 1.0) < alpha and sign * row["metric difference"] < 0)
+
+
 def smallest_safe(table: Sequence[Mapping[str, Any]], *, alpha: float = 0.05) -> dict[str, int | None]:
-    """By method, the fewest heads with no significant loss: no seed's p-value below alpha with the loss risen."""
+    """By method, the fewest heads with no significant loss, neither of the metric nor in the loss, by any seed."""
     found: dict[str, int | None] = {}
     for method in dict.fromkeys(row["method"] for row in table):
         mine = [row for row in table if row["method"] == method]
         safe = [
             keep
             for keep in sorted({row["keep"] for row in mine})
-            if all(row["loss p"] >= alpha or row["loss difference"] <= 0 for row in mine if row["keep"] == keep)
+            if not any(is_worse(row, alpha=alpha) for row in mine if row["keep"] == keep)
         ]
         found[method] = safe[0] if safe else None
     return found

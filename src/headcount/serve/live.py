@@ -39,9 +39,12 @@ class LiveRun:
             return self._model
 
     def _opened(self) -> Any:
+        from transformers.utils import logging
+
         from headcount.runs.weights import weight_hash
         from headcount.surgery import load
 
+        logging.disable_progress_bar()  # the terminal is not where anybody waits
         if self.folder is None:
             raise ArtefactError(self.why_not)
         opened = self.record.config.get("opened", {})

@@ -1,0 +1,260 @@
+/** What `headcount report` puts into the page: plain JSON, made by src/headcount/report/ in Python, drawn here. Numbers that do not exist are null.
+ *
+ * Heads are numbered: wherever a type says HeadIndex, it is a place in RunData.heads. Everything that is a string may come from a model or a data set
+ * and is text, never markup.
+ */
+export type HeadIndex = number;
+export type Maybe = number | null;
+
+export interface Report {
+  schema: 1;
+  /** One run, or two that are compared: the first is A, the second B. */
+  runs: RunData[];
+  /** Only with two runs over the same heads. */
+  comparison: Comparison | null;
+  /** Sentences about what is not in this file, and why (the size limit). */
+  left_out: string[];
+  /** Set by `headcount serve`: which actions the server takes; null in a file. */
+  live: Live | null;
+}
+
+export interface RunData {
+  name: string;
+  command: string;
+  task: string | null;
+  created: string;
+  updated: string;
+  seed: number;
+  model: { name: string; class_name: string; model_type: string; n_parameters: number; weights: string };
+  versions: Record<string, string>;
+  machine: Record<string, string | number | null>;
+  config: Record<string, unknown>;
+  data: Record<string, string>;
+  /** Plain sentences with the numbers that matter, three where all is there. */
+  summary: string[];
+  warnings: string[];
+  heads: string[]; // addresses such as L0H3, cross.L2H1
+  blocks: Block[];
+  scores: Score[];
+  roles: Roles | null;
+  curves: Curves | null;
+  bench: BenchRow[];
+  portraits: Portraits | null;
+  attention: Attention | null;
+  /** Tables of studies and whatever else has rows: shown as they are. */
+  tables: Table[];
+}
+
+/** One attention block: a row of a map. */
+export interface Block {
+  path: string; // of the module
+  kind: string; // encoder-self, decoder-self, cross, …: one map each
+  stack: string; // part of the address before the dot, "" if there is one stack
+  layer: number;
+  heads: HeadIndex[];
+  /** For every head the number of its key-value group within the block; null where every head has its own keys and values. */
+  kv_group: number[] | null;
+}
+
+/** One number per head that a map can be coloured by. */
+export interface Score {
+  name: string;
+  about: string; // a sentence
+  kind: "importance" | "description";
+  higher_is_keep: boolean;
+  values: Maybe[];
+  stderr: Maybe[] | null;
+  /** True where the value is away from zero after correction over all heads; null if it cannot be tested. */
+  significant: boolean[] | null;
+  n_examples: number | null;
+}
+
+export interface Roles {
+  /** All that were tested. */
+  names: string[];
+  about: string[]; // a sentence each
+  letters: string[]; // one or two letters each, for marks
+  /** Labels of every head: places in names. */
+  labels: number[][];
+  /** One row per head and role, by column. */
+  rows: {
+    head: HeadIndex[];
+    role: number[];
+    bias: Maybe[]; // how much more attention than chance; 1 is chance
+    low: Maybe[];
+    high: Maybe[];
+    q: Maybe[];
+    effect: Maybe[];
+    normalised: Maybe[];
+    accuracy: Maybe[];
+    accuracy_low: Maybe[];
+    accuracy_high: Maybe[];
+    baseline: Maybe[];
+    baseline_offset: Maybe[];
+    has_role: boolean[];
+    by_argmax: boolean[];
+    n: Maybe[];
+  };
+  /** The best head of every dependency relation. */
+  relations: {
+    role: number;
+    head: HeadIndex;
+    accuracy: Maybe;
+    baseline: Maybe;
+    baseline_offset: Maybe;
+    difference: Maybe;
+    low: Maybe;
+    high: Maybe;
+    q: Maybe;
+    n: Maybe;
+    holds: boolean; // false: an honest empty, no head beats the baseline
+  }[];
+  n_sentences: number | null;
+  /** Sentences that could not be aligned, and why. */
+  skipped: string[];
+}
+
+export interface Curves {
+  metric: string; // "accuracy", "bleu", … or "loss"
+  higher_is_better: boolean;
+  dense: { value: number; loss: number; n_examples: number; low: Maybe; high: Maybe; parameters: number; bytes: number; flops: Maybe; kv_bytes_per_token: Maybe };
+  points: Point[];
+  /** By method the fewest heads with no significant loss, null if none. */
+  smallest_safe: Record<string, number | null>;
+  /** How many heads go together (1, or the size of a KV group). */
+  unit: number;
+}
+
+/** One pruned model, measured. */
+export interface Point {
+  method: string; // as people read it: "surgeon", "gradient + repair", …
+  is_random: boolean;
+  is_trained: boolean; // weights were trained, by the method or in a recovery
+  keep: number;
+  seed: number;
+  value: number; // the metric, or the loss where there is none
+  loss: number;
+  difference: number; // of `value` from the dense model's
+  low: Maybe; // interval of the difference, 95 %
+  high: Maybe;
+  p: Maybe;
+  test: string; // McNemar, paired bootstrap, paired t
+  removed: HeadIndex[];
+  parameters: number;
+  bytes: number;
+  flops: Maybe;
+  kv_bytes_per_token: Maybe;
+  /** The command that makes this model again. */
+  command: string;
+}
+
+export interface BenchRow {
+  of: string; // which pruned model
+  method: string | null;
+  keep: number | null;
+  name: "dense" | "masked" | "removed";
+  batch: number;
+  length: number;
+  seconds: number; // median of one pass
+  low: number; // quartiles
+  high: number;
+  speedup: number; // against dense
+  rounds: number;
+}
+
+/** What each head attends to, over all sentences of the corpus. Arrays are by head. */
+export interface Portraits {
+  n_sentences: number;
+  /** Share of attention by the distance key − query in words; `distances` names the bins, e.g. "≤ −5", "−4", …, "0", …, "≥ 5". */
+  distances: string[];
+  distance: Maybe[][];
+  /** Share of attention by part of speech of the key word, and the share that even attention has: `expected` in the first kind of attention, by kind of block in
+   * `expected_by_kind`. The last name is "no word": delimiters. */
+  pos: { names: string[]; share: Maybe[][]; expected: number[]; expected_by_kind?: Record<string, number[]> } | null;
+  /** Share of attention on the other word of a dependency arc, by relation: from dependent to head and back. */
+  relation: { names: string[]; share: Maybe[][]; expected: number[]; expected_by_kind?: Record<string, number[]> } | null;
+  entropy: Maybe[]; // mean, nats
+  confidence: Maybe[]; // mean of the largest weight
+  /** The nearest heads of the same kind of attention by mean Jensen–Shannon distance (0 = the same, 1 = nothing in common). */
+  similar: [HeadIndex, number][][];
+  /** Tokens whose attention is shown: from the most confident, from the middle, and at random. */
+  examples: { top: Example[]; middle: Example[]; random: Example[] }[];
+}
+
+/** One query token of a sentence with what it attends to most. */
+export interface Example {
+  tokens: string[]; // a window of the sentence
+  query: number; // place in tokens
+  keys: [number, number][]; // (place in tokens, weight), the strongest
+  /** For cross-attention, the text that the query is from; null otherwise. */
+  query_tokens: string[] | null;
+  weight: number;
+}
+
+/** Attention maps of a few sentences. */
+export interface Attention {
+  sentences: Sentence[];
+  /** Maps by sentence and block: base64 of raw deflate of bytes round(255·√a), [heads of the block, queries, keys]; null if left out for size. */
+  maps: (string | null)[][]; // [sentence][block]; the order of RunData.blocks
+  /** As numbers of heads and rows may be cut for size: which heads of a block are in the map (places within block.heads); null for all. */
+  included: (number[] | null)[];
+}
+
+export interface Sentence {
+  id: string;
+  /** The side that encoder-self attends over, or the only side. */
+  source: Side;
+  /** The decoder's side of an encoder–decoder: queries of cross-attention; null otherwise. */
+  target: Side | null;
+  causal: boolean; // of the only side
+}
+
+export interface Side {
+  tokens: string[];
+  special: boolean[]; // [CLS], </s>, padding …
+  /** For every token the number of its word, −1 for none; null if words are not known. */
+  word: number[] | null;
+  words: string[] | null;
+  pos: string[] | null; // by word
+  /** Gold dependencies: [dependent word, head word, relation]. */
+  arcs: [number, number, string][] | null;
+  /** Language of the text as a BCP 47 tag ("en", "pt-BR"), for screen readers and fonts; missing or null if it is not known. */
+  lang?: string | null;
+}
+
+export interface Comparison {
+  /** What is compared with what, in a sentence. */
+  title: string;
+  /** Scores that both runs have: B − A per head, and rank correlation. */
+  scores: { name: string; difference: Maybe[]; significant: boolean[] | null; spearman: Maybe; low: Maybe; high: Maybe }[];
+  /** Heads whose labels differ. */
+  roles: { head: HeadIndex; a: number[]; b: number[] }[] | null; // places in runs[0].roles.names and runs[1].roles.names
+  /** The dense models on the same examples; null if the data differ. */
+  outcomes: { both: number; only_a: number; only_b: number; neither: number; p: Maybe; test: string; metric: string; a: number; b: number } | null;
+  /** Entries of configuration, model and data that differ. */
+  config: { key: string; a: string; b: string }[];
+  warnings: string[];
+}
+
+export interface Table {
+  name: string;
+  about: string;
+  columns: string[];
+  rows: (string | number | boolean | null)[][];
+}
+
+export interface Live {
+  token: string; // sent back as the header X-Headcount-Token
+  /** Of RunData by place: whether a model is at hand, so that sentences and ablations can be tried. */
+  runs: { id: string; can_run: boolean; why_not: string }[];
+}
+
+/** Requests of the live actions, all POST with JSON under /api/RUN/, answers are JSON; errors are {error: string} with a status of 4xx or 5xx. */
+export interface LiveApi {
+  /** A new sentence: the attention maps of all heads. */
+  "attend": { ask: { text: string; pair: string | null }; answer: { attention: Attention } };
+  /** The metric with heads gated off, on the first n examples. */
+  "ablate": { ask: { heads: HeadIndex[]; limit: number }; answer: { metric: string; value: number; dense: number; difference: number; low: Maybe; high: Maybe; p: Maybe; test: string; n: number } };
+  /** Prunes and writes the model into the run folder. */
+  "prune": { ask: { method: string; keep: number; protect: HeadIndex[]; repair: boolean }; answer: { folder: string; point: Point } };
+}

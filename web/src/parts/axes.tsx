@@ -1,0 +1,72 @@
+/** The frame of a chart with numbers on both sides. */
+import { scaleLinear, type ScaleLinear } from "d3-scale";
+import type { ComponentChildren, JSX } from "preact";
+
+export type Scale = ScaleLinear<number, number>;
+
+export interface Frame {
+  width: number;
+  height: number;
+  x: Scale;
+  y: Scale;
+  left: number;
+  right: number;
+  top: number;
+  bottom: number;
+}
+
+export const EDGE = { left: 56, right: 16, top: 14, bottom: 44 };
+
+export function frameOf(width: number, height: number, x: [number, number], y: [number, number], edge = EDGE): Frame {
+  return {
+    width,
+    height,
+    left: edge.left,
+    right: width - edge.right,
+    top: edge.top,
+    bottom: height - edge.bottom,
+    x: scaleLinear().domain(x).range([edge.left, width - edge.right]),
+    y: scaleLinear().domain(y).nice().range([height - edge.bottom, edge.top]),
+  };
+}
+
+interface Props {
+  frame: Frame;
+  xLabel: string;
+  yLabel: string;
+  xTick?: (value: number) => string;
+  yTick?: (value: number) => string;
+  xTicks?: number[];
+  label: string;
+  children?: ComponentChildren;
+  class?: string;
+  pointer?: Partial<Record<"onPointerDown" | "onPointerMove" | "onPointerUp" | "onPointerLeave", (event: PointerEvent) => void>>;
+}
+
+export function Axes({ frame, xLabel, yLabel, xTick = String, yTick = String, xTicks, label, children, class: name = "", pointer = {} }: Props): JSX.Element {
+  const { width, height, left, right, top, bottom, x, y } = frame;
+  const xs = xTicks ?? x.ticks(Math.max(2, Math.floor((right - left) / 80)));
+  const ys = y.ticks(Math.max(2, Math.floor((bottom - top) / 48)));
+  return (
+    <svg class={`chart ${name}`} width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-label={label} {...pointer}>
+      <g class="axis" aria-hidden="true">
+        {ys.map((value) => (
+          <g key={value}>
+            <line class="rule" x1={left} x2={right} y1={y(value)} y2={y(value)} />
+            <text x={left - 8} y={y(value)} dy="0.32em" text-anchor="end">{yTick(value)}</text>
+          </g>
+        ))}
+        {xs.map((value) => (
+          <g key={value}>
+            <line class="tick" x1={x(value)} x2={x(value)} y1={bottom} y2={bottom + 5} />
+            <text x={x(value)} y={bottom + 18} text-anchor="middle">{xTick(value)}</text>
+          </g>
+        ))}
+        <line class="base" x1={left} x2={right} y1={bottom} y2={bottom} />
+        <text class="title" x={(left + right) / 2} y={height - 6} text-anchor="middle">{xLabel}</text>
+        <text class="title" transform={`translate(12 ${(top + bottom) / 2}) rotate(-90)`} text-anchor="middle">{yLabel}</text>
+      </g>
+      {children}
+    </svg>
+  );
+}

@@ -1,0 +1,71 @@
+/** What the colours and marks of a map mean. */
+import type { JSX } from "preact";
+import { category, css, diverging, ink, sequential, type Paint } from "../colour";
+import type { Field } from "../fields";
+import { num, signed } from "../format";
+import type { Heads } from "../heads";
+
+const STEPS = 32;
+
+export function ColourBar({ field, paint, dark, byRank }: { field: Field; paint: Paint; dark: boolean; byRank: boolean }): JSX.Element {
+  const [low, high] = paint.domain;
+  const middle = field.scale === "diverging";
+  const ends = byRank && !middle ? ["last", "first by rank"] : [middle ? signed(low) : num(low), middle ? signed(high) : num(high)];
+  return (
+    <div class="colour-bar" role="img" aria-label={`Colours of ${field.label} from ${ends[0]} to ${ends[1]}${middle ? ", grey is 0" : ""}`}>
+      <span>{ends[0]}</span>
+      <svg width="160" height="12" viewBox={`0 0 ${STEPS} 1`} preserveAspectRatio="none" aria-hidden="true">
+        {Array.from({ length: STEPS }, (_, at) => {
+          const share = at / (STEPS - 1);
+          const colour = middle ? diverging(2 * share - 1, dark) : sequential(share, dark);
+          return <rect key={at} x={at} y={0} width={1.05} height={1} fill={css(colour)} />;
+        })}
+      </svg>
+      <span>{ends[1]}</span>
+    </div>
+  );
+}
+
+/** Letters of the roles that heads of this run have, with how many have each. */
+export function RoleKey({ heads, dark, coloured, onPick, picked }: {
+  heads: Heads;
+  dark: boolean;
+  coloured: boolean;
+  onPick?: (role: string) => void;
+  picked?: string;
+}): JSX.Element | null {
+  const { roles } = heads.run;
+  if (!roles) return null;
+  const counts = roles.names.map((_, role) => heads.labels.filter((labels) => labels.includes(role)).length);
+  const found = roles.names.map((name, role) => ({ name, role, count: counts[role]! })).filter(({ count }) => count > 0);
+  return (
+    <ul class="role-key" aria-label="Roles found">
+      {found.map(({ name, role, count }) => {
+        const colour = category(role, dark);
+        const inside = (
+          <>
+            <span class="letter" style={coloured ? { background: css(colour), color: ink(colour) } : {}}>{roles.letters[role]}</span>
+            <span>{name}</span> <span class="note">{count}</span>
+          </>
+        );
+        return (
+          <li key={role}>
+            {onPick ? <button type="button" aria-pressed={picked === name} onClick={() => onPick(picked === name ? "" : name)}>{inside}</button> : inside}
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+export function Marks({ heads, significant, removed }: { heads: Heads; significant: boolean; removed: boolean }): JSX.Element {
+  return (
+    <ul class="marks" aria-label="Marks">
+      {significant && <li><span class="sample"><span class="dot" /></span>significant after correction</li>}
+      {removed && <li><span class="sample removed" />goes at this K</li>}
+      <li><span class="sample selected" />selected</li>
+      {heads.run.roles && <li><span class="sample"><span class="letter">a</span></span>role</li>}
+      {heads.hasGroups && <li><span class="sample kv kv-start kv-end" />KV group</li>}
+    </ul>
+  );
+}

@@ -1,0 +1,169 @@
+/** Which heads go when K stay, by what was measured, and how the numbers lie between two measurements. */
+import type { BenchRow, Curves, HeadIndex, Maybe, Point, RunData } from "./contract";
+import { order, type Heads } from "./heads";
+
+export interface Choice {
+  method: string;
+  seed: number;
+  keep: number;
+  /** Heads that stay whatever a method says. */
+  protect: ReadonlySet<HeadIndex>;
+  onePerBlock: boolean;
+  wholeGroups: boolean;
+}
+
+export interface Plan {
+  removed: Set<HeadIndex>;
+  /** The very model that was measured; null if this one was not. */
+  point: Point | null;
+}
+
+export const RANKING = "rank: ";
+
+/** Methods of the curves, then every importance as a ranking. */
+export function methodsOf(run: RunData): string[] {
+  const measured = [...new Set((run.curves?.points ?? []).map((point) => point.method))];
+  const ranked = run.scores.filter((score) => score.kind === "importance").map((score) => RANKING + score.name);
+  return [...measured, ...ranked];
+}
+
+export function pointsOf(curves: Curves | null, method: string, seed?: number): Point[] {
+  const points = (curves?.points ?? []).filter((point) => point.method === method && (seed === undefined || point.seed === seed));
+  return points.sort((a, b) => a.keep - b.keep || a.seed - b.seed);
+}
+
+export const seedsOf = (curves: Curves | null, method: string): number[] =>
+  [...new Set(pointsOf(curves, method).map((point) => point.seed))].sort((a, b) => a - b);
+
+/** Heads in the order in which an importance lets them go. */
+export function ranking(run: RunData, method: string): HeadIndex[] {
+  const name = method.replace(RANKING, "");
+  const scores = run.scores.filter((score) => score.kind === "importance");
+  const score = scores.find((one) => one.name === name) ?? scores.find((one) => method.startsWith(one.name)) ?? scores[0];
+  return score ? order(score.values, !score.higher_is_keep) : run.heads.map((_, head) => head);
+}
+
+/** Heads in the order in which a method lets them go when `keep` stay: first what goes at the next larger measured K, then what goes at the next smaller. */
+export function goingFirst(run: RunData, choice: Pick<Choice, "method" | "seed" | "keep">): HeadIndex[] {
+  const points = pointsOf(run.curves, choice.method, choice.seed);
+  const base = ranking(run, choice.method);
+  const above = points.find((point) => point.keep >= choice.keep);
+  const below = points.findLast((point) => point.keep < choice.keep);
+  const placed: HeadIndex[] = [];
+  const seen = new Set<HeadIndex>();
+  for (const removed of [above?.removed ?? [], below?.removed ?? [], base]) {
+    const going = new Set(removed);
+    for (const head of base) {
+      if (going.has(head) && !seen.has(head)) {
+        placed.push(head);
+        seen.add(head);
+      }
+    }
+  }
+  return placed;
+}
+
+/** Heads that only go together: KV groups, or every head by itself. */
+function units(heads: Heads, going: HeadIndex[], wholeGroups: boolean): HeadIndex[][] {
+  if (!wholeGroups || !heads.hasGroups) return going.map((head) => [head]);
+  const groups = new Map<string, HeadIndex[]>();
+  const place = new Map(going.map((head, at) => [head, at]));
+  for (const head of going) {
+    const { at, group } = heads.places[head]!;
+    const key = group === null ? `head ${head}` : `${at} ${group}`;
+    groups.set(key, [...(groups.get(key) ?? []), head]);
+  }
+  const mean = (group: HeadIndex[]): number => group.reduce((sum, head) => sum + (place.get(head) ?? 0), 0) / group.length;
+  return [...groups.values()].sort((a, b) => mean(a) - mean(b));
+}
+
+export function planOf(heads: Heads, choice: Choice): Plan {
+  const { run } = heads;
+  const budget = run.heads.length - choice.keep;
+  const going = units(heads, goingFirst(run, choice), choice.wholeGroups);
+  const left = run.blocks.map((block) => block.heads.length);
+  const removed = new Set<HeadIndex>();
+  for (const unit of going) {
+    if (removed.size + unit.length > budget) continue;
+    if (unit.some((head) => choice.protect.has(head))) continue;
+    const block = heads.places[unit[0]!]!.at;
+    if (choice.onePerBlock && left[block]! - unit.length < 1) continue;
+    unit.forEach((head) => removed.add(head));
+    left[block]! -= unit.length;
+  }
+  return { removed, point: measuredAs(run.curves, choice, removed) };
+}
+
+function measuredAs(curves: Curves | null, choice: Choice, removed: ReadonlySet<HeadIndex>): Plan["point"] {
+  const point = pointsOf(curves, choice.method, choice.seed).find((one) => one.keep === choice.keep);
+  const same = point && point.removed.length === removed.size && point.removed.every((head) => removed.has(head));
+  return same ? point : null;
+}
+
+export interface Between {
+  value: number;
+  /** The measured numbers of heads that this lies between; the same twice where it was measured. */
+  from: number;
+  to: number;
+}
+
+/** A number at `keep` heads, straight between the nearest measured ones; null outside them. */
+export function between(known: [keep: number, value: Maybe][], keep: number): Between | null {
+  const points = known.filter((entry): entry is [number, number] => typeof entry[1] === "number").sort((a, b) => a[0] - b[0]);
+  const below = points.findLast((point) => point[0] <= keep);
+  const above = points.find((point) => point[0] >= keep);
+  if (!below || !above) return null;
+  const share = above[0] === below[0] ? 0 : (keep - below[0]) / (above[0] - below[0]);
+  return { value: below[1] + share * (above[1] - below[1]), from: below[0], to: above[0] };
+}
+
+export type Quantity = "value" | "parameters" | "bytes" | "flops" | "kv_bytes_per_token";
+
+/** A quantity of a method at `keep` heads, mean over seeds, the whole model at the right end. */
+export function quantity(run: RunData, method: string, name: Quantity, keep: number): Between | null {
+  const { curves } = run;
+  if (!curves) return null;
+  const byKeep = new Map<number, number[]>();
+  for (const point of pointsOf(curves, method)) {
+    const value = point[name];
+    if (value !== null) byKeep.set(point.keep, [...(byKeep.get(point.keep) ?? []), value]);
+  }
+  const known = [...byKeep].map(([at, values]): [number, Maybe] => [at, values.reduce((sum, value) => sum + value, 0) / values.length]);
+  if (!byKeep.has(run.heads.length)) known.push([run.heads.length, curves.dense[name]]);
+  return between(known, keep);
+}
+
+/** Bench rows of one method and shape by heads kept, with the dense model at the right end. */
+export function latency(run: RunData, method: string, batch: number, length: number, keep: number): Between | null {
+  const rows = run.bench.filter((row) => row.batch === batch && row.length === length);
+  const removed = rows.filter((row) => row.name === "removed" && row.method === method && row.keep !== null);
+  const dense = rows.find((row) => row.name === "dense");
+  const known = removed.map((row): [number, Maybe] => [row.keep!, row.seconds]);
+  if (dense && known.length) known.push([run.heads.length, dense.seconds]);
+  return between(known, keep);
+}
+
+export const shapesOf = (rows: BenchRow[]): [number, number][] =>
+  [...new Map(rows.map((row) => [`${row.batch} ${row.length}`, [row.batch, row.length] as [number, number]])).values()].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+
+/** `{layer: [heads]}` of what goes; the stack stands before the layer where there are several. */
+export function byLayer(heads: Heads, removed: ReadonlySet<HeadIndex>): Record<string, number[]> {
+  const result: Record<string, number[]> = {};
+  heads.run.blocks.forEach((block) => {
+    const going = block.heads.flatMap((head, at) => (removed.has(head) ? [at] : []));
+    if (going.length) result[block.stack ? `${block.stack}.${block.layer}` : String(block.layer)] = going;
+  });
+  return result;
+}
+
+export const planFile = (run: RunData, removed: ReadonlySet<HeadIndex>): { schema_version: 1; removed: string[] } => ({
+  schema_version: 1,
+  removed: [...removed].sort((a, b) => a - b).map((head) => run.heads[head]!),
+});
+
+/** A word of a shell, in quotes if it needs them. */
+export const quoted = (word: string): string => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
+export function commandOf(run: RunData, plan: Plan): string {
+  return plan.point?.command || `headcount cut ${quoted(run.model.name)} --plan plan.json --out pruned`;
+}

@@ -1,0 +1,173 @@
+/** What the page shows: shared by all views, kept in the part of the address after #. */
+import { computed, effect, signal } from "@preact/signals";
+import type { Attention, HeadIndex, Report, RunData } from "./contract";
+import { fieldsOf, type Field } from "./fields";
+import { headsOf } from "./heads";
+import { methodsOf, planOf, seedsOf } from "./plan";
+
+export const VIEWS = ["overview", "pruning", "cost", "head", "attention", "roles", "compare", "data"] as const;
+export type View = (typeof VIEWS)[number];
+
+const EMPTY_RUN: RunData = {
+  name: "", command: "", task: null, created: "", updated: "", seed: 0,
+  model: { name: "", class_name: "", model_type: "", n_parameters: 0, weights: "" },
+  versions: {}, machine: {}, config: {}, data: {}, summary: [], warnings: [], heads: [], blocks: [], scores: [],
+  roles: null, curves: null, bench: [], portraits: null, attention: null, tables: [],
+};
+
+export const report = signal<Report>({ schema: 1, runs: [EMPTY_RUN], comparison: null, left_out: [], live: null });
+export const view = signal<View>("overview");
+export const runAt = signal(0);
+export const head = signal<HeadIndex>(0);
+export const selected = signal<ReadonlySet<HeadIndex>>(new Set());
+export const keep = signal(0);
+export const method = signal("");
+export const seed = signal(0);
+export const protect = signal(false);
+export const onePerBlock = signal(false);
+export const wholeGroups = signal(false);
+export const colour = signal("");
+export const byRank = signal(false);
+export const sorted = signal(false);
+export const roleFilter = signal("");
+export const layerFilter = signal("");
+export const sentence = signal(0);
+export const theme = signal<"auto" | "light" | "dark">("auto");
+export const systemDark = signal(false);
+/** Sentences that were asked of the server, by run. */
+export const asked = signal<Record<number, Attention>>({});
+/** The head that is pointed at; by itself, so that pointing redraws only the line that tells its numbers. */
+export const looked = signal<HeadIndex | null>(null);
+/** Read out by screen readers. */
+export const said = signal("");
+
+export const run = computed<RunData>(() => report.value.runs[runAt.value] ?? report.value.runs[0] ?? EMPTY_RUN);
+export const heads = computed(() => headsOf(run.value));
+export const fields = computed(() => fieldsOf(report.value, run.value));
+export const methods = computed(() => methodsOf(run.value));
+export const seeds = computed(() => seedsOf(run.value.curves, method.value));
+export const dark = computed(() => (theme.value === "auto" ? systemDark.value : theme.value === "dark"));
+const NOBODY: ReadonlySet<HeadIndex> = new Set();
+
+export const plan = computed(() =>
+  planOf(heads.value, {
+    method: method.value,
+    seed: seed.value,
+    keep: keep.value,
+    protect: protect.value ? selected.value : NOBODY,
+    onePerBlock: onePerBlock.value,
+    wholeGroups: wholeGroups.value,
+  }),
+);
+
+export const field = computed<Field | null>(() => fields.value.find((one) => one.key === colour.value) ?? fields.value[0] ?? null);
+
+export function toggle(index: HeadIndex): void {
+  const next = new Set(selected.value);
+  if (!next.delete(index)) next.add(index);
+  selected.value = next;
+}
+
+export function select(some: Iterable<HeadIndex>): void {
+  selected.value = new Set(some);
+}
+
+/** Starts from what the run suggests: the fewest heads without a significant loss, or all. */
+export function adopt(at: number): void {
+  const before = report.value.runs[runAt.value];
+  const names = [...selected.value].map((index) => before?.heads[index] ?? "");
+  const name = before?.heads[head.value] ?? "";
+  runAt.value = at;
+  selected.value = new Set(names.flatMap((address) => heads.value.byName.get(address) ?? []));
+  head.value = heads.value.byName.get(name) ?? 0;
+  const { curves } = run.value;
+  const safe = Object.entries(curves?.smallest_safe ?? {}).filter((entry): entry is [string, number] => entry[1] !== null && methods.value.includes(entry[0]));
+  const best = safe.sort((a, b) => a[1] - b[1])[0];
+  method.value = best?.[0] ?? methods.value.find((one) => !curves?.points.some((point) => point.method === one && point.is_random)) ?? "";
+  keep.value = best?.[1] ?? run.value.heads.length;
+  seed.value = seeds.value[0] ?? 0;
+  wholeGroups.value = (curves?.unit ?? 1) > 1;
+  if (!fields.value.some((one) => one.key === colour.value)) colour.value = fields.value[0]?.key ?? "";
+}
+
+const FLAGS = { protect, one: onePerBlock, groups: wholeGroups, rank: byRank, sort: sorted };
+
+/** The address of a view in the present state; `at` names another head. */
+export function address(to: View, at: HeadIndex = head.value): string {
+  const words = new URLSearchParams();
+  if (runAt.value) words.set("run", String(runAt.value));
+  if (selected.value.size) words.set("heads", [...selected.value].sort((a, b) => a - b).map((index) => run.value.heads[index]).join(" "));
+  if (colour.value) words.set("colour", colour.value);
+  if (method.value) words.set("method", method.value);
+  words.set("keep", String(keep.value));
+  if (seed.value) words.set("seed", String(seed.value));
+  if (sentence.value) words.set("sentence", String(sentence.value));
+  for (const [name, flag] of Object.entries(FLAGS)) if (flag.value) words.set(name, "1");
+  const name = to === "head" || to === "attention" ? `/${encodeURIComponent(run.value.heads[at] ?? "")}` : "";
+  return `#/${to}${name}?${words}`;
+}
+
+export function go(to: View, at: HeadIndex = head.value): void {
+  head.value = at;
+  view.value = to;
+  globalThis.scrollTo?.(0, 0);
+}
+
+/** Takes over what an address says, as far as it makes sense for this run. */
+export function follow(hash: string): void {
+  const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const [name = "", address_] = path.split("/");
+  const words = new URLSearchParams(query);
+  const wanted = Number(words.get("run") ?? 0);
+  if (wanted !== runAt.value && report.value.runs[wanted]) adopt(wanted);
+  const { byName } = heads.value;
+  view.value = (VIEWS as readonly string[]).includes(name) ? (name as View) : "overview";
+  head.value = (address_ && byName.get(safeDecode(address_))) || (address_ ? 0 : head.value);
+  if (words.has("heads") || query) select((words.get("heads") ?? "").split(" ").flatMap((one) => byName.get(one) ?? []));
+  if (methods.value.includes(words.get("method") ?? "")) method.value = words.get("method")!;
+  if (words.has("keep")) keep.value = clamp(Number(words.get("keep")), 1, run.value.heads.length);
+  if (words.has("seed")) seed.value = Number(words.get("seed")) || 0;
+  if (!seeds.value.includes(seed.value)) seed.value = seeds.value[0] ?? 0;
+  if (fields.value.some((one) => one.key === words.get("colour"))) colour.value = words.get("colour")!;
+  if (words.has("sentence")) sentence.value = Math.max(0, Math.trunc(Number(words.get("sentence")) || 0));
+  if (query) for (const [flag, value] of Object.entries(FLAGS)) value.value = words.get(flag) === "1";
+}
+
+export const clamp = (value: number, low: number, high: number): number => (Number.isFinite(value) ? Math.max(low, Math.min(high, Math.round(value))) : high);
+
+function safeDecode(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return "";
+  }
+}
+
+const PAUSE = 200;
+
+/** Keeps the address in step with the state: a slider at most every PAUSE milliseconds, as browsers ignore what comes faster for long. */
+export function keepAddress(): void {
+  let [last, shown] = [0, ""];
+  let later: ReturnType<typeof setTimeout> | undefined;
+  effect(() => {
+    const wanted = address(view.value);
+    const act = (): void => {
+      [last, shown] = [Date.now(), view.peek()];
+      write(wanted);
+    };
+    clearTimeout(later);
+    const wait = last + PAUSE - Date.now();
+    if (wait <= 0 || shown !== view.value) act();
+    else later = setTimeout(act, wait);
+  });
+}
+
+/** Some shells (a notebook's frame) forbid it, which loses only the address. */
+function write(wanted: string): void {
+  if (globalThis.location.hash === wanted) return;
+  try {
+    history.replaceState(null, "", wanted);
+  } catch {
+    // Nothing else depends on the address.
+  }
+}

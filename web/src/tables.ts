@@ -1,0 +1,113 @@
+/** Every number of a run as tables of plain cells. */
+import type { RunData } from "./contract";
+import type { Cell } from "./page";
+
+export interface Sheet {
+  name: string;
+  about: string;
+  columns: string[];
+  rows: Cell[][];
+}
+
+const FROM: [string, (run: RunData) => Sheet | null][] = [
+  ["heads", headSheet],
+  ["scores", scoreSheet],
+  ["roles", roleSheet],
+  ["relations", relationSheet],
+  ["curves", curveSheet],
+  ["bench", benchSheet],
+  ["attention", portraitSheet],
+];
+
+export function sheetsOf(run: RunData): Sheet[] {
+  const own = FROM.flatMap(([, make]) => make(run) ?? []);
+  return [...own, ...run.tables.map((table) => ({ ...table, rows: table.rows }))];
+}
+
+function places(run: RunData): Map<number, [string, number, number, number | null]> {
+  return new Map(run.blocks.flatMap((block) => block.heads.map((index, head) => [index, [block.kind, block.layer, head, block.kv_group?.[head] ?? null]] as const)));
+}
+
+function headSheet(run: RunData): Sheet {
+  const place = places(run);
+  const { roles, portraits, scores } = run;
+  const columns = ["head", "kind", "layer", "place", "KV group", ...scores.map((score) => score.name), ...(portraits ? ["entropy", "largest weight"] : []), ...(roles ? ["roles"] : [])];
+  const rows = run.heads.map((name, index): Cell[] => [
+    name,
+    ...(place.get(index) ?? [null, null, null, null]),
+    ...scores.map((score) => score.values[index] ?? null),
+    ...(portraits ? [portraits.entropy[index] ?? null, portraits.confidence[index] ?? null] : []),
+    ...(roles ? [(roles.labels[index] ?? []).map((label) => roles.names[label] ?? "").join(", ")] : []),
+  ]);
+  return { name: "Heads", about: "Every head with every score.", columns, rows };
+}
+
+function scoreSheet(run: RunData): Sheet | null {
+  if (!run.scores.length) return null;
+  const rows = run.scores.flatMap((score) =>
+    run.heads.map((name, index): Cell[] => [name, score.name, score.kind, score.values[index] ?? null, score.stderr?.[index] ?? null, score.significant?.[index] ?? null, score.n_examples]),
+  );
+  return { name: "Scores", about: "One row per head and score, with its standard error.", columns: ["head", "score", "kind", "value", "standard error", "significant", "examples"], rows };
+}
+
+function roleSheet(run: RunData): Sheet | null {
+  const { roles } = run;
+  if (!roles) return null;
+  const { rows } = roles;
+  const columns = ["bias", "low", "high", "q", "effect", "normalised", "accuracy", "accuracy_low", "accuracy_high", "baseline", "baseline_offset", "has_role", "by_argmax", "n"] as const;
+  return {
+    name: "Role scores",
+    about: "One row per head and role that was tested.",
+    columns: ["head", "role", ...columns.map((column) => column.replaceAll("_", " "))],
+    rows: rows.head.map((index, at) => [run.heads[index] ?? null, roles.names[rows.role[at]!] ?? null, ...columns.map((column) => rows[column][at] ?? null)]),
+  };
+}
+
+function relationSheet(run: RunData): Sheet | null {
+  const { roles } = run;
+  if (!roles?.relations.length) return null;
+  return {
+    name: "Relations",
+    about: "The best head of every dependency relation against the best fixed offset.",
+    columns: ["relation", "best head", "accuracy", "baseline", "offset", "difference", "low", "high", "q", "n", "holds"],
+    rows: roles.relations.map((one) => [roles.names[one.role] ?? null, run.heads[one.head] ?? null, one.accuracy, one.baseline, one.baseline_offset, one.difference, one.low, one.high, one.q, one.n, one.holds]),
+  };
+}
+
+function curveSheet(run: RunData): Sheet | null {
+  const { curves } = run;
+  if (!curves) return null;
+  return {
+    name: "Pruned models",
+    about: "Every pruned model that was measured, in pairs with the whole model on the same examples.",
+    columns: ["method", "K", "seed", curves.metric, "loss", "difference", "low", "high", "p", "test", "random", "trained", "parameters", "bytes", "FLOPs", "KV bytes per token", "removed", "command"],
+    rows: curves.points.map((one) => [
+      one.method, one.keep, one.seed, one.value, one.loss, one.difference, one.low, one.high, one.p, one.test, one.is_random, one.is_trained, one.parameters, one.bytes, one.flops, one.kv_bytes_per_token,
+      one.removed.map((index) => run.heads[index]).join(" "), one.command,
+    ]),
+  };
+}
+
+function benchSheet(run: RunData): Sheet | null {
+  if (!run.bench.length) return null;
+  return {
+    name: "Latency",
+    about: "Seconds of one pass: median and quartiles.",
+    columns: ["pruned model", "method", "K", "kind", "batch", "length", "seconds", "low", "high", "speed-up", "rounds"],
+    rows: run.bench.map((row) => [row.of, row.method, row.keep, row.name, row.batch, row.length, row.seconds, row.low, row.high, row.speedup, row.rounds]),
+  };
+}
+
+function portraitSheet(run: RunData): Sheet | null {
+  const { portraits } = run;
+  if (!portraits) return null;
+  const { distances, distance, pos, relation } = portraits;
+  const columns = [...distances.map((name) => `distance ${name}`), ...(pos?.names ?? []).map((name) => `key ${name}`), ...(relation?.names ?? []).map((name) => `relation ${name}`)];
+  const rows = run.heads.map((name, index): Cell[] => [
+    name,
+    ...distances.map((_, at) => distance[index]?.[at] ?? null),
+    ...(pos?.names ?? []).map((_, at) => pos?.share[index]?.[at] ?? null),
+    ...(relation?.names ?? []).map((_, at) => relation?.share[index]?.[at] ?? null),
+  ]);
+  return { name: "Attention", about: "Share of attention of every head by distance, part of speech and dependency.", columns: ["head", ...columns], rows };
+}

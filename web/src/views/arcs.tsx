@@ -1,0 +1,132 @@
+/** Attention as arcs over the text: gold dependencies above, what the head attends to most below. */
+import type { JSX } from "preact";
+import { useMemo } from "preact/hooks";
+import type { Matrix, Unit } from "../decode";
+import { weightText } from "../format";
+import { direction, visible } from "../parts/basics";
+
+export interface Arc {
+  from: number;
+  to: number;
+  label: string;
+  agrees: boolean;
+}
+
+/** Arcs between units from dependencies between words; those of words that are not shown are left out. */
+export function goldArcs(arcs: [number, number, string][] | null, units: Unit[]): Omit<Arc, "agrees">[] {
+  const place = new Map<number, number>();
+  units.forEach((unit, at) => unit.word >= 0 && !place.has(unit.word) && place.set(unit.word, at));
+  return (arcs ?? []).flatMap(([dependent, head, label]) => {
+    const [from, to] = [place.get(dependent), place.get(head)];
+    return from === undefined || to === undefined || from === to ? [] : [{ from, to, label }];
+  });
+}
+
+/** The strongest arc of every unit, marked where it joins the ends of a dependency, whichever way round. */
+export function headArcs(best: number[], matrix: Matrix, gold: Omit<Arc, "agrees">[], threshold: number): Arc[] {
+  const pairs = new Set(gold.map((arc) => `${Math.min(arc.from, arc.to)} ${Math.max(arc.from, arc.to)}`));
+  return best.flatMap((to, from) => {
+    const value = to < 0 ? 0 : matrix.weights[from * matrix.columns + to]!;
+    if (to < 0 || to === from || value < threshold) return [];
+    return [{ from, to, label: weightText(value), agrees: pairs.has(`${Math.min(from, to)} ${Math.max(from, to)}`) }];
+  });
+}
+
+const FONT = "14px system-ui, sans-serif";
+
+export interface Laid {
+  x: number[];
+  width: number;
+}
+
+/** Where the words stand: beside each other, from the right for text that runs so. */
+function lay(units: Unit[]): Laid {
+  const context = document.createElement("canvas").getContext("2d");
+  if (context) context.font = FONT;
+  const widths = units.map((unit) => Math.max(18, (context?.measureText(visible(unit.text)).width ?? 40) + 2) + 16);
+  const width = widths.reduce((sum, one) => sum + one, 20);
+  let at = 10;
+  const x = widths.map((one) => (at += one) - one / 2);
+  const backwards = direction(units.map((unit) => unit.text)) === "rtl";
+  return { x: backwards ? x.map((place) => width - place) : x, width };
+}
+
+function bow(x0: number, x1: number, y: number, up: boolean): { path: string; top: number } {
+  const height = Math.min(130, 16 + Math.abs(x1 - x0) * 0.28);
+  const top = up ? y - height : y + height;
+  return { path: `M${x0} ${y}C${x0} ${top} ${x1} ${top} ${x1} ${y}`, top: y + (top - y) * 0.75 };
+}
+
+interface ArcsProps {
+  units: Unit[];
+  gold: Omit<Arc, "agrees">[];
+  arcs: Arc[];
+  pinned: number | null;
+  first: number;
+  label: string;
+}
+
+export function ArcsView({ units, gold, arcs, pinned, first, label }: ArcsProps): JSX.Element {
+  const laid = useMemo(() => lay(units), [units]);
+  const inside = (arc: { from: number; to: number }): boolean => [arc.from, arc.to].every((at) => at >= first && at < first + units.length);
+  const reach = (some: { from: number; to: number }[]): number => Math.max(0, ...some.filter(inside).map((arc) => Math.min(130, 16 + Math.abs(laid.x[arc.to - first]! - laid.x[arc.from - first]!) * 0.28)));
+  const [above, below] = [gold.length ? reach(gold) * 0.75 + 26 : 8, reach(arcs) * 0.75 + 26];
+  const [top, bottom] = [above, above + 26];
+  const agreed = new Set(arcs.filter((arc) => arc.agrees).map((arc) => `${Math.min(arc.from, arc.to)} ${Math.max(arc.from, arc.to)}`));
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label={label}>
+      <svg class="chart arcs" width={laid.width} height={bottom + below} role="img" aria-label={`${label}: ${arcs.filter(inside).map((arc) => `${visible(units[arc.from - first]!.text)} to ${visible(units[arc.to - first]!.text)} ${arc.label}`).slice(0, 60).join("; ")}`}>
+        <defs>
+          <marker id="arrow" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M0 0L8 4L0 8z" fill="context-stroke" /></marker>
+        </defs>
+        {gold.filter(inside).map((arc, at) => {
+          const { path, top: peak } = bow(laid.x[arc.from - first]!, laid.x[arc.to - first]!, top, true);
+          const solid = agreed.has(`${Math.min(arc.from, arc.to)} ${Math.max(arc.from, arc.to)}`);
+          return (
+            <g key={at} class={`gold ${solid ? "agrees" : ""}`}>
+              <path d={path} marker-end="url(#arrow)" />
+              <text x={(laid.x[arc.from - first]! + laid.x[arc.to - first]!) / 2} y={peak - 4} text-anchor="middle">{arc.label}</text>
+            </g>
+          );
+        })}
+        {units.map((unit, at) => (
+          <text key={at} class={`word ${pinned === at + first ? "pinned" : ""} ${unit.special ? "special" : ""}`} x={laid.x[at]} y={top + 18} text-anchor="middle">{visible(unit.text)}</text>
+        ))}
+        {arcs.filter(inside).map((arc, at) => {
+          const { path, top: peak } = bow(laid.x[arc.from - first]!, laid.x[arc.to - first]!, bottom, false);
+          const faded = pinned !== null && pinned !== arc.from;
+          return (
+            <g key={at} class={`own ${arc.agrees ? "agrees" : gold.length ? "" : "plain"} ${faded ? "faded" : ""}`}>
+              <path d={path} marker-end="url(#arrow)" />
+              {pinned === arc.from && <text x={(laid.x[arc.from - first]! + laid.x[arc.to - first]!) / 2} y={peak + 12} text-anchor="middle">{arc.label}</text>}
+            </g>
+          );
+        })}
+      </svg>
+    </div>
+  );
+}
+
+const LINES = 300;
+
+/** Cross-attention: the text that asks above, the text that is attended to below. */
+export function CrossView({ matrix, queries, keys, threshold, pinned, label }: { matrix: Matrix; queries: Unit[]; keys: Unit[]; threshold: number; pinned: number | null; label: string }): JSX.Element {
+  const [above, below] = useMemo(() => [lay(queries), lay(keys)], [queries, keys]);
+  const lines = useMemo(() => {
+    const all: [number, number, number][] = [];
+    matrix.weights.forEach((value, at) => value >= Math.max(0.05, threshold) && all.push([Math.floor(at / matrix.columns), at % matrix.columns, value]));
+    return all.sort((a, b) => b[2] - a[2]).slice(0, LINES);
+  }, [matrix, threshold]);
+  const width = Math.max(above.width, below.width);
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label={label}>
+      <svg class="chart arcs" width={width} height="190" role="img" aria-label={`${label}: ${lines.slice(0, 40).map(([q, k, value]) => `${visible(queries[q]!.text)} to ${visible(keys[k]!.text)} ${weightText(value)}`).join("; ")}`}>
+        {lines.map(([q, k, value], at) => (
+          <line key={at} class={`cross ${pinned !== null && pinned !== q ? "faded" : ""}`} x1={above.x[q]} y1="34" x2={below.x[k]} y2="156" stroke-width={0.75 + 4 * value} stroke-opacity={0.35 + 0.65 * value} />
+        ))}
+        {queries.map((unit, at) => <text key={at} class={`word ${pinned === at ? "pinned" : ""} ${unit.special ? "special" : ""}`} x={above.x[at]} y="24" text-anchor="middle">{visible(unit.text)}</text>)}
+        {keys.map((unit, at) => <text key={at} class={`word ${unit.special ? "special" : ""}`} x={below.x[at]} y="176" text-anchor="middle">{visible(unit.text)}</text>)}
+      </svg>
+    </div>
+  );
+}

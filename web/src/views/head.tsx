@@ -1,0 +1,198 @@
+/** One head: what it does, how much it matters, what it attends to, and which others are like it. */
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { css, ink, weight } from "../colour";
+import type { Example, HeadIndex, Maybe, RunData } from "../contract";
+import { interval, num, offset, percent, pValue, whole } from "../format";
+import { kindName, order, ranks, roleNames, spoken } from "../heads";
+import { Choose, direction, follow, HeadLink, Missing, Pick, Section, Token } from "../parts/basics";
+import { Bars } from "../parts/bars";
+import { Bias } from "../parts/bias";
+import { address, dark, go, head, heads, plan, run, selected, toggle } from "../state";
+
+export function HeadPage(): JSX.Element {
+  const index = head.value;
+  const place = heads.value.places[index];
+  if (!place) return <p>This run has no heads.</p>;
+  const total = run.value.heads.length;
+  return (
+    <>
+      <header class="head-title">
+        <div>
+          <h2>{run.value.heads[index]}</h2>
+          <p class="note">{spoken(heads.value, index)} · {kindName(place.block.kind)} · <code>{place.block.path}</code>{place.group !== null && ` · KV group ${place.group}`}</p>
+          <p>{roleNames(heads.value, index) ? <b>{roleNames(heads.value, index)}</b> : run.value.roles ? "No role holds." : ""} <span class={plan.value.removed.has(index) ? "tag warn" : "tag solid"}>{plan.value.removed.has(index) ? "goes at this K" : "kept at this K"}</span></p>
+        </div>
+        <div class="controls">
+          <Choose label="Head" value={String(index)} options={run.value.heads.map((name, at) => ({ value: String(at), label: name }))} onPick={(at) => go("head", Number(at))} />
+          <button type="button" class="button" onClick={() => go("head", (index + total - 1) % total)}>Previous</button>
+          <button type="button" class="button" onClick={() => go("head", (index + 1) % total)}>Next</button>
+          <button type="button" class="button" aria-pressed={selected.value.has(index)} onClick={() => toggle(index)}>{selected.value.has(index) ? "Selected" : "Select"}</button>
+          <a class="button" href={address("attention", index)} onClick={(event) => follow(event, () => go("attention", index))}>See its attention</a>
+        </div>
+      </header>
+      <div class="pair">
+        <div class="stack">
+          <Importance index={index} />
+          <Similar index={index} />
+        </div>
+        <RolesOf index={index} />
+      </div>
+      <AttendsTo index={index} />
+      <Examples index={index} />
+    </>
+  );
+}
+
+function Importance({ index }: { index: HeadIndex }): JSX.Element {
+  const { scores } = run.value;
+  return (
+    <Section title="Importance and other scores">
+      {scores.length === 0 ? <Missing what="This head has no score." makes="scores" /> : (
+        <div class="scroll" tabIndex={0} role="region" aria-label="Scores of this head, table">
+          <table>
+            <thead><tr><th scope="col">score</th><th scope="col">value</th><th scope="col">95 % interval</th><th scope="col">rank</th><th scope="col">among all heads</th></tr></thead>
+            <tbody>
+              {scores.map((score) => {
+                const value = score.values[index] ?? null;
+                const error = score.stderr?.[index] ?? null;
+                const rank = ranks(score.values)[index];
+                return (
+                  <tr key={score.name}>
+                    <th scope="row" title={score.about}>{score.name}{score.significant?.[index] && <span class="dot inline" title="significant after correction" />}</th>
+                    <td class="number">{num(value)}</td>
+                    <td class="number">{value === null || error === null ? "–" : interval(value - 1.96 * error, value + 1.96 * error)}</td>
+                    <td class="number">{typeof rank === "number" ? `${num(rank)} of ${score.values.length}` : "–"}</td>
+                    <td><Strip values={score.values} at={index} /></td>
+                  </tr>
+                );
+              })}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </Section>
+  );
+}
+
+/** Where a value stands among those of all heads. */
+function Strip({ values, at }: { values: Maybe[]; at: HeadIndex }): JSX.Element {
+  const known = values.filter((value): value is number => value !== null && Number.isFinite(value));
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  const x = (value: number): number => 3 + (high > low ? (value - low) / (high - low) : 0.5) * 134;
+  const own = values[at];
+  return (
+    <svg class="strip" width="140" height="16" aria-hidden="true">
+      {known.map((value, place) => <line key={place} x1={x(value)} x2={x(value)} y1="4" y2="12" />)}
+      {typeof own === "number" && <circle cx={x(own)} cy="8" r="4.5" />}
+    </svg>
+  );
+}
+
+interface RoleRow {
+  role: number;
+  at: number;
+  bias: number;
+}
+
+function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
+  const { roles } = run.value;
+  const [all, setAll] = useState(false);
+  if (!roles) return <Section title="Roles"><Missing what="The roles of this head were not tested." makes="roles" /></Section>;
+  const { rows } = roles;
+  const own = rows.head.flatMap((of, at): RoleRow[] => (of === index ? [{ at, role: rows.role[at]!, bias: rows.bias[at] ?? -Infinity }] : []));
+  const sorted = own.sort((a, b) => Number(rows.has_role[b.at]) - Number(rows.has_role[a.at]) || b.bias - a.bias);
+  const shown = all ? sorted : sorted.slice(0, 8);
+  const most = Math.max(2, ...own.map((row) => rows.high[row.at] ?? row.bias).filter(Number.isFinite));
+  return (
+    <Section title="Roles" note="Bias is how much more attention goes there than chance would give: 1 is chance, the line.">
+      <div class="scroll" tabIndex={0} role="region" aria-label="Roles of this head, table">
+        <table>
+          <thead><tr><th scope="col">role</th><th scope="col">bias</th><th scope="col"><span class="unseen">drawn</span></th><th scope="col">q</th><th scope="col">arg-max hits</th><th scope="col">best baseline</th></tr></thead>
+          <tbody>
+            {shown.map(({ role, at }) => (
+              <tr key={role} class={rows.has_role[at] ? "holds" : ""}>
+                <th scope="row" title={roles.about[role]}><span class="letter">{roles.letters[role]}</span> {roles.names[role]}{rows.has_role[at] && <span class="tag solid">holds</span>}</th>
+                <td class="number">{num(rows.bias[at])}<br /><small>{interval(rows.low[at], rows.high[at])}</small></td>
+                <td><Bias value={rows.bias[at] ?? null} low={rows.low[at] ?? null} high={rows.high[at] ?? null} most={most} /></td>
+                <td class="number">{pValue(rows.q[at])}</td>
+                <td class="number">{typeof rows.accuracy[at] === "number" ? <>{percent(rows.accuracy[at])}<br /><small>{interval(rows.accuracy_low[at], rows.accuracy_high[at], percent)}</small></> : "–"}</td>
+                <td class="number">{typeof rows.baseline[at] === "number" ? <>{percent(rows.baseline[at])}<br /><small>{offset(rows.baseline_offset[at])}</small></> : "–"}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {sorted.length > 8 && <button type="button" class="quiet" aria-expanded={all} onClick={() => setAll(!all)}>{all ? "Show the strongest 8" : `Show all ${sorted.length}`}</button>}
+    </Section>
+  );
+}
+
+function AttendsTo({ index }: { index: HeadIndex }): JSX.Element {
+  const { portraits } = run.value;
+  if (!portraits) return <Section title="What it attends to"><Missing what="What heads attend to was not recorded in this run." makes="portraits" /></Section>;
+  const { pos, relation, distances, distance } = portraits;
+  return (
+    <Section title="What it attends to" note={`Over ${whole(portraits.n_sentences)} sentences. Entropy ${num(portraits.entropy[index])} nats, largest weight ${num(portraits.confidence[index])} on average.`}>
+      <div class="triple">
+        <Bars title="Distance in words" names={distances} values={distance[index] ?? []} upright />
+        {pos ? <Bars title="Part of speech of the key" names={pos.names} values={pos.share[index] ?? []} expected={pos.expected} /> : <Missing what="Parts of speech are not known for this text." makes="trees" />}
+        {relation ? <Bars title="Other word of a dependency" names={relation.names} values={relation.share[index] ?? []} expected={relation.expected} /> : <Missing what="Dependencies are not known for this text." makes="trees" />}
+      </div>
+    </Section>
+  );
+}
+
+function Examples({ index }: { index: HeadIndex }): JSX.Element | null {
+  const [which, setWhich] = useState<"top" | "middle" | "random">("top");
+  const examples = run.value.portraits?.examples[index];
+  if (!examples) return null;
+  return (
+    <Section title="Examples" note="The boxed token asks; the stronger the colour of a token, the more of its attention it gets. The number is the largest weight.">
+      <Pick label="Which examples" value={which} options={[["top", "Most confident"], ["middle", "Middle"], ["random", "At random"]]} onPick={setWhich} />
+      {examples[which].length === 0 && <p class="note">There are none of this kind.</p>}
+      <ol class="examples">{examples[which].map((example, at) => <li key={at}><ExampleLine example={example} /></li>)}</ol>
+    </Section>
+  );
+}
+
+function ExampleLine({ example }: { example: Example }): JSX.Element {
+  const weights = new Map(example.keys);
+  const queries = example.query_tokens;
+  return (
+    <>
+      <span class="example-weight">{num(example.weight, 2)}</span>
+      <span class="example-text">
+        {queries && <span class="tokens" dir={direction(queries)}>{queries.map((token, at) => <Token key={at} text={token} class={at === example.query ? "token query" : "token"} />)}</span>}
+        <span class="tokens" dir={direction(example.tokens)}>
+          {example.tokens.map((token, at) => {
+            const share = weights.get(at) ?? 0;
+            const colour = weight(share, dark.value);
+            return <span key={at} class={`token ${!queries && at === example.query ? "query" : ""}`} style={share > 0.02 ? { background: css(colour), color: ink(colour) } : {}} title={share ? num(share, 2) : undefined}><Token text={token} /></span>;
+          })}
+        </span>
+      </span>
+    </>
+  );
+}
+
+function Similar({ index }: { index: HeadIndex }): JSX.Element {
+  const similar = run.value.portraits?.similar[index];
+  return (
+    <Section title="Similar heads" note="Mean Jensen–Shannon distance of attention: 0 is the same, 1 has nothing in common.">
+      {similar?.length ? (
+        <ul class="similar">
+          {similar.map(([other, distance]) => (
+            <li key={other}><HeadLink head={other} /> <b>{num(distance, 2)}</b> <span class="note">{roleNames(heads.value, other) || "no role"}{plan.value.removed.has(other) ? ", goes" : ""}</span></li>
+          ))}
+        </ul>
+      ) : <Missing what="Distances between heads were not recorded in this run." makes="portraits" />}
+    </Section>
+  );
+}
+
+/** The head that a link without one leads to: the most important. */
+export function notable(of: RunData): HeadIndex {
+  const score = of.scores.find((one) => one.kind === "importance");
+  return score ? (order(score.values, score.higher_is_keep)[0] ?? 0) : 0;
+}

@@ -1,0 +1,213 @@
+/** Metric against heads kept, by method. */
+import { area, curveLinear, line, symbol, symbolCircle, symbolCross, symbolDiamond, symbolSquare, symbolStar, symbolTriangle, symbolWye } from "d3-shape";
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { category, css } from "../colour";
+import type { Curves, Point } from "../contract";
+import { capital, interval, num, plural, pValue, signed, whole } from "../format";
+import { Axes, frameOf, type Frame } from "../parts/axes";
+import { Check, Missing, useWidth } from "../parts/basics";
+import { Figure } from "../parts/figure";
+import { useRoving } from "../parts/roving";
+import { quantity } from "../plan";
+import { dark, keep, method, run, seed } from "../state";
+import { KeepPanel } from "./keep";
+
+export function Pruning(): JSX.Element {
+  const { curves } = run.value;
+  return (
+    <>
+      {curves?.points.length ? <CurveFigure curves={curves} /> : <Missing what="No pruned model of this run was measured, so there is no curve." makes="curves" />}
+      <KeepPanel />
+    </>
+  );
+}
+
+const SYMBOLS = [symbolCircle, symbolSquare, symbolTriangle, symbolDiamond, symbolStar, symbolWye, symbolCross];
+const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 3"];
+
+export interface Series {
+  method: string;
+  at: number;
+  isRandom: boolean;
+  isTrained: boolean;
+  /** By heads kept: the points of all seeds. */
+  steps: { keep: number; points: Point[]; mean: number; low: number; high: number }[];
+}
+
+export function seriesOf(points: Point[]): Series[] {
+  const names = [...new Set(points.map((point) => point.method))];
+  return names.map((name, at) => {
+    const own = points.filter((point) => point.method === name);
+    const keeps = [...new Set(own.map((point) => point.keep))].sort((a, b) => a - b);
+    const steps = keeps.map((kept) => {
+      const some = own.filter((point) => point.keep === kept).sort((a, b) => a.seed - b.seed);
+      const values = some.map((point) => point.value);
+      return { keep: kept, points: some, mean: values.reduce((sum, value) => sum + value, 0) / values.length, low: Math.min(...values), high: Math.max(...values) };
+    });
+    return { method: name, at, isRandom: own.some((point) => point.is_random), isTrained: own.some((point) => point.is_trained), steps };
+  });
+}
+
+/** Ordinal colours skip random, which is grey. */
+const styleOf = (series: Series): { stroke: string; dash: string } =>
+  series.isRandom ? { stroke: "var(--muted)", dash: "3 4" } : { stroke: css(category(series.at, dark.value)), dash: DASHES[series.at % DASHES.length]! };
+
+export const markOf = (at: number, size = 56): string => symbol(SYMBOLS[at % SYMBOLS.length]!, size)() ?? "";
+
+function takeaway(curves: Curves, total: number): string {
+  const safe = Object.entries(curves.smallest_safe).filter((entry): entry is [string, number] => entry[1] !== null);
+  const best = safe.sort((a, b) => a[1] - b[1])[0];
+  const whole_ = `The whole model has ${curves.metric} ${num(curves.dense.value)}.`;
+  if (!best) return `${whole_} Every measured pruned model loses significantly.`;
+  return `${whole_} With ${best[0]}, ${whole(best[1])} of ${plural(total, "head")} are enough: the smallest measured K without a significant loss.`;
+}
+
+function CurveFigure({ curves }: { curves: Curves }): JSX.Element {
+  const [trained, setTrained] = useState(true);
+  const [untrained, setUntrained] = useState(true);
+  const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
+  const all = seriesOf(curves.points);
+  const both = all.some((series) => series.isTrained) && all.some((series) => !series.isTrained);
+  const open = all.filter((series) => (series.isTrained ? trained : untrained));
+  const shown = open.filter((series) => !hidden.has(series.method));
+  const flip = (name: string): void => setHidden(new Set(hidden.has(name) ? [...hidden].filter((one) => one !== name) : [...hidden, name]));
+  return (
+    <Figure
+      title={`${capital(curves.metric)} against heads kept`}
+      class="wide"
+      takeaway={takeaway(curves, run.value.heads.length)}
+      controls={both && <><Check label="Methods that train weights" on={trained} onFlip={setTrained} /><Check label="Methods without training" on={untrained} onFlip={setUntrained} /></>}
+      caption={`Points were measured, lines between them are interpolated. Bands are the range over seeds${all.some((series) => series.isRandom) ? "; grey is random removal" : ""}. The dashed level is the whole model with its interval, on ${plural(curves.dense.n_examples, "example")}. A ring marks the smallest K without a significant loss. ${curves.higher_is_better ? "Higher" : "Lower"} is better.`}
+      table={() => pointTable(curves)}
+    >
+      <Chart curves={curves} shown={shown} />
+      <ul class="series-key" aria-label="Methods">
+        {open.map((series) => {
+          const { stroke, dash } = styleOf(series);
+          const safe = curves.smallest_safe[series.method];
+          return (
+            <li key={series.method}>
+              <button type="button" aria-pressed={!hidden.has(series.method)} onClick={() => flip(series.method)}>
+                <svg width="34" height="14" aria-hidden="true"><line x1="1" x2="33" y1="7" y2="7" stroke={stroke} stroke-width="2" stroke-dasharray={dash} /><path d={markOf(series.at, 44)} transform="translate(17 7)" fill={stroke} /></svg>
+                <span>{series.method}</span>
+                <span class="note">{typeof safe === "number" ? `K ${safe}` : "no safe K"}</span>
+              </button>
+            </li>
+          );
+        })}
+      </ul>
+    </Figure>
+  );
+}
+
+function Chart({ curves, shown }: { curves: Curves; shown: Series[] }): JSX.Element {
+  const [ref, width] = useWidth(900);
+  const [looked, setLooked] = useState<{ series: Series; at: number } | null>(null);
+  const total = run.value.heads.length;
+  const values = shown.flatMap((series) => series.steps.flatMap((step) => [step.low, step.high]));
+  const ends = [...values, curves.dense.value, curves.dense.low ?? curves.dense.value, curves.dense.high ?? curves.dense.value];
+  const frame = frameOf(width, width < 500 ? 280 : 380, [0, total], [Math.min(...ends), Math.max(...ends)]);
+  const places = shown.flatMap((series) => series.steps.map((_, at) => ({ series, at })));
+  const choose = (place: number): void => {
+    const { series, at } = places[place]!;
+    method.value = series.method;
+    keep.value = series.steps[at]!.keep;
+    seed.value = series.steps[at]!.points[0]!.seed;
+  };
+  const roving = useRoving(places.length, choose);
+  return (
+    <>
+      <div ref={ref} class="plot">
+        <Axes frame={frame} xLabel="heads kept" yLabel={curves.metric} xTick={whole} yTick={(value) => num(value)} label={`${curves.metric} by heads kept for ${plural(shown.length, "method")}`}>
+          <Dense curves={curves} frame={frame} />
+          {shown.map((series) => <Band key={series.method} series={series} frame={frame} />)}
+          <Here frame={frame} />
+          {places.map(({ series, at }, place) => {
+            const step = series.steps[at]!;
+            const safe = curves.smallest_safe[series.method] === step.keep;
+            const { stroke } = styleOf(series);
+            return (
+              <g key={`${series.method} ${step.keep}`} transform={`translate(${frame.x(step.keep)} ${frame.y(step.mean)})`}>
+                {safe && <circle class="safe" r="9" stroke={stroke} />}
+                <path
+                  {...roving.of(place)}
+                  onFocus={() => (roving.of(place).onFocus(), setLooked({ series, at }))}
+                  onPointerEnter={() => setLooked({ series, at })}
+                  onClick={() => choose(place)}
+                  role="button"
+                  aria-label={`${series.method}, ${step.keep} heads kept, ${curves.metric} ${num(step.mean)}, ${plural(step.points.length, "seed")}${safe ? ", smallest without a significant loss" : ""}`}
+                  class="mark"
+                  d={markOf(series.at)}
+                  fill={stroke}
+                />
+              </g>
+            );
+          })}
+        </Axes>
+      </div>
+      <Seeds looked={looked} curves={curves} />
+    </>
+  );
+}
+
+function Dense({ curves, frame }: { curves: Curves; frame: Frame }): JSX.Element {
+  const { value, low, high } = curves.dense;
+  return (
+    <g aria-hidden="true">
+      {low !== null && high !== null && <rect class="dense-band" x={frame.left} width={frame.right - frame.left} y={frame.y(high)} height={Math.max(0, frame.y(low) - frame.y(high))} />}
+      <line class="dense" x1={frame.left} x2={frame.right} y1={frame.y(value)} y2={frame.y(value)} />
+      <text class="dense-label" x={frame.left + 6} y={frame.y(value) - 6}>whole model {num(value)}</text>
+    </g>
+  );
+}
+
+function Band({ series, frame }: { series: Series; frame: Frame }): JSX.Element {
+  const { stroke, dash } = styleOf(series);
+  type Step = Series["steps"][number];
+  const band = area<Step>().x((step) => frame.x(step.keep)).y0((step) => frame.y(step.low)).y1((step) => frame.y(step.high)).curve(curveLinear);
+  const path = line<Pick<Step, "keep" | "mean">>().x((step) => frame.x(step.keep)).y((step) => frame.y(step.mean));
+  const { length: total } = run.value.heads;
+  // The whole model is where every method starts from, and was measured too.
+  const ends = run.value.curves && !series.steps.some((step) => step.keep === total) ? [{ keep: total, mean: run.value.curves.dense.value }] : [];
+  return (
+    <g aria-hidden="true">
+      <path d={band(series.steps) ?? ""} fill={stroke} class={series.isRandom ? "band random" : "band"} />
+      <path d={path([...series.steps, ...ends]) ?? ""} fill="none" stroke={stroke} stroke-width={series.method === method.value ? 3 : 1.75} stroke-dasharray={dash} />
+    </g>
+  );
+}
+
+/** Where the slider is on the curve of its method. */
+function Here({ frame }: { frame: Frame }): JSX.Element {
+  const at = quantity(run.value, method.value, "value", keep.value);
+  const x = frame.x(keep.value);
+  const left = x > (frame.left + frame.right) / 2;
+  return (
+    <g aria-hidden="true" class="here">
+      <line x1={x} x2={x} y1={frame.top} y2={frame.bottom} />
+      {at && <circle cx={x} cy={frame.y(at.value)} r="6" class={at.from === at.to ? "solid" : "open"} />}
+      <text x={x + (left ? -6 : 6)} y={frame.bottom - 8} text-anchor={left ? "end" : "start"}>K {keep.value}{at && at.from !== at.to ? ", interpolated" : ""}</text>
+    </g>
+  );
+}
+
+function Seeds({ looked, curves }: { looked: { series: Series; at: number } | null; curves: Curves }): JSX.Element {
+  const step = looked?.series.steps[looked.at];
+  if (!looked || !step) return <p class="readout note">Point at a measured point, or move to it with the arrow keys, to read the value of every seed; Enter takes its K.</p>;
+  return (
+    <div class="readout">
+      <strong>{looked.series.method}, K {step.keep}</strong>
+      <span>{curves.metric} mean <b>{num(step.mean)}</b></span>
+      {step.points.map((point) => (
+        <span key={point.seed}>seed {point.seed}: <b>{num(point.value)}</b> ({signed(point.difference)}, {interval(point.low, point.high, signed)}, p {pValue(point.p)})</span>
+      ))}
+    </div>
+  );
+}
+
+function pointTable(curves: Curves): { columns: { name: string }[]; rows: (string | number | boolean | null)[][] } {
+  const columns = ["method", "K", "seed", curves.metric, "difference", "low", "high", "p", "test", "trained", "parameters", "bytes"].map((name) => ({ name }));
+  const rows = curves.points.map((point) => [point.method, point.keep, point.seed, point.value, point.difference, point.low, point.high, point.p, point.test, point.is_trained, point.parameters, point.bytes]);
+  return { columns, rows };
+}

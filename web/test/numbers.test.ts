@@ -1,0 +1,74 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { contrast, diverging, ink, sequential, weight, type Rgb } from "../src/colour";
+import { argmax, inflate, pool, unitsOf } from "../src/decode";
+import { extent } from "../src/fields";
+import { interval, num, plural, pValue, seconds, short, signed } from "../src/format";
+import { order, ranks, spearman } from "../src/heads";
+
+test("numbers are short and honest", () => {
+  assert.deepEqual([num(0.41234), num(-0.5), num(null), num(1234567), num(0.00001234), num(NaN), num(1234)], ["0.412", "−0.5", "–", "1.23e+6", "1.23e-5", "–", "1234"]);
+  assert.deepEqual([signed(0.2), signed(-0.2), signed(0)], ["+0.2", "−0.2", "0"]);
+  assert.deepEqual([short(109_483_778), short(437e6, "B"), short(12)], ["109 M", "437 MB", "12"]);
+  assert.deepEqual([seconds(0.0042), seconds(2), seconds(3e-6)], ["4.2 ms", "2 s", "3 µs"]);
+  assert.deepEqual([interval(0.37, 0.45), interval(null, 1), pValue(0.0001), plural(1, "head"), plural(1200, "head")], ["0.37 to 0.45", "–", "< 0.001", "1 head", "1,200 heads"]);
+});
+
+test("ranks share places where values are equal and skip what is missing", () => {
+  assert.deepEqual(ranks([3, 1, 3, null]), [1.5, 3, 1.5, null]);
+  assert.deepEqual(order([2, null, 5, 1], true), [2, 0, 3, 1]);
+  assert.deepEqual(order([2, null, 5, 1], false), [3, 0, 2, 1]);
+});
+
+test("rank correlation is 1 for any rising relation and −1 for a falling one", () => {
+  assert.equal(spearman([1, 2, 3, 4], [1, 10, 100, 1000]), 1);
+  assert.equal(spearman([1, 2, 3, 4], [4, 3, 2, 1]), -1);
+  assert.equal(spearman([1, 2, null], [1, null, 3]), null);
+});
+
+test("extents ignore what is missing and are never empty", () => {
+  assert.deepEqual(extent([null, 2, 5]), [2, 5]);
+  assert.deepEqual(extent([null]), [0, 1]);
+  const [low, high] = extent([3, 3]);
+  assert.ok(low < 3 && high > 3);
+});
+
+test("text on any colour of a scale has a contrast of 4.5 at least", () => {
+  for (const dark of [true, false]) {
+    for (let at = -20; at <= 20; at += 1) {
+      for (const colour of [sequential(Math.abs(at) / 20, dark), weight(Math.abs(at) / 20, dark), diverging(at / 20, dark)]) {
+        const text: Rgb = ink(colour) === "#000" ? [0, 0, 0] : [255, 255, 255];
+        assert.ok(contrast(colour, text) >= 4.5, `${colour}`);
+      }
+    }
+  }
+});
+
+test("scales are monotone in lightness, so that they read without hue", () => {
+  for (const dark of [true, false]) {
+    const light = Array.from({ length: 21 }, (_, at) => contrast(sequential(at / 20, dark), [0, 0, 0]));
+    for (let at = 1; at < light.length; at += 1) assert.ok(dark ? light[at]! >= light[at - 1]! : light[at]! <= light[at - 1]!);
+  }
+});
+
+test("packed maps are read back", async () => {
+  // Raw deflate of the bytes 0, 255, 128, 64.
+  assert.deepEqual([...(await inflate("Y/jf4AAA"))], [0, 255, 128, 64]);
+});
+
+const SIDE = { tokens: ["[CLS]", "un", "##do", "it"], special: [true, false, false, false], word: [-1, 0, 0, 1], words: ["undo", "it"], pos: null, arcs: null };
+
+test("word pieces become words, and special tokens can be left out", () => {
+  assert.deepEqual(unitsOf(SIDE, true, true).map((unit) => unit.text), ["undo", "it"]);
+  assert.deepEqual(unitsOf(SIDE, true, false).map((unit) => unit.tokens), [[0], [1, 2], [3]]);
+  assert.deepEqual(unitsOf(SIDE, false, false).map((unit) => unit.text), SIDE.tokens);
+});
+
+test("attention between words sums over keys, averages over queries, and keeps rows that sum to 1", () => {
+  const weights = Float32Array.from([0.25, 0.25, 0.25, 0.25, 0.1, 0.2, 0.3, 0.4, 0.5, 0.1, 0.1, 0.3, 0, 0, 0, 1]);
+  const units = unitsOf(SIDE, true, false);
+  const pooled = pool({ rows: 4, columns: 4, weights }, units, units);
+  for (let row = 0; row < 3; row += 1) assert.ok(Math.abs(pooled.weights.subarray(3 * row, 3 * row + 3).reduce((sum, value) => sum + value, 0) - 1) < 1e-6);
+  assert.ok(Math.abs(pooled.weights[1 * 3 + 1]! - 0.35) < 1e-6);
+  assert.deepEqual(argmax(pooled), [1, 1, 2]);
+});
