@@ -30,7 +30,6 @@ from headcount.pruning import Change, Pruning, Sizes, Wish, compare, grid, metho
 from headcount.report import write_report
 from headcount.roles import Corpus, RoleTable, roles_into
 from headcount.runs.cells import Cell
-from headcount.runs.outcomes import is_worse
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import made_on, model_record
 from headcount.scores import Scores
@@ -235,11 +234,12 @@ def _by_method(table: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _best(pruning: Pruning, dense: Evaluation, cells: Sequence[Cell]) -> Wish | None:
-    """The smallest model without a significant loss, the one with the least loss among those of that size; else the best of the largest size."""
+    """The smallest model of a method without a significant loss by any seed, of the least loss; else the best of the largest."""
     if not cells:
         return None
     table = list(zip(rows(pruning, dense, cells), cells, strict=True))
-    safe = [pair for pair in table if not is_worse(pair[0])]
+    least = {(method, keep) for method, keep in smallest_safe([row for row, _ in table]).items() if keep is not None}
+    safe = [pair for pair in table if (pair[0]["method"], pair[0]["keep"]) in least]
     size = min(row["keep"] for row, _ in safe) if safe else max(row["keep"] for row, _ in table)
     _, cell = min((pair for pair in (safe or table) if pair[0]["keep"] == size), key=lambda pair: pair[0]["loss"])
     return Wish.of(cell.content["wish"])
