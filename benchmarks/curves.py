@@ -15,7 +15,7 @@ from headcount.evaluate import Evaluation
 from headcount.pruning import Pruning, Wish, compare, method_name, outcome
 from headcount.runs.cells import Cell
 from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import made_on, model_record
+from headcount.runs.weights import machine_of, model_record
 from headcount.stats import paired_bootstrap, paired_t
 from headcount.stats.paired import Difference
 
@@ -28,8 +28,9 @@ class Curves:
     ) -> None:
         self.task, self.heads = task, hc.HeadMap.of(model)
         with Run.lead(folder, command=command) as run:
-            machine = {key: value for key, value in made_on().items() if key != "versions"}
-            run.describe(describe_run(model_record(model, name), command=command, seed=0, task=task.name, machine=machine), self.heads)
+            run.describe(
+                describe_run(model_record(model, name), command=command, seed=0, task=task.name, machine=machine_of(model)), self.heads
+            )
             pruning = Pruning(run, model, task, limit=limit)
             self.dense, cells, self.failed = compare(pruning, wishes, progress=lambda n, total: print(f"{n} of {total}", flush=True))
         self.cells: dict[tuple[str, int], list[Cell]] = {}

@@ -31,7 +31,7 @@ from headcount.report import write_report
 from headcount.roles import Corpus, RoleTable, roles_into
 from headcount.runs.cells import Cell
 from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import made_on, model_record
+from headcount.runs.weights import machine_of, model_record
 from headcount.scores import Scores
 from headcount.stream import Progress
 from headcount.surgery import cost, load
@@ -120,7 +120,7 @@ def walk(work: Job, kept: Run) -> Iterator[Step]:
 
 
 def _describe(work: Job, heads: HeadMap, kept: Run) -> None:
-    machine = {name: value for name, value in made_on().items() if name != "versions"}
+    machine = machine_of(work.model)
     config = {
         "by": list(work.by),
         "methods": list(work.methods),

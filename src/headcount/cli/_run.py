@@ -106,9 +106,9 @@ def describe(run: Run, say: Session, given: Shared, model: nn.Module, heads: Hea
     from headcount.runs.store import describe_run
 
     say.doing("hashing the weights")
-    from headcount.runs.weights import made_on, model_record
+    from headcount.runs.weights import machine_of, model_record
 
-    machine = {name: value for name, value in made_on().items() if name != "versions"}
+    machine = machine_of(model)
     asked = {**config, "opened": given.opened}
     facts: dict[str, Any] = {"command": say.command, "seed": given.seed, "task": given.task or "", "config": asked, "machine": machine}
     run.describe(describe_run(model_record(model, given.model), **facts), heads)

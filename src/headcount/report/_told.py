@@ -52,7 +52,8 @@ def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> s
     if not removed:
         return "How much faster that is was not measured: headcount prune does that."
     row = min(removed, key=lambda row: (abs(row["batch"] - 8), -row["length"]))
-    where = f"CPU, {machine['threads']} threads" if machine.get("threads") else "this machine"
+    device, threads = str(machine.get("device", "cpu")), machine.get("threads")
+    where = f"CPU, {threads} thread{'s' * (threads != 1)}" if device == "cpu" and threads else device
     of = f" (the model of {row['of']})"
     return f"Measured {row['speedup']:.2f} times as fast at batch {row['batch']}, length {row['length']}, {where}{of}."
 

@@ -37,13 +37,23 @@ def model_record(model: nn.Module, name: str) -> ModelRecord:
 
 def determined_by(model: nn.Module) -> dict[str, Any]:
     """What every number of a model depends on beside its inputs: weights, number type, kernels, kind of device."""
+    return {"weights": weight_hash(model), **determined_by_type(model)}
+
+
+def determined_by_type(model: nn.Module) -> dict[str, Any]:
+    """The same without the weights."""
     first = next(model.parameters())
     return {
-        "weights": weight_hash(model),
         "dtype": str(first.dtype).removeprefix("torch."),
         "attention": getattr(model.config, "_attn_implementation", None) or "eager",
         "device": first.device.type,
     }
+
+
+def machine_of(model: nn.Module) -> dict[str, Any]:
+    """What run.json says of where a model computes: threads, instructions of the processor, kind of device, number type."""
+    where = {name: value for name, value in determined_by_type(model).items() if name in ("device", "dtype")}
+    return {name: value for name, value in made_on().items() if name != "versions"} | where
 
 
 def made_on() -> dict[str, Any]:
