@@ -27,7 +27,7 @@ from headcount.pruners.l0 import ABOUT as L0
 from headcount.pruners.l0 import HardConcrete
 from headcount.training import GateCallback, Recipe, checkpoints, fine_tune, from_scratch, last_whole
 from headcount.training.fine_tune import _trainer
-from headcount.training.trainer import divergence
+from headcount.training.trainer import ByLength, divergence
 
 ROWS = 32
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -396,3 +396,42 @@ def test_the_control_starts_from_nothing(kind: str) -> None:
     assert all(torch.equal(state[name], value) for name, value in again.state_dict().items())
     assert any(not torch.equal(state[name], value) for name, value in other.state_dict().items())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items()), "the model given stays"
+
+
+def test_examples_of_like_length_come_together_in_an_order_of_their_own() -> None:
+    """Every example once, batches of nearly one length, another order in every epoch and for every seed, the same again."""
+    lengths = torch.randint(3, 60, (333,), generator=torch.Generator().manual_seed(0)).tolist()
+
+    def order(seed: int, epoch: int) -> list[int]:
+        sampler = ByLength(lengths, 8, seed)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    assert sorted(order(0, 0)) == list(range(333)) and len(ByLength(lengths, 8, 0)) == 333
+    assert order(0, 0) == order(0, 0) and len({tuple(order(*pair)) for pair in ((0, 0), (0, 1), (1, 0))}) == 3
+    spreads = [
+        max(group) - min(group) for start in range(0, 328, 8) if (group := [lengths[place] for place in order(0, 0)[start : start + 8]])
+    ]
+    assert sum(spreads) / len(spreads) < 4, "a random order would span about 45"
+
+
+def test_training_by_length_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    rows = [{**row, "input_ids": row["input_ids"][: 3 + place % 5]} for place, row in enumerate(task("encoder", ROWS).calibration)]
+    recipe = Recipe(batch=4, epochs=2, save_every=3, more={"train_sampling_strategy": "group_by_length"})
+    found = []
+    for stops in (False, True):
+        model = build("encoder")
+        if stops:
+            with pytest.raises(KeyboardInterrupt):
+                fine_tune(build("encoder"), task("encoder", rows=rows), recipe, folder=tmp_path / str(stops), progress=_ends_after(40))
+        fine_tune(model, task("encoder", rows=rows), recipe, folder=tmp_path / str(stops))
+        found.append(model.state_dict())
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
+def _ends_after(examples: int) -> Any:
+    def told(done: int, _total: int | None) -> None:
+        if done >= examples:
+            raise KeyboardInterrupt
+
+    return told

@@ -66,6 +66,7 @@ class WholeTrainer(Trainer):
         super().__init__(*args, **options)
         self._own_loss, self._teacher, self._mix = loss, teacher, mix
         self._aside = False
+        self.accelerator.gradient_accumulation_steps = 1  # older Trainers let accelerate divide the loss by the parts a second time
         self._is_tried = self.args.gradient_accumulation_steps * self.args.world_size == 1  # else it makes no difference
         if not any(parameter.requires_grad for parameter in self.model.parameters()):  # pyright: ignore[reportOptionalMemberAccess]
             self.accelerator.prepare_model = lambda model, device_placement=None, evaluation_mode=False: (
