@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from curves import Curves
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
+from transformers import PegasusConfig, PegasusForConditionalGeneration, PreTrainedTokenizerFast
 
 import headcount as hc
 from headcount.data import Task
@@ -58,10 +58,10 @@ def make_tokenizer(files: list[Path], size: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=128)
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> MarianMTModel:
+def make_model(tokenizer: PreTrainedTokenizerFast) -> PegasusForConditionalGeneration:
     torch.manual_seed(0)
-    return MarianMTModel(
-        MarianConfig(
+    return PegasusForConditionalGeneration(
+        PegasusConfig(
             vocab_size=len(tokenizer),
             d_model=256,
             encoder_layers=6,
@@ -98,7 +98,7 @@ def trained(options: argparse.Namespace, files: dict[str, list[Path]]) -> tuple[
     if not (folder / "config.json").is_file():
         tokenizer = make_tokenizer(files["train"], options.pieces)
         model = make_model(tokenizer)
-        recipe = Recipe(epochs=options.epochs, rate=5e-4, batch=64, warmup=0.1, more=TOGETHER)
+        recipe = Recipe(epochs=options.epochs, rate=1e-3, batch=64, warmup=0.1, more=TOGETHER)
         task = make_task(model, tokenizer, files, "val")
         told = fine_tune(model, task, recipe, folder=options.out / "training", progress=Said(20))
         print(told.history[-1], flush=True)
@@ -123,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--epochs", type=float, default=6.0, help="of the dense model")
+    parser.add_argument("--epochs", type=float, default=10.0, help="of the dense model")
     parser.add_argument("--pieces", type=int, default=6000)
     parser.add_argument("--part", choices=("val", "test"), default="test")
     parser.add_argument("--kinds", default="", help="attention types that may lose heads; nothing prunes nothing")

@@ -140,7 +140,8 @@ def _budget(keep: int | Budget | None, fraction: float | None) -> Budget:
 def _finish(work: Work, method: Method, choice: Choice, how: Options, recover: float | None, recipe: Recipe) -> Pruned:
     """Folds, repairs, cuts and recovers what was chosen.
 
-    Weights that a method trained or tuned for the heads that stay are not refitted: the removed ones do nothing there that could be made up for.
+    Weights that a method trained for the heads that stay are not refitted: the removed ones do nothing there that could be made up for. Where a
+    method tuned gates alone, the repair of the dense model is weighed against what it made.
     """
     source = choice.model if choice.model is not None else work.model
     if choice.gates is not None:
@@ -148,8 +149,9 @@ def _finish(work: Work, method: Method, choice: Choice, how: Options, recover: f
     repaired: dict[str, Fitted] = {}
     history = list(choice.history)
     wanted = how.get("repair")
-    if (wanted if wanted is not None else not recover) and choice.model is None and choice.plan.removed:
-        made, entry = better(work, choice.plan, source, refit(source, choice.plan, work.data))
+    is_trained = choice.model is not None and method.about.trains == "weights"
+    if (wanted if wanted is not None else not recover) and not is_trained and choice.plan.removed:
+        made, entry = better(work, choice.plan, source, refit(work.model, choice.plan, work.data))
         source, repaired = made.model, made.blocks
         history.append(entry)
     small = cut(source, choice.plan)
