@@ -79,6 +79,8 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> PegasusForConditionalGener
             decoder_start_token_id=0,
             forced_eos_token_id=None,
             tie_word_embeddings=True,
+            scale_embedding=True,  # else positions drown the words at first
+            init_std=0.06,
         )
     )
 

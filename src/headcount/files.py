@@ -42,6 +42,19 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def placed(path: str | Path) -> str:
+    """The absolute path of what is on this machine, so that it is found from any folder; any other name as it is."""
+    try:
+        return str(Path(path).absolute()) if Path(path).exists() else str(path)
+    except (OSError, ValueError):
+        return str(path)
+
+
+def opened_model(name: str | Path) -> dict[str, str]:
+    """Where a model is opened again: the absolute path of a folder; nothing for hub ids and embedded models, which their name finds."""
+    return {"model": placed(name)} if placed(name) != str(name) or Path(name).is_absolute() else {}
+
+
 def read_json(path: Path, *, unique: bool = False) -> Any:
     """The content of a JSON file of bounded size; raises ArtefactError naming the file. `unique` refuses names that come twice."""
     try:

@@ -23,7 +23,7 @@ from headcount.pruners import Method, Pruned, prune
 from headcount.pruners._contract import read_options
 from headcount.pruners._scope import only
 from headcount.runs.cells import Cell, Spec, safe_name
-from headcount.runs.outcomes import PRUNED, Change, Evaluation, compare_with, method_name, outcome, rows_of, smallest_safe
+from headcount.runs.outcomes import PRUNED, Change, Evaluation, compare_with, method_name, outcome, rows_of, smallest_safe, spared, told_p
 from headcount.runs.store import Run
 from headcount.runs.sweep import Job, sweep
 from headcount.runs.weights import determined_by, made_on
@@ -38,6 +38,7 @@ __all__ = [
     "Pruning",
     "Sizes",
     "Wish",
+    "check_methods",
     "check_wish",
     "compare",
     "compare_with",
@@ -85,7 +86,9 @@ class Wish:
             f"{self.keep} heads" if self.limit is None else f"{self.limit[0]} {self.limit[1]:g}",
         ]
         parts += [f"of {'+'.join(self.kinds)}"] if self.kinds else []
-        parts += [f"{len(self.protected)} protected"] if self.protected else []
+        parts += [f"sparing {spared(self.protected)}"] if self.protected else []
+        parts += [f"floor {self.floor}"] if self.floor else []
+        parts += [self.unit] if self.unit != "kv_group" else []
         parts += [f"seed {self.seed}"] if self.seed else []
         parts += ["repaired" if self.repair else "not repaired"] if self.repair is not None else []
         parts += [f"recovered {self.recover:g}"] if self.recover else []
@@ -297,7 +300,7 @@ def told_of_model(
             made = change[name]
             told.append(
                 f"{left.metric if name == 'metric' else 'loss'} {now:.4g} on {left.n_examples} examples of {task} that no choice was made on, "
-                f"the whole model's {whole:.4g}: {made.difference:+.3g} (95 % {made.low:+.3g} to {made.high:+.3g}, {made.by}, p = {made.p:.2g})."
+                f"the whole model's {whole:.4g}: {made.difference:+.3g} (95 % {made.low:+.3g} to {made.high:+.3g}, {made.by}, {told_p(made.p)})."
             )
     for batch, length in dict.fromkeys((row["batch"], row["length"]) for row in timings):
         here = {row["name"]: row for row in timings if (row["batch"], row["length"]) == (batch, length)}
@@ -306,8 +309,8 @@ def told_of_model(
     return told
 
 
-def grid(methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wish) -> list[Wish]:
-    """All wishes of a comparison; methods without chance in them get one seed, and random is always among them."""
+def grid(methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wish, *, first: int = 0) -> list[Wish]:
+    """All wishes of a comparison, by so many seeds from `first` on; methods without chance in them get one, and random is always among them."""
     wanted = list(dict.fromkeys([*methods, "random"]))
     found = []
     for text in wanted:
@@ -316,7 +319,7 @@ def grid(methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wis
         for keep in keeps:
             found += [
                 replace(template, method=method, options={**template.options, **options}, keep=keep, seed=seed)
-                for seed in range(seeds if several else 1)
+                for seed in range(first, first + (seeds if several else 1))
             ]
     return found
 
@@ -340,6 +343,14 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
     if base not in PRUNERS.names() and base in METHODS.names():
         return "rank", {"by": name, **options}
     return name, options
+
+
+def check_methods(methods: Sequence[str]) -> None:
+    """Refuses unknown methods and options, before a model is opened for them."""
+    for text in methods:
+        name, options = parse_method(text)
+        made = Method.parse(name)
+        read_options(made.module, options, str(made))
 
 
 def compare(

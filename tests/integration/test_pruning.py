@@ -93,6 +93,19 @@ def test_the_control_has_the_plan_and_none_of_the_weights(
         assert told in capsys.readouterr().err
 
 
+def test_protected_heads_stay_and_are_named(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = given
+    words = ["--train", data, "--keep", "4", "--no-repair", "--protect", "L1H0,L0H2"]
+    made = result(
+        capsys, "prune", model, *words, "--method", "random", "--method-seed", "2", "--epochs", "2", "--no-bench", "--out", tmp_path / "a"
+    )
+    assert not {"L0H2", "L1H0"} & set(made["plan"]) and made["rows"][0]["method"] == "random sparing L0H2+L1H0 without repair"
+    (cell,) = Run.open(tmp_path / "a").results("pruned").values()
+    assert cell.content["wish"]["recipe"]["epochs"] == 2 and made["rows"][0]["seed"] == 2 and made["rows"][0]["removed"] == 8
+    table = result(capsys, "compare", model, *words, "--methods", "random", "--seeds", "1", "--seed", "3", "--out", tmp_path / "b")["rows"]
+    assert [(row["method"], row["seed"]) for row in table] == [("random sparing L0H2+L1H0 without repair", 3)]
+
+
 def test_a_comparison_goes_on_and_random_is_always_there(
     given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +171,8 @@ def test_a_budget_of_latency_gives_a_faster_model_or_says_that_it_cannot() -> No
         (["--keep", "4", "--method", "rank(by"], 1, "brackets"),
         (["--keep", "4", "--floor", "3"], 1, "floor"),
         (["--keep", "4", "--recover", "-1"], 1, "above 0"),
+        (["--keep", "4", "--protect", "L9H9"], 1, "protected head L9H9"),
+        (["--keep", "4", "--protect", "first"], 1, "first"),
     ],
 )
 def test_wrong_wishes_are_told_before_any_work(

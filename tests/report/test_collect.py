@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from contract import TYPES, check, wrong
-from kit import heads_of, make_run
+from kit import COST, heads_of, make_run, wish
 
 from headcount.report import collect
 from headcount.report._attention import unpack
 from headcount.report._curves import interval
 from headcount.report._roles import letters
 from headcount.report._scores import significant
-from headcount.runs.outcomes import Evaluation, compare_with, outcome, unpack_evaluation
+from headcount.runs.cells import Spec
+from headcount.runs.outcomes import Evaluation, compare_with, method_name, outcome, smallest_safe, told_p, unpack_evaluation
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.stats import benjamini_hochberg
@@ -118,7 +120,7 @@ def test_models_of_other_examples_are_left_out_and_named(tmp_path: Path) -> None
 
 def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None:
     from headcount.report._curves import command_of
-    from headcount.runs.cells import Cell, Spec
+    from headcount.runs.cells import Cell
 
     run = make_run(tmp_path / "run", text="a name; rm -rf /")
     told = {"method": "rank", "keep": 6, "seed": 3, "repair": False, "recover": 2.0, "floor": 1, "unit": "even"}
@@ -126,7 +128,7 @@ def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None
     words = shlex.split(command_of(run.record(), "run", Cell(Spec("pruned", "x", {}), {"wish": told})))
     assert words[:3] == ["headcount", "prune", "a name; rm -rf /"]
     for pair in (
-        ("--method", "fisher"),
+        ("--method", "rank"),
         ("--option", "again=true"),
         ("--keep", "6"),
         ("--kinds", "cross"),
@@ -134,7 +136,7 @@ def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None
         ("--recover", "2"),
     ):
         assert words[words.index(pair[0]) + 1] == pair[1]
-    assert "--no-repair" in words and words[-2:] == ["--out", "run"]
+    assert "--no-repair" in words and words[-2:] == ["--out", "runs/run"] and "by=fisher" in words, "fisher alone is another method"
 
 
 def test_roles_keep_every_row_and_say_where_no_head_beats_the_baseline(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_roles_keep_every_row_and_say_where_no_head_beats_the_baseline(tmp_path:
     for relation in roles["relations"]:
         mine = [row for row in rows if row["role"] == roles["names"][relation["role"]]]
         assert relation["accuracy"] == pytest.approx(max(row["accuracy"] for row in mine), rel=1e-3)
-        assert relation["holds"] == (relation["low"] > 0)
+        assert relation["holds"] == (relation["difference"] > 0 and relation["q"] < 0.05)
     assert roles["skipped"] == ["2 sentences: plain"]
 
 
@@ -212,7 +214,7 @@ def test_the_summary_quotes_the_test_that_decides(seed: int, tmp_path: Path) -> 
     data = collect(run).report["runs"][0]
     dense, sentence = unpack_evaluation(run.results("evaluation")["dense"]), data["summary"][1]
     quoted = re.search(
-        r"by (\w+): loss \S+ against \S+ \(paired t p = (\S+), n = 300\); accuracy \S+ against \S+ \(McNemar p = (\S+)\)", sentence
+        r"by (\w+): loss \S+ against \S+ \(paired t (p [=<] \S+), n = 300\); accuracy \S+ against \S+ \(McNemar (p [=<] \S+)\)", sentence
     )
     assert quoted is not None, sentence
     safe = "without a significant loss" in sentence
@@ -223,6 +225,110 @@ def test_the_summary_quotes_the_test_that_decides(seed: int, tmp_path: Path) -> 
         if (cell.content["wish"]["method"], cell.content["wish"]["keep"]) == (quoted[1], keep)
     ]
     changes = [compare_with(dense, outcome(cell), ratio) for cell in wished]
-    assert (quoted[2], quoted[3]) in {(f"{made['loss'].p:.2g}", f"{made['metric'].p:.2g}") for made in changes}
+    assert (quoted[2], quoted[3]) in {(told_p(made["loss"].p), told_p(made["metric"].p)) for made in changes}
     down = float(re.search(r"accuracy (\S+) against", sentence)[1]) < dense.value  # pyright: ignore[reportOptionalSubscript]
-    assert not safe or (float(quoted[2]) >= 0.05 and (float(quoted[3]) >= 0.05 or not down))
+    loss, metric = (float(text.split()[-1]) for text in quoted.groups()[1:])
+    assert not safe or (loss >= 0.05 and (metric >= 0.05 or not down))
+
+
+def test_p_values_are_written_as_the_page_writes_them() -> None:
+    told = {
+        0.625: "0.63",
+        0.6249: "0.63",
+        0.125: "0.13",
+        0.0625: "0.063",
+        0.5: "0.5",
+        1.0: "1",
+        0.996: "1",
+        0.00104: "0.001",
+        0.04499: "0.045",
+    }
+    assert {p: told_p(p) for p in told} == {p: f"p = {text}" for p, text in told.items()}
+    assert told_p(0.0) == told_p(0.00099) == "p < 0.001"
+
+
+def test_a_model_that_lost_nothing_is_not_called_safe(tmp_path: Path) -> None:
+    row = {"method": "a", "keep": 8, "removed": 0, "loss p": 1.0, "loss difference": 0.0, "loss": 1.0}
+    worse = {**row, "keep": 4, "removed": 4, "loss p": 0.001, "loss difference": 1.0}
+    assert smallest_safe([row]) == {"a": None} and smallest_safe([row, worse]) == {"a": None}
+    assert smallest_safe([row, {**worse, "loss p": 0.5}]) == {"a": 4}
+    run = make_run(tmp_path / "run", kinds=("evaluation",))
+    with Run.lead(run.folder) as led:
+        made = pack_pruned(run, wish("random", 8), [])
+        led.present(led.commit(*made, made={}))
+    data = collect(run).report["runs"][0]
+    assert data["curves"]["smallest_safe"] == {"random": None} and data["summary"][1].startswith("Nothing was pruned")
+
+
+def pack_pruned(run: Run, told: dict[str, Any], removed: list[str], **parts: Any) -> tuple[Spec, dict[str, Any], dict[str, Any]]:
+    made = unpack_evaluation(run.results("evaluation")["dense"])
+    content = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
+    content |= {"wish": told, "removed": removed, "history": [], "repaired": {}, "cost": COST}
+    return Spec("pruned", f"x{len(removed)} {told}", parts), content, {"losses": made.losses, "parts": made.parts}
+
+
+def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
+    free, spares = wish("random", 4), wish("random", 4, protected=["L0H1", "L1H3"])
+    assert method_name(free) == "random" and method_name(spares) == "random sparing L0H1+L1H3"
+    many = [method_name(wish("random", 4, protected=heads)) for heads in (heads_of()[:5], heads_of()[1:6])]
+    assert many[0].startswith("random sparing 5 heads") and many[0] != many[1]
+    run = make_run(tmp_path / "run", kinds=("evaluation",))
+    with Run.lead(run.folder) as led:
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), made={}) for told in (free, spares)))
+    curves = collect(run).report["runs"][0]["curves"]
+    assert {point["method"] for point in curves["points"]} == set(curves["commands"]) == {"random", "random sparing L0H1+L1H3"}
+    table = (run.folder / "curves.csv").read_text()
+    assert "protected=L0H1+L1H3" in table and table.count("protected=") == 1
+
+
+def test_results_whose_cells_are_gone_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from headcount.cli import main
+
+    run = make_run(tmp_path / "run", n=20)
+    assert not any("missing" in text for text in collect(run).report["runs"][0]["warnings"])
+    for path in sorted((run.folder / "cells" / "pruned").iterdir())[:2]:
+        path.unlink()
+    next((run.folder / "cells" / "roles").iterdir()).unlink()
+    told = [text for text in collect(run).report["runs"][0]["warnings"] if "missing" in text]
+    assert len(told) == 1 and told[0].startswith("3 results are listed") and "2 of kind pruned, 1 of kind roles" in told[0]
+    assert main(["report", str(run.folder)]) == 0
+    assert "2 of kind pruned, 1 of kind roles" in capsys.readouterr().err
+    assert main(["report", str(run.folder), "--max-mb", "0.01"]) == 0
+    assert "could not be made as small as the 0.01 MB" in capsys.readouterr().err
+
+
+def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
+    from scipy import stats
+
+    from headcount.report._roles import roles_of
+    from headcount.runs.schema import RolesRecord
+
+    content = next(iter(make_run(tmp_path / "run").results("roles").values())).content
+    rows = [
+        {**row, "q": 0.9, "accuracy": 0.5 + 0.02 * i, "accuracy_low": 0.42 + 0.02 * i, "accuracy_high": 0.58 + 0.02 * i}
+        for i, row in enumerate(row for row in content["rows"] if row["role"] == "syntax:nsubj")
+    ]
+    (relation,) = roles_of(RolesRecord.model_validate({**content, "rows": rows}), heads_of())["relations"]
+    error = 0.08 / stats.t.ppf(0.975, 29)
+    q = benjamini_hochberg(2 * stats.norm.sf(0.02 * np.arange(8) / error))
+    assert relation["head"] == 7 and relation["q"] == pytest.approx(q[7], rel=1e-3) and relation["holds"] is True
+    below = [{**row, "baseline": 0.99} for row in rows]
+    assert roles_of(RolesRecord.model_validate({**content, "rows": below}), heads_of())["relations"][0]["holds"] is False
+    sure = [{**row, "accuracy": 1.0, "accuracy_low": 1.0, "accuracy_high": 1.0} for row in rows]
+    assert roles_of(RolesRecord.model_validate({**content, "rows": sure}), heads_of())["relations"][0]["q"] < 1e-6
+
+
+def test_columns_of_a_score_say_what_they_are(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from headcount.report._scores import _of
+
+    scores = replace(all_scores(make_run(tmp_path / "run"))["ablation"], columns={"accuracy change": (0.1,) * 8, "examples": (3.0,) * 8})
+    first, change, examples = _of("ablation", scores, heads_of())
+    assert len({first["about"], change["about"], examples["about"]}) == 3
+    assert change["name"] == "ablation: accuracy change" and "accuracy" in change["about"]
+
+
+def test_a_run_opens_by_its_name_and_says_which_it_is(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", n=20, kinds=("scores",))
+    assert repr(Run.open(str(tmp_path / "run"))) == f"Run({str(tmp_path / 'run')!r})"

@@ -130,6 +130,7 @@ def test_the_front_end_comes_with_the_package_and_is_checked(monkeypatch: pytest
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     first = write_report(run).read_bytes()
+    (tmp_path / "again").mkdir()
     assert write_report(run, out=tmp_path / "again" / "r.html").read_bytes() == first
     assert run.report() == tmp_path / "run" / "report.html" and run.report().read_bytes() == first
     assert not list(tmp_path.rglob("*.partial"))
@@ -175,11 +176,33 @@ def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
 
 def test_sizes_and_places_that_cannot_be_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", n=20, kinds=("scores",))
-    for size in (0.0, -1.0, 11.0, float("nan")):
-        with pytest.raises(ArtefactError, match="at most 10 MB"):
+    for size in (0.0, -1.0, 11.0, float("nan"), float("inf")):
+        with pytest.raises(ArtefactError, match=r"above 0 and at most 10 MB.*got"):
             write_report(run, max_mb=size)
     with pytest.raises(ArtefactError, match="is a folder"):
         write_report(run, out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("thesis.tex", "only a report that headcount wrote is replaced"),
+        ("run/run.json", r"a report is called report\*\.html"),
+        ("run/new.html", r"a report is called report\*\.html"),
+        ("run/cells/report.html", r"a report is called report\*\.html"),
+        ("run/../run/log.txt", r"a report is called report\*\.html"),
+        ("no/such/folder/r.html", "into a folder that exists"),
+    ],
+)
+def test_a_report_replaces_nothing_but_reports(name: str, text: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", n=20, kinds=("scores",))
+    (tmp_path / "thesis.tex").write_text("years of work")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ArtefactError, match=text):
+        write_report(run, out=tmp_path / name)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before and not (tmp_path / "no").exists()
+    for own in ("run/report-small.html", "r.html", "r.html"):
+        assert write_report(run, out=tmp_path / own).is_file()
 
 
 def test_a_page_that_is_too_large_without_maps_loses_examples_and_says_so(tmp_path: Path) -> None:
@@ -187,6 +210,9 @@ def test_a_page_that_is_too_large_without_maps_loses_examples_and_says_so(tmp_pa
     collected = collect(run)
     room = len(page(collected.report, FRONT)) - 50_000
     report = fitted(collected, room, FRONT)
-    assert any(text.startswith("Examples") for text in report["left_out"])
+    assert "Examples of tokens on the pages of heads are left out, for the size of the file." in report["left_out"]
+    assert report["runs"][0]["attention_left_out"] is True and collected.whole()["runs"][0]["attention_left_out"] is False
+    least = fitted(collected, 1000, FRONT)["left_out"]
+    assert any("could not be made as small as the 0.001 MB" in text for text in least) and all(text.endswith(".") for text in least)
     assert report["runs"][0]["portraits"]["examples"][0] == {"top": [], "middle": [], "random": []}
     check(report, "Report")

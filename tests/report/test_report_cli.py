@@ -63,6 +63,7 @@ def test_extras_that_are_missing_are_named(tmp_path: Path) -> None:
 
 def test_two_runs_another_place_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = make_run(tmp_path / "a", n=30), make_run(tmp_path / "b", n=30, seed=1)
+    (tmp_path / "deep").mkdir()
     assert main(["report", str(a.folder), str(b.folder), "--out", str(tmp_path / "deep" / "both.html"), "--json", "-q"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert Path(told["report"]).stat().st_size == told["bytes"]
@@ -82,6 +83,9 @@ def test_two_runs_another_place_and_json(tmp_path: Path, capsys: pytest.CaptureF
         (["serve", "{0}/run", "--port", "70000"], 2, "65535"),
         (["analyze", "demo/entailment", "--out", "{0}/x", "--keep", "24"], 2, "takes shares"),
         (["analyze", "demo/entailment", "--out", "{0}/x", "--by", "gradeint"], 2, "gradient"),
+        (["analyze", "demo/entailment", "--out", "{0}/x", "--methods", "nope"], 2, "no pruners 'nope'"),
+        (["analyze", "demo/entailment", "--out", "{0}/x", "--methods", "random,rank(bye=gradient)"], 2, "option of"),
+        (["report", "{0}/run", "--out", "{0}/run/run.json"], 1, "report*.html"),
     ],
 )
 def test_what_cannot_be_done_is_said(words: list[str], code: int, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,6 +138,8 @@ def test_the_whole_job_ends_in_a_report_and_goes_on(analysed: Path, tmp_path: Pa
     (run,) = data["runs"]
     assert run["roles"] and run["portraits"] and run["attention"] and run["curves"] and run["bench"] and len(run["scores"]) == 2
     assert run["config"]["opened"] == {"task": "demo/entailment"}
+    assert run["command"].startswith("headcount.analyze('demo/entailment', 'demo/entailment', out=")
+    assert "scored=16, reported=40, by=('gradient', 'confidence')" in run["command"] and "seeds=1" in run["command"]
     assert (analysed / "report.html").stat().st_size < 2_000_000
     assert Run.open(analysed).report().read_bytes() == (analysed / "report.html").read_bytes()
 
@@ -180,6 +186,24 @@ def test_analyze_on_the_command_line_is_taken_up_again(
     opened = report["runs"][0]["config"]["opened"]
     assert opened["task"] == "demo/entailment" and opened["text"] == str(text)
     assert report["runs"][0]["portraits"]["n_sentences"] == 12
+
+
+def test_methods_are_checked_before_any_work_and_seeds_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headcount.analyze import _walk
+    from headcount.errors import HeadcountError
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("work was done")
+
+    monkeypatch.setattr(_walk, "_evaluate", never)
+    for wrong in ({"methods": ("random", "nope")}, {"by": ("gradeint",)}, {"methods": ("rank(bye=gradient)",)}):
+        options: Any = wrong
+        with pytest.raises(HeadcountError):
+            hc.analyze("demo/entailment", "demo/entailment", out=tmp_path / "run", **options)
+        assert not (tmp_path / "run").exists()
+    job: Any = _walk.Job("x", hc.load("demo/entailment"), None, seed=3, methods=("l0",), keeps=(0.5,), seeds=2)  # pyright: ignore[reportArgumentType]
+    made = _walk._wishes(job, hc.HeadMap.of(job.model))
+    assert [(wish.method, wish.seed) for wish in made] == [("l0", 3), ("l0", 4), ("random", 3), ("random", 4)]
 
 
 def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_the_page_needs_the_token_and_carries_it(client: TestClient) -> None:
 
 def test_a_model_that_is_not_here_says_why(client: TestClient) -> None:
     live = data_of(client.get(f"/?token={TOKEN}").text)["live"]["runs"][0]
-    assert live["can_run"] is False and "not on this machine" in live["why_not"]
+    assert live["can_run"] is False and live["why_not"] == "the model no/such-model is not on this machine, and nothing is fetched here"
     answer = client.post("/api/0/attend", json={"text": "a", "pair": None}, headers=ASKS)
     assert answer.status_code == 422 and "not on this machine" in answer.json()["error"]
 
@@ -160,6 +160,11 @@ def test_no_path_leads_to_a_file(path: str, client: TestClient) -> None:
         ("prune", {"method": "random", "keep": 0, "protect": [], "repair": True}),
         ("prune", {"method": "random", "keep": 4, "protect": [99], "repair": True}),
         ("prune", {"method": "random", "keep": 4, "protect": [], "repair": 1}),
+        ("prune", {"method": "random", "keep": 8, "protect": [], "repair": True}),
+        ("prune", {"method": "random", "keep": 4, "protect": [], "repair": None, "seed": -1}),
+        ("prune", {"method": "random", "keep": 4, "protect": [], "repair": None, "floor": 0.5}),
+        ("prune", {"method": "random", "keep": 4, "protect": [], "repair": None, "unit": "odd"}),
+        ("prune", {"method": "random", "keep": 4, "protect": [], "repair": None, "more": 1}),
     ],
 )
 def test_requests_outside_the_contract_are_refused(action: str, asked: Any, client: TestClient) -> None:
@@ -245,6 +250,56 @@ def test_live_actions_tell_what_the_library_tells(analysed: Path, tmp_path: Path
     assert made["point"] in report["runs"][0]["curves"]["points"], "the page shows it at once"
     bad = client.post("/api/0/prune", json={"method": "nonsense", "keep": 12, "protect": [], "repair": True}, headers=ASKS)
     assert bad.status_code == 422 and "no pruners 'nonsense'" in bad.json()["error"]
+
+
+def test_a_pruned_model_answers_with_its_own_numbers(analysed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(analysed, folder)
+    client = TestClient(application([LiveRun(Run.open(folder))], TOKEN, front=FRONT), base_url=HOME)
+    ask = {"method": "magnitude", "keep": 12, "protect": []}
+    mended, plain = (answered(client, "prune", {**ask, "repair": repair})["point"] for repair in (True, False))
+    assert plain["removed"] == mended["removed"] and plain["keep"] == mended["keep"] == 12
+    assert (plain["method"], mended["method"]) == ("magnitude without repair", "magnitude + repair")
+    again = answered(client, "prune", {**ask, "method": plain["method"], "repair": None, "keep": 16})["point"]
+    assert again["method"] == plain["method"], "as the models of this name were made"
+    drawn = [
+        answered(client, "prune", {**ask, "method": "random", "repair": None, "seed": seed, "floor": 2, "unit": "even"})["point"]
+        for seed in (4, 5)
+    ]
+    assert [point["seed"] for point in drawn] == [4, 5] and drawn[0]["removed"] != drawn[1]["removed"]
+    for point in drawn:
+        layers = [head // 8 for head in range(32) if head not in point["removed"]]
+        assert min(layers.count(layer) for layer in range(4)) >= 2
+        assert "--floor 2 --unit even" in point["command"] and "--method-seed" in point["command"]
+    spared = answered(client, "prune", {**ask, "protect": [3, 4], "repair": None})["point"]
+    assert spared["method"] == "magnitude sparing L0H3+L0H4" and "--protect L0H3,L0H4" in spared["command"]
+
+
+def test_sentences_that_the_model_cannot_read_are_told(analysed: Path) -> None:
+    client = TestClient(application([LiveRun(Run.open(analysed))], TOKEN, front=FRONT), base_url=HOME)
+    assert answered(client, "attend", {"text": "the queen runs .", "pair": None})["note"] is None
+    told = answered(client, "attend", {"text": "xylophone qwertz zyx .", "pair": None})["note"]
+    assert re.fullmatch(r"\d+ of \d+ tokens are unknown to the tokenizer", told)
+    for pair in (None, "a king sleeps ."):
+        long = client.post("/api/0/attend", json={"text": "the queen runs . " * 200, "pair": pair}, headers=ASKS)
+        assert long.status_code == 422 and "Give a shorter one" in long.json()["error"] and "--" not in long.json()["error"]
+
+
+def test_a_run_is_served_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headcount.cli import main
+    from headcount.surgery.source import local_folder
+
+    shutil.copytree(local_folder("demo/entailment"), tmp_path / "model")
+    (tmp_path / "data.csv").write_text("text,text_pair,label\n" + "the queen runs .,a king sleeps .,0\n" * 9)
+    monkeypatch.chdir(tmp_path)
+    words = ["score", "model", "--task", "classification", "--train", "data.csv", "--eval", "data.csv", "--by", "magnitude", "--out", "run"]
+    assert main([*words, "-q"]) == 0
+    opened = Run.open("run").record().config["opened"]
+    assert opened["model"] == str(tmp_path / "model") and opened["train"] == [str(tmp_path / "data.csv")] == opened["eval"]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    live = LiveRun(Run.open(tmp_path / "run"))
+    assert not live.why_not and live.model() is not None
 
 
 def test_another_model_under_the_name_is_refused(analysed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

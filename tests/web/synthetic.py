@@ -138,6 +138,7 @@ def bare(shape: Shape = SMALL) -> Json:
         "bench": [],
         "portraits": None,
         "attention": None,
+        "attention_left_out": False,
         "tables": [],
     }
 
@@ -278,6 +279,10 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
         "dense": {**dense, "flops": 22.4e9, "kv_bytes_per_token": 512 * n},
         "points": points,
         "smallest_safe": safe,
+        "commands": {
+            method: f"headcount prune {shape.model} --method {method.split()[0]} --keep {{keep}} --seed 0 --out pruned"
+            for method in METHODS[: shape.methods]
+        },
         "unit": unit,
     }
 

@@ -42,7 +42,7 @@ def test_the_cursor_reads_the_weights_of_the_file(bert):
         page.keyboard.press("ArrowRight")
     text = said(page)
     tokens = synthetic.run()["attention"]["sentences"][0]["source"]["tokens"]
-    assert text.startswith(f"{tokens[3]} attends to {tokens[2]}: ")
+    assert text.startswith(f"“{tokens[3]}” attends to “{tokens[2]}”: ")
     assert text.endswith(": < 0.01" if matrix[3, 2] < 0.01 else f": {matrix[3, 2]:.2f}")
     page.keyboard.press("Enter")
     assert page.locator(".token-rows .token.query").inner_text() == tokens[3]

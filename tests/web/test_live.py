@@ -71,13 +71,54 @@ def test_heads_are_ablated_and_errors_are_text(served):
     assert page.get_by_role("alert").inner_text() == "<b>busy</b> with another request"
 
 
-def test_pruning_sends_what_the_slider_says(served):
+def test_pruning_sends_what_the_slider_says_and_takes_the_answer_in(served):
     page, run, answers, asked = served
-    answers["prune"] = (200, {"folder": "runs/tiny/pruned-8", "point": run["curves"]["points"][0]})
-    page.goto(f"{HOST}#/pruning?keep=8&method=surgeon&heads=L0H1&protect=1")
-    page.get_by_role("button", name="Prune to 8 of 12 heads and export").click()
-    page.get_by_text("runs/tiny/pruned-8").wait_for()
-    assert asked[0][1] == {"method": "surgeon", "keep": 8, "protect": [1], "repair": True}
+    like = next(one for one in run["curves"]["points"] if one["method"] == "surgeon" and one["seed"] == 1)
+    numbers = {"value": 0.8771, "difference": -0.0475, "low": -0.0612, "high": -0.0321, "p": 0.00042}
+    point = {**like, "keep": 7, "removed": [0, 5, 6, 7, 10], **numbers}
+    answers["prune"] = (200, {"folder": "runs/tiny/pruned-7", "point": point})
+    page.goto(f"{HOST}#/pruning?keep=7&method=surgeon&seed=1&heads=L0H1&protect=1&one=1")
+    assert page.locator(".slider .tag").inner_text().startswith("interpolated")
+    marks = page.locator(".figure .mark").count()
+    page.get_by_role("button", name="Prune to 7 of 12 heads and export").click()
+    page.get_by_text("runs/tiny/pruned-7").wait_for()
+    wish = {"method": "surgeon", "keep": 7, "protect": [1], "seed": 1, "floor": 1, "unit": "kv_group"}
+    assert asked[0][1] == {**wish, "repair": None}
+    told = page.locator(".live [role=status]").first.inner_text()
+    for wanted in ("accuracy 0.877", "−0.0475", "−0.0612 to −0.0321", "McNemar p < 0.001", "5 heads went"):
+        assert wanted in told, wanted
+    assert page.locator(".slider .tag").inner_text() == "measured"
+    assert page.locator(".figure .mark").count() == marks + 1
+    page.get_by_label("Output projections").select_option(label="without repair")
+    page.get_by_role("button", name="Prune to 7 of 12 heads and export").click()
+    page.wait_for_timeout(300)
+    assert asked[1][1] == {**wish, "repair": False}
+    page.get_by_role("link", name="Overview", exact=True).click()
+    gone = set(page.locator(".map .cell.removed").evaluate_all("all => all.map(e => e.dataset.head)"))
+    assert gone == {"L0H0", "L1H1", "L1H2", "L1H3", "L2H2"}
+
+
+def test_one_example_cannot_be_tested(served):
+    page, _, answers, asked = served
+    answers["ablate"] = (409, {"error": "busy"})
+    page.goto(f"{HOST}#/pruning?heads=L0H1")
+    field = page.get_by_label("Examples")
+    assert field.get_attribute("min") == "2"
+    field.evaluate("e => { e.form.noValidate = true }")
+    field.fill("1")
+    page.get_by_role("button", name="Switch off the 1 selected head").click()
+    page.get_by_role("alert").wait_for()
+    assert asked[0][1]["limit"] == 2
+
+
+def test_a_note_to_a_sentence_is_shown(served):
+    page, run, answers, _ = served
+    shape = synthetic.Shape(kinds=(synthetic.Kind(layers=3, heads=4),), sentences=1, tokens=9, words=["Brand", "new", "words"])
+    answers["attend"] = (200, {"attention": attention(np.random.default_rng(5), shape, run["blocks"]), "note": "Most words are not known."})
+    page.goto(f"{HOST}#/attention/L1H2")
+    page.get_by_label("New sentence").fill("Brand new words")
+    page.get_by_role("button", name="Show attention").click()
+    page.get_by_text("Most words are not known.").wait_for()
 
 
 def test_a_run_without_a_model_says_why(browser, served):

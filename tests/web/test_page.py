@@ -137,6 +137,8 @@ def test_print_high_contrast_and_still_pictures(opened):
     page = one.page
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible()
+    assert not page.locator(".slider input").is_visible()
+    assert not any(button.is_visible() for button in page.get_by_role("button", name="Copy", include_hidden=True).all())
     assert page.locator(".map .cell").first.is_visible()
     page.emulate_media(media="screen", forced_colors="active")
     colours = page.locator(".map .cell").evaluate_all("all => new Set(all.map((e) => getComputedStyle(e).backgroundColor)).size")

@@ -41,6 +41,8 @@ export interface RunData {
   bench: BenchRow[];
   portraits: Portraits | null;
   attention: Attention | null;
+  /** True if the run has attention maps and this file has none of them, for its size. */
+  attention_left_out: boolean;
   /** Tables of studies and whatever else has rows: shown as they are. */
   tables: Table[];
 }
@@ -105,9 +107,9 @@ export interface Roles {
     difference: Maybe;
     low: Maybe;
     high: Maybe;
-    q: Maybe;
+    q: Maybe; // of the difference, corrected over all heads and relations
     n: Maybe;
-    holds: boolean; // false: an honest empty, no head beats the baseline
+    holds: boolean; // q < 0.05 and the difference above 0; false: an honest empty, no head beats the baseline
   }[];
   n_sentences: number | null;
   /** Sentences that could not be aligned, and why. */
@@ -119,10 +121,13 @@ export interface Curves {
   higher_is_better: boolean;
   dense: { value: number; loss: number; n_examples: number; low: Maybe; high: Maybe; parameters: number; bytes: number; flops: Maybe; kv_bytes_per_token: Maybe };
   points: Point[];
-  /** By method the fewest heads with no significant loss, null if none. */
+  /** By method the fewest heads with no significant loss, null if none; a model that lost no head does not count. */
   smallest_safe: Record<string, number | null>;
   /** How many heads go together (1, or the size of a KV group). */
   unit: number;
+  /** By method the command that prunes to a number of heads that was not measured: `{keep}` stands for it. A method that prunes some kinds of attention only has
+   * none, since --keep counts heads of these kinds there. */
+  commands: Record<string, string>;
 }
 
 /** One pruned model, measured. */
@@ -251,10 +256,14 @@ export interface Live {
 
 /** Requests of the live actions, all POST with JSON under /api/RUN/, answers are JSON; errors are {error: string} with a status of 4xx or 5xx. */
 export interface LiveApi {
-  /** A new sentence: the attention maps of all heads. */
-  "attend": { ask: { text: string; pair: string | null }; answer: { attention: Attention } };
+  /** A new sentence: the attention maps of all heads; a note where the tokenizer does not know most of it. */
+  "attend": { ask: { text: string; pair: string | null }; answer: { attention: Attention; note: string | null } };
   /** The metric with heads gated off, on the first n examples. */
   "ablate": { ask: { heads: HeadIndex[]; limit: number }; answer: { metric: string; value: number; dense: number; difference: number; low: Maybe; high: Maybe; p: Maybe; test: string; n: number } };
-  /** Prunes and writes the model into the run folder. */
-  "prune": { ask: { method: string; keep: number; protect: HeadIndex[]; repair: boolean }; answer: { folder: string; point: Point } };
+  /** Prunes to fewer heads than there are and writes the model into the run folder. `repair` null: as the models of this method in the run, else as the method does
+   * by default. `seed`, `floor` and `unit` may be missing: 0, 0, "kv_group". */
+  "prune": {
+    ask: { method: string; keep: number; protect: HeadIndex[]; repair: boolean | null; seed: number; floor: number; unit: "kv_group" | "even" };
+    answer: { folder: string; point: Point };
+  };
 }

@@ -95,9 +95,8 @@ export function planOf(heads: Heads, choice: Choice): Plan {
 }
 
 function measuredAs(curves: Curves | null, choice: Choice, removed: ReadonlySet<HeadIndex>): Plan["point"] {
-  const point = pointsOf(curves, choice.method, choice.seed).find((one) => one.keep === choice.keep);
-  const same = point && point.removed.length === removed.size && point.removed.every((head) => removed.has(head));
-  return same ? point : null;
+  const points = pointsOf(curves, choice.method, choice.seed).filter((one) => one.keep === choice.keep);
+  return points.find((point) => point.removed.length === removed.size && point.removed.every((head) => removed.has(head))) ?? null;
 }
 
 export interface Between {
@@ -146,6 +145,10 @@ export function latency(run: RunData, method: string, batch: number, length: num
 export const shapesOf = (rows: BenchRow[]): [number, number][] =>
   [...new Map(rows.map((row) => [`${row.batch} ${row.length}`, [row.batch, row.length] as [number, number]])).values()].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
 
+/** The size that speed-ups are told for where nobody chose one: batch 8, or the nearest to it, and the longest text. */
+export const usualShape = (shapes: [number, number][]): [number, number] =>
+  [...shapes].sort((a, b) => Math.abs(a[0] - 8) - Math.abs(b[0] - 8) || b[1] - a[1])[0] ?? [0, 0];
+
 /** `{layer: [heads]}` of what goes; the stack stands before the layer where there are several. */
 export function byLayer(heads: Heads, removed: ReadonlySet<HeadIndex>): Record<string, number[]> {
   const result: Record<string, number[]> = {};
@@ -162,8 +165,79 @@ export const planFile = (run: RunData, removed: ReadonlySet<HeadIndex>): { schem
 });
 
 /** A word of a shell, in quotes if it needs them. */
-export const quoted = (word: string): string => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+export const quoted = (word: string): string => (/^[\w./:=@%+,-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
-export function commandOf(run: RunData, plan: Plan): string {
-  return plan.point?.command || `headcount cut ${quoted(run.model.name)} --plan plan.json --out pruned`;
+/** The command that makes the model of a plan; null where there is none: nothing would be removed, or the method has none for a K that was not measured. */
+export function commandOf(heads: Heads, plan: Plan, choice: Choice): string | null {
+  const { run } = heads;
+  if (plan.removed.size === 0) return null;
+  if (plan.point?.command) return plan.point.command;
+  const points = pointsOf(run.curves, choice.method);
+  if (!points.length) return `headcount cut ${quoted(run.model.name)} --plan plan.json --out pruned`;
+  let command = templateOf(run.curves, choice)?.replaceAll("{keep}", String(choice.keep)) ?? null;
+  if (command === null) return null;
+  const set = (name: string, value: string): void => {
+    const given = new RegExp(` ${name} \\S+`);
+    command = given.test(command!) ? command!.replace(given, () => ` ${name} ${value}`) : `${command} ${name} ${value}`;
+  };
+  const seeds = SEEDS.exec(points.find((point) => point.seed === choice.seed)?.command ?? "")?.[0];
+  if (seeds) command = command.replace(SEEDS, seeds);
+  if (choice.protect.size) {
+    const before = / --protect (\S+)/.exec(command)?.[1]?.split(",") ?? [];
+    const own = [...choice.protect].sort((a, b) => a - b).map((head) => run.heads[head]!);
+    set("--protect", quoted([...new Set([...before, ...own])].join(",")));
+  }
+  if (choice.onePerBlock && !/ --floor [1-9]/.test(command)) set("--floor", "1");
+  if (choice.wholeGroups && / --unit /.test(command)) set("--unit", "kv_group");
+  return command;
+}
+
+const SEEDS = / --seed \d+( --method-seed \d+)?/;
+
+/** The command of a measured method with `{keep}` for the number of heads; for reports of old it is made from that of a measured model. */
+function templateOf(curves: Curves | null, choice: Choice): string | null {
+  const commands: Record<string, string> | undefined = curves?.commands;
+  if (commands) return commands[choice.method] ?? null;
+  const points = pointsOf(curves, choice.method);
+  const like = (points.find((point) => point.seed === choice.seed) ?? points[0])?.command ?? "";
+  return / --keep \S+/.test(like) && !like.includes(" --kinds ") ? like.replace(/ --keep \S+/, " --keep {keep}") : null;
+}
+
+/** The method and K that a report speaks of first: the fewest heads without a significant loss, of equals the one that loses least; without any, the best method where
+ * fewest heads stay, and no K. */
+export function favourite(curves: Curves | null): { method: string; keep: number | null } | null {
+  if (!curves?.points.length) return null;
+  const least = (method: string, keep: number): number => Math.min(...pointsOf(curves, method).filter((point) => point.keep === keep).map((point) => point.loss));
+  const known = new Set(curves.points.map((point) => point.method));
+  const safe = Object.entries(curves.smallest_safe).flatMap(([method, keep]) => (keep !== null && known.has(method) ? [{ method, keep, loss: least(method, keep) }] : []));
+  const best = safe.sort((a, b) => a.keep - b.keep || a.loss - b.loss)[0];
+  if (best) return { method: best.method, keep: best.keep };
+  const chosen = curves.points.filter((point) => !point.is_random);
+  const some = chosen.length ? chosen : curves.points;
+  const fewest = Math.min(...some.map((point) => point.keep));
+  const means = [...new Set(some.filter((point) => point.keep === fewest).map((point) => point.method))].map((method) => {
+    const values = pointsOf(curves, method).filter((point) => point.keep === fewest).map((point) => point.value);
+    return { method, mean: values.reduce((sum, value) => sum + value, 0) / values.length };
+  });
+  const sign = curves.higher_is_better ? -1 : 1;
+  return { method: means.sort((a, b) => sign * (a.mean - b.mean))[0]!.method, keep: null };
+}
+
+/** The seed that a benched model was pruned with, as its name tells it. */
+export function seedOfBench(row: BenchRow): number | null {
+  const found = /, seed (\d+)$/.exec(row.of);
+  return found ? Number(found[1]) : null;
+}
+
+/** The measured point of the very model that was timed. */
+export function pointOfBench(curves: Curves | null, row: BenchRow): Point | null {
+  const same = row.method === null ? [] : pointsOf(curves, row.method).filter((point) => point.keep === row.keep);
+  const seed = seedOfBench(row);
+  return same.find((point) => point.seed === (seed ?? 0)) ?? (seed === null ? (same[0] ?? null) : null);
+}
+
+/** A pruned model as its points are called; the name of the file only where nothing else tells. */
+export function benchName(row: BenchRow): string {
+  const seed = seedOfBench(row);
+  return row.method === null || row.keep === null ? row.of : `${row.method}, ${row.keep} heads${seed === null ? "" : `, seed ${seed}`}`;
 }

@@ -1,9 +1,9 @@
 /** What the page shows: shared by all views, kept in the part of the address after #. */
-import { computed, effect, signal } from "@preact/signals";
-import type { Attention, HeadIndex, Report, RunData } from "./contract";
+import { batch, computed, effect, signal } from "@preact/signals";
+import type { Attention, HeadIndex, Point, Report, RunData } from "./contract";
 import { fieldsOf, type Field } from "./fields";
 import { headsOf } from "./heads";
-import { methodsOf, planOf, seedsOf } from "./plan";
+import { favourite, methodsOf, planOf, seedsOf, type Choice } from "./plan";
 
 export const VIEWS = ["overview", "pruning", "cost", "head", "attention", "roles", "compare", "data"] as const;
 export type View = (typeof VIEWS)[number];
@@ -12,7 +12,7 @@ const EMPTY_RUN: RunData = {
   name: "", command: "", task: null, created: "", updated: "", seed: 0,
   model: { name: "", class_name: "", model_type: "", n_parameters: 0, weights: "" },
   versions: {}, machine: {}, config: {}, data: {}, summary: [], warnings: [], heads: [], blocks: [], scores: [],
-  roles: null, curves: null, bench: [], portraits: null, attention: null, tables: [],
+  roles: null, curves: null, bench: [], portraits: null, attention: null, attention_left_out: false, tables: [],
 };
 
 export const report = signal<Report>({ schema: 1, runs: [EMPTY_RUN], comparison: null, left_out: [], live: null });
@@ -49,16 +49,16 @@ export const seeds = computed(() => seedsOf(run.value.curves, method.value));
 export const dark = computed(() => (theme.value === "auto" ? systemDark.value : theme.value === "dark"));
 const NOBODY: ReadonlySet<HeadIndex> = new Set();
 
-export const plan = computed(() =>
-  planOf(heads.value, {
-    method: method.value,
-    seed: seed.value,
-    keep: keep.value,
-    protect: protect.value ? selected.value : NOBODY,
-    onePerBlock: onePerBlock.value,
-    wholeGroups: wholeGroups.value,
-  }),
-);
+export const choice = computed<Choice>(() => ({
+  method: method.value,
+  seed: seed.value,
+  keep: keep.value,
+  protect: protect.value ? selected.value : NOBODY,
+  onePerBlock: onePerBlock.value,
+  wholeGroups: wholeGroups.value,
+}));
+
+export const plan = computed(() => planOf(heads.value, choice.value));
 
 export const field = computed<Field | null>(() => fields.value.find((one) => one.key === colour.value) ?? fields.value[0] ?? null);
 
@@ -72,8 +72,29 @@ export function select(some: Iterable<HeadIndex>): void {
   selected.value = new Set(some);
 }
 
+/** Takes a model that was just measured into the curves of the run, before others of its name, and shows it. */
+export function learn(at: number, point: Point): void {
+  const same = (one: Point): boolean => one.method === point.method && one.keep === point.keep && one.seed === point.seed && one.removed.join() === point.removed.join();
+  batch(() => {
+    const runs = report.value.runs.map((one, place) => (place === at && one.curves ? { ...one, curves: { ...one.curves, points: placed(one.curves.points.filter((old) => !same(old)), point) } } : one));
+    report.value = { ...report.value, runs };
+    if (runAt.value !== at || !run.value.curves) return;
+    [method.value, keep.value, seed.value] = [point.method, point.keep, point.seed];
+  });
+}
+
+/** With a point before the first of its method, so that series keep their order and colours. */
+function placed(points: Point[], point: Point): Point[] {
+  const at = points.findIndex((one) => one.method === point.method);
+  return at < 0 ? [...points, point] : [...points.slice(0, at), point, ...points.slice(at)];
+}
+
 /** Starts from what the run suggests: the fewest heads without a significant loss, or all. */
 export function adopt(at: number): void {
+  batch(() => adoptRun(at));
+}
+
+function adoptRun(at: number): void {
   const before = report.value.runs[runAt.value];
   const names = [...selected.value].map((index) => before?.heads[index] ?? "");
   const name = before?.heads[head.value] ?? "";
@@ -81,10 +102,9 @@ export function adopt(at: number): void {
   selected.value = new Set(names.flatMap((address) => heads.value.byName.get(address) ?? []));
   head.value = heads.value.byName.get(name) ?? 0;
   const { curves } = run.value;
-  const safe = Object.entries(curves?.smallest_safe ?? {}).filter((entry): entry is [string, number] => entry[1] !== null && methods.value.includes(entry[0]));
-  const best = safe.sort((a, b) => a[1] - b[1])[0];
-  method.value = best?.[0] ?? methods.value.find((one) => !curves?.points.some((point) => point.method === one && point.is_random)) ?? "";
-  keep.value = best?.[1] ?? run.value.heads.length;
+  const best = favourite(curves);
+  method.value = best?.method ?? methods.value[0] ?? "";
+  keep.value = best?.keep ?? run.value.heads.length;
   seed.value = seeds.value[0] ?? 0;
   wholeGroups.value = (curves?.unit ?? 1) > 1;
   if (!fields.value.some((one) => one.key === colour.value)) colour.value = fields.value[0]?.key ?? "";
@@ -108,13 +128,26 @@ export function address(to: View, at: HeadIndex = head.value): string {
 }
 
 export function go(to: View, at: HeadIndex = head.value): void {
-  head.value = at;
-  view.value = to;
+  batch(() => {
+    head.value = at;
+    view.value = to;
+  });
   globalThis.scrollTo?.(0, 0);
 }
 
+/** Where the reader is: what the Back button goes through. */
+const placeNow = (): string => address(view.value).split("?")[0]!;
+let place = "";
+
 /** Takes over what an address says, as far as it makes sense for this run. */
 export function follow(hash: string): void {
+  batch(() => {
+    read(hash);
+    place = placeNow();
+  });
+}
+
+function read(hash: string): void {
   const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?");
   const [name = "", address_] = path.split("/");
   const words = new URLSearchParams(query);
@@ -126,10 +159,10 @@ export function follow(hash: string): void {
   if (words.has("heads") || query) select((words.get("heads") ?? "").split(" ").flatMap((one) => byName.get(one) ?? []));
   if (methods.value.includes(words.get("method") ?? "")) method.value = words.get("method")!;
   if (words.has("keep")) keep.value = clamp(Number(words.get("keep")), 1, run.value.heads.length);
-  if (words.has("seed")) seed.value = Number(words.get("seed")) || 0;
+  if (query) seed.value = Number(words.get("seed")) || 0;
   if (!seeds.value.includes(seed.value)) seed.value = seeds.value[0] ?? 0;
   if (fields.value.some((one) => one.key === words.get("colour"))) colour.value = words.get("colour")!;
-  if (words.has("sentence")) sentence.value = Math.max(0, Math.trunc(Number(words.get("sentence")) || 0));
+  if (query) sentence.value = Math.max(0, Math.trunc(Number(words.get("sentence")) || 0));
   if (query) for (const [flag, value] of Object.entries(FLAGS)) value.value = words.get(flag) === "1";
 }
 
@@ -145,28 +178,40 @@ function safeDecode(text: string): string {
 
 const PAUSE = 200;
 
-/** Keeps the address in step with the state: a slider at most every PAUSE milliseconds, as browsers ignore what comes faster for long. */
+/** Keeps the address in step with the state: a slider at most every PAUSE milliseconds, as browsers ignore what comes faster for long. Another view or head is a step
+ * that the Back button takes back; everything else changes the step that it is in. */
 export function keepAddress(): void {
-  let [last, shown] = [0, ""];
+  let last = 0;
+  let waiting: (() => void) | null = null;
   let later: ReturnType<typeof setTimeout> | undefined;
   effect(() => {
     const wanted = address(view.value);
-    const act = (): void => {
-      [last, shown] = [Date.now(), view.peek()];
-      write(wanted);
-    };
+    const now = placeNow();
+    const before = waiting;
     clearTimeout(later);
+    waiting = null;
+    if (now !== place) {
+      before?.();
+      place = now;
+      write(wanted, true);
+      return;
+    }
+    const act = (): void => {
+      [last, waiting] = [Date.now(), null];
+      write(wanted, false);
+    };
     const wait = last + PAUSE - Date.now();
-    if (wait <= 0 || shown !== view.value) act();
-    else later = setTimeout(act, wait);
+    if (wait <= 0) act();
+    else [waiting, later] = [act, setTimeout(act, wait)];
   });
 }
 
 /** Some shells (a notebook's frame) forbid it, which loses only the address. */
-function write(wanted: string): void {
+function write(wanted: string, step: boolean): void {
   if (globalThis.location.hash === wanted) return;
   try {
-    history.replaceState(null, "", wanted);
+    if (step) history.pushState(null, "", wanted);
+    else history.replaceState(null, "", wanted);
   } catch {
     // Nothing else depends on the address.
   }

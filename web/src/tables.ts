@@ -1,6 +1,7 @@
 /** Every number of a run as tables of plain cells. */
 import type { RunData } from "./contract";
 import type { Cell } from "./page";
+import { benchName } from "./plan";
 
 export interface Sheet {
   name: string;
@@ -31,10 +32,11 @@ function places(run: RunData): Map<number, [string, number, number, number | nul
 function headSheet(run: RunData): Sheet {
   const place = places(run);
   const { roles, portraits, scores } = run;
-  const columns = ["head", "kind", "layer", "place", "KV group", ...scores.map((score) => score.name), ...(portraits ? ["entropy", "largest weight"] : []), ...(roles ? ["roles"] : [])];
+  const grouped = run.blocks.some((block) => block.kv_group !== null);
+  const columns = ["head", "kind", "layer", "place", ...(grouped ? ["KV group"] : []), ...scores.map((score) => score.name), ...(portraits ? ["entropy", "largest weight"] : []), ...(roles ? ["roles"] : [])];
   const rows = run.heads.map((name, index): Cell[] => [
     name,
-    ...(place.get(index) ?? [null, null, null, null]),
+    ...(place.get(index) ?? [null, null, null, null]).slice(0, grouped ? 4 : 3),
     ...scores.map((score) => score.values[index] ?? null),
     ...(portraits ? [portraits.entropy[index] ?? null, portraits.confidence[index] ?? null] : []),
     ...(roles ? [(roles.labels[index] ?? []).map((label) => roles.names[label] ?? "").join(", ")] : []),
@@ -94,7 +96,7 @@ function benchSheet(run: RunData): Sheet | null {
     name: "Latency",
     about: "Seconds of one pass: median and quartiles.",
     columns: ["pruned model", "method", "K", "kind", "batch", "length", "seconds", "low", "high", "speed-up", "rounds"],
-    rows: run.bench.map((row) => [row.of, row.method, row.keep, row.name, row.batch, row.length, row.seconds, row.low, row.high, row.speedup, row.rounds]),
+    rows: run.bench.map((row) => [benchName(row), row.method, row.keep, row.name, row.batch, row.length, row.seconds, row.low, row.high, row.speedup, row.rounds]),
   };
 }
 

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Point, RunData } from "../src/contract";
+import type { BenchRow, Point, RunData } from "../src/contract";
 import { headsOf } from "../src/heads";
-import { between, byLayer, commandOf, goingFirst, planFile, planOf, quantity, quoted, type Choice } from "../src/plan";
+import { benchName, between, byLayer, commandOf, favourite, goingFirst, planFile, planOf, pointOfBench, quantity, quoted, usualShape, type Choice } from "../src/plan";
 
 const HEADS = 8;
 
@@ -27,9 +27,9 @@ function run(groups: number[] | null = null): RunData {
     curves: {
       metric: "accuracy", higher_is_better: true,
       dense: { value: 0.9, loss: 0, n_examples: 10, low: null, high: null, parameters: 800, bytes: 3200, flops: null, kv_bytes_per_token: null },
-      points: [point(6, [1, 7]), point(3, [0, 1, 4, 5, 7])], smallest_safe: {}, unit: 1,
+      points: [point(6, [1, 7]), point(3, [0, 1, 4, 5, 7])], smallest_safe: {}, commands: {}, unit: 1,
     },
-    bench: [], portraits: null, attention: null, tables: [],
+    bench: [], portraits: null, attention: null, attention_left_out: false, tables: [],
   };
 }
 
@@ -40,7 +40,7 @@ test("a measured K gives the measured plan", () => {
   const plan = planOf(headsOf(run()), choice(6));
   assert.deepEqual(sorted(plan.removed), [1, 7]);
   assert.equal(plan.point?.command, "prune 6");
-  assert.equal(commandOf(run(), plan), "prune 6");
+  assert.equal(commandOf(headsOf(run()), plan, choice(6)), "prune 6");
 });
 
 test("between two measured K the larger plan goes first, then the least important of the smaller", () => {
@@ -100,5 +100,50 @@ test("plans leave the page in the shapes that headcount reads", () => {
 test("names are quoted for a shell", () => {
   assert.equal(quoted("org/model"), "org/model");
   assert.equal(quoted("a'; rm -rf /"), "'a'\\''; rm -rf /'");
-  assert.match(commandOf(run(), { removed: new Set(), point: null }), /^headcount cut 'my model' --plan/);
+  assert.match(commandOf(headsOf(run()), { removed: new Set([1]), point: null }, choice(7, { method: "rank: s" })) ?? "", /^headcount cut 'my model' --plan/);
+});
+
+test("a K that was not measured keeps the method and the choices in its command", () => {
+  const some = run();
+  some.curves!.commands = { m: "headcount prune x --method m --keep {keep} --seed 0 --out o" };
+  const heads = headsOf(some);
+  const command = (keep: number, more: Partial<Choice> = {}): string | null => commandOf(heads, planOf(heads, choice(keep, more)), choice(keep, more));
+  assert.equal(command(5), "headcount prune x --method m --keep 5 --seed 0 --out o");
+  some.curves!.points.push(point(6, [0, 2], { seed: 2, command: "prune --keep 6 --seed 0 --method-seed 2 --out o" }));
+  assert.equal(command(5, { seed: 2 }), "headcount prune x --method m --keep 5 --seed 0 --method-seed 2 --out o");
+  assert.equal(command(6, { protect: new Set([7, 1]), onePerBlock: true }), "headcount prune x --method m --keep 6 --seed 0 --out o --protect L0H1,L1H3 --floor 1");
+  assert.equal(command(HEADS), null);
+  some.curves!.commands = { m: "prune --keep {keep} --floor 0 --unit even" };
+  assert.equal(command(5, { onePerBlock: true, wholeGroups: true }), "prune --keep 5 --floor 1 --unit kv_group");
+  some.curves!.commands = {};
+  assert.equal(command(5), null);
+});
+
+test("without commands of methods that of a measured model is used", () => {
+  const some = run();
+  some.curves!.points = [point(6, [1, 7], { command: "headcount prune x --method m --keep 6 --seed 0" })];
+  const { commands: _, ...old } = some.curves!;
+  some.curves = old as NonNullable<RunData["curves"]>;
+  const heads = headsOf(some);
+  assert.equal(commandOf(heads, planOf(heads, choice(5)), choice(5)), "headcount prune x --method m --keep 5 --seed 0");
+});
+
+test("the favourite has the fewest safe heads, then the least loss, then the best value where fewest stay", () => {
+  const curves = { ...run().curves!, points: [point(3, [], { method: "a", loss: 2, value: 0.5 }), point(3, [], { method: "b", loss: 1, value: 0.4 }), point(3, [], { method: "r", loss: 0, value: 1, is_random: true }), point(6, [], { method: "a" })] };
+  assert.deepEqual(favourite({ ...curves, smallest_safe: { a: 3, b: 3, r: null } }), { method: "b", keep: 3 });
+  assert.deepEqual(favourite({ ...curves, smallest_safe: { a: 6, b: null, r: null } }), { method: "a", keep: 6 });
+  assert.deepEqual(favourite({ ...curves, smallest_safe: { a: null } }), { method: "a", keep: null });
+  assert.deepEqual(favourite({ ...curves, higher_is_better: false, smallest_safe: {} }), { method: "b", keep: null });
+  assert.equal(favourite(null), null);
+});
+
+test("a timed model is the very point that was measured, by the names of points", () => {
+  const row = (of: string): BenchRow => ({ of, method: "m", keep: 6, name: "removed", batch: 8, length: 64, seconds: 1, low: 1, high: 1, speedup: 1, rounds: 1 });
+  const curves = run().curves!;
+  curves.points.push(point(6, [0, 2], { seed: 1, value: 0.8 }));
+  assert.equal(pointOfBench(curves, row("rank, by=m, 6 heads, seed 1"))?.value, 0.8);
+  assert.equal(pointOfBench(curves, row("m, 6 heads"))?.seed, 0);
+  assert.equal(pointOfBench(curves, row("m, 6 heads, seed 9")), null);
+  assert.equal(benchName(row("rank, by=m, 6 heads, seed 1")), "m, 6 heads, seed 1");
+  assert.deepEqual(usualShape([[1, 512], [8, 64], [8, 128], [32, 128]]), [8, 128]);
 });

@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { csv } from "../src/page";
+import { barsOf } from "../src/parts/bars";
 import { filterRows, sortRows } from "../src/parts/table";
-import { goldArcs, headArcs } from "../src/views/arcs";
+import { goldArcs, headArcs, staggered } from "../src/views/arcs";
 import { frontier } from "../src/views/cost";
 import { shrink, zoomed } from "../src/views/matrix";
 
@@ -47,4 +48,13 @@ test("a shrunk matrix keeps its strongest weights", () => {
   const weights = new Float32Array(16);
   weights[5] = 0.9;
   assert.deepEqual([...shrink({ rows: 4, columns: 4, weights }, 2).weights].map((value) => Math.round(value * 10)), [9, 0, 0, 0]);
+});
+
+test("bars are of what was measured", () => {
+  assert.deepEqual(barsOf(["a", "b", "c"], [0.5, null, 0], [0.1, 0.2, 0.3]), [{ name: "a", value: 0.5, expected: 0.1 }, { name: "c", value: 0, expected: 0.3 }]);
+  assert.deepEqual(barsOf(["a"], [null]), []);
+});
+
+test("labels of arcs do not lie on each other", () => {
+  assert.deepEqual(staggered([{ x: 10, y: 0, text: "det" }, { x: 14, y: 0, text: "amod" }, { x: 90, y: 0, text: "obj" }]), [0, 1, 0]);
 });

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict, Unpack
@@ -17,8 +18,9 @@ from headcount.analyze._walk import KEEPS, METHODS, SCORES, SEEDS, Job, Step, Wa
 from headcount.archs.modules import unwrap
 from headcount.data import Split, Task
 from headcount.errors import DataError, UnsupportedModel
+from headcount.files import opened_model
 from headcount.portraits._make import SENTENCES
-from headcount.pruning import Sizes
+from headcount.pruning import Sizes, check_methods
 from headcount.roles import Corpus, corpus_of
 from headcount.runs.store import Run
 from headcount.surgery import load
@@ -63,6 +65,9 @@ def analyze(
     `model` is a live model, a folder or a hub id, `data` an hc.Task or the name of one (by default the one the model is made for). Roles and
     portraits are of `text` (a file, texts, a corpus; see `hc.roles`), or of the texts of the task. `said` is told each step as it is done.
     """
+    asked = dict(options)
+    check_methods(options.get("methods", METHODS))
+    options.setdefault("recipe", Recipe(seed=options.get("seed", 0)))
     folder = local_folder(model) if isinstance(model, str | Path) else None
     live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
     tokenizer = reader_of(live, folder) if tokenizer is None and folder is not None else tokenizer
@@ -71,8 +76,8 @@ def analyze(
     name = options.pop("name", "") or (
         str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
     )
-    told = f"headcount.analyze({name!r}, {task.name!r}, out={str(out)!r})"
-    rest: dict[str, Any] = {**options, "config": {**_opened(data), **options.get("config", {})}}
+    told = _command(name, task.name, {"out": str(out), **({"text": text} if isinstance(text, str | Path) else {}), **asked})
+    rest: dict[str, Any] = {**options, "config": {**_opened(model, data), **options.get("config", {})}}
     job = Job(name, live, task, corpus, command=told, tokenizer=tokenizer, folder=folder, no_roles=why, **rest)
     with Run.lead(Path(out), command=told) as kept:
         for step in walk(job, kept):
@@ -81,9 +86,20 @@ def analyze(
     return Run.open(Path(out))
 
 
-def _opened(data: Any) -> dict[str, Any]:
-    """How the task is opened again; a task that was made in Python cannot be."""
-    return {} if isinstance(data, Task) else {"opened": {"task": data} if data else {}}
+def _opened(model: Any, data: Any) -> dict[str, Any]:
+    """How model and task are opened again; a task that was made in Python cannot be."""
+    place = opened_model(model) if isinstance(model, str | Path) else {}
+    if isinstance(data, Task):
+        return {"opened": {**place, "own_task": True}} if place else {}
+    return {"opened": {**({"task": data} if data else {}), **place}}
+
+
+def _command(name: str, task: str, options: Mapping[str, Any]) -> str:
+    """The call as it is noted: with the options that are not as they would be without."""
+    usual = {each.name: each.default if each.default_factory is MISSING else each.default_factory() for each in fields(Job)}
+    given = {key: value for key, value in options.items() if key not in ("name", "watch", "config") and usual.get(key, MISSING) != value}
+    words = [f"{key}={str(value)!r}" if isinstance(value, Path) else f"{key}={value!r}" for key, value in given.items()]
+    return f"headcount.analyze({', '.join([repr(name), repr(task), *words])})"
 
 
 def corpus_for(

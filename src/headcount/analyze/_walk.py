@@ -21,15 +21,16 @@ from headcount.errors import HeadcountError, UnsupportedModel
 from headcount.evaluate import Evaluation, evaluate_into
 from headcount.gates import HeadGates
 from headcount.heads import HeadMap
-from headcount.importance import agreements, score_into, verdicts
+from headcount.importance import Method, agreements, score_into, verdicts
 from headcount.observe import on_device
 from headcount.plan import Plan
 from headcount.portraits import Portraits, portraits_into
 from headcount.portraits._make import SENTENCES
-from headcount.pruning import Change, Pruning, Sizes, Wish, compare, grid, method_name, rows, smallest_safe
+from headcount.pruning import Change, Pruning, Sizes, Wish, check_wish, compare, grid, method_name, rows, smallest_safe
 from headcount.report import write_report
 from headcount.roles import Corpus, RoleTable, roles_into
 from headcount.runs.cells import Cell
+from headcount.runs.outcomes import told_p
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import machine_of, model_record
 from headcount.scores import Scores
@@ -100,6 +101,11 @@ class Job:
 def walk(work: Job, kept: Run) -> Iterator[Step]:
     """Takes one model the whole way, one step at a time."""
     heads = HeadMap.of(work.model)
+    wishes = _wishes(work, heads)
+    for wish in wishes:
+        check_wish(work.model, wish)
+    for name in work.by:
+        Method.parse(name)
     _describe(work, heads, kept)
     yield _find(work, heads)
     yield _evaluate(work, heads, kept)
@@ -108,7 +114,7 @@ def walk(work: Job, kept: Run) -> Iterator[Step]:
     yield from _look(work, kept)
     options: Any = {"limit": work.reported, "command": work.command, "companions": work.folder, "measured": work.measured}
     pruning = Pruning(kept, work.model, work.task, **options)
-    dense, cells, failed = compare(pruning, _wishes(work, heads), progress=work.progress("pruning", "models"))
+    dense, cells, failed = compare(pruning, wishes, progress=work.progress("pruning", "models"))
     yield _prune(work, pruning, dense, cells, failed)
     wish = _best(pruning, dense, cells)
     if wish is not None:
@@ -212,7 +218,7 @@ def _wishes(work: Job, heads: HeadMap) -> list[Wish]:
     sizes = sorted({len(unit) for unit in heads.units()})
     unit = sizes[-1]
     keeps = sorted({max(unit, round(share * len(heads) / unit) * unit) for share in work.keeps})
-    return grid(work.methods, keeps, work.seeds, Wish("random", 1, recipe=work.recipe))
+    return grid(work.methods, keeps, work.seeds, Wish("random", 1, recipe=work.recipe), first=work.seed)
 
 
 def _prune(work: Job, pruning: Pruning, dense: Evaluation, cells: Sequence[Cell], failed: dict[str, HeadcountError]) -> Step:
@@ -252,7 +258,7 @@ def _keep(work: Job, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[C
     before, after = cost(work.model, work.batch()), cost(small, work.batch())
     text = (
         f"{method_name(wish.parts())}, {wish.keep} heads: loss {cell.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
-        f"{change.high:+.3g}, p = {change.p:.2g}); {before.parameters:,} → {after.parameters:,} parameters, {before.flops:,} → {after.flops:,} FLOPs "
+        f"{change.high:+.3g}, {told_p(change.p)}); {before.parameters:,} → {after.parameters:,} parameters, {before.flops:,} → {after.flops:,} FLOPs "
         f"per {before.tokens} tokens, {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
     )
     numbers = {"removed": cell.content["removed"], "before": before.to_dict(), "after": after.to_dict(), "change": asdict(change)}

@@ -11,6 +11,7 @@ import typer
 
 from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, Seed, TrustRemoteCode, Verbose
 from headcount.cli._session import Session, session
+from headcount.files import opened_model, placed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -108,7 +109,9 @@ class Shared(NamedTuple):
         names = ("task", "train", "eval", *(name for name in self._fields if name.endswith("_column")), "task_option", "max_length")
         rest = ("truncate", "limit", "auto", "dtype", "seed")
         given = {name: getattr(self, name) for name in (*names, *rest)}
-        return {name: _told(value) for name, value in given.items() if value not in (None, False, [])}
+        given |= {name: [placed(path) for path in given[name]] for name in ("train", "eval") if given[name]}
+        found = {name: _told(value) for name, value in given.items() if value not in (None, False, [])}
+        return {**found, **opened_model(self.model)}
 
     def open_model(self, say: Session) -> tuple[nn.Module, HeadMap, Path]:
         """The model, its heads and its folder."""

@@ -37,6 +37,7 @@ Decay = Annotated[
     float, typer.Option("--distil", min=0.0, max=1.0, help="The weight of the whole model's predictions in the loss of the recovery.")
 ]
 Epochs = Annotated[float, typer.Option("--epochs", min=0.0, help="How long methods that train do so.")]
+Protect = Annotated[str | None, typer.Option("--protect", metavar="L0H3,…", help="Heads that stay whatever their score.")]
 Floor = Annotated[int, typer.Option("--floor", min=0, help="Heads that stay at least in every block.")]
 Kinds = Annotated[
     str | None,

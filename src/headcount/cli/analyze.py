@@ -13,6 +13,7 @@ from headcount.cli._pruning import Epochs, Rate, TrainBatch, recipe
 from headcount.cli._run import Place
 from headcount.cli._session import Session
 from headcount.cli._text import Embedded, File, Parser, check_embedded
+from headcount.files import placed
 
 if TYPE_CHECKING:
     from headcount.roles import Corpus
@@ -67,9 +68,11 @@ def run(
         from headcount.analyze import Job, walk
         from headcount.cli.compare import _names
         from headcount.importance import Method
+        from headcount.pruning import check_methods
 
         if kept is None:
             raise typer.BadParameter("analyze is led by one process; start it without torchrun")
+        check_methods(_names(methods))
         scores = [str(Method.parse(name)) for name in split(by)]
         live, _, folder = given.open_model(say)
         task = given.open_task(say, live, folder)
@@ -91,7 +94,7 @@ def run(
             watch=say.watch,
             tokenizer=_data.reader_of(live, folder, given.trust_remote_code),
             folder=folder,
-            config={"opened": {**given.opened, **({"text": str(text)} if text else {}), **({"embedded": embedded} if embedded else {})}},
+            config={"opened": {**given.opened, **({"text": placed(text)} if text else {}), **({"embedded": embedded} if embedded else {})}},
             no_roles=why,
         )
         steps = []

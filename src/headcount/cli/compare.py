@@ -14,6 +14,7 @@ from headcount.cli._pruning import (
     Floor,
     Kinds,
     Options,
+    Protect,
     Rate,
     Recover,
     Repair,
@@ -59,6 +60,7 @@ def run(
     train_batch: TrainBatch = 32,
     distil: Decay = 0.0,
     kinds: Kinds = None,
+    protect: Protect = None,
     floor: Floor = 0,
     unit: Unit = "kv_group",
 ) -> None:
@@ -82,8 +84,9 @@ def run(
             floor=floor,
             unit=unit,
             kinds=wanted,
+            protected=tuple(sorted(set(split(protect or "")))),
         )
-        wishes = grid(_names(methods), keeps, seeds, template)
+        wishes = grid(_names(methods), keeps, seeds, template, first=given.seed)
         for wish in wishes:
             check_wish(live, wish)
         if kept is None:

@@ -71,7 +71,7 @@ def run(
                     reported=reported,
                     keeps=(0.25, 0.5),
                     seeds=SEEDS[name],
-                    recipe=Recipe(epochs=1.0, rate=RATES[name]),
+                    recipe=Recipe(epochs=1.0, rate=RATES[name], seed=seed),
                     watch=say.watch,
                     tokenizer=tokenizer,
                     folder=folder,

@@ -11,6 +11,7 @@ from headcount.cli import _data
 from headcount.cli._options import split
 from headcount.cli._pruning import (
     Decay,
+    Epochs,
     Floor,
     KeepOne,
     Kinds,
@@ -18,6 +19,7 @@ from headcount.cli._pruning import (
     Latency,
     Options,
     Parameters,
+    Protect,
     Rate,
     Recover,
     Repair,
@@ -32,6 +34,9 @@ from headcount.cli._session import Session
 
 Method = Annotated[str, typer.Option("--method", metavar="NAME", help="A pruner of `headcount ls pruners`, or an importance to rank by.")]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]
+MethodSeed = Annotated[
+    int | None, typer.Option("--method-seed", min=0, help="The seed of the method, where it is not that of the data (--seed).")
+]
 Bench = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how much faster the cut model is.")]
 
 
@@ -50,11 +55,14 @@ def run(
     repair: Repair = None,
     recover: Recover = None,
     scratch: Scratch = None,
+    epochs: Epochs = 1.0,
     rate: Rate = 5e-5,
     train_batch: TrainBatch = 32,
     decay: Decay = 0.0,
+    protect: Protect = None,
     floor: Floor = 0,
     unit: Unit = "kv_group",
+    method_seed: MethodSeed = None,
     bench: Bench = True,
 ) -> None:
     """Prune to K heads, repair, cut, verify, evaluate against the whole model in pairs, and save the smaller model."""
@@ -73,14 +81,15 @@ def run(
             heads_of(keep, heads, wanted) if keep is not None else 0,
             limit=limit,
             kinds=wanted,
-            seed=given.seed,
+            seed=given.seed if method_seed is None else method_seed,
             repair=repair,
             recover=recover,
             scratch=scratch,
             options={**own, **_data.pairs(option)},
-            recipe=recipe(given, rate, train_batch, decay),
+            recipe=recipe(given, rate, train_batch, decay, epochs),
             floor=floor,
             unit=unit,
+            protected=tuple(sorted(set(split(protect or "")))),
         )
         check_wish(live, wish)
         if kept is None:

@@ -31,11 +31,18 @@ def run(
     """Write the report of a run: head map, curves, costs, roles, attention, all in one file without a network."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.report import write_report
+        from headcount.report._told import missing_of
+        from headcount.report.write import MEGABYTE, too_large
         from headcount.runs.store import Run
 
         say.doing("reading the run")
         first, second = Run.open(run), Run.open(run_b) if run_b is not None else None
         path = write_report(first, second, out, max_mb=max_mb)
+        for each in filter(None, (first, second)):
+            for text in missing_of(each, each.record()):
+                say.note(f"warning: {each.folder}: {text}")
+        if path.stat().st_size > max_mb * MEGABYTE:
+            say.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
         drawn: list[Path] = []
         if figures is not None:
             from headcount.report.figures import write_figures

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from headcount.errors import ArtefactError
+from headcount.registry import Registry
 from headcount.report._plain import short
+from headcount.report._scores import IMPORTANCE
 from headcount.runs.cells import Cell
-from headcount.runs.outcomes import EVALUATION, PRUNED, Evaluation, rows_of, smallest_safe, unpack_evaluation
+from headcount.runs.outcomes import EVALUATION, PRUNED, Evaluation, method_name, rows_of, smallest_safe, unpack_evaluation
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import Run
 from headcount.stats import paired_t
@@ -21,6 +24,14 @@ DENSE = "dense"
 TRAINED = ("l0", "dsp", "gates")
 """Pruners that train; cells say it themselves since they do."""
 REPEATS, CELLS = 1000, 2**21
+PRUNERS = Registry("pruners", "headcount.pruners")
+RECIPE: Mapping[str, tuple[str, float]] = {
+    "epochs": ("--epochs", 1.0),
+    "rate": ("--rate", 5e-5),
+    "batch": ("--train-batch", 32),
+    "distil": ("--distil", 0.0),
+}
+"""Fields of a recipe, as options of headcount prune with their defaults."""
 
 
 def dense_of(run: Run) -> Evaluation | None:
@@ -43,13 +54,8 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str
     total = total_of(dense.metric)
     if dense.metric and total is None:
         notes.append(f"How {dense.metric} is made of examples is not known here: changes are tested by the loss alone.")
-    n_heads = sum(len(block.heads) for block in heads.blocks)
-    places = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
-    table = [
-        {**row, "keep": n_heads - len(cell.content["removed"])}
-        for row, cell in zip(rows_of(dense, same, total, n_heads), same, strict=True)
-    ]
-    points = [_point(row, cell, dense, places, command_of(record, run.folder.name, cell)) for row, cell in zip(table, same, strict=True)]
+    table = _table(dense, same, heads)
+    points = _points(run, record, dense, table, same, heads)
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))
     made = {
         "metric": dense.metric or "loss",
@@ -58,8 +64,31 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str
         "points": points,
         "smallest_safe": smallest_safe(table),
         "unit": max((len(block.heads) // block.n_kv_heads for block in heads.blocks if block.n_kv_heads and block.heads), default=1),
+        "commands": commands_of(record, run.folder.resolve().name, same),
     }
     return made, table, notes
+
+
+def point_of(run: Run, cell: Cell) -> dict[str, Any]:
+    """The point of one pruned model, as it stands in the curves of its run."""
+    record, heads, dense = run.record(), run.heads(), dense_of(run)
+    if dense is None:
+        raise ArtefactError(f"{run.folder} holds no evaluation of the whole model, so a pruned one has nothing to stand beside")
+    return _points(run, record, dense, _table(dense, [cell], heads), [cell], heads)[0]
+
+
+def _table(dense: Evaluation, cells: Sequence[Cell], heads: HeadsRecord) -> list[dict[str, Any]]:
+    n_heads = sum(len(block.heads) for block in heads.blocks)
+    made = rows_of(dense, cells, total_of(dense.metric), n_heads)
+    return [{**row, "keep": n_heads - row["removed"]} for row in made]
+
+
+def _points(
+    run: Run, record: RunRecord, dense: Evaluation, table: Sequence[Mapping[str, Any]], cells: Sequence[Cell], heads: HeadsRecord
+) -> list[dict[str, Any]]:
+    places = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
+    name = run.folder.resolve().name
+    return [_point(row, cell, dense, places, command_of(record, name, cell)) for row, cell in zip(table, cells, strict=True)]
 
 
 def _dense(dense: Evaluation, total: Total | None, record: RunRecord, cells: Sequence[Cell]) -> dict[str, Any]:
@@ -126,33 +155,78 @@ def _point(row: Mapping[str, Any], cell: Cell, dense: Evaluation, places: Mappin
     }
 
 
-def command_of(record: RunRecord, out: str, cell: Cell) -> str:
-    """The command that makes a pruned model again."""
-    wish = cell.content["wish"]
-    options = dict(wish["options"])
-    method = options.pop("by", wish["method"]) if wish["method"] == "rank" else wish["method"]
-    words = ["headcount", "prune", record.model.name, *task_words(record), "--method", method]
-    words += [word for name, value in sorted(options.items()) for word in ("--option", f"{name}={value}")]
+def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None) -> str:
+    """The command that makes a pruned model again; with `keep`, one with that many heads instead, which is not quoted."""
+    wish, recipe = cell.content["wish"], cell.content["wish"].get("recipe", {})
+    seed = recipe.get("seed", wish["seed"])
+    words = ["headcount", "prune", record.config.get("opened", {}).get("model", record.model.name)]
+    words += [*task_words(record, cell.spec.parts.get("limit")), *_method_words(wish)]
+    size = _size_words(wish) if keep is None else ["--keep", keep]
+    rest = ["--kinds", ",".join(wish["kinds"])] if wish.get("kinds") else []
+    rest += ["--protect", ",".join(wish["protected"])] if wish.get("protected") else []
+    rest += ["--floor", str(wish["floor"])] if wish.get("floor") else []
+    rest += ["--unit", wish["unit"]] if wish.get("unit", "kv_group") != "kv_group" else []
+    rest += [] if wish["repair"] is None else ["--repair" if wish["repair"] else "--no-repair"]
+    rest += [word for name in ("recover", "scratch") if wish.get(name) for word in (f"--{name}", plain_number(wish[name]))]
+    rest += [
+        word
+        for name, (option, default) in RECIPE.items()
+        if recipe.get(name, default) != default
+        for word in (option, plain_number(recipe[name]))
+    ]
+    rest += ["--seed", str(seed)] + ([] if wish["seed"] == seed else ["--method-seed", str(wish["seed"])])
+    told = [shlex.join(words), *(size if keep is not None else [shlex.join(size)]), shlex.join([*rest, "--out", f"runs/{out}"])]
+    return " ".join(told)
+
+
+def commands_of(record: RunRecord, out: str, cells: Sequence[Cell]) -> dict[str, str]:
+    """By method a command for any number of heads, `{keep}`, by its first seed; none where heads of some kinds of attention alone are counted."""
+    found: dict[str, str] = {}
+    for cell in sorted(cells, key=lambda cell: cell.content["wish"]["seed"]):
+        wish = cell.content["wish"]
+        if not wish.get("kinds"):
+            found.setdefault(method_name(wish), command_of(record, out, cell, "{keep}"))
+    return found
+
+
+def _method_words(wish: Mapping[str, Any]) -> list[str]:
+    """The method and its options; an importance by its own name, unless a pruner has that too."""
+    options, method = dict(wish["options"]), wish["method"]
+    base = str(options.get("by", "")).partition(":")[0]
+    if method == "rank" and base in IMPORTANCE.names() and base not in PRUNERS.names():
+        method = options.pop("by")
+    return ["--method", method, *(word for name, value in sorted(options.items()) for word in ("--option", f"{name}={value}"))]
+
+
+def _size_words(wish: Mapping[str, Any]) -> list[str]:
     limit = wish.get("limit")
-    if limit:
-        words += [f"--{limit[0].replace('_', '-')}", f"{limit[1] * 1000 if limit[0] == 'latency' else limit[1]:g}"]
-    else:
-        words += ["--keep", str(wish["keep"])]
-    words += ["--kinds", ",".join(wish["kinds"])] if wish.get("kinds") else []
-    words += ["--floor", str(wish["floor"])] if wish.get("floor") else []
-    words += ["--unit", wish["unit"]] if wish.get("unit", "kv_group") != "kv_group" else []
-    words += [] if wish["repair"] is None else ["--repair" if wish["repair"] else "--no-repair"]
-    words += ["--recover", f"{wish['recover']:g}"] if wish["recover"] else []
-    return shlex.join([*words, "--seed", str(wish["seed"]), "--out", out])
+    if not limit:
+        return ["--keep", str(wish["keep"])]
+    name, value = limit
+    return [f"--{name.replace('_', '-')}", milliseconds(value) if name == "latency" else plain_number(value)]
 
 
-def task_words(record: RunRecord) -> list[str]:
-    """The words of a command line that name the task and its data, as far as the run knows them."""
+def plain_number(value: float) -> str:
+    """A number in as few digits as give it back."""
+    if isinstance(value, int):
+        return str(value)
+    return next(text for digits in (6, 17) if float(text := f"{value:.{digits}g}") == value)
+
+
+def milliseconds(value: float) -> str:
+    """Seconds as milliseconds, in as few digits as give them back when they are divided by 1000."""
+    texts = [f"{1000 * value:.{digits}g}" for digits in range(1, 18)]
+    return next((text for text in texts if float(text) / 1000 == value), texts[-1])
+
+
+def task_words(record: RunRecord, limit: int | None = None) -> list[str]:
+    """The words of a command line that name the task and its data, and how the model is opened, as far as the run knows them."""
     opened = record.config.get("opened", {})
     names = ("task", "train", "eval", *(name for name in opened if name.endswith("_column")), "task_option", "max_length", "limit")
-    given = {"task": record.task or None, **opened}
+    given = {"task": record.task or None, **opened, **({"limit": limit} if limit else {})}
+    given = {**given, "dtype": None if given.get("dtype") == "auto" else given.get("dtype")}
     words = []
-    for name in names:
+    for name in (*names, "auto", "dtype"):
         for value in _listed(given.get(name)):
             words += [f"--{name.replace('_', '-')}", str(value)]
     return words + (["--truncate"] if opened.get("truncate") else [])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from headcount.registry import Registry
 from headcount.report._plain import column, short
@@ -11,6 +14,7 @@ from headcount.report._scores import about
 from headcount.runs.cells import Cell
 from headcount.runs.schema import RolesRecord
 from headcount.runs.store import Run
+from headcount.stats import benjamini_hochberg
 
 ROLES = Registry("roles", "headcount.roles")
 COLUMNS = (
@@ -28,6 +32,7 @@ COLUMNS = (
 )
 SYNTAX = "syntax:"
 DIGITS = 4
+ALPHA = 0.05
 
 
 def roles_record(run: Run) -> RolesRecord | None:
@@ -52,21 +57,23 @@ def roles_of(record: RolesRecord, heads: Sequence[str]) -> dict[str, Any]:
         "by_argmax": [row.by_argmax for row in rows],
         "n": [row.n_sentences for row in rows],
     }
+    q = differences([row for row in rows if row.role.startswith(SYNTAX)])
     return {
         "names": names,
         "about": [about(ROLES, name) for name in names],
         "letters": letters(names),
         "labels": labels,
         "rows": table,
-        "relations": [_relation(rows, number[name], place, name) for name in names if name.startswith(SYNTAX)],
+        "relations": [_relation(rows, number[name], place, name, q) for name in names if name.startswith(SYNTAX)],
         "n_sentences": record.conditions.get("n_examples"),
         "skipped": [f"{count} sentences: {reason}" for reason, count in record.refused.items()],
     }
 
 
-def _relation(rows: Sequence[Any], role: int, place: Mapping[str, int], name: str) -> dict[str, Any]:
-    """The head whose strongest key is right most often, against the best fixed offset; it holds where the whole interval is above that."""
+def _relation(rows: Sequence[Any], role: int, place: Mapping[str, int], name: str, q: Mapping[tuple[str, str], float]) -> dict[str, Any]:
+    """The head whose strongest key is right most often, against the best fixed offset; it holds where it is significantly above that."""
     best = max((row for row in rows if row.role == name), key=lambda row: (row.accuracy, -place[row.head]))
+    corrected = q[best.head, best.role]
     return {
         "role": role,
         "head": place[best.head],
@@ -76,10 +83,35 @@ def _relation(rows: Sequence[Any], role: int, place: Mapping[str, int], name: st
         "difference": short(best.accuracy - best.baseline, DIGITS),
         "low": short(best.accuracy_low - best.baseline, DIGITS),
         "high": short(best.accuracy_high - best.baseline, DIGITS),
-        "q": short(best.q, DIGITS),
+        "q": short(corrected, DIGITS),
         "n": best.n_tokens,
-        "holds": best.accuracy_low > best.baseline,
+        "holds": corrected < ALPHA and best.accuracy > best.baseline,
     }
+
+
+def differences(rows: Sequence[Any]) -> dict[tuple[str, str], float]:
+    """By head and relation the q-value of accuracy − baseline: normal, by the error that the interval of the accuracy tells, corrected over all."""
+    from scipy import special
+
+    if not rows:
+        return {}
+    gap, error = np.array([row.accuracy - row.baseline for row in rows]), np.array([_error(row) for row in rows])
+    certain = np.where(gap == 0, 1.0, 0.0)
+    p = np.where(error > 0, 2 * special.ndtr(-np.abs(gap) / np.where(error > 0, error, 1.0)), certain)
+    return {(row.head, row.role): q for row, q in zip(rows, benjamini_hochberg(p).tolist(), strict=True)}
+
+
+def _error(row: Any) -> float:
+    """The standard error of an accuracy: half its 95 % interval, on the side that 0 and 1 do not cut off; without spread, the baseline's."""
+    reach = max(row.accuracy_high - row.accuracy, row.accuracy - row.accuracy_low) / reach_of(row.n_sentences)
+    return reach if reach > 0 else math.sqrt(row.baseline * (1 - row.baseline) / max(1, row.n_tokens))
+
+
+def reach_of(n: int) -> float:
+    """How many standard errors a 95 % interval over n sentences reaches."""
+    from scipy import special
+
+    return float(special.stdtrit(max(1, n - 1), 0.975))
 
 
 def letters(names: Sequence[str]) -> list[str]:

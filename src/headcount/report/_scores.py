@@ -58,12 +58,21 @@ def _column(first: dict[str, Any], scores: Scores, title: str, order: list[int |
     return {
         **first,
         "name": f"{first['name']}: {title}",
+        "about": _about(first["name"], title),
         "kind": "description",
         "higher_is_keep": title.endswith(CHANGES) and title.startswith(LOWER_IS_BETTER),
         "values": column(values),
         "stderr": None if errors is None else column(errors),
         "significant": significant(values, errors, scores.n_examples),
     }
+
+
+def _about(method: str, title: str) -> str:
+    if title.endswith(CHANGES):
+        return (
+            f"The {title.removesuffix(CHANGES)} with the head changed as by {method}, minus that of the whole model, on the same examples."
+        )
+    return f"The {title} of each head, noted by {method} beside its score."
 
 
 def _in_order(values: Any, order: list[int | None]) -> list[float | None]:

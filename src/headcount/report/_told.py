@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headcount.runs.cells import SUFFIX, safe_name
+from headcount.runs.outcomes import told_p
 from headcount.runs.schema import HeadsRecord, RunRecord
-from headcount.runs.store import LOG, QUARANTINE, Run
+from headcount.runs.store import CELLS, LOG, QUARANTINE, Run
 
 FEW = 200
 """With fewer examples than this, differences of a few percent cannot be told from chance."""
@@ -25,7 +28,8 @@ def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], r
 
 def pruned(curves: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]], n_heads: int) -> str:
     """How many heads can go, by the tests that decide it, of the loss and of the metric."""
-    if curves is None:
+    rows = [row for row in rows if row["removed"]]
+    if curves is None or not rows:
         return "Nothing was pruned yet, so it is not known how many can go: headcount compare does that."
     safe = {(method, keep) for method, keep in curves["smallest_safe"].items() if keep is not None}
     if not safe:
@@ -40,11 +44,11 @@ def pruned(curves: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]], 
 def _change(curves: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """What became of loss and metric, each with its own test."""
     dense, n = curves["dense"], curves["dense"]["n_examples"]
-    told = f"loss {row['loss']:.4g} against {dense['loss']:.4g} ({row['loss by']} p = {row['loss p']:.2g}, n = {n})"
+    told = f"loss {row['loss']:.4g} against {dense['loss']:.4g} ({row['loss by']} {told_p(row['loss p'])}, n = {n})"
     if row["value"] is None:
         return told
     told += f"; {curves['metric']} {row['value']:.4g} against {dense['value']:.4g}"
-    return f"{told} ({row['metric by']} p = {row['metric p']:.2g})" if "metric p" in row else told
+    return f"{told} ({row['metric by']} {told_p(row['metric p'])})" if "metric p" in row else told
 
 
 def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> str:
@@ -67,6 +71,7 @@ def warnings_of(run: Run, record: RunRecord, data: Mapping[str, Any]) -> list[st
     aside = _count(run.folder / QUARANTINE)
     if aside:
         found.append(f"{aside} damaged files were found in the run folder and set aside; what was in them was computed again.")
+    found += missing_of(run, record)
     found += _failures(run.folder / LOG)
     made = {
         tuple(sorted(cell.made.get("versions", {}).items()))
@@ -76,6 +81,23 @@ def warnings_of(run: Run, record: RunRecord, data: Mapping[str, Any]) -> list[st
     if len(made) > 1:
         found.append("Parts of this run were computed with different versions of the software.")
     return found
+
+
+def missing_of(run: Run, record: RunRecord) -> list[str]:
+    """A sentence about results that run.json lists and whose cells are gone, if there are any."""
+    gone: Counter[str] = Counter()
+    for title, key in record.results.items():
+        kind, _, name = title.partition("/")
+        if not (run.folder / CELLS / safe_name(kind) / f"{safe_name(name)}.{key[:24]}{SUFFIX}").is_file():
+            gone[kind] += 1
+    if not gone:
+        return []
+    told = ", ".join(f"{number} of kind {kind}" for kind, number in sorted(gone.items()))
+    number = sum(gone.values())
+    return [
+        f"{number} result{'s are' if number > 1 else ' is'} listed in run.json and missing in the run folder ({told}): run the command again, or "
+        "copy the folder again with all its cells."
+    ]
 
 
 def _count(folder: Path) -> int:

@@ -73,6 +73,7 @@ def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
         "bench": _bench(run, len(names)),
         "portraits": portraits,
         "attention": None,
+        "attention_left_out": False,
         "tables": [*_tables(run), *([] if roles is None else untested(roles))],
     }
     data["summary"] = summary_of(record, heads, data, rows)

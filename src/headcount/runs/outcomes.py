@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import sqrt
+from decimal import ROUND_HALF_UP, Decimal
+from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from headcount.stats.parts import Total
 
 EVALUATION, PRUNED = "evaluation", "pruned"
 FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
+NAMED = 4
+"""So many protected heads are named; of more, their number and a hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ def rows_of(dense: Evaluation, cells: Sequence[Cell], total: Total | None, n_hea
             {
                 "method": method_name(wish),
                 "keep": wish["keep"] or n_heads - len(cell.content["removed"]),
+                "removed": len(cell.content["removed"]),
                 "seed": wish["seed"],
                 "loss": cell.content["loss"],
                 "value": cell.content["value"],
@@ -124,9 +129,27 @@ def method_name(wish: Mapping[str, Any]) -> str:
     name = options.pop("by", wish["method"]) if wish["method"] == "rank" else wish["method"]
     name += f"({';'.join(f'{key}={value}' for key, value in sorted(options.items()))})" if options else ""
     name += f" of {'+'.join(wish['kinds'])}" if wish.get("kinds") else ""
+    name += f" sparing {spared(wish['protected'])}" if wish.get("protected") else ""
     name += "" if wish["repair"] is None else " + repair" if wish["repair"] else " without repair"
     name += f" + recover {wish['recover']:g}" if wish["recover"] else ""
     return name + (f", from scratch {wish['scratch']:g}" if wish.get("scratch") else "")
+
+
+def spared(heads: Sequence[str]) -> str:
+    """Protected heads in a few words; other heads give other words."""
+    told = "+".join(sorted(heads))
+    return told if len(heads) <= NAMED else f"{len(heads)} heads ({hashlib.sha256(told.encode()).hexdigest()[:4]})"
+
+
+def told_p(p: float) -> str:
+    """A p-value as the page writes it: `p = 0.63`, two digits, halves up as JavaScript rounds them, or `p < 0.001`."""
+    if not isfinite(p):
+        return "p unknown"
+    p = float(f"{p:.3g}")  # the page has three digits of it
+    if p < 0.001:
+        return "p < 0.001"
+    exact = Decimal(p)
+    return f"p = {float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_HALF_UP)):g}"
 
 
 def is_worse(row: Mapping[str, Any], *, alpha: float = 0.05) -> bool:
@@ -140,10 +163,13 @@ def is_worse(row: Mapping[str, Any], *, alpha: float = 0.05) -> bool:
 
 
 def smallest_safe(table: Sequence[Mapping[str, Any]], *, alpha: float = 0.05) -> dict[str, int | None]:
-    """By method, the fewest heads with no significant loss, neither of the metric nor in the loss, by any seed."""
+    """By method, the fewest heads with no significant loss, neither of the metric nor in the loss, by any seed.
+
+    A model that lost no head is the whole one, and says nothing about what can go.
+    """
     found: dict[str, int | None] = {}
     for method in dict.fromkeys(row["method"] for row in table):
-        mine = [row for row in table if row["method"] == method]
+        mine = [row for row in table if row["method"] == method and row.get("removed") != 0]
         safe = [
             keep
             for keep in sorted({row["keep"] for row in mine})

@@ -121,6 +121,9 @@ class Run:
         self.expects_workers = False
         self._due: tuple[RunRecord, HeadsRecord] | None = None
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
     # Taking a folder.
 
     @classmethod
@@ -151,8 +154,9 @@ class Run:
             hold.close()
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
+    def open(cls, folder: str | Path) -> Run:
         """An existing run, to read."""
+        folder = Path(folder)
         if not is_file(folder / RUN):
             raise ArtefactError(f"{folder} holds no run: it has no {RUN}. Make one with: headcount score MODEL --task TASK --out {folder}")
         run = cls(folder)

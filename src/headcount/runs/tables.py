@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas
 
 TABLES, STUDY = "tables.json", "study"
+FURTHER = ("kinds", "protected", "scratch")
+"""What a wish may say beside its options; it stands among them."""
 Maker = Callable[[Run], "pandas.DataFrame | None"]
 
 
@@ -62,10 +64,15 @@ def _curves(run: Run) -> Any:
     found = []
     for cell in run.results("pruned").values():
         told, wish = cell.content, cell.content["wish"]
-        options = ";".join(f"{name}={value}" for name, value in sorted(wish["options"].items()))
+        told_options = {**wish["options"], **{name: _told(wish[name]) for name in FURTHER if wish.get(name)}}
+        options = ";".join(f"{name}={value}" for name, value in sorted(told_options.items()))
         row = {name: wish[name] for name in ("method", "keep", "seed", "repair", "recover")}
         found.append({**row, "options": options, "loss": told["loss"], told["metric"] or "metric": told["value"], **told["cost"]})
     return pandas.DataFrame(found) if found else None
+
+
+def _told(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else f"{value:g}"
 
 
 def _bench(run: Run) -> Any:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headcount.errors import ArtefactError, DataError, HeadcountError
-from headcount.report import collect
 from headcount.report._attention import Maps
 from headcount.runs.store import Run
-from headcount.serve.wants import Unwanted, fields_of, number, places, text, truth
+from headcount.serve.wants import Unwanted, choice, fields_of, number, places, text, truth
 
 EXAMPLES, TOKENS, NEW_TOKENS = 5000, 256, 64
 """The most examples an ablation reads, tokens a sentence may have, and tokens that are generated for it."""
+PRUNE = {"seed": 0, "floor": 0, "unit": "kv_group"}
+"""What a request to prune need not say."""
+MAX_SEED = 2**31 - 1
 
 
 class LiveRun:
@@ -24,7 +26,8 @@ class LiveRun:
         self.run = run
         self.record = run.record()
         self.heads = [head for block in run.heads().blocks for head in block.heads]
-        self.folder, self.why_not = _at_hand(self.record.model.name)
+        self.opened: Mapping[str, Any] | None = self.record.config.get("opened")
+        self.folder, self.why_not = _at_hand((self.opened or {}).get("model", self.record.model.name))
         self._model: Any = None
         self._task: Any = None
         self._tokenizer: Any = None
@@ -47,7 +50,7 @@ class LiveRun:
         logging.disable_progress_bar()  # the terminal is not where anybody waits
         if self.folder is None:
             raise ArtefactError(self.why_not)
-        opened = self.record.config.get("opened", {})
+        opened = self.opened or {}
         made = load(self.folder, auto=opened.get("auto"), dtype=opened.get("dtype", "auto")).eval()
         if weight_hash(made) != self.record.model.weights:
             raise ArtefactError(f"the model {self.record.model.name} is not the one of this run any more: its weights are others")
@@ -72,8 +75,8 @@ class LiveRun:
     def _opened_task(self) -> Any:
         from headcount.tasks import open_task
 
-        opened = self.record.config.get("opened")
-        if opened is None:
+        opened = self.opened
+        if opened is None or opened.get("own_task"):
             raise DataError(
                 "run.json does not say how the task is opened: it was made in Python, or by an older headcount. Run the command again"
             )
@@ -97,8 +100,8 @@ def _at_hand(name: str) -> tuple[Path | None, str]:
 
     try:
         return local_folder(name, local_files_only=True), ""
-    except HeadcountError as error:
-        return None, f"the model {name} is not on this machine: {error}"
+    except HeadcountError:
+        return None, f"the model {name} is not on this machine, and nothing is fetched here"
 
 
 def attend(live: LiveRun, asked: Any) -> dict[str, Any]:
@@ -110,16 +113,20 @@ def attend(live: LiveRun, asked: Any) -> dict[str, Any]:
     model, tokenizer = live.model(), live.tokenizer()
     if tokenizer is None:
         raise ArtefactError(f"{live.record.model.name} has no tokenizer, so it reads no text")
-    sentences, arrays = look(model, _corpus(live, str(first), second), tokenizer)
+    corpus, note = _corpus(live, str(first), second)
+    sentences, arrays = look(model, corpus, tokenizer)
     blocks = live.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
-    return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).packed()}
+    return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).packed(), "note": note}
 
 
-def _corpus(live: LiveRun, first: str, second: str | None) -> Any:
+def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | None]:
+    """The sentence as the model reads it, and a note where it reads little of it."""
+    import warnings
     from dataclasses import replace
 
     from headcount.checks import positions
+    from headcount.errors import UnknownTokens
     from headcount.roles import corpus_of
     from headcount.text.annotated import pair
     from headcount.text.plain import plain
@@ -132,7 +139,30 @@ def _corpus(live: LiveRun, first: str, second: str | None) -> Any:
     elif second is not None:
         sentence = pair(sentence, plain(second, "its second text"))
     most = min(TOKENS, positions(model) or TOKENS)
-    return corpus_of(model, [sentence], tokenizer, **{**how, "max_length": min(how.get("max_length") or most, most)})
+    most = min(how.get("max_length") or most, most)
+    texts = [[said for _, said in side.parts] for side in (sentence, sentence.target) if side is not None]
+    _check_length(tokenizer, texts, how, most)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownTokens)  # told by the note
+        return corpus_of(model, [sentence], tokenizer, **{**how, "max_length": most}), _unknown(tokenizer, texts)
+
+
+def _check_length(tokenizer: Any, texts: Sequence[Sequence[str]], how: Mapping[str, Any], most: int) -> None:
+    for said in texts:
+        ids = tokenizer(*said, add_special_tokens=how.get("add_special_tokens", True), verbose=False)["input_ids"]
+        length = len(ids) + len(how.get("end", ()))
+        if length > most:
+            raise DataError(f"the sentence has {length} tokens; at most {most} are shown here. Give a shorter one")
+
+
+def _unknown(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
+    """A note where more than half of the tokens are unknown."""
+    from headcount.tasks._unknown import unknown_id
+
+    wanted = unknown_id(tokenizer)
+    ids = [each for said in texts for each in tokenizer(*said, add_special_tokens=False, verbose=False)["input_ids"]]
+    number = sum(each == wanted for each in ids) if wanted is not None else 0
+    return f"{number} of {len(ids)} tokens are unknown to the tokenizer" if 2 * number > len(ids) else None
 
 
 def _alignment(live: LiveRun) -> dict[str, Any]:
@@ -188,13 +218,20 @@ def ablate(live: LiveRun, asked: Any) -> dict[str, Any]:
 
 def prune(live: LiveRun, asked: Any) -> dict[str, Any]:
     """Prunes to so many heads by a method of the run, or of the registry, and writes the model into the run folder."""
-    given = fields_of(asked, ("method", "keep", "protect", "repair"))
-    method, keep = str(text(given["method"], "method")), number(given["keep"], "keep", 1, len(live.heads))
-    protect, repair = places(given["protect"], "protect", len(live.heads)), truth(given["repair"], "repair")
+    given = fields_of(asked, ("method", "keep", "protect", "repair"), PRUNE)
+    method, keep = str(text(given["method"], "method")), number(given["keep"], "keep", 1, len(live.heads) - 1)
+    protect = tuple(sorted(live.heads[place] for place in places(given["protect"], "protect", len(live.heads))))
+    how: dict[str, Any] = {
+        "seed": number(given["seed"], "seed", 0, MAX_SEED),
+        "floor": number(given["floor"], "floor", 0, len(live.heads)),
+        "unit": choice(given["unit"], "unit", ("kv_group", "even")),
+        "protected": protect,
+    }
+    how |= {} if given["repair"] is None else {"repair": truth(given["repair"], "repair")}
     from headcount.pruning import Pruning, check_wish
-    from headcount.report._curves import dense_of
+    from headcount.report._curves import dense_of, point_of
 
-    wish = _wish(live, method, keep, [live.heads[place] for place in protect], repair)
+    wish = _wish(live, method, keep, how)
     check_wish(live.model(), wish)
     task, dense = live.task(), dense_of(live.run)
     limit = dense.n_examples if dense is not None else None
@@ -205,25 +242,28 @@ def prune(live: LiveRun, asked: Any) -> dict[str, Any]:
         cell, _ = pruning.kept(wish)
         run.present(cell)
         folder = pruning.place(cell.spec)
-    curves = collect(live.run).report["runs"][0]["curves"]
-    removed = [live.heads.index(head) for head in cell.content["removed"]]
-    point = next(point for point in curves["points"] if point["removed"] == removed and point["keep"] == len(live.heads) - len(removed))
-    return {"folder": str(folder), "point": point}
+    return {"folder": str(folder), "point": point_of(live.run, cell)}
 
 
-def _wish(live: LiveRun, method: str, keep: int, protect: list[str], repair: bool) -> Any:
+def _wish(live: LiveRun, method: str, keep: int, how: Mapping[str, Any]) -> Any:
     """What is asked for: as a model of the run by that name was made, or by a method of the registry."""
     from dataclasses import replace
 
     from headcount.pruning import Wish, parse_method
     from headcount.runs.outcomes import PRUNED, method_name
+    from headcount.training import Recipe
 
-    protected = tuple(protect)
     for cell in live.run.results(PRUNED).values():
         if method_name(cell.content["wish"]) == method:
-            return replace(Wish.of(cell.content["wish"]), keep=keep, seed=0, repair=repair, limit=None, protected=protected)
+            made = Wish.of(cell.content["wish"])
+            return replace(made, keep=keep - _spared(live, made.kinds), limit=None, **how)
     name, options = parse_method(method)
-    return Wish(name, keep, repair=repair, options=options, protected=protected)
+    return Wish(name, keep, options=options, recipe=Recipe(seed=(live.opened or {}).get("seed", 0)), **how)
+
+
+def _spared(live: LiveRun, kinds: Sequence[str]) -> int:
+    """The heads of other kinds of attention: they all stay, and a wish for some kinds does not count them."""
+    return sum(len(block.heads) for block in live.run.heads().blocks if block.kind not in kinds) if kinds else 0
 
 
 ACTIONS: dict[str, Callable[[LiveRun, Any], Mapping[str, Any]]] = {"attend": attend, "ablate": ablate, "prune": prune}

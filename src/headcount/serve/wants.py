@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_TEXT = 4000
@@ -12,12 +12,14 @@ class Unwanted(ValueError):
     """A request that asks for something else than the contract says."""
 
 
-def fields_of(asked: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The fields of a request: just these."""
-    if not isinstance(asked, dict) or set(asked) != set(names):
+def fields_of(asked: Any, names: Sequence[str], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The fields of a request: just these; those with defaults may be missing."""
+    known = {*names, *(defaults or {})}
+    if not isinstance(asked, dict) or not set(names) <= set(asked) <= known:
         told = ", ".join(sorted(map(str, asked))) if isinstance(asked, dict) else type(asked).__name__
-        raise Unwanted(f"the request must hold {', '.join(names)}; it holds {told:.200}")
-    return asked
+        may = f", and may hold {', '.join(defaults)}" if defaults else ""
+        raise Unwanted(f"the request must hold {', '.join(names)}{may}; it holds {told:.200}")
+    return {**(defaults or {}), **asked}
 
 
 def text(value: Any, name: str, *, optional: bool = False) -> str | None:
@@ -40,6 +42,13 @@ def truth(value: Any, name: str) -> bool:
     """True or false."""
     if not isinstance(value, bool):
         raise Unwanted(f"{name} must be true or false, got {value!r:.40}")
+    return value
+
+
+def choice(value: Any, name: str, known: Sequence[str]) -> str:
+    """One of some words."""
+    if not isinstance(value, str) or value not in known:
+        raise Unwanted(f"{name} must be one of {', '.join(known)}, got {value!r:.40}")
     return value
 
 

@@ -17,7 +17,8 @@ export interface Frame {
 
 export const EDGE = { left: 56, right: 16, top: 14, bottom: 44 };
 
-export function frameOf(width: number, height: number, x: [number, number], y: [number, number], edge = EDGE): Frame {
+export function frameOf(width: number, height: number, x: [number, number], y: [number, number], edge = EDGE, nice = true): Frame {
+  const up = scaleLinear().domain(y).range([height - edge.bottom, edge.top]);
   return {
     width,
     height,
@@ -26,7 +27,7 @@ export function frameOf(width: number, height: number, x: [number, number], y: [
     top: edge.top,
     bottom: height - edge.bottom,
     x: scaleLinear().domain(x).range([edge.left, width - edge.right]),
-    y: scaleLinear().domain(y).nice().range([height - edge.bottom, edge.top]),
+    y: nice ? up.nice() : up,
   };
 }
 
@@ -36,17 +37,18 @@ interface Props {
   yLabel: string;
   xTick?: (value: number) => string;
   yTick?: (value: number) => string;
-  xTicks?: number[];
+  xTicks?: number[] | undefined;
+  yTicks?: number[] | undefined;
   label: string;
   children?: ComponentChildren;
   class?: string;
   pointer?: Partial<Record<"onPointerDown" | "onPointerMove" | "onPointerUp" | "onPointerLeave", (event: PointerEvent) => void>>;
 }
 
-export function Axes({ frame, xLabel, yLabel, xTick = String, yTick = String, xTicks, label, children, class: name = "", pointer = {} }: Props): JSX.Element {
+export function Axes({ frame, xLabel, yLabel, xTick = String, yTick = String, xTicks, yTicks, label, children, class: name = "", pointer = {} }: Props): JSX.Element {
   const { width, height, left, right, top, bottom, x, y } = frame;
   const xs = xTicks ?? x.ticks(Math.max(2, Math.floor((right - left) / 80)));
-  const ys = y.ticks(Math.max(2, Math.floor((bottom - top) / 48)));
+  const ys = yTicks ?? y.ticks(Math.max(2, Math.floor((bottom - top) / 48)));
   return (
     <svg class={`chart ${name}`} width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-label={label} {...pointer}>
       <g class="axis" aria-hidden="true">
@@ -64,7 +66,7 @@ export function Axes({ frame, xLabel, yLabel, xTick = String, yTick = String, xT
         ))}
         <line class="base" x1={left} x2={right} y1={bottom} y2={bottom} />
         <text class="title" x={(left + right) / 2} y={height - 6} text-anchor="middle">{xLabel}</text>
-        <text class="title" transform={`translate(12 ${(top + bottom) / 2}) rotate(-90)`} text-anchor="middle">{yLabel}</text>
+        <text class="title" transform={`translate(9 ${(top + bottom) / 2}) rotate(-90)`} text-anchor="middle">{yLabel}</text>
       </g>
       {children}
     </svg>

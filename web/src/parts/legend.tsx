@@ -39,22 +39,25 @@ export function RoleKey({ heads, dark, coloured, onPick, picked }: {
   const counts = roles.names.map((_, role) => heads.labels.filter((labels) => labels.includes(role)).length);
   const found = roles.names.map((name, role) => ({ name, role, count: counts[role]! })).filter(({ count }) => count > 0);
   return (
-    <ul class="role-key" aria-label="Roles found">
-      {found.map(({ name, role, count }) => {
-        const colour = category(role, dark);
-        const inside = (
-          <>
-            <span class="letter" style={coloured ? { background: css(colour), color: ink(colour) } : {}}>{roles.letters[role]}</span>
-            <span>{name}</span> <span class="note">{count}</span>
-          </>
-        );
-        return (
-          <li key={role}>
-            {onPick ? <button type="button" aria-pressed={picked === name} onClick={() => onPick(picked === name ? "" : name)}>{inside}</button> : inside}
-          </li>
-        );
-      })}
-    </ul>
+    <>
+      {found.length > 0 && <p class="note role-note">A letter on the map is the strongest role of its head; pointing at a head tells the others. Numbers count all heads that have a role.</p>}
+      <ul class="role-key" aria-label="Roles found, with how many heads have each">
+        {found.map(({ name, role, count }) => {
+          const colour = category(role, dark);
+          const inside = (
+            <>
+              <span class="letter" style={coloured ? { background: css(colour), color: ink(colour) } : {}}>{roles.letters[role]}</span>
+              <span>{name}</span> <span class="note">{count}</span>
+            </>
+          );
+          return (
+            <li key={role}>
+              {onPick ? <button type="button" aria-pressed={picked === name} onClick={() => onPick(picked === name ? "" : name)}>{inside}</button> : inside}
+            </li>
+          );
+        })}
+      </ul>
+    </>
   );
 }
 

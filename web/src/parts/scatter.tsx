@@ -6,7 +6,7 @@ import { extent, type Field } from "../fields";
 import { capital, num } from "../format";
 import { spearman, type Heads } from "../heads";
 import { go, select, selected, toggle } from "../state";
-import { Axes, frameOf } from "./axes";
+import { Axes, EDGE, frameOf, type Scale } from "./axes";
 import { useWidth } from "./basics";
 import { useRoving } from "./roving";
 
@@ -20,9 +20,14 @@ interface Props {
   /** Draws the line of equal values: for two of the same kind. */
   diagonal?: boolean;
   height?: number;
+  /** Where both axes begin; a little under the smallest value without it. */
+  from?: number;
 }
 
 const pad = ([low, high]: [number, number]): [number, number] => [low - (high - low) * 0.04, high + (high - low) * 0.04];
+
+/** Room for half a mark before the first value. */
+const begin = ([low, high]: [number, number], from?: number): [number, number] => (from === undefined ? [low, high] : [from - (high - from) * 0.02, high]);
 
 export function scatterTakeaway(x: Field, y: Field): string {
   const r = spearman(x.values, y.values);
@@ -31,9 +36,11 @@ export function scatterTakeaway(x: Field, y: Field): string {
   return `${capital(x.label)} and ${y.label} ${r < -0.3 ? "run against each other" : size} in the order of heads: rank correlation ${num(r, 2)}.`;
 }
 
-export function Scatter({ heads, x, y, removed, shown = () => true, onLook, diagonal, height = 460 }: Props): JSX.Element {
+const rankTicks = (scale: Scale, from: number): number[] => [from, ...scale.ticks(5).filter((value) => value > from + 1 && Number.isInteger(value))];
+
+export function Scatter({ heads, x, y, removed, shown = () => true, onLook, diagonal, height = 460, from }: Props): JSX.Element {
   const [ref, width] = useWidth(420);
-  const frame = frameOf(width, Math.min(height, Math.max(260, width * 0.82)), pad(extent(x.values)), pad(extent(y.values)));
+  const frame = frameOf(width, Math.min(height, Math.max(260, width * 0.82)), begin(pad(extent(x.values)), from), begin(pad(extent(y.values)), from), EDGE, from === undefined);
   const points = useMemo(
     () =>
       heads.run.heads
@@ -73,7 +80,7 @@ export function Scatter({ heads, x, y, removed, shown = () => true, onLook, diag
   const ends = diagonal ? [Math.max(frame.x.domain()[0]!, frame.y.domain()[0]!), Math.min(frame.x.domain()[1]!, frame.y.domain()[1]!)] : null;
   return (
     <div ref={ref} class="plot">
-      <Axes frame={frame} xLabel={x.label} yLabel={y.label} xTick={num} yTick={num} label={`${points.length} heads by ${x.label} and ${y.label}`} pointer={pointer} class="scatter">
+      <Axes frame={frame} xLabel={x.label} yLabel={y.label} xTick={num} yTick={num} xTicks={from === undefined ? undefined : rankTicks(frame.x, from)} yTicks={from === undefined ? undefined : rankTicks(frame.y, from)} label={`${points.length} heads by ${x.label} and ${y.label}`} pointer={pointer} class="scatter">
         {ends && <line class="guide" x1={frame.x(ends[0]!)} y1={frame.y(ends[0]!)} x2={frame.x(ends[1]!)} y2={frame.y(ends[1]!)} />}
         {points.map((point, at) => {
           const chosen = selected.value.has(point.head);

@@ -1,7 +1,7 @@
 /** A table that sorts, filters and saves; long ones come in pages. */
 import type { ComponentChildren, JSX } from "preact";
 import { useId, useMemo, useState } from "preact/hooks";
-import { NONE, num, plain, whole } from "../format";
+import { NONE, num, plain, pValue, whole } from "../format";
 import { csv, download, fileName, type Cell } from "../page";
 
 export interface Column {
@@ -101,7 +101,7 @@ export function Table({ name, columns, rows, bare, start, page: size = PAGE }: P
               <tr key={place}>
                 {columns.map((column, index) => (
                   <td key={index} class={typeof row[index] === "number" && !column.show ? "number" : ""}>
-                    {column.show ? column.show(row[index] ?? null, row) : <bdi dir="auto">{shown(row[index])}</bdi>}
+                    {column.show ? column.show(row[index] ?? null, row) : <bdi dir="auto">{column.name === "p" || column.name === "q" ? pValue(row[index] as number | null) : shown(row[index])}</bdi>}
                   </td>
                 ))}
               </tr>

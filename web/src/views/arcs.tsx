@@ -57,6 +57,24 @@ function bow(x0: number, x1: number, y: number, up: boolean): { path: string; to
   return { path: `M${x0} ${y}C${x0} ${top} ${x1} ${top} ${x1} ${y}`, top: y + (top - y) * 0.75 };
 }
 
+const LINE = 12;
+
+/** How far the labels of arcs are moved from their peaks so that no two lie on each other: in lines, away from the words. */
+export function staggered(labels: { x: number; y: number; text: string }[]): number[] {
+  const placed: { x: number; y: number; half: number }[] = [];
+  const moved = labels.map(() => 0);
+  // Low arcs first: their labels stay, and those of arcs that are above anyway go up.
+  for (const at of labels.map((_, place) => place).sort((a, b) => labels[b]!.y - labels[a]!.y)) {
+    const { x, y, text } = labels[at]!;
+    const half = (text.length * 6.2) / 2 + 4;
+    let lines = 0;
+    while (lines < 8 && placed.some((other) => Math.abs(other.x - x) < other.half + half && Math.abs(other.y - (y - lines * LINE)) < LINE - 1)) lines += 1;
+    placed.push({ x, y: y - lines * LINE, half });
+    moved[at] = lines;
+  }
+  return moved;
+}
+
 interface ArcsProps {
   units: Unit[];
   gold: Omit<Arc, "agrees">[];
@@ -70,7 +88,14 @@ export function ArcsView({ units, gold, arcs, pinned, first, label }: ArcsProps)
   const laid = useMemo(() => lay(units), [units]);
   const inside = (arc: { from: number; to: number }): boolean => [arc.from, arc.to].every((at) => at >= first && at < first + units.length);
   const reach = (some: { from: number; to: number }[]): number => Math.max(0, ...some.filter(inside).map((arc) => Math.min(130, 16 + Math.abs(laid.x[arc.to - first]! - laid.x[arc.from - first]!) * 0.28)));
-  const [above, below] = [gold.length ? reach(gold) * 0.75 + 26 : 8, reach(arcs) * 0.75 + 26];
+  const shownGold = gold.filter(inside);
+  const peaks = shownGold.map((arc) => {
+    const [from, to] = [laid.x[arc.from - first]!, laid.x[arc.to - first]!];
+    return { x: (from + to) / 2, y: bow(from, to, 0, true).top - 4, text: arc.label };
+  });
+  const moved = staggered(peaks);
+  const highest = Math.max(0, ...peaks.map((peak, at) => LINE * moved[at]! - peak.y));
+  const [above, below] = [gold.length ? highest + 16 : 8, reach(arcs) * 0.75 + 26];
   const [top, bottom] = [above, above + 26];
   const agreed = new Set(arcs.filter((arc) => arc.agrees).map((arc) => `${Math.min(arc.from, arc.to)} ${Math.max(arc.from, arc.to)}`));
   return (
@@ -79,13 +104,13 @@ export function ArcsView({ units, gold, arcs, pinned, first, label }: ArcsProps)
         <defs>
           <marker id="arrow" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M0 0L8 4L0 8z" fill="context-stroke" /></marker>
         </defs>
-        {gold.filter(inside).map((arc, at) => {
-          const { path, top: peak } = bow(laid.x[arc.from - first]!, laid.x[arc.to - first]!, top, true);
+        {shownGold.map((arc, at) => {
+          const { path } = bow(laid.x[arc.from - first]!, laid.x[arc.to - first]!, top, true);
           const solid = agreed.has(`${Math.min(arc.from, arc.to)} ${Math.max(arc.from, arc.to)}`);
           return (
             <g key={at} class={`gold ${solid ? "agrees" : ""}`}>
               <path d={path} marker-end="url(#arrow)" />
-              <text x={(laid.x[arc.from - first]! + laid.x[arc.to - first]!) / 2} y={peak - 4} text-anchor="middle">{arc.label}</text>
+              <text x={peaks[at]!.x} y={top + peaks[at]!.y - LINE * moved[at]!} text-anchor="middle">{arc.label}</text>
             </g>
           );
         })}

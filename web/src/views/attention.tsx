@@ -28,7 +28,8 @@ export function AttentionView(): JSX.Element {
   const found = sourceOf(sentence.value);
   return (
     <>
-      {found ? <Viewer key={head.value} {...found} /> : <Missing what="No attention maps are in this run." makes="portraits" />}
+      {found ? <Viewer key={head.value} {...found} /> : !run.value.attention_left_out && <Missing what="No attention maps are in this run." makes="portraits" />}
+      {run.value.attention_left_out && <p class="missing">Attention maps were left out of this file for its size; <code>headcount report --max-mb 10 RUN</code>, or <code>headcount serve RUN</code>, shows them.</p>}
       <AskSentence />
     </>
   );

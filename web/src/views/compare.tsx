@@ -18,11 +18,14 @@ export function Compare(): JSX.Element {
   const { runs, comparison } = report.value;
   if (runs.length < 2) return <Missing what="This report has one run; a comparison needs two." makes="comparison" />;
   if (!comparison) return <p class="missing">The two runs do not have the same heads, so they cannot be compared head by head. Choose a run at the top to see each.</p>;
+  const isFact = (text: string): boolean => text.startsWith("Both runs are of the same weights");
+  const [facts, warnings] = [comparison.warnings.filter(isFact), comparison.warnings.filter((text) => !isFact(text))];
   return (
     <>
-      <Section title={comparison.title}>
-        <p>A is <b><bdi dir="auto">{runs[0]!.name}</bdi></b>, B is <b><bdi dir="auto">{runs[1]!.name}</bdi></b>.</p>
-        {comparison.warnings.length > 0 && <ul class="warnings">{comparison.warnings.map((warning, at) => <li key={at}><bdi dir="auto">{warning}</bdi></li>)}</ul>}
+      <Section title={runs[0]!.name === runs[1]!.name ? `B against A, both ${runs[0]!.name}` : comparison.title}>
+        <p>A is <b><bdi dir="auto">{runs[0]!.name}</bdi></b>, B is <b><bdi dir="auto">{runs[1]!.name}</bdi></b>{runs[0]!.name === runs[1]!.name ? ": two runs of one name" : ""}.</p>
+        {facts.map((fact) => <p key={fact} class="note"><bdi dir="auto">{fact}</bdi></p>)}
+        {warnings.length > 0 && <ul class="warnings">{warnings.map((warning, at) => <li key={at}><bdi dir="auto">{warning}</bdi></li>)}</ul>}
       </Section>
       {comparison.scores.length ? <Maps comparison={comparison} /> : (
         <>
@@ -66,7 +69,7 @@ function Maps({ comparison }: { comparison: Comparison }): JSX.Element {
       <Figure
         title={`${capital(score.name)} in both runs`}
         class="wide"
-        takeaway={`${top === undefined ? "No head has both values." : `${run.value.heads[top]} changes most (${signed(score.difference[top])}).`} Rank correlation ${num(score.spearman, 2)}${score.low !== null ? ` (${interval(score.low, score.high)})` : ""}.${some === undefined ? "" : ` ${whole(some)} of ${plural(score.difference.length, "head")} differ significantly.`}`}
+        takeaway={`${top === undefined || typeof score.difference[top] !== "number" ? "No head has both values." : score.difference[top] === 0 ? "No head differs." : `${run.value.heads[top]} changes most (${signed(score.difference[top])}).`} Rank correlation ${num(score.spearman, 2)}${score.low !== null ? ` (${interval(score.low, score.high)})` : ""}.${some === undefined ? "" : ` ${whole(some)} of ${plural(score.difference.length, "head")} differ significantly.`}`}
         controls={<><Choose label="Score" value={score.name} options={comparison.scores.map((one) => ({ value: one.name, label: one.name }))} onPick={setName} /><Check label="Sort heads in a layer" on={sorted.value} onFlip={(on) => (sorted.value = on)} /></>}
         caption="A and B have one scale; B − A has a scale around 0, which is grey. A dot marks a significant difference."
         table={() => ({ columns: ["head", "A", "B", "B − A", "significant"].map((column) => ({ name: column })), rows: runs[0]!.heads.map((head, at) => [head, a.values[at] ?? null, b.values[at] ?? null, score.difference[at] ?? null, score.significant?.[at] ?? null]) })}
@@ -95,10 +98,10 @@ function RankFigure({ a, b, name, rho }: { a: Field; b: Field; name: string; rho
   const x = asField("rank in A", ranks(a.values), a, "sequential");
   const y = asField("rank in B", ranks(b.values), b, "sequential");
   const moved = order(x.values.map((rank, at) => (rank === null || y.values[at] === null ? null : Math.abs(rank - y.values[at]!))), true)[0];
-  const message = moved === undefined ? "No head has both ranks." : `${run.value.heads[moved]} moves most: rank ${num(x.values[moved])} in A, ${num(y.values[moved])} in B. Rank correlation ${num(rho, 2)}.`;
+  const message = moved === undefined || typeof x.values[moved] !== "number" || typeof y.values[moved] !== "number" ? "No head has both ranks." : x.values[moved] === y.values[moved] ? "No head has another rank in B than in A." : `${run.value.heads[moved]} moves most: rank ${num(x.values[moved])} in A, ${num(y.values[moved])} in B. Rank correlation ${num(rho, 2)}.`;
   return (
     <Figure title={`Ranks by ${name}`} takeaway={message} caption="Rank 1 is the highest value. On the line a head has the same rank in both." table={() => ({ columns: ["head", "rank in A", "rank in B"].map((column) => ({ name: column })), rows: run.value.heads.map((head, at) => [head, x.values[at] ?? null, y.values[at] ?? null]) })}>
-      <Scatter heads={headsOf(report.value.runs[0]!)} x={x} y={y} removed={new Set()} diagonal height={420} />
+      <Scatter heads={headsOf(report.value.runs[0]!)} x={x} y={y} removed={new Set()} diagonal from={1} height={420} />
     </Figure>
   );
 }

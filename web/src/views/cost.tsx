@@ -8,7 +8,7 @@ import { Axes, frameOf } from "../parts/axes";
 import { Choose, Missing, Pick, useWidth } from "../parts/basics";
 import { Figure } from "../parts/figure";
 import { useRoving } from "../parts/roving";
-import { shapesOf } from "../plan";
+import { benchName, pointOfBench, shapesOf, usualShape } from "../plan";
 import { dark, keep, method, run } from "../state";
 import { markOf, seriesOf } from "./pruning";
 
@@ -45,17 +45,19 @@ function Latency({ rows }: { rows: BenchRow[] }): JSX.Element {
   const of = models.includes(picked) ? picked : (here ?? models[0]!);
   const some = rows.filter((row) => row.of === of);
   const shapes = shapesOf(some);
-  const best = some.filter((row) => row.name === "removed").sort((a, b) => b.speedup - a.speedup)[0];
+  const [usual, long] = usualShape(shapesOf(some.filter((row) => row.name === "removed")));
+  const best = some.find((row) => row.name === "removed" && row.batch === usual && row.length === long);
+  const called = some[0] ? benchName(some[0]) : of;
   const masked = best && some.find((row) => row.name === "masked" && row.batch === best.batch && row.length === best.length);
   const message = best
-    ? `Removing the heads of ${of} makes a pass ${num(best.speedup)} times as fast at batch ${best.batch}, length ${best.length}${masked ? `; masking them alone, ${num(masked.speedup)} times` : ""}.`
-    : `No model of ${of} with heads removed was measured.`;
+    ? `Removing the heads of ${called} makes a pass ${num(best.speedup)} times as fast at batch ${best.batch}, length ${best.length}${masked ? `; masking them alone, ${num(masked.speedup)} times` : ""}.`
+    : `No model of ${called} with heads removed was measured.`;
   return (
     <Figure
       title="Latency"
       class="wide"
       takeaway={message}
-      controls={models.length > 1 && <Choose label="Pruned model" value={of} options={models.map((value) => ({ value, label: value }))} onPick={setPicked} />}
+      controls={models.length > 1 && <Choose label="Pruned model" value={of} options={models.map((value) => ({ value, label: benchName(rows.find((row) => row.of === value)!) }))} onPick={setPicked} />}
       caption={`Median of one pass with quartiles, ${plural(some[0]?.rounds ?? 0, "round")}, interleaved. Each batch and length has its own scale from 0.`}
       table={() => benchTable(rows)}
     >
@@ -120,19 +122,38 @@ export function frontier(spots: Spot[], higherIsBetter: boolean): Spot[] {
     .sort((a, b) => a.x - b.x);
 }
 
+/** The models that were timed, each with the value of itself: another seed is another model. */
+export function timedSpots(curves: Curves, rows: BenchRow[]): Spot[] {
+  const methods = seriesOf(curves.points).map((series) => series.method);
+  return rows.flatMap((row): Spot[] => {
+    const point = row.name === "removed" ? pointOfBench(curves, row) : null;
+    return point ? [{ method: point.method, at: methods.indexOf(point.method), keep: point.keep, x: row.seconds, y: point.value }] : [];
+  });
+}
+
+function sizedSpots(curves: Curves, by: "flops" | "parameters"): Spot[] {
+  return seriesOf(curves.points).flatMap((series) =>
+    series.steps.flatMap((step): Spot[] => {
+      const x = step.points[0]?.[by] ?? null;
+      return x === null ? [] : [{ method: series.method, at: series.at, keep: step.keep, x, y: step.mean }];
+    }),
+  );
+}
+
+function weighed(spots: Spot[], best: Spot[], names: string[], metric: string, show: (value: number) => string): string {
+  const [one] = spots;
+  if (!one) return "No pruned model has both numbers.";
+  if (spots.length === 1) return `One pruned model has both numbers: ${one.method} with ${plural(one.keep, "head")}, ${metric} ${num(one.y)} at ${show(one.x)}.`;
+  return `${best.length} of ${plural(spots.length, "model")} cannot be beaten in both at once: ${names.slice(0, 4).join(", ")}${names.length > 4 ? " and others" : ""}.`;
+}
+
 function Pareto({ curves }: { curves: Curves }): JSX.Element {
   const shapes = shapesOf(run.value.bench);
   const canFlops = curves.points.some((point) => point.flops !== null);
   const [by, setBy] = useState<"latency" | "flops" | "parameters">(shapes.length ? "latency" : canFlops ? "flops" : "parameters");
   const [shape, setShape] = useState("");
-  const [batch, length] = shapes.find((one) => one.join(" ") === shape) ?? shapes[0] ?? [0, 0];
-  const time = (name: string, kept: number): number | null => run.value.bench.find((row) => row.name === "removed" && row.method === name && row.keep === kept && row.batch === batch && row.length === length)?.seconds ?? null;
-  const spots = seriesOf(curves.points).flatMap((series) =>
-    series.steps.flatMap((step): Spot[] => {
-      const x = by === "latency" ? time(series.method, step.keep) : (step.points[0]?.[by] ?? null);
-      return x === null ? [] : [{ method: series.method, at: series.at, keep: step.keep, x, y: step.mean }];
-    }),
-  );
+  const [batch, length] = shapes.find((one) => one.join(" ") === shape) ?? usualShape(shapes);
+  const spots = by === "latency" ? timedSpots(curves, run.value.bench.filter((row) => row.batch === batch && row.length === length)) : sizedSpots(curves, by);
   const dense = by === "latency" ? run.value.bench.find((row) => row.name === "dense" && row.batch === batch && row.length === length)?.seconds : curves.dense[by];
   const show = (value: number): string => (by === "latency" ? seconds(value) : short(value));
   const best = frontier(spots, curves.higher_is_better);
@@ -141,14 +162,14 @@ function Pareto({ curves }: { curves: Curves }): JSX.Element {
   return (
     <Figure
       title={`${capital(curves.metric)} against cost`}
-      takeaway={spots.length ? `${plural(best.length, "model")} of ${spots.length} cannot be beaten in both: ${names.slice(0, 4).join(", ")}.` : "No pruned model has both numbers."}
+      takeaway={weighed(spots, best, names, curves.metric, show)}
       controls={
         <>
           <Pick label="Cost" value={by} options={options} onPick={setBy} />
           {by === "latency" && shapes.length > 1 && <Choose label="At" value={`${batch} ${length}`} options={shapes.map((one) => ({ value: one.join(" "), label: `batch ${one[0]}, length ${one[1]}` }))} onPick={setShape} />}
         </>
       }
-      caption={`Means over seeds, measured points only; the line joins those that no other beats.${by === "latency" ? ` ${machineLine()}.` : ""}`}
+      caption={`${by === "latency" ? "Every point is a model that was timed, with its own value" : "Means over seeds, measured points only"}${spots.length > 1 ? "; the line joins those that no other beats" : ""}.${by === "latency" ? ` ${machineLine()}.` : ""}`}
       table={() => ({ columns: ["method", "K", by, curves.metric, "not beaten"].map((name) => ({ name })), rows: spots.map((spot) => [spot.method, spot.keep, spot.x, spot.y, best.includes(spot)]) })}
     >
       <ParetoChart spots={spots} best={best} dense={typeof dense === "number" ? { x: dense, y: curves.dense.value } : null} metric={curves.metric} cost={by} show={show} />
@@ -170,7 +191,7 @@ function ParetoChart({ spots, best, dense, metric, cost, show }: { spots: Spot[]
   return (
     <>
       <div ref={ref} class="plot">
-        <Axes frame={frame} xLabel={cost === "flops" ? "FLOPs" : cost} yLabel={metric} xTick={show} yTick={(value) => num(value)} xTicks={frame.x.ticks(Math.max(2, Math.floor(width / 130)))} label={`${metric} by ${cost}, ${plural(spots.length, "pruned model")}`}>
+        <Axes frame={frame} xLabel={cost === "flops" ? "FLOPs of the probe pass" : cost} yLabel={metric} xTick={show} yTick={(value) => num(value)} xTicks={frame.x.ticks(Math.max(2, Math.floor(width / 130)))} label={`${metric} by ${cost}, ${plural(spots.length, "pruned model")}`}>
           <polyline class="frontier" points={best.map((spot) => `${frame.x(spot.x)},${frame.y(spot.y)}`).join(" ")} />
           {dense && <g transform={`translate(${frame.x(dense.x)} ${frame.y(dense.y)})`} aria-hidden="true"><path class="dense-mark" d="M-6 0H6M0 -6V6" /><text x={-8} y={-8} text-anchor="end">whole model</text></g>}
           {spots.map((spot, at) => (
@@ -225,5 +246,5 @@ function Share({ of, value, text }: { of: number | null; value: number | null; t
 
 function benchTable(rows: BenchRow[]): { columns: { name: string }[]; rows: (string | number | null)[][] } {
   const columns = ["pruned model", "kind", "batch", "length", "seconds", "low", "high", "speed-up", "rounds"].map((name) => ({ name }));
-  return { columns, rows: rows.map((row) => [row.of, row.name, row.batch, row.length, row.seconds, row.low, row.high, row.speedup, row.rounds]) };
+  return { columns, rows: rows.map((row) => [benchName(row), row.name, row.batch, row.length, row.seconds, row.low, row.high, row.speedup, row.rounds]) };
 }

@@ -20,7 +20,7 @@ export function HeadPage(): JSX.Element {
       <header class="head-title">
         <div>
           <h2>{run.value.heads[index]}</h2>
-          <p class="note">{spoken(heads.value, index)} · {kindName(place.block.kind)} · <code>{place.block.path}</code>{place.group !== null && ` · KV group ${place.group}`}</p>
+          <p class="note">{spoken(heads.value, index)}{heads.value.kinds.length > 1 ? "" : ` · ${kindName(place.block.kind)}`} · <code>{place.block.path}</code>{place.group !== null && ` · KV group ${place.group}`}</p>
           <p>{roleNames(heads.value, index) ? <b>{roleNames(heads.value, index)}</b> : run.value.roles ? "No role holds." : ""} <span class={plan.value.removed.has(index) ? "tag warn" : "tag solid"}>{plan.value.removed.has(index) ? "goes at this K" : "kept at this K"}</span></p>
         </div>
         <div class="controls">
@@ -107,14 +107,14 @@ function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
   return (
     <Section title="Roles" note="Bias is how much more attention goes there than chance would give: 1 is chance, the line.">
       <div class="scroll" tabIndex={0} role="region" aria-label="Roles of this head, table">
-        <table>
-          <thead><tr><th scope="col">role</th><th scope="col">bias</th><th scope="col"><span class="unseen">drawn</span></th><th scope="col">q</th><th scope="col">arg-max hits</th><th scope="col">best baseline</th></tr></thead>
+        <table class="tight">
+          <thead><tr><th scope="col">role</th><th scope="col" class="number">bias</th><th scope="col" class="drawn"><span class="unseen">drawn</span></th><th scope="col">q</th><th scope="col">arg-max hits</th><th scope="col">best baseline</th></tr></thead>
           <tbody>
             {shown.map(({ role, at }) => (
               <tr key={role} class={rows.has_role[at] ? "holds" : ""}>
                 <th scope="row" title={roles.about[role]}><span class="letter">{roles.letters[role]}</span> {roles.names[role]}{rows.has_role[at] && <span class="tag solid">holds</span>}</th>
                 <td class="number">{num(rows.bias[at])}<br /><small>{interval(rows.low[at], rows.high[at])}</small></td>
-                <td><Bias value={rows.bias[at] ?? null} low={rows.low[at] ?? null} high={rows.high[at] ?? null} most={most} /></td>
+                <td class="drawn"><Bias value={rows.bias[at] ?? null} low={rows.low[at] ?? null} high={rows.high[at] ?? null} most={most} /></td>
                 <td class="number">{pValue(rows.q[at])}</td>
                 <td class="number">{typeof rows.accuracy[at] === "number" ? <>{percent(rows.accuracy[at])}<br /><small>{interval(rows.accuracy_low[at], rows.accuracy_high[at], percent)}</small></> : "–"}</td>
                 <td class="number">{typeof rows.baseline[at] === "number" ? <>{percent(rows.baseline[at])}<br /><small>{offset(rows.baseline_offset[at])}</small></> : "–"}</td>
@@ -132,12 +132,15 @@ function AttendsTo({ index }: { index: HeadIndex }): JSX.Element {
   const { portraits } = run.value;
   if (!portraits) return <Section title="What it attends to"><Missing what="What heads attend to was not recorded in this run." makes="portraits" /></Section>;
   const { pos, relation, distances, distance } = portraits;
+  const kind = heads.value.places[index]?.block.kind ?? "";
+  const chance = (of: NonNullable<typeof pos>): Maybe[] => of.expected_by_kind?.[kind] ?? of.expected;
+  const apart = kind === "cross" ? "Dependencies join words of one text; cross-attention joins two texts." : undefined;
   return (
     <Section title="What it attends to" note={`Over ${whole(portraits.n_sentences)} sentences. Entropy ${num(portraits.entropy[index])} nats, largest weight ${num(portraits.confidence[index])} on average.`}>
       <div class="triple">
         <Bars title="Distance in words" names={distances} values={distance[index] ?? []} upright />
-        {pos ? <Bars title="Part of speech of the key" names={pos.names} values={pos.share[index] ?? []} expected={pos.expected} /> : <Missing what="Parts of speech are not known for this text." makes="trees" />}
-        {relation ? <Bars title="Other word of a dependency" names={relation.names} values={relation.share[index] ?? []} expected={relation.expected} /> : <Missing what="Dependencies are not known for this text." makes="trees" />}
+        {pos ? <Bars title="Part of speech of the key" names={pos.names} values={pos.share[index] ?? []} expected={chance(pos)} /> : <Missing what="Parts of speech are not known for this text." makes="trees" />}
+        {relation ? <Bars title="Other word of a dependency" names={relation.names} values={relation.share[index] ?? []} expected={chance(relation)} without={apart} /> : <Missing what="Dependencies are not known for this text." makes="trees" />}
       </div>
     </Section>
   );

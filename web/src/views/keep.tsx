@@ -2,12 +2,13 @@
 import type { JSX } from "preact";
 import { useId, useState } from "preact/hooks";
 import { COMMANDS } from "../commands";
+import type { BenchRow } from "../contract";
 import { num, interval, plural, pValue, seconds, short, signed, whole } from "../format";
 import { kindName } from "../heads";
 import { Check, Choose, CopyButton, Missing } from "../parts/basics";
 import { download, fileName } from "../page";
-import { byLayer, commandOf, latency, planFile, pointsOf, quantity, RANKING, shapesOf, type Between, type Quantity } from "../plan";
-import { clamp, heads, keep, method, methods, onePerBlock, plan, protect, run, seed, seeds, selected, wholeGroups } from "../state";
+import { benchName, byLayer, commandOf, latency, planFile, pointsOf, quantity, RANKING, shapesOf, usualShape, type Between, type Quantity } from "../plan";
+import { choice, clamp, heads, keep, method, methods, onePerBlock, plan, protect, run, seed, seeds, selected, wholeGroups } from "../state";
 import { PruneForm } from "./live";
 
 export function KeepPanel(): JSX.Element {
@@ -114,15 +115,24 @@ function MetricCard(): JSX.Element {
 const SIZES: [Quantity, string, (value: number) => string][] = [
   ["parameters", "parameters", (value) => short(value)],
   ["bytes", "size", (value) => short(value, "B")],
-  ["flops", "FLOPs", (value) => short(value)],
+  ["flops", "FLOPs of the probe pass", (value) => short(value)],
   ["kv_bytes_per_token", "KV cache per token", (value) => short(value, "B")],
 ];
+
+/** Which models were timed, with the speed-up where it is one. */
+function timed(bench: BenchRow[], batch: number, length: number): string {
+  const rows = bench.filter((row) => row.name === "removed" && row.batch === batch && row.length === length);
+  const [one] = rows;
+  if (!one) return `Measured for ${[...new Set(bench.map(benchName))].slice(0, 3).join("; ")}`;
+  if (rows.length === 1) return `Measured for ${benchName(one)}: ${num(one.speedup)} × as fast at batch ${batch}, length ${length}`;
+  return `Measured for ${[...new Set(rows.map(benchName))].slice(0, 3).join("; ")}${rows.length > 3 ? " and others" : ""}`;
+}
 
 function Cards(): JSX.Element {
   const { curves, bench } = run.value;
   const shapes = shapesOf(bench);
   const [shape, setShape] = useState("");
-  const [batch, length] = shapes.find((one) => one.join(" ") === shape) ?? shapes[0] ?? [0, 0];
+  const [batch, length] = shapes.find((one) => one.join(" ") === shape) ?? usualShape(shapes);
   const time = latency(run.value, method.value, batch, length, keep.value);
   const dense = bench.find((row) => row.name === "dense" && row.batch === batch && row.length === length);
   const { removed } = plan.value;
@@ -139,7 +149,7 @@ function Cards(): JSX.Element {
         })}
         {time && dense
           ? <Card name={`latency, batch ${batch}, length ${length}`} value={seconds(time.value)} detail={`${num(dense.seconds / time.value)} × as fast as the whole model`} from={origin(time)} />
-          : <Card name="latency" value="not measured" detail={bench.length ? `for ${method.value.replace(RANKING, "")}` : `${COMMANDS.bench(run.value)} measures it`} />}
+          : <Card name="latency" value="not measured" detail={bench.length ? `for ${method.value.replace(RANKING, "")}. ${timed(bench, batch, length)}` : `${COMMANDS.bench(run.value)} measures it`} />}
       </div>
       {shapes.length > 1 && time && (
         <div class="controls">
@@ -179,14 +189,15 @@ function LayersLeft(): JSX.Element {
 
 function TakeAway(): JSX.Element {
   const { removed } = plan.value;
-  const command = commandOf(run.value, plan.value);
+  const command = commandOf(heads.value, plan.value, choice.value);
   const file = JSON.stringify(planFile(run.value, removed), null, 1);
   return (
     <div class="take">
+      {command === null && <p class="note">{removed.size === 0 ? "Nothing would be removed." : "This method has no command for a K that was not measured."}</p>}
       <CopyButton text={JSON.stringify(byLayer(heads.value, removed))} what="plan" label="Copy plan {layer: [heads]}" />
-      <CopyButton text={command} what="command" />
+      {command !== null && <CopyButton text={command} what="command" />}
       <button type="button" class="button" onClick={() => download(`${fileName(`plan-${keep.value}`)}.json`, file, "application/json")}>Download plan JSON</button>
-      <pre class="line" tabIndex={0} aria-label="Command for this plan"><code>{command}</code></pre>
+      {command !== null && <pre class="line" tabIndex={0} aria-label="Command for this plan"><code>{command}</code></pre>}
     </div>
   );
 }

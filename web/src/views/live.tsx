@@ -1,12 +1,12 @@
 /** What can be tried out with the model at hand. A file shows in one line where that is. */
 import type { ComponentChildren, JSX } from "preact";
 import { useId, useState } from "preact/hooks";
-import type { LiveApi } from "../contract";
+import type { LiveApi, RunData } from "../contract";
 import { interval, num, plural, pValue, signed } from "../format";
 import { ask, whyNot } from "../live";
-import { Check } from "../parts/basics";
+import { Choose } from "../parts/basics";
 import { RANKING } from "../plan";
-import { asked, heads, keep, method, protect, run, runAt, said, selected, sentence } from "../state";
+import { asked, choice, heads, keep, learn, run, runAt, said, selected, sentence } from "../state";
 
 /** Runs one request at a time and keeps what came of it. */
 function useAsk<T>(): { busy: boolean; error: string; answer: T | null; start: (work: () => Promise<T>) => void } {
@@ -32,7 +32,7 @@ function Offered({ what, children }: { what: string; children: ComponentChildren
 export function AskSentence(): JSX.Element {
   const [text, setText] = useState("");
   const [pair, setPair] = useState("");
-  const { busy, error, start } = useAsk<LiveApi["attend"]["answer"]>();
+  const { busy, error, answer, start } = useAsk<LiveApi["attend"]["answer"]>();
   const [one, two] = [useId(), useId()];
   const submit = (event: SubmitEvent): void => {
     event.preventDefault();
@@ -52,11 +52,15 @@ export function AskSentence(): JSX.Element {
         <label for={two}>Second text, if the model takes two</label>
         <input id={two} type="text" dir="auto" value={pair} onInput={(event) => setPair(event.currentTarget.value)} />
         <button type="submit" class="button">{busy ? "Working …" : "Show attention"}</button>
+        {answer?.note && <p role="status">{answer.note}</p>}
         {error && <p class="error" role="alert">{error}</p>}
       </form>
     </Offered>
   );
 }
+
+/** One example has no spread, so nothing could be tested. */
+const FEWEST = 2;
 
 export function AblateForm(): JSX.Element {
   const [limit, setLimit] = useState("200");
@@ -65,13 +69,13 @@ export function AblateForm(): JSX.Element {
   const some = [...selected.value];
   const submit = (event: SubmitEvent): void => {
     event.preventDefault();
-    if (!busy && some.length) start(() => ask("ablate", { heads: some, limit: Math.max(1, Math.trunc(Number(limit)) || 1) }));
+    if (!busy && some.length) start(() => ask("ablate", { heads: some, limit: Math.max(FEWEST, Math.trunc(Number(limit)) || FEWEST) }));
   };
   return (
     <Offered what="Ablate the selected heads">
       <form onSubmit={submit}>
         <label for={id}>Examples</label>
-        <input id={id} type="number" min={1} value={limit} onInput={(event) => setLimit(event.currentTarget.value)} />
+        <input id={id} type="number" min={FEWEST} value={limit} onInput={(event) => setLimit(event.currentTarget.value)} />
         <button type="submit" class="button">{busy ? "Working …" : `Switch off the ${plural(some.length, "selected head")}`}</button>
         {some.length === 0 && <span class="note">Select heads on the map first.</span>}
         {error && <p class="error" role="alert">{error}</p>}
@@ -85,29 +89,45 @@ export function AblateForm(): JSX.Element {
   );
 }
 
+type Repair = "measured" | "with" | "without";
+const REPAIRS: Record<Repair, [label: string, asked: boolean | null]> = { measured: ["as measured", null], with: ["with repair", true], without: ["without repair", false] };
+
 export function PruneForm(): JSX.Element {
-  const [repair, setRepair] = useState(true);
+  const [repair, setRepair] = useState<Repair>("measured");
   const { busy, error, answer, start } = useAsk<LiveApi["prune"]["answer"]>();
   const submit = (event: SubmitEvent): void => {
     event.preventDefault();
-    const kept = protect.value ? [...selected.value] : [];
-    if (!busy) start(() => ask("prune", { method: method.value.replace(RANKING, ""), keep: keep.value, protect: kept, repair }));
+    if (busy) return;
+    const { method, seed, protect, onePerBlock, wholeGroups } = choice.value;
+    const unit = wholeGroups || !heads.value.hasGroups ? "kv_group" : "even";
+    const wish: LiveApi["prune"]["ask"] = { method: method.replace(RANKING, ""), keep: keep.value, protect: [...protect], repair: REPAIRS[repair][1], seed, floor: onePerBlock ? 1 : 0, unit };
+    const at = runAt.value;
+    start(async () => {
+      const made = await ask("prune", wish);
+      learn(at, made.point);
+      return made;
+    });
   };
   return (
     <>
       <Offered what={`Prune to ${plural(keep.value, "head")} and export the model`}>
         <form onSubmit={submit}>
-          <Check label="Repair the output projections" on={repair} onFlip={setRepair} />
+          <Choose label="Output projections" value={repair} options={(Object.keys(REPAIRS) as Repair[]).map((value) => ({ value, label: REPAIRS[value][0] }))} onPick={setRepair} />
           <button type="submit" class="button">{busy ? "Working …" : `Prune to ${keep.value} of ${heads.value.run.heads.length} heads and export`}</button>
           {error && <p class="error" role="alert">{error}</p>}
-          {answer && (
-            <p role="status">
-              Written to <code>{answer.folder}</code>: {num(answer.point.value)} ({signed(answer.point.difference)}, {interval(answer.point.low, answer.point.high, signed)}), {plural(answer.point.removed.length, "head")} removed.
-            </p>
-          )}
+          {answer && <Pruned answer={answer} of={run.value} />}
         </form>
       </Offered>
       <AblateForm />
     </>
+  );
+}
+
+function Pruned({ answer: { folder, point }, of }: { answer: LiveApi["prune"]["answer"]; of: RunData }): JSX.Element {
+  const test = point.p === null ? "" : `; ${point.test} p ${pValue(point.p)}`;
+  return (
+    <p role="status">
+      Written to <code>{folder}</code>: {point.method}, {plural(point.keep, "head")}, seed {point.seed}: {of.curves?.metric ?? "metric"} <b>{num(point.value)}</b>, {signed(point.difference)} against the whole model (95 % interval {interval(point.low, point.high, signed)}{test}). {plural(point.removed.length, "head")} went{of.curves ? "; the map and the curves show it now" : ""}.
+    </p>
   );
 }

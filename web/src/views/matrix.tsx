@@ -133,7 +133,7 @@ export function MatrixView(props: MatrixProps): JSX.Element {
     setSeen({ ...start.from, row: clamp(start.from.row + dy, 0, matrix.rows - seen.rows), column: clamp(start.from.column + dx, 0, matrix.columns - seen.columns) });
   };
   const isWhole = seen.rows === matrix.rows && seen.columns === matrix.columns;
-  const said = `${visible(queries[row]?.text ?? "")} attends to ${visible(keys[column]?.text ?? "")}: ${props.causal && column > row ? "masked, it comes later" : weightText(matrix.weights[row * matrix.columns + column] ?? 0)}`;
+  const said = `“${visible(queries[row]?.text ?? "")}” attends to “${visible(keys[column]?.text ?? "")}”: ${props.causal && column > row ? "masked, it comes later" : weightText(matrix.weights[row * matrix.columns + column] ?? 0)}`;
   return (
     <div ref={ref} class="matrix">
       <div class="controls">

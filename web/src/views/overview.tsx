@@ -40,7 +40,7 @@ function Summary(): JSX.Element {
 
 /** Numbers stand out of their sentence. */
 function Numbers({ text }: { text: string }): JSX.Element {
-  const parts = text.split(/([-−+]?\d+(?:[.,]\d+)*(?:\s?(?:%|×|x\b|ms\b|s\b))?)/);
+  const parts = text.split(/((?<![\p{L}\p{N}_./-])[-−+]?\d+(?:[.,]\d+)*(?:e[-−+]?\d+)?(?:\s?(?:%|×|x\b|ms\b|s\b))?(?![\p{L}\p{N}_]))/u);
   return <bdi dir="auto">{parts.map((part, at) => (at % 2 ? <strong key={at}>{part}</strong> : part))}</bdi>;
 }
 

@@ -9,7 +9,7 @@ import { Axes, frameOf, type Frame } from "../parts/axes";
 import { Check, Missing, useWidth } from "../parts/basics";
 import { Figure } from "../parts/figure";
 import { useRoving } from "../parts/roving";
-import { quantity } from "../plan";
+import { favourite, quantity } from "../plan";
 import { dark, keep, method, run, seed } from "../state";
 import { KeepPanel } from "./keep";
 
@@ -56,11 +56,10 @@ const styleOf = (series: Series): { stroke: string; dash: string } =>
 export const markOf = (at: number, size = 56): string => symbol(SYMBOLS[at % SYMBOLS.length]!, size)() ?? "";
 
 function takeaway(curves: Curves, total: number): string {
-  const safe = Object.entries(curves.smallest_safe).filter((entry): entry is [string, number] => entry[1] !== null);
-  const best = safe.sort((a, b) => a[1] - b[1])[0];
+  const best = favourite(curves);
   const whole_ = `The whole model has ${curves.metric} ${num(curves.dense.value)}.`;
-  if (!best) return `${whole_} Every measured pruned model loses significantly.`;
-  return `${whole_} With ${best[0]}, ${whole(best[1])} of ${plural(total, "head")} are enough: the smallest measured K without a significant loss.`;
+  if (best?.keep == null) return `${whole_} Every measured pruned model loses significantly.`;
+  return `${whole_} With ${best.method}, ${whole(best.keep)} of ${plural(total, "head")} are enough: the smallest measured K without a significant loss.`;
 }
 
 function CurveFigure({ curves }: { curves: Curves }): JSX.Element {

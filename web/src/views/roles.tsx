@@ -30,12 +30,14 @@ interface Best {
   at: number;
 }
 
-/** The head with the most bias towards a role. */
+/** The head with the most bias towards a role, of those that have it if any has. */
 function bestOf(roles: Roles, role: number): Best | null {
   let best: Best | null = null;
+  const any = roles.labels.some((labels) => labels.includes(role));
   roles.rows.role.forEach((of, at) => {
     const bias = roles.rows.bias[at];
-    if (of === role && typeof bias === "number" && (best === null || bias > roles.rows.bias[best.at]!)) best = { head: roles.rows.head[at]!, at };
+    if (of !== role || (any && !roles.labels[roles.rows.head[at]!]?.includes(role))) return;
+    if (typeof bias === "number" && (best === null || bias > roles.rows.bias[best.at]!)) best = { head: roles.rows.head[at]!, at };
   });
   return best;
 }

@@ -1,0 +1,98 @@
+"""Commands that the page hands out make the models that it shows: read back by the command line, they wish for the same."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import make_run
+
+from headcount import pruning
+from headcount.cli import main
+from headcount.errors import PlanError
+from headcount.pruning import Wish, grid
+from headcount.report._curves import command_of, commands_of, milliseconds, plain_number
+from headcount.runs.cells import Cell, Spec
+from headcount.runs.schema import RunRecord
+from headcount.training import Recipe
+
+WISHES = {
+    "plain": Wish("surgeon", 12),
+    "an importance": Wish("rank", 12, options={"by": "gradient"}),
+    "an importance that is a pruner too": Wish("rank", 12, options={"by": "fisher", "again": "true"}),
+    "a variant": Wish("rank", 12, options={"by": "ablation:mean"}, repair=True),
+    "trained": Wish("l0", 12, recipe=Recipe(epochs=0.123456789, rate=3e-4, batch=8, distil=0.5), recover=1.5, repair=False),
+    "a seed of a grid": Wish("random", 12, seed=2),
+    "seeds of a grid": Wish("dsp", 12, seed=5, recipe=Recipe(seed=3, epochs=2.0)),
+    "one seed": Wish("random", 12, seed=3, recipe=Recipe(seed=3)),
+    "protected": Wish("surgeon", 12, protected=("L0H1", "L2H3"), floor=1, unit="even"),
+    "from scratch": Wish("surgeon", 12, scratch=2.0),
+    "parameters": Wish("surgeon", 0, limit=("parameters", 1234567)),
+    "bytes": Wish("surgeon", 0, limit=("kv_bytes", 98304)),
+    "time": Wish("surgeon", 0, limit=("latency", 0.0123456789)),
+    "kinds": Wish("random", 12, kinds=("encoder-self",)),
+}
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    made = make_run(tmp_path_factory.mktemp("commands") / "run", n=20, kinds=("scores",), text="demo/entailment").record()
+    return made.model_copy(update={"config": {"opened": {"task": "demo/entailment", "dtype": "float32", "limit": 99}}})
+
+
+def cell_of(wish: Wish) -> Cell:
+    return Cell(Spec("pruned", wish.name, {"limit": 30}), {"wish": wish.parts()})
+
+
+def read_back(command: str, monkeypatch: pytest.MonkeyPatch, place: Path) -> Wish:
+    """What the command line makes of a command, without carrying it out."""
+    found: list[Wish] = []
+
+    def stop(_model: Any, wish: Wish) -> None:
+        found.append(wish)
+        raise PlanError("enough")
+
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(pruning, "check_wish", stop)
+    program, *words = shlex.split(command)
+    assert program == "headcount" and main([*words, "-q"]) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("name", WISHES)
+def test_a_command_wishes_for_the_model_it_stands_at(name: str, record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    command = command_of(record, "run", cell_of(WISHES[name]))
+    words = shlex.split(command)
+    assert read_back(command, monkeypatch, tmp_path).parts() == WISHES[name].parts()
+    assert words[words.index("--limit") + 1] == "30" and words[words.index("--dtype") + 1] == "float32"
+    assert words[-2:] == ["--out", "runs/run"]
+
+
+def test_a_command_for_any_number_of_heads(record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cells = [cell_of(Wish("dsp", 12, seed=seed, recipe=Recipe(epochs=2.0))) for seed in (1, 0)]
+    made = commands_of(record, "a run", [*cells, cell_of(WISHES["time"]), cell_of(WISHES["kinds"])])
+    assert set(made) == {"dsp", "surgeon"}, "where heads of some kinds are counted, the page does not know the number"
+    assert all(text.count("{keep}") == text.count("--keep {keep}") == 1 for text in made.values())
+    found = read_back(made["dsp"].replace("{keep}", "7"), monkeypatch, tmp_path)
+    assert found.parts() == Wish("dsp", 7, recipe=Recipe(epochs=2.0)).parts()
+    assert "--latency" not in made["surgeon"] and made["dsp"].endswith("--out 'runs/a run'")
+
+
+def test_numbers_come_back_as_they_were() -> None:
+    for value in (1, 1234567, 0.1, 1 / 3, 5e-5, 3.0, 1e-12):
+        assert float(plain_number(value)) == value
+        assert float(milliseconds(value)) / 1000 == value
+    assert plain_number(1234567) == "1234567" and plain_number(5e-5) == "5e-05" and milliseconds(0.0125) == "12.5"
+
+
+def test_models_that_differ_have_names_that_differ() -> None:
+    wishes = [Wish("random", 4, protected=heads, floor=floor) for heads in (("L0H0", "L0H1"), ("L0H2", "L0H3")) for floor in (0, 1)]
+    wishes += [Wish("random", 4, unit="even"), Wish("random", 4)]
+    assert len({wish.name for wish in wishes}) == len(wishes) and Wish("random", 4).name == "random, 4 heads"
+
+
+def test_a_grid_begins_at_its_first_seed() -> None:
+    assert [wish.seed for wish in grid(["surgeon", "random"], [4], 2, Wish("random", 1), first=3)] == [3, 3, 4]
+    assert grid(["surgeon"], [4], 2, Wish("random", 1), first=0) == grid(["surgeon"], [4], 2, Wish("random", 1))

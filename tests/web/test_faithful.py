@@ -1,0 +1,183 @@
+"""What the page says agrees with the data: chance by kind of attention, no bar of what was not measured, commands that make what is shown."""
+
+from __future__ import annotations
+
+import pytest
+import synthetic
+
+
+@pytest.fixture
+def translation():
+    """A run of an encoder and a decoder whose cross-attention has no dependencies."""
+    run = synthetic.run(synthetic.TRANSLATION)
+    portraits, size = run["portraits"], len(run["portraits"]["relation"]["names"])
+    chance = {"encoder-self": 0.01, "decoder-self": 0.02, "cross": 0.03}
+    for part in ("pos", "relation"):
+        portraits[part]["expected_by_kind"] = {kind: [value] * len(portraits[part]["names"]) for kind, value in chance.items()}
+    for at, head in enumerate(run["heads"]):
+        if head.startswith("cross"):
+            portraits["relation"]["share"][at] = [None] * size
+        if head.startswith("decoder"):
+            portraits["relation"]["share"][at] = [0.5, 0.0] + [None] * (size - 2)
+            portraits["pos"]["share"][at] = [None] * len(portraits["pos"]["names"])
+    return run
+
+
+def chances(page, title):
+    figure = page.locator(".figure", has=page.get_by_role("heading", name=title))
+    return {float(value) for value in figure.locator(".chance").evaluate_all("all => all.map(e => e.dataset.chance)")}
+
+
+def test_chance_is_that_of_the_kind_of_attention(opened, translation):
+    one = opened(synthetic.report(translation), "head/encoder.L1H2")
+    assert chances(one.page, "Part of speech of the key") == {0.01}
+    assert chances(one.page, "Other word of a dependency") == {0.01}
+    assert chances(one.go("head/decoder.L1H2"), "Other word of a dependency") == {0.02}
+    assert chances(one.go("head/cross.L1H2"), "Part of speech of the key") == {0.03}
+    del translation["portraits"]["pos"]["expected_by_kind"]
+    page = opened(synthetic.report(translation), "head/cross.L1H2").page
+    assert chances(page, "Part of speech of the key") == {0.125}
+
+
+def test_what_was_not_measured_has_no_bar(opened, translation):
+    one = opened(synthetic.report(translation), "head/cross.L1H2")
+    part = one.page.get_by_label("Other word of a dependency")
+    assert "Dependencies join words of one text; cross-attention joins two texts." in part.inner_text()
+    assert one.page.locator(".head-title").inner_text().count("Cross-attention") == 1
+    page = one.go("head/decoder.L1H2")
+    assert page.get_by_label("Part of speech of the key").inner_text().count("Not measured for this head") == 1
+    figure = page.locator(".figure", has=page.get_by_role("heading", name="Other word of a dependency"))
+    assert figure.locator(".bar").count() == 2
+    assert figure.locator(".value").all_text_contents() == ["50.0 %", "0.0 %"]
+
+
+def command(page):
+    return page.get_by_label("Command for this plan").inner_text()
+
+
+def test_a_command_makes_the_plan_that_is_shown(opened):
+    one = opened(synthetic.report(synthetic.run()), "pruning?keep=95&method=gradient")
+    page = one.page
+    made = "headcount prune bert-base-uncased --method gradient --keep 95 --seed 0 --out pruned"
+    assert command(page) == made
+    page.get_by_label("Plan of seed").select_option("2")
+    assert command(page) == made.replace("--seed 0", "--seed 2")
+    page = one.go("pruning?keep=95&method=gradient&heads=L0H0+L3H1&protect=1&one=1")
+    assert command(page) == f"{made} --protect L0H0,L3H1 --floor 1"
+    page = one.go("pruning?keep=144&method=gradient")
+    assert page.get_by_label("Command for this plan").count() == 0
+    assert "Nothing would be removed" in page.locator(".take").inner_text()
+    assert command(one.go("pruning?keep=95&method=rank:+fisher")) == "headcount cut bert-base-uncased --plan plan.json --out pruned"
+
+
+def timed(of, method, keep):
+    row = {"of": of, "method": method, "keep": keep, "low": 0.01, "high": 0.03, "rounds": 5}
+    shapes = ((1, 512), (8, 64), (8, 128), (32, 512))
+    return [
+        {**row, "name": name, "batch": batch, "length": length, "seconds": 0.02 / speed, "speedup": speed}
+        for batch, length in shapes
+        for name, speed in (("dense", 1.0), ("removed", 1.0 + batch / 10 + length / 1000))
+    ]
+
+
+def test_a_timed_model_has_its_own_value_and_one_size_is_told_everywhere(opened):
+    run = synthetic.run()
+    point = next(one for one in run["curves"]["points"] if (one["method"], one["seed"]) == ("gradient", 2))
+    point["value"] = 0.5561
+    run["bench"] = timed(f"rank, by=gradient, {point['keep']} heads, seed 2", "gradient", point["keep"])
+    one = opened(synthetic.report(run), "cost")
+    text = one.page.locator("main").inner_text()
+    assert f"Removing the heads of gradient, {point['keep']} heads, seed 2 makes a pass 1.93 times as fast at batch 8, length 128" in text
+    assert f"One pruned model has both numbers: gradient with {point['keep']} heads, accuracy 0.556" in text
+    assert "rank, by=" not in text
+    assert "cannot be beaten" not in text
+    page = one.go(f"pruning?method=surgeon&keep={point['keep']}")
+    card = page.locator(".stat", has_text="latency").inner_text()
+    assert f"for surgeon. Measured for gradient, {point['keep']} heads, seed 2: 1.93 × as fast at batch 8, length 128" in card
+    page = one.go(f"pruning?method=gradient&keep={point['keep']}")
+    assert "batch 8, length 128" in page.locator(".stat", has_text="latency").inner_text()
+
+
+def test_left_out_attention_says_what_shows_it(opened):
+    run = synthetic.run(synthetic.SMALL) | {"attention": None, "attention_left_out": True}
+    page = opened(synthetic.report(run), "attention").page
+    wanted = "Attention maps were left out of this file for its size; headcount report --max-mb 10 RUN, or headcount serve RUN, shows them."
+    assert page.locator(".missing").all_inner_texts() == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("safe", "losses", "wanted"),
+    [
+        ({"surgeon": 0, "gradient": 0, "random": None}, {"gradient": 0.01}, ("gradient", 0)),
+        ({"surgeon": 1, "gradient": 2, "random": None}, {"gradient": 0.01}, ("surgeon", 1)),
+        ({"surgeon": None, "gradient": None, "random": None}, {}, ("gradient", None)),
+    ],
+)
+def test_the_page_begins_with_what_the_summary_favours(opened, safe, losses, wanted):
+    run = synthetic.run(synthetic.SMALL)
+    for point in run["curves"]["points"]:
+        point["loss"] = losses.get(point["method"], point["loss"])
+        point["value"] = {"random": 0.99, "gradient": 0.8}.get(point["method"], 0.7)
+    keeps = sorted({point["keep"] for point in run["curves"]["points"]})
+    run["curves"]["smallest_safe"] = {method: None if place is None else keeps[place] for method, place in safe.items()}
+    page = opened(synthetic.report(run), "pruning").page
+    assert page.get_by_label("Method", exact=True).input_value() == wanted[0]
+    kept = 12 if wanted[1] is None else keeps[wanted[1]]
+    assert page.get_by_role("heading", name=f"Keep {kept} of 12 heads").is_visible()
+
+
+def test_back_goes_to_the_view_and_head_before(opened):
+    page = opened(synthetic.report(synthetic.run(synthetic.SMALL)), "overview").page
+    page.get_by_role("link", name="Pruning", exact=True).click()
+    slider = page.locator(".slider input")
+    for _ in range(3):
+        slider.press("ArrowLeft")
+    kept = page.locator(".slider h2").inner_text()
+    page.get_by_role("link", name="Head", exact=True).click()
+    first = page.locator(".head-title h2").inner_text()
+    page.get_by_role("button", name="Next").click()
+    assert page.locator(".head-title h2").inner_text() != first
+    page.go_back()
+    page.locator(".head-title h2", has_text=first).wait_for()
+    page.go_back()
+    page.locator(".slider h2", has_text=kept).wait_for()
+    page.go_back()
+    page.locator(".map").wait_for()
+    page.go_forward()
+    page.locator(".slider h2", has_text=kept).wait_for()
+    assert "#/pruning" in page.url
+
+
+def test_a_run_against_itself_differs_in_nothing(opened):
+    run = synthetic.run(synthetic.SMALL)
+    payload = synthetic.report(run, run)
+    payload["comparison"]["warnings"] = ["Both runs are of the same weights.", "The data differ."]
+    page = opened(payload, "compare").page
+    text = page.locator("main").inner_text()
+    assert "No head differs." in text
+    assert "changes most" not in text
+    assert page.locator(".warnings li").all_inner_texts() == ["The data differ."]
+    assert "Both runs are of the same weights." in text
+    ticks = page.locator(".scatter .axis text").all_text_contents()
+    assert "0" not in ticks
+    assert ticks.count("1") == 2
+
+
+def test_the_strongest_head_of_a_role_has_it(opened):
+    run = synthetic.run(synthetic.SMALL)
+    roles = run["roles"]
+    role = roles["names"].index("sink")
+    for at, (head, of) in enumerate(zip(roles["rows"]["head"], roles["rows"]["role"], strict=True)):
+        if of == role:
+            roles["rows"]["bias"][at], roles["rows"]["has_role"][at] = (9.0, False) if head == 3 else (2.0 if head == 5 else 1.0, head == 5)
+    roles["labels"] = [[role] if head == 5 else [] for head in range(12)]
+    page = opened(synthetic.report(run), "roles").page
+    row = page.locator("tbody tr", has_text="sink").first.inner_text()
+    assert "1 on the map" in row
+    assert row.count("L1H1") == 2
+
+
+def test_numbers_stand_out_but_names_do_not(opened):
+    run = synthetic.run(synthetic.SMALL) | {"summary": ["16 of l0 go at p = 6e-36, 1.31 × as fast (L0H3, bert-2)."]}
+    page = opened(synthetic.report(run)).page
+    assert page.locator(".lead strong").all_inner_texts() == ["16", "6e-36", "1.31 ×"]
