@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import synthetic
 from conftest import VIEWS
-from hostile import STRINGS, hostile
+from hostile_fields import STRINGS, hostile
 
 SHAPE = synthetic.Shape(kinds=(synthetic.Kind(layers=2, heads=3),), sentences=1, tokens=10, methods=2, points=2, seeds=1)
 OWN_SCRIPTS = 2  # the data and the page's own
