@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,20 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import need
 
 from headcount.report.page import page as page_of
-
-VIEWS = ("overview", "pruning", "cost", "head", "attention", "roles", "compare", "data")
-AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
-
-
-def need(thing: Any, why: str) -> Any:
-    """What a test needs; a machine that tests every change has to have it."""
-    if not thing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(why)
-        pytest.skip(why)
-    return thing
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import synthetic
-from conftest import AXE, VIEWS, need
+from browsing import AXE, VIEWS, need
 
 REPORTS = {
     "two runs": lambda: synthetic.report(synthetic.run(), synthetic.run(seed=1) | {"name": "second"}),

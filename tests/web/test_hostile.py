@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import synthetic
-from conftest import VIEWS
+from browsing import VIEWS
 from hostile_fields import STRINGS, hostile
 
 SHAPE = synthetic.Shape(kinds=(synthetic.Kind(layers=2, heads=3),), sentences=1, tokens=10, methods=2, points=2, seeds=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from conftest import VIEWS
+from browsing import VIEWS
 
 from headcount.report.page import page as page_of
 
