@@ -29,7 +29,7 @@ from headcount.tasks import open_task
 from headcount.training import Recipe, fine_tune
 
 PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
-TOGETHER = {"train_sampling_strategy": "group_by_length"}
+TOGETHER = {"train_sampling_strategy": "group_by_length", "bf16": True}
 
 
 def unpack(data: Path, out: Path) -> dict[str, list[Path]]:

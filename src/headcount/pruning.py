@@ -19,7 +19,7 @@ from headcount.errors import ArtefactError, HeadcountError, PlanError
 from headcount.evaluate import evaluate, evaluate_into, fingerprint_of
 from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
-from headcount.pruners import Method, Pruned, prune
+from headcount.pruners import Choice, Method, Pruned, carry_out, prune
 from headcount.pruners._contract import read_options
 from headcount.pruners._scope import only
 from headcount.runs.cells import Cell, Spec, safe_name
@@ -147,6 +147,12 @@ def _budget(wish: Wish) -> Budget:
     return Budget(**how, floor=wish.floor, unit=wish.unit, protected=protected)  # pyright: ignore[reportArgumentType]
 
 
+def _how(wish: Wish, folder: Path | None = None, progress: Progress | None = None) -> dict[str, Any]:
+    """What is done to a choice of heads."""
+    told = {"repair": False if wish.scratch else wish.repair, "recover": wish.recover, "recipe": wish.recipe, "seed": wish.seed}
+    return {**told, "folder": folder, "progress": progress}
+
+
 class Pruning:
     """Prunes one model on one task into a run; what is finished is taken from there."""
 
@@ -189,18 +195,7 @@ class Pruning:
         spec = self.spec(wish)
         folder = self.run.folder / WORK / spec.key[:24]
         made = prune(
-            self.model,
-            self.task,
-            wish.method,
-            _budget(wish),
-            options=dict(wish.options),
-            kinds=wish.kinds,
-            repair=False if wish.scratch else wish.repair,
-            recover=wish.recover,
-            recipe=wish.recipe,
-            seed=wish.seed,
-            folder=folder,
-            progress=progress,
+            self.model, self.task, wish.method, _budget(wish), options=dict(wish.options), kinds=wish.kinds, **_how(wish, folder, progress)
         )
         if wish.scratch:
             made = self._anew(wish, made, folder, progress)
@@ -209,6 +204,15 @@ class Pruning:
             self._save(spec, wish, made, left)
         shutil.rmtree(folder, ignore_errors=True)
         return self._content(wish, made, left), {"losses": left.losses} | ({} if left.parts is None else {"parts": left.parts})
+
+    def _again(self, wish: Wish, cell: Cell) -> bool:
+        """Makes and saves the model of a finished cell from what was chosen there, if that changed no weights; says whether it could."""
+        if "gates" not in cell.content or wish.scratch:
+            return False
+        choice = Choice(Plan.removing(cell.content["removed"]), gates=cell.content["gates"])
+        made = carry_out(self.model, self.task, wish.method, choice, **_how(wish))
+        self._save(cell.spec, wish, made, outcome(cell))
+        return True
 
     def _anew(self, wish: Wish, made: Pruned, folder: Path, progress: Progress | None) -> Pruned:
         recipe = replace(wish.recipe, epochs=wish.scratch or 0.0, seed=wish.seed)
@@ -220,6 +224,7 @@ class Pruning:
         return {
             "wish": wish.parts(),
             "removed": [str(head) for head in made.plan.removed],
+            **({} if made.changed_weights else {"gates": made.gates}),
             "history": made.history,
             "repaired": blocks,
             "loss": left.loss,
@@ -278,6 +283,8 @@ class Pruning:
                 return cell, self.model_of(wish)
             except ArtefactError as error:
                 self.run.warn(f"{error}; the model is made again")
+        if cell is not None and self._again(wish, cell):
+            return cell, self.model_of(wish)
         content, arrays = self._compute(wish, True, progress)
         cell = cell or self.run.commit(spec, content, arrays, made=self.made)
         return cell, self.model_of(wish)

@@ -21,6 +21,7 @@ from headcount.pruning import Pruning, Wish, compare, grid, parse_method, rows, 
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import model_record
 from headcount.surgery import cost
+from headcount.training import Recipe
 
 
 def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
@@ -213,6 +214,24 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
     fallen = {"method": "a", "keep": 4, "loss p": 0.01, "loss difference": -1.0, "metric p": 0.01, "metric difference": -0.1}
     assert smallest_safe([{**fallen, "higher_is_better": True}]) == {"a": None}, "a smaller loss does not excuse a smaller accuracy"
     assert smallest_safe([{**fallen, "higher_is_better": False}]) == {"a": 4}
+
+
+@pytest.mark.parametrize(("method", "redone"), [("surgeon", True), ("fisher", False), ("random", True), ("gates", True), ("dsp", False)])
+def test_the_model_of_a_finished_cell_is_the_one_it_was(method: str, redone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was chosen is carried out again without choosing where choosing changed no weights."""
+    model, data = shared("encoder"), task("encoder", 64)
+    wish = Wish(method, 6, recipe=Recipe(epochs=1.0, batch=16))
+    expected = prune(model, data, method, 6, recipe=wish.recipe)
+    with Run.lead(tmp_path / "run") as run:
+        run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
+        work = Pruning(run, model, data)
+        _, (cell,), _ = compare(work, [wish])
+        chosen: list[str] = []
+        monkeypatch.setattr(pruning, "prune", lambda *args, **how: chosen.append(method) or prune(*args, **how))
+        same, small = work.kept(wish)
+    assert same.spec == cell.spec and bool(chosen) is not redone
+    for name, value in expected.model.state_dict().items():
+        assert torch.equal(small.state_dict()[name], value), name
 
 
 def test_training_needs_a_task() -> None:

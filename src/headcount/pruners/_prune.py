@@ -58,6 +58,10 @@ class Pruned:
     repaired: dict[str, Fitted] = field(default_factory=dict)
     scores: Scores | None = None
     method: str = ""
+    gates: tuple[float, ...] | None = None
+    """The values that the gates which stay were tuned to, in the weights by now."""
+    changed_weights: bool = False
+    """Whether choosing or recovering changed weights: else plan and gates say all, and `carry_out` makes the model of them again."""
 
 
 class Options(TypedDict, total=False):
@@ -106,19 +110,8 @@ def prune(
             f"{made} with recovery={recover} trains, which needs a Task: examples, a way to batch them, and a loss (see docs/tasks.md)"
         )
     check_weights(inner)
-    folder = how.get("folder")
-    recipe = replace(how.get("recipe", Recipe()), seed=how.get("seed", 0))
-    work = Work(
-        inner,
-        heads,
-        data,
-        replace(budget, parameters=None, kv_bytes=None, latency=None, fraction=0.5, floor=0) if limited else budget,
-        how.get("seed", 0),
-        read_options(made.module, options or {}, str(made)),
-        recipe,
-        folder / "choose" if folder else None,
-        how.get("progress"),
-    )
+    counted = replace(budget, parameters=None, kv_bytes=None, latency=None, fraction=0.5, floor=0) if limited else budget
+    work = _work(inner, heads, data, counted, made, options or {}, how)
     if not limited:
         Plan.keep_top(work.scores([0.0] * len(heads), "check"), budget)
     choice = made.module.choose(work, made.variant)
@@ -126,7 +119,30 @@ def prune(
         if choice.scores is None:
             raise PlanError(f"{made} gives no scores, so that it cannot fill a budget of {budget.limit}")
         choice = Choice(plan_within(inner, heads, choice.scores, budget), history=choice.history, scores=choice.scores)
-    return _finish(work, made, choice, how, recover, recipe)
+    return _finish(work, made, choice, how)
+
+
+def carry_out(model: nn.Module, data: Data, method: str, choice: Choice, **how: Unpack[Options]) -> Pruned:
+    """The model of a choice that `method` made before and that changed no weights, as `prune` made it then."""
+    inner, made = unwrap(model), Method.parse(method)
+    heads = HeadMap.of(inner)
+    kept = Budget(keep=len(heads) - len(choice.plan.removed))
+    return _finish(_work(inner, heads, data, kept, made, {}, how), made, choice, how)
+
+
+def _work(model: nn.Module, heads: HeadMap, data: Data, budget: Budget, method: Method, options: dict[str, Any], how: Options) -> Work:
+    folder, seed = how.get("folder"), how.get("seed", 0)
+    return Work(
+        model,
+        heads,
+        data,
+        budget,
+        seed,
+        read_options(method.module, options, str(method)),
+        replace(how.get("recipe", Recipe()), seed=seed),
+        folder / "choose" if folder else None,
+        how.get("progress"),
+    )
 
 
 def _budget(keep: int | Budget | None, fraction: float | None) -> Budget:
@@ -137,7 +153,7 @@ def _budget(keep: int | Budget | None, fraction: float | None) -> Budget:
     return Budget(keep=keep, fraction=fraction)
 
 
-def _finish(work: Work, method: Method, choice: Choice, how: Options, recover: float | None, recipe: Recipe) -> Pruned:
+def _finish(work: Work, method: Method, choice: Choice, how: Options) -> Pruned:
     """Folds, repairs, cuts and recovers what was chosen.
 
     Weights that a method trained for the heads that stay are not refitted: the removed ones do nothing there that could be made up for. Where a
@@ -148,7 +164,7 @@ def _finish(work: Work, method: Method, choice: Choice, how: Options, recover: f
         source = fold(source, choice.gates)
     repaired: dict[str, Fitted] = {}
     history = list(choice.history)
-    wanted = how.get("repair")
+    wanted, recover = how.get("repair"), how.get("recover")
     is_trained = choice.model is not None and method.about.trains == "weights"
     if (wanted if wanted is not None else not recover) and not is_trained and choice.plan.removed:
         made, entry = better(work, choice.plan, source, refit(work.model, choice.plan, work.data))
@@ -157,13 +173,15 @@ def _finish(work: Work, method: Method, choice: Choice, how: Options, recover: f
     small = cut(source, choice.plan)
     if recover:
         folder = how.get("folder")
-        again = replace(recipe, epochs=recover)
+        again = replace(work.recipe, epochs=recover)
         teacher = work.model if again.distil else None
         made = fine_tune(
             small, work.task, again, folder=folder / "recover" if folder else None, teacher=teacher, progress=how.get("progress")
         )
         history += [{"stage": "recover", **entry} for entry in made.history]
-    return Pruned(choice.plan, small, history, repaired, choice.scores, str(method))
+    gates = None if choice.gates is None else tuple(map(float, choice.gates))
+    changed = choice.model is not None or bool(recover)
+    return Pruned(choice.plan, small, history, repaired, choice.scores, str(method), gates, changed)
 
 
 @torch.no_grad()
