@@ -14,7 +14,7 @@ Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
 SHOWN = {"entailment": "demo/entailment", "translator": "demo/translation"}
 """The embedded models that are shown, with the task of each."""
-SIZES = {"entailment": (960, 500), "translator": (480, 64)}
+SIZES = {"entailment": (800, 500), "translator": (320, 64)}
 """Examples to train on, and examples of the report."""
 RATES = {"entailment": 2e-4, "translator": 5e-4}
 SEEDS = {"entailment": 2, "translator": 1}

@@ -20,6 +20,7 @@ from headcount.data import Data, Task
 from headcount.errors import DataError, PlanError
 from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
+from headcount.refit import Repaired
 from headcount.registry import unknown
 from headcount.scores import Scores
 from headcount.stream import Progress
@@ -80,13 +81,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a pruner chose: the plan; the model, uncut, if weights were changed; values of the gates that stay, if they are not one; history."""
+    """What a pruner chose: the plan; the model, uncut, if weights were changed; values of the gates that stay, if they are not one; history.
+
+    `repaired` is the repair of the plan, by its defaults, where it had to be made for the choice.
+    """
 
     plan: Plan
     model: nn.Module | None = None
     gates: Sequence[float] | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     scores: Scores | None = None
+    repaired: Repaired | None = None
 
 
 def read_options(module: ModuleType, given: Mapping[str, Any], name: str) -> dict[str, Any]:

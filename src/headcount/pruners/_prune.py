@@ -167,7 +167,7 @@ def _finish(work: Work, method: Method, choice: Choice, how: Options) -> Pruned:
     wanted, recover = how.get("repair"), how.get("recover")
     is_trained = choice.model is not None and method.about.trains == "weights"
     if (wanted if wanted is not None else not recover) and not is_trained and choice.plan.removed:
-        made, entry = better(work, choice.plan, source, refit(work.model, choice.plan, work.data))
+        made, entry = better(work, choice.plan, source, choice.repaired or refit(work.model, choice.plan, work.data))
         source, repaired = made.model, made.blocks
         history.append(entry)
     small = cut(source, choice.plan)

@@ -8,6 +8,7 @@ too, and the plan that stays nearest to the dense model's predictions on the sel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +22,11 @@ from headcount.pruners._contract import About, Choice, Scores, Work
 from headcount.pruners._judge import departure
 from headcount.pruners._scope import within_budget
 from headcount.pruners.fisher import gate_gradients, search
-from headcount.refit import repair
+from headcount.refit import EXAMPLES, Repaired, refit, repair
 from headcount.refit.survey import removal_order
 
 ABOUT = About(
-    source="structured optimal brain surgeon (Hassibi & Stork 1993), with repair", options={"rounds": 4, "rivals": True, "limit": 512}
+    source="structured optimal brain surgeon (Hassibi & Stork 1993), with repair", options={"rounds": 4, "rivals": True, "limit": EXAMPLES}
 )
 Candidate = tuple[Plan, Scores, list[dict[str, Any]]]
 
@@ -38,20 +39,27 @@ def check(options: Mapping[str, Any]) -> None:
 
 def choose(work: Work, _variant: str) -> Choice:
     """The plan, with the rise of the loss that is expected of every removal, and how far every candidate is from the dense model."""
-    found: dict[str, Candidate] = {"surgeon": in_rounds(work, work.options["rounds"])}
+    first = _order(work, work.model)
+    found: dict[str, Candidate] = {"surgeon": in_rounds(work, work.options["rounds"], first)}
     if work.options["rivals"] and found["surgeon"][0].removed:
-        found |= _rivals(work)
-    far = _judged(work, {name: candidate[0] for name, candidate in found.items()})
+        found |= _rivals(work, first)
+    far, repaired = _judged(work, {name: candidate[0] for name, candidate in found.items()})
     best = min(found, key=lambda name: far.get(name, 0.0))
     plan, scores, history = found[best]
     told = [{"candidate": name, "departure": value, "taken": name == best} for name, value in far.items()]
-    return Choice(plan, history=[*history, *told], scores=scores)
+    return Choice(plan, history=[*history, *told], scores=scores, repaired=repaired if work.options["limit"] == EXAMPLES else None)
 
 
-def _rivals(work: Work) -> dict[str, Candidate]:
+def _order(work: Work, model: nn.Module) -> list[tuple[tuple[Head, ...], float]]:
+    """Units in the order they go in a model, each with the rise of the loss that is expected of it."""
+    units = work.heads.units() if work.budget.unit == "kv_group" else tuple((head,) for head in work.heads)
+    return list(removal_order(model, work.data, units=units, limit=work.options["limit"]))
+
+
+def _rivals(work: Work, first: list[tuple[tuple[Head, ...], float]]) -> dict[str, Candidate]:
     made: dict[str, Candidate] = {}
     if work.options["rounds"] > 1:
-        made["surgeon, one round"] = in_rounds(work, 1)
+        made["surgeon, one round"] = in_rounds(work, 1, first)
     gradients = gate_gradients(work, work.options["limit"])
     slopes = work.scores(gradients.abs().mean(0).tolist(), "gradient")
     made["gradient"] = Plan.keep_top(slopes, work.budget), slopes, []
@@ -59,27 +67,28 @@ def _rivals(work: Work) -> dict[str, Candidate]:
     return made
 
 
-def _judged(work: Work, plans: dict[str, Plan]) -> dict[str, float]:
-    """How far each plan is from the dense model after repair; nothing where all agree."""
+def _judged(work: Work, plans: dict[str, Plan]) -> tuple[dict[str, float], Repaired | None]:
+    """How far each plan is from the dense model after repair, and the repair of the nearest; nothing where all agree."""
     far: dict[Plan, float] = {}
-    if len(set(plans.values())) == 1:
-        return {}
-    for plan in plans.values():
+    nearest = None
+    for plan in plans.values() if len(set(plans.values())) > 1 else ():
         if plan not in far:
-            far[plan] = departure(work, repair(work.model, plan, work.data, limit=work.options["limit"]), plan)
-    return {name: far[plan] for name, plan in plans.items()}
+            done = refit(work.model, plan, work.data, limit=work.options["limit"])
+            found = departure(work, done.model, plan)
+            nearest = done if found < min(far.values(), default=math.inf) else nearest
+            far[plan] = found
+    return {name: far[plan] for name, plan in plans.items() if far}, nearest
 
 
-def in_rounds(work: Work, rounds: int) -> Candidate:
-    """The plan of so many rounds, its order as scores, and the rise of the loss expected of each removal."""
-    total, limit = len(work.heads), work.options["limit"]
+def in_rounds(work: Work, rounds: int, first: list[tuple[tuple[Head, ...], float]]) -> Candidate:
+    """The plan of so many rounds from the dense model's order on, its own order as scores, and the rise of the loss expected of each removal."""
+    total = len(work.heads)
     place = {head: number for number, head in enumerate(work.heads)}
     values, history = np.full(total, float(total)), []
     model: nn.Module = work.model
     plan, gone = Plan.removing([]), list[Head]()
-    units = work.heads.units() if work.budget.unit == "kv_group" else tuple((head,) for head in work.heads)
     for number in range(1, rounds + 1):
-        order = [(unit, cost) for unit, cost in removal_order(model, work.data, units=units, limit=limit) if unit[0] not in gone]
+        order = [(unit, cost) for unit, cost in (first if number == 1 else _order(work, model)) if unit[0] not in gone]
         for turn, (unit, _) in enumerate(order):
             values[[place[head] for head in unit]] = float(len(gone) + turn)
         wanted = total - (total - work.keep) * number // rounds
@@ -92,5 +101,5 @@ def in_rounds(work: Work, rounds: int) -> Candidate:
             values[place[head]] -= 2 * total * (rounds + 1 - number)  # what is gone stays gone, and what went first stays lowest
         gone = list(plan.removed)
         if number < rounds and gone:
-            model = repair(work.model, plan, work.data, limit=limit)
+            model = repair(work.model, plan, work.data, limit=work.options["limit"])
     return plan, work.scores(values, "surgeon"), history

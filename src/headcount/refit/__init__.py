@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from headcount.refit.fit import Fitted
-from headcount.refit.repair import Repaired, refit, repair
+from headcount.refit.repair import EXAMPLES, Repaired, refit, repair
 
-__all__ = ["Fitted", "Repaired", "refit", "repair"]
+__all__ = ["EXAMPLES", "Fitted", "Repaired", "refit", "repair"]
