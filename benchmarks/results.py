@@ -1,6 +1,7 @@
 """What pruning costs on real data: fine-tunes a model on SST-2 or MRPC, then prunes it by every method that trains no weights.
 
     python benchmarks/results.py sst2 --data DATA --model MiniLM --out RUN [--methods …] [--keep 75%,50%,25%,12.5%] [--seeds 3]
+    python benchmarks/results.py sst2 --data DATA --model MiniLM --out RUN --gated          # gates, pipelined DSP: gates on frozen weights, one seed
     python benchmarks/results.py sst2 --data DATA --model MiniLM --out RUN --trained        # joint DSP, L0, recovery at 25 and 12.5 %, one seed
 
 Everything is kept in RUN and goes on after a stop. Scores are fitted on the training sentences, the number shown is on the test sentences.
@@ -25,6 +26,8 @@ from headcount.tasks import open_task
 from headcount.training import Recipe, fine_tune
 
 UNTRAINED = ("surgeon", "gradient", "rank(by=gradient;again=true)", "fisher", "ablation", "random")
+GATED = ("gates", "dsp:pipelined")
+"""Train gates on frozen weights; one seed."""
 
 
 def read_sst2(folder: Path, out: Path) -> tuple[Path, Path, Path]:
@@ -83,6 +86,9 @@ def wishes(options: argparse.Namespace, n_heads: int) -> list[Wish]:
         made = [Wish(method, keep, recipe=recipe) for method in ("dsp", "l0") for keep in few]
         recovered = (("rank", {"by": "gradient"}), ("random", {}))
         return made + [Wish(m, keep, recover=options.pruning_epochs, options=o, recipe=recipe) for m, o in recovered for keep in few]
+    if options.gated:
+        some = replace(recipe, epochs=0.5 * options.pruning_epochs)
+        return [Wish(method, keep, repair=True, recipe=some) for method in GATED for keep in keeps]
     repaired = grid(options.methods.split(","), keeps, options.seeds, Wish("random", 1, repair=True))
     plain = grid(["gradient", "random"], keeps, options.seeds, Wish("random", 1, repair=False))
     return repaired + plain
@@ -99,6 +105,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=float, default=3.0, help="of the fine-tuning before")
     parser.add_argument("--trained", action="store_true", help="methods that train weights, and recovery")
+    parser.add_argument("--gated", action="store_true", help="methods that train gates alone, for half as long")
     parser.add_argument("--pruning-epochs", type=float, default=1.0, help="of methods that train, and of recovery")
     options = parser.parse_args()
     torch.set_num_threads(1)

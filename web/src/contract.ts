@@ -112,6 +112,9 @@ export interface Roles {
     holds: boolean; // q < 0.05 and the difference above 0; false: an honest empty, no head beats the baseline
   }[];
   n_sentences: number | null;
+  /** What the test asks: is the bias above `tau` (3: three times the attention of chance)? q is about that, at the level `alpha`. */
+  tau: number;
+  alpha: number;
   /** Sentences that could not be aligned, and why. */
   skipped: string[];
 }
@@ -119,7 +122,7 @@ export interface Roles {
 export interface Curves {
   metric: string; // "accuracy", "bleu", … or "loss"
   higher_is_better: boolean;
-  dense: { value: number; loss: number; n_examples: number; low: Maybe; high: Maybe; parameters: number; bytes: number; flops: Maybe; kv_bytes_per_token: Maybe };
+  dense: { value: number; loss: number; n_examples: number; low: Maybe; high: Maybe; parameters: number; bytes: number; flops: Maybe; kv_bytes_per_token: Maybe; tokens: Maybe /* that the FLOPs are counted for */ };
   points: Point[];
   /** By method the fewest heads with no significant loss, null if none; a model that lost no head does not count. */
   smallest_safe: Record<string, number | null>;
@@ -144,6 +147,12 @@ export interface Point {
   high: Maybe;
   p: Maybe;
   test: string; // McNemar, paired bootstrap, paired t
+  loss_difference: Maybe; // of the loss from the dense model's
+  loss_p: Maybe; // paired t
+  /** Whether it loses significantly: the metric or the loss is worse, at 5 %. `smallest_safe` is about this. */
+  is_worse: boolean;
+  /** Whether output projections were refitted, so that the plan alone does not give this model; null where that is not known. */
+  is_repaired: boolean | null;
   removed: HeadIndex[];
   parameters: number;
   bytes: number;
@@ -217,6 +226,8 @@ export interface Sentence {
 export interface Side {
   tokens: string[];
   special: boolean[]; // [CLS], </s>, padding …
+  /** Tokens that the tokenizer does not know and that the model read as one and the same; missing or null if there are none. */
+  unknown?: boolean[] | null;
   /** For every token the number of its word, −1 for none; null if words are not known. */
   word: number[] | null;
   words: string[] | null;
@@ -232,8 +243,10 @@ export interface Comparison {
   title: string;
   /** Scores that both runs have: B − A per head, and rank correlation. */
   scores: { name: string; difference: Maybe[]; significant: boolean[] | null; spearman: Maybe; low: Maybe; high: Maybe }[];
-  /** Heads whose labels differ. */
+  /** Heads whose labels differ, among the roles that were tested in both runs. */
   roles: { head: HeadIndex; a: number[]; b: number[] }[] | null; // places in runs[0].roles.names and runs[1].roles.names
+  /** Roles that were tested in one of the runs only. */
+  roles_only: { a: string[]; b: string[] };
   /** The dense models on the same examples; null if the data differ. */
   outcomes: { both: number; only_a: number; only_b: number; neither: number; p: Maybe; test: string; metric: string; a: number; b: number } | null;
   /** Entries of configuration, model and data that differ. */
@@ -256,7 +269,7 @@ export interface Live {
 
 /** Requests of the live actions, all POST with JSON under /api/RUN/, answers are JSON; errors are {error: string} with a status of 4xx or 5xx. */
 export interface LiveApi {
-  /** A new sentence: the attention maps of all heads; a note where the tokenizer does not know most of it. */
+  /** A new sentence: the attention maps of all heads; a note where the tokenizer does not know some of it. */
   "attend": { ask: { text: string; pair: string | null }; answer: { attention: Attention; note: string | null } };
   /** The metric with heads gated off, on the first n examples. */
   "ablate": { ask: { heads: HeadIndex[]; limit: number }; answer: { metric: string; value: number; dense: number; difference: number; low: Maybe; high: Maybe; p: Maybe; test: string; n: number } };

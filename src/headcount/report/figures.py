@@ -54,16 +54,16 @@ def write_figures(run: Run, folder: Path) -> list[Path]:
 
 
 def _figures(data: dict[str, Any]) -> Iterator[tuple[str, tuple[float, float], Draw]]:
-    maps = _grids(data)
+    maps = grids(data)
     height = 0.7 + sum(0.4 + 0.22 * len(rows) for _, rows in maps)
     names: set[str] = set()
     for score in data["scores"]:
         name = f"map-{safe_name(score['name'])}"
         if name not in names:
             names.add(name)
-            yield name, (5.5, height), lambda figure, score=score: _map(figure, maps, score)
+            yield name, (5.5, height), lambda figure, score=score: draw_map(figure, maps, score)
     if data["curves"] is not None:
-        yield "curves", (5.5, 3.5), lambda figure: _curves(figure, data["curves"], len(data["heads"]))
+        yield "curves", (5.5, 3.5), lambda figure: draw_curves(figure, data["curves"], len(data["heads"]))
     if data["bench"]:
         yield "cost", (5.5, 3.0), lambda figure: _cost(figure, data["bench"], data["machine"])
     if data["roles"] is not None and any(data["roles"]["labels"]):
@@ -71,7 +71,7 @@ def _figures(data: dict[str, Any]) -> Iterator[tuple[str, tuple[float, float], D
         yield "roles", (5.5, 0.8 + 0.22 * len(roles)), lambda figure: _roles(figure, data, roles)
 
 
-def _grids(data: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+def grids(data: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     """The blocks of every kind of attention."""
     found: dict[str, list[dict[str, Any]]] = {}
     for block in data["blocks"]:
@@ -79,7 +79,7 @@ def _grids(data: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     return list(found.items())
 
 
-def _map(figure: Any, maps: Sequence[tuple[str, list[dict[str, Any]]]], score: dict[str, Any]) -> None:
+def draw_map(figure: Any, maps: Sequence[tuple[str, list[dict[str, Any]]]], score: dict[str, Any]) -> None:
     """Layers by heads, one panel for each kind of attention on one scale; a dot where the value is surely not zero."""
     import numpy as np
 
@@ -102,7 +102,7 @@ def _map(figure: Any, maps: Sequence[tuple[str, list[dict[str, Any]]]], score: d
         figure.colorbar(image, ax=list(panels), label=readable(score["name"]))
 
 
-def _curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
+def draw_curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
     """The metric by heads kept: the mean over seeds with their range, and the whole model with its interval."""
     panel = figure.subplots()
     dense = curves["dense"]

@@ -1,0 +1,104 @@
+"""The pages of the site that are made out of the code: one for every importance, pruner and role, with its formula, source, options and figure.
+
+A hook of mkdocs (`make docs`). What a page says is the docstring of the method's file and what its ABOUT declares, so that neither can be forgotten;
+figures are in docs/figures, made by `make figures`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from headcount.importance import METHODS
+from headcount.pruners import PRUNERS
+from headcount.registry import Registry
+from headcount.roles import ROLES
+
+KINDS: dict[str, tuple[str, str, Registry]] = {
+    "importance": ("Importances", "How much a head matters, by one number.", METHODS),
+    "pruners": ("Pruners", "Which heads stay when K of them may.", PRUNERS),
+    "roles": ("Roles", "What a head does: on which keys it would look, tested against chance.", ROLES),
+}
+USES = {
+    "importance": "    headcount score MODEL --task TASK --by {name} --out RUN\n\n"
+    '```python\nscores = hc.score(model, task, by="{name}")\n```\n',
+    "pruners": "    headcount prune MODEL --task TASK --method {name} --keep 25% --out RUN\n\n"
+    '```python\ndone = hc.prune(model, task, "{name}", fraction=0.25)\n```\n',
+    "roles": "    headcount roles MODEL --text TEXT --only {name} --out RUN\n\n"
+    '```python\ntable = hc.roles(model, texts, tokenizer, only=["{name}"])\n```\n',
+}
+CAPTIONS = {
+    "importance": "Every head of an embedded model by this score; a dot is away from zero.",
+    "pruners": "Left: the smallest size at which each head is still kept. Right: the metric by heads kept, beside random heads and the whole model.",
+    "roles": "Attention on the sieve against chance, which is 1, for every head of an embedded model.",
+}
+
+
+def modules(kind: str) -> Iterator[tuple[str, Any]]:
+    """The methods of a kind by name, each with its file."""
+    registry = KINDS[kind][2]
+    for name in registry.names():
+        yield name, importlib.import_module(f"{registry.package}.{name.replace('-', '_')}")
+
+
+def page(kind: str, name: str, module: Any, figures: Path) -> str:
+    """The page of a method."""
+    told = ast.get_docstring(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))) or ""
+    picture = figures / f"{kind}-{name}.svg"
+    parts = [f"# {name}", _lists(told), *_facts(module.ABOUT)]
+    if picture.is_file():
+        parts += [f"![{CAPTIONS[kind]}](../../figures/{picture.name})", f"*{CAPTIONS[kind]} Made by `make figures`.*"]
+    parts += ["## Use", USES[kind].format(name=name), f"File: `src/headcount/{kind}/{Path(module.__file__).name}`."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _lists(text: str) -> str:
+    """Lines that explain one word after the other become a list."""
+    return re.sub(r"^([a-z]+) {2,}(?=\S)(.*?;?)$", r"\n- **\1**: \2", text, flags=re.MULTILINE)
+
+
+def _facts(about: Any) -> Iterator[str]:
+    told = {"Source": about.source or "headcount"}
+    told |= {"Variants": ", ".join(f"`{v}`" for v in about.variants)} if any(getattr(about, "variants", ())) else {}
+    for field, name in (("needs", "Needs"), ("cost", "Cost"), ("trains", "Trains"), ("where", "Attention")):
+        value = getattr(about, field, None)
+        if value:
+            told[name] = value if isinstance(value, str) else ", ".join(sorted(value))
+    if hasattr(about, "higher_is_keep"):
+        told["Kept first"] = "the highest" if about.higher_is_keep else "the lowest"
+    yield "| | |\n|---|---|\n" + "\n".join(f"| {key} | {value} |" for key, value in told.items())
+    if getattr(about, "options", None):
+        yield "| option | default |\n|---|---|\n" + "\n".join(f"| `{key}` | `{value}` |" for key, value in about.options.items())
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts the pages into the navigation."""
+    made = [
+        {title: [f"methods/{kind}/index.md", *({name: f"methods/{kind}/{name}.md"} for name in KINDS[kind][2].names())]}
+        for kind, (title, _, _) in KINDS.items()
+    ]
+    config.nav = [{"Methods": made} if "Methods" in entry else entry for entry in config.nav or []]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Makes the pages."""
+    figures = Path(config.docs_dir) / "figures"
+    for kind, (title, about, _) in KINDS.items():
+        found = dict(modules(kind))
+        lines = [f"- [{name}]({name}.md): {_first(module)}" for name, module in found.items()]
+        files.append(File.generated(config, f"methods/{kind}/index.md", content=f"# {title}\n\n{about}\n\n" + "\n".join(lines) + "\n"))
+        for name, module in found.items():
+            files.append(File.generated(config, f"methods/{kind}/{name}.md", content=page(kind, name, module, figures)))
+    return files
+
+
+def _first(module: Any) -> str:
+    return (module.__doc__ or "").partition("\n")[0].partition(": ")[2]
