@@ -69,7 +69,7 @@ def read_bounded(path: Path, most: int) -> bytes:
     """The bytes of a regular file of at most `most` bytes; raises ArtefactError naming the file."""
     try:
         if not path.exists():
-            raise ArtefactError(f"{path} is missing; name a folder that save or save_pretrained wrote")
+            raise ArtefactError(f"{path} is missing; name a folder that has it, as save, save_pretrained or a run wrote it")
         if not path.is_file():
             raise ArtefactError(f"{path} is no regular file; put the file itself there")
         size = path.stat().st_size

@@ -34,7 +34,9 @@ def grid(names: Sequence[str], values: Sequence[Sequence[float]], caption: str =
         f"<tr><th>{text(name)}</th>{''.join(_cell(value, low, high) for value in row)}</tr>"
         for name, row in zip(names, values, strict=True)
     ]
-    return f"<table><caption>{text(caption)}</caption><tbody>{''.join(rows)}</tbody></table>"
+    width = max((len(row) for row in values), default=0)
+    head = f"<thead><tr><th></th>{''.join(f'<th>{number}</th>' for number in range(width))}</tr></thead>"
+    return f"<table><caption>{text(caption)}</caption>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
 def _cell(value: float, low: float, high: float) -> str:

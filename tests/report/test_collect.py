@@ -118,6 +118,32 @@ def test_models_of_other_examples_are_left_out_and_named(tmp_path: Path) -> None
     assert any("other examples" in warning for warning in data["warnings"])
 
 
+def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", kinds=("evaluation",))
+    with Run.lead(run.folder) as led:
+        led.present(led.commit(*pack_pruned(run, wish("random", 4), heads_of()[4:], calibration="now"), made={}))
+        led.commit(*pack_pruned(run, wish("random", 2), heads_of()[2:], calibration="before"), made={})
+        led.commit(*pack_pruned(run, wish("random", 6), heads_of()[6:], calibration="now"), made={})
+    data = collect(Run.open(run.folder)).report["runs"][0]
+    assert [point["keep"] for point in data["curves"]["points"]] == [4, 6]
+    assert sum("1 pruned models of an earlier state" in warning for warning in data["warnings"]) == 1
+
+
+def test_speed_is_told_with_its_doubts() -> None:
+    from headcount.report._told import _faster, noise_of
+
+    def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
+        times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 5}
+        return {"of": "surgeon, 8 heads", "name": name, "batch": batch, "length": 64, **times}
+
+    clear = [row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)]
+    doubtful = [row("dense", 8, 1.4, 3.1, 3.2, 1.0), row("masked", 8, 1.2, 1.3, 1.35, 2.4), row("removed", 8, 1.4, 1.5, 1.6, 2.1)]
+    told = _faster([*clear, *doubtful], {"threads": 1})
+    assert "2.00 at batch 1, 2.10 at batch 8 times as fast" in told and "; at batch 8 the quartiles overlap" in told
+    assert not noise_of(clear)
+    assert len(noise_of([*clear, *doubtful])) == 1 and "8 × 64" in noise_of(doubtful)[0]
+
+
 def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None:
     from headcount.report._curves import command_of
     from headcount.runs.cells import Cell

@@ -64,6 +64,15 @@ def test_outcomes_are_paired_and_changed_roles_listed(pair) -> None:
         assert (head in changed) != same
 
 
+def test_roles_that_one_run_did_not_test_are_no_change(pair) -> None:
+    from headcount.report._compare import _only, _roles
+
+    a, b = (dict(data) for data in collect(*pair).report["runs"])
+    b["roles"] = {**a["roles"], "names": a["roles"]["names"][:1], "labels": [[i for i in mine if i == 0] for mine in a["roles"]["labels"]]}
+    assert any(i > 0 for mine in a["roles"]["labels"] for i in mine), "there are labels that B cannot have"
+    assert _roles(a, b) == [] and _only(a, b) == a["roles"]["names"][1:] and _only(b, a) == []
+
+
 def test_losses_are_compared_where_nothing_is_right_or_wrong() -> None:
     rng = np.random.default_rng(0)
     a, b = (Evaluation("t", "report", 40, rng.random(40), data="d") for _ in range(2))

@@ -27,10 +27,12 @@ from headcount.report._attention import unpack
 from headcount.report.page import Bundle
 from headcount.runs.store import Run
 from headcount.serve import app as app_module
-from headcount.serve import application
+from headcount.serve.app import Site, application
 from headcount.serve.guard import MAX_BODY, host_name, is_address
 from headcount.serve.live import LiveRun
+from headcount.surgery.source import local_folder
 from headcount.tasks import open_task
+from headcount.tasks._reader import reader_of
 
 TOKEN, HOME = "a-token-of-this-launch", "http://127.0.0.1:8000"
 ASKS = {"X-Headcount-Token": TOKEN}
@@ -45,7 +47,7 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> list[LiveRun]:
 
 @pytest.fixture
 def client(by_hand: list[LiveRun]) -> TestClient:
-    return TestClient(application(by_hand[:1], TOKEN, front=FRONT), base_url=HOME)
+    return TestClient(application(Site(by_hand[:1], TOKEN, FRONT)), base_url=HOME)
 
 
 def data_of(text: str) -> Any:
@@ -181,7 +183,7 @@ def test_one_action_at_a_time(by_hand: list[LiveRun], monkeypatch: pytest.Monkey
         return {"done": True}
 
     monkeypatch.setitem(app_module.ACTIONS, "attend", slow)
-    client = TestClient(application(by_hand[:1], TOKEN, front=FRONT), base_url=HOME)
+    client = TestClient(application(Site(by_hand[:1], TOKEN, FRONT)), base_url=HOME)
     answers = []
     first = threading.Thread(target=lambda: answers.append(client.post("/api/0/attend", json={}, headers=ASKS)))
     first.start()
@@ -198,16 +200,16 @@ def test_a_defect_answers_without_telling_secrets(by_hand: list[LiveRun], monkey
         raise ZeroDivisionError("a secret")
 
     monkeypatch.setitem(app_module.ACTIONS, "attend", broken)
-    client = TestClient(application(by_hand[:1], TOKEN, front=FRONT), base_url=HOME, raise_server_exceptions=False)
+    client = TestClient(application(Site(by_hand[:1], TOKEN, FRONT)), base_url=HOME, raise_server_exceptions=False)
     answer = client.post("/api/0/attend", json={}, headers=ASKS)
     assert answer.status_code == 500 and "ZeroDivisionError" in answer.json()["error"] and "secret" not in answer.text
 
 
 def test_two_runs_are_compared_and_more_are_listed(by_hand: list[LiveRun]) -> None:
-    two = TestClient(application(by_hand[:2], TOKEN, front=FRONT), base_url=HOME)
+    two = TestClient(application(Site(by_hand[:2], TOKEN, FRONT)), base_url=HOME)
     report = data_of(two.get(f"/?token={TOKEN}").text)
     assert len(report["runs"]) == 2 and report["comparison"] is not None and [run["id"] for run in report["live"]["runs"]] == ["0", "1"]
-    three = TestClient(application(by_hand, TOKEN, front=FRONT), base_url=HOME)
+    three = TestClient(application(Site(by_hand, TOKEN, FRONT)), base_url=HOME)
     listed = three.get(f"/?token={TOKEN}").text
     links = re.findall(r'href="([^"]+)"', listed)
     assert len(links) == 3 and "<script" not in listed
@@ -229,7 +231,7 @@ def answered(client: TestClient, action: str, asked: Any) -> Any:
 def test_live_actions_tell_what_the_library_tells(analysed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(analysed, folder)
-    client = TestClient(application([LiveRun(Run.open(folder))], TOKEN, front=FRONT), base_url=HOME)
+    client = TestClient(application(Site([LiveRun(Run.open(folder))], TOKEN, FRONT)), base_url=HOME)
     model = hc.load("demo/entailment").eval()
     shown = answered(client, "attend", {"text": "the queen runs .", "pair": "a king sleeps ."})["attention"]
     tokens = shown["sentences"][0]["source"]["tokens"]
@@ -255,7 +257,7 @@ def test_live_actions_tell_what_the_library_tells(analysed: Path, tmp_path: Path
 def test_a_pruned_model_answers_with_its_own_numbers(analysed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(analysed, folder)
-    client = TestClient(application([LiveRun(Run.open(folder))], TOKEN, front=FRONT), base_url=HOME)
+    client = TestClient(application(Site([LiveRun(Run.open(folder))], TOKEN, FRONT)), base_url=HOME)
     ask = {"method": "magnitude", "keep": 12, "protect": []}
     mended, plain = (answered(client, "prune", {**ask, "repair": repair})["point"] for repair in (True, False))
     assert plain["removed"] == mended["removed"] and plain["keep"] == mended["keep"] == 12
@@ -276,10 +278,12 @@ def test_a_pruned_model_answers_with_its_own_numbers(analysed: Path, tmp_path: P
 
 
 def test_sentences_that_the_model_cannot_read_are_told(analysed: Path) -> None:
-    client = TestClient(application([LiveRun(Run.open(analysed))], TOKEN, front=FRONT), base_url=HOME)
+    client = TestClient(application(Site([LiveRun(Run.open(analysed))], TOKEN, FRONT)), base_url=HOME)
     assert answered(client, "attend", {"text": "the queen runs .", "pair": None})["note"] is None
     told = answered(client, "attend", {"text": "xylophone qwertz zyx .", "pair": None})["note"]
-    assert re.fullmatch(r"\d+ of \d+ tokens are unknown to the tokenizer", told)
+    assert re.fullmatch(r"\d+ of \d+ tokens are unknown to the tokenizer: .*", told)
+    one = answered(client, "attend", {"text": "the queen zyx runs .", "pair": None})
+    assert one["note"].startswith("1 of 5 ") and one["attention"]["sentences"][0]["source"]["unknown"].count(True) == 1
     for pair in (None, "a king sleeps ."):
         long = client.post("/api/0/attend", json={"text": "the queen runs . " * 200, "pair": pair}, headers=ASKS)
         assert long.status_code == 422 and "Give a shorter one" in long.json()["error"] and "--" not in long.json()["error"]
@@ -287,7 +291,6 @@ def test_sentences_that_the_model_cannot_read_are_told(analysed: Path) -> None:
 
 def test_a_run_is_served_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from headcount.cli import main
-    from headcount.surgery.source import local_folder
 
     shutil.copytree(local_folder("demo/entailment"), tmp_path / "model")
     (tmp_path / "data.csv").write_text("text,text_pair,label\n" + "the queen runs .,a king sleeps .,0\n" * 9)
@@ -307,9 +310,65 @@ def test_another_model_under_the_name_is_refused(analysed: Path, tmp_path: Path,
     monkeypatch.setattr(
         live, "record", live.record.model_copy(update={"model": live.record.model.model_copy(update={"weights": "0" * 64})})
     )
-    client = TestClient(application([live], TOKEN, front=FRONT), base_url=HOME)
+    client = TestClient(application(Site([live], TOKEN, FRONT)), base_url=HOME)
     answer = client.post("/api/0/attend", json={"text": "a", "pair": None}, headers=ASKS)
     assert answer.status_code == 422 and "weights are others" in answer.json()["error"]
+
+
+def test_a_source_that_is_too_long_is_not_translated() -> None:
+    from headcount.errors import DataError
+    from headcount.serve import live
+
+    class Translator:
+        record, heads = None, ()
+
+        def model(self) -> Any:
+            return hc.load("demo/translator")
+
+        def tokenizer(self) -> Any:
+            return reader_of(self.model(), local_folder("demo/translator"))
+
+        def task(self) -> Any:
+            return open_task("demo/translation", self.model(), self.tokenizer())
+
+    with pytest.raises(DataError, match="at most 128 are shown here"):
+        live._corpus(Translator(), "the dog sees " * 150, None)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_action_that_is_cut_off_ends_with_the_server(analysed: Path, tmp_path: Path) -> None:
+    """Ctrl-C while a model is being pruned: no traceback, no waiting for it, and the run folder stays whole."""
+    shutil.copytree(analysed, tmp_path / "run")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headcount", "serve", str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        address, _, token = process.stdout.readline().strip().partition("/?token=")
+        ask = {"method": "surgeon", "keep": 5, "protect": [], "repair": None}
+        headers = {"X-Headcount-Token": token, "Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{address}/api/0/prune", json.dumps(ask).encode(), headers)
+        answers: list[str] = []
+
+        def wait() -> None:
+            try:
+                urllib.request.urlopen(asked, timeout=120)
+            except Exception as error:
+                answers.append(str(error))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        work, end = tmp_path / "run" / "log.txt", time.monotonic() + 120
+        while "prune by surgeon" not in work.read_text() and time.monotonic() < end:
+            time.sleep(0.05)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        waiting.join(30)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and time.monotonic() - start < 30 and answers, errors
+    assert "Traceback" not in errors
+    assert Run.open(tmp_path / "run").results("pruned")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

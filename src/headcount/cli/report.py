@@ -31,6 +31,7 @@ def run(
     """Write the report of a run: head map, curves, costs, roles, attention, all in one file without a network."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.report import write_report
+        from headcount.report._compare import not_comparable
         from headcount.report._told import missing_of
         from headcount.report.write import MEGABYTE, too_large
         from headcount.runs.store import Run
@@ -41,6 +42,9 @@ def run(
         for each in filter(None, (first, second)):
             for text in missing_of(each, each.record()):
                 say.note(f"warning: {each.folder}: {text}")
+        why = None if second is None else not_comparable(first, second)
+        if why:
+            say.note(f"warning: {why}")
         if path.stat().st_size > max_mb * MEGABYTE:
             say.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
         drawn: list[Path] = []
@@ -53,4 +57,4 @@ def run(
         for each in (path, *drawn):
             say.line(str(each))
         say.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(each) for each in drawn]})
-        say.next("serve", run)
+        say.next("serve", *filter(None, (run, run_b)))

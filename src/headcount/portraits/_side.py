@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headcount.tasks._unknown import unknown_id
 from headcount.text.aligned import Aligned
 from headcount.text.annotated import Annotated, base
 
@@ -34,9 +35,12 @@ def side_of(aligned: Aligned, tokenizer: Any = None, *, start: int | None = None
     """One side of a sentence; words are None where they are not known."""
     front = 0 if start is None else 1
     words = aligned.annotated.words
+    unknown = unknown_id(tokenizer) if tokenizer is not None else None
+    blank = [False] * front + [unknown is not None and i == unknown for i in aligned.ids]
     return {
         "tokens": token_texts(aligned, tokenizer, start=start),
         "special": [True] * front + list(aligned.special),
+        "unknown": blank if any(blank) else None,
         "word": [-1] * front + [-1 if word is None else word for word in aligned.words] if words else None,
         "words": [word.form for word in words] if words else None,
         "pos": [word.upos for word in words] if any(word.upos for word in words) else None,

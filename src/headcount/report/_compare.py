@@ -22,22 +22,33 @@ COMPARED = ("task", "seed", "model", "versions", "machine", "config", "data")
 def comparison(a: Side, b: Side) -> tuple[dict[str, Any] | None, str]:
     """What B changed against A, or why they cannot be compared."""
     (run_a, data_a), (run_b, data_b) = a, b
-    if data_a["heads"] != data_b["heads"]:
-        return None, (
-            f"The runs are of different heads ({len(data_a['heads'])} of {data_a['model']['name']}, {len(data_b['heads'])} of "
-            f"{data_b['model']['name']}), so they stand side by side and are not compared."
-        )
+    why = not_comparable(run_a, run_b)
+    if why:
+        return None, why
     dense_a, dense_b = dense_of(run_a), dense_of(run_b)
     outcomes = _outcomes(dense_a, dense_b)
     made = {
         "title": f"{data_b['name']} ({data_b['model']['name']}) against {data_a['name']} ({data_a['model']['name']}): B − A",
         "scores": _scores(all_scores(run_a), all_scores(run_b), data_a["heads"]),
         "roles": _roles(data_a, data_b),
+        "roles_only": {"a": _only(data_a, data_b), "b": _only(data_b, data_a)},
         "outcomes": outcomes,
         "config": _differences(data_a, data_b),
         "warnings": _warnings(data_a, data_b, dense_a, dense_b),
     }
     return made, ""
+
+
+def not_comparable(a: Run, b: Run) -> str:
+    """Why two runs cannot be compared, if so."""
+    mine, theirs = ([head for block in run.heads().blocks for head in block.heads] for run in (a, b))
+    if mine == theirs:
+        return ""
+    names = [run.record().model.name for run in (a, b)]
+    return (
+        f"The runs are of different heads ({len(mine)} of {names[0]}, {len(theirs)} of {names[1]}), so they stand side by side and are not "
+        "compared."
+    )
 
 
 def _scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]) -> list[dict[str, Any]]:
@@ -85,11 +96,18 @@ def _roles(a: dict[str, Any], b: dict[str, Any]) -> list[dict[str, Any]] | None:
     if a["roles"] is None or b["roles"] is None:
         return None
     names_a, names_b = a["roles"]["names"], b["roles"]["names"]
+    both = {*names_a} & {*names_b}
     found = []
     for head, (mine, theirs) in enumerate(zip(a["roles"]["labels"], b["roles"]["labels"], strict=True)):
-        if {names_a[i] for i in mine} != {names_b[i] for i in theirs}:
-            found.append({"head": head, "a": mine, "b": theirs})
+        tested_a, tested_b = [i for i in mine if names_a[i] in both], [i for i in theirs if names_b[i] in both]
+        if {names_a[i] for i in tested_a} != {names_b[i] for i in tested_b}:
+            found.append({"head": head, "a": tested_a, "b": tested_b})
     return found
+
+
+def _only(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """The roles that were tested in the first and not in the second."""
+    return [name for name in a["roles"]["names"] if name not in b["roles"]["names"]] if a["roles"] and b["roles"] else []
 
 
 def _outcomes(a: Evaluation | None, b: Evaluation | None) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from headcount.registry import Registry
 from headcount.report._plain import short
 from headcount.report._scores import IMPORTANCE
 from headcount.runs.cells import Cell
-from headcount.runs.outcomes import EVALUATION, PRUNED, Evaluation, method_name, rows_of, smallest_safe, unpack_evaluation
+from headcount.runs.outcomes import EVALUATION, PRUNED, Evaluation, is_worse, method_name, rows_of, smallest_safe, unpack_evaluation
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import Run
 from headcount.stats import paired_t
@@ -45,9 +45,13 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str
     dense, cells = dense_of(run), list(run.results(PRUNED).values())
     if dense is None or not cells:
         return None, [], []
-    same = [cell for cell in cells if cell.content["data"] == dense.data and cell.content["metric"] == dense.metric]
-    notes = [f"{len(cells) - len(same)} pruned models were evaluated on other examples than the whole model and are left out."] * (
-        len(same) < len(cells)
+    current = _current(record, cells)
+    same = [cell for cell in current if cell.content["data"] == dense.data and cell.content["metric"] == dense.metric]
+    notes = [f"{len(cells) - len(current)} pruned models of an earlier state of the run, made on other data, are left out."] * (
+        len(current) < len(cells)
+    )
+    notes += [f"{len(current) - len(same)} pruned models were evaluated on other examples than the whole model and are left out."] * (
+        len(same) < len(current)
     )
     if not same:
         return None, [], notes
@@ -67,6 +71,18 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str
         "commands": commands_of(record, run.folder.resolve().name, same),
     }
     return made, table, notes
+
+
+def _current(record: RunRecord, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells that run.json lists, and others that were made on the same data: what an earlier command left behind is no part of its curves."""
+    listed = [cell for cell in cells if record.results.get(f"{PRUNED}/{cell.spec.name}") == cell.spec.key]
+    known = [_made_on(cell) for cell in listed]
+    return [cell for cell in cells if not listed or _made_on(cell) in known]
+
+
+def _made_on(cell: Cell) -> dict[str, Any]:
+    """The model and the data of a cell."""
+    return {name: value for name, value in cell.spec.parts.items() if name != "wish"}
 
 
 def point_of(run: Run, cell: Cell) -> dict[str, Any]:
@@ -107,6 +123,7 @@ def _dense(dense: Evaluation, total: Total | None, record: RunRecord, cells: Seq
         "bytes": cost.get("bytes", round(record.model.n_parameters * width)),
         "flops": cost.get("flops"),
         "kv_bytes_per_token": cost.get("kv_bytes_per_token"),
+        "tokens": cost.get("tokens"),
     }
 
 
@@ -146,6 +163,10 @@ def _point(row: Mapping[str, Any], cell: Cell, dense: Evaluation, places: Mappin
         "high": short(row[f"{what} high"]) if shown else None,
         "p": short(row[f"{what} p"], 3),
         "test": row[f"{what} by"],
+        "loss_difference": short(row["loss difference"]),
+        "loss_p": short(row["loss p"], 3),
+        "is_worse": is_worse(row),
+        "is_repaired": bool(told["repaired"]) if "repaired" in told else None,
         "removed": [places[head] for head in told["removed"] if head in places],
         "parameters": told["cost"]["parameters"],
         "bytes": told["cost"]["bytes"],

@@ -66,6 +66,8 @@ def roles_of(record: RolesRecord, heads: Sequence[str]) -> dict[str, Any]:
         "rows": table,
         "relations": [_relation(rows, number[name], place, name, q) for name in names if name.startswith(SYNTAX)],
         "n_sentences": record.conditions.get("n_examples"),
+        "tau": record.tau,
+        "alpha": record.alpha,
         "skipped": [f"{count} sentences: {reason}" for reason, count in record.refused.items()],
     }
 

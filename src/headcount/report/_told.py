@@ -14,6 +14,8 @@ from headcount.runs.store import CELLS, LOG, QUARANTINE, Run
 
 FEW = 200
 """With fewer examples than this, differences of a few percent cannot be told from chance."""
+WIDE, FASTER = 1 / 3, 1.1
+"""Quartiles that are further apart than this share of the median, and masks that speed a model up by more, are noise."""
 
 
 def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -56,10 +58,35 @@ def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> s
     if not removed:
         return "How much faster that is was not measured: headcount prune does that."
     row = min(removed, key=lambda row: (abs(row["batch"] - 8), -row["length"]))
+    mine = [each for each in removed if (each["of"], each["length"]) == (row["of"], row["length"])]
     device, threads = str(machine.get("device", "cpu")), machine.get("threads")
     where = f"CPU, {threads} thread{'s' * (threads != 1)}" if device == "cpu" and threads else device
-    of = f" (the model of {row['of']})"
-    return f"Measured {row['speedup']:.2f} times as fast at batch {row['batch']}, length {row['length']}, {where}{of}."
+    told = ", ".join(f"{each['speedup']:.2f} at batch {each['batch']}" for each in mine)
+    alike = [str(each["batch"]) for each in mine if _is_alike(each, bench)]
+    doubt = f"; at batch {', '.join(alike)} the quartiles overlap those of the whole model" if alike else ""
+    return f"The model of {row['of']} takes a pass {told} times as fast (length {row['length']}, {where}{doubt})."
+
+
+def _is_alike(row: Mapping[str, Any], bench: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a time cannot be told from the whole model's: their quartiles overlap."""
+    dense = next((each for each in bench if each["name"] == "dense" and _case(each) == _case(row)), None)
+    return dense is None or (row["low"] <= dense["high"] and dense["low"] <= row["high"])
+
+
+def _case(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["of"], row["batch"], row["length"]
+
+
+def noise_of(bench: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence where times are too noisy to be trusted: wide quartiles, or a masked model that is faster than the one that it is."""
+    wide = {_case(row)[1:] for row in bench if row["high"] - row["low"] > WIDE * row["seconds"]}
+    faster = {_case(row)[1:] for row in bench if row["name"] == "masked" and row["speedup"] > FASTER and not _is_alike(row, bench)}
+    if not wide | faster:
+        return []
+    told = ", ".join(f"{batch} × {length}" for batch, length in sorted(wide | faster))
+    return [
+        f"Times are noisy (batch × length {told}: quartiles far apart, or a masked model faster than the whole one): measure again when idle."
+    ]
 
 
 def warnings_of(run: Run, record: RunRecord, data: Mapping[str, Any]) -> list[str]:
@@ -68,6 +95,7 @@ def warnings_of(run: Run, record: RunRecord, data: Mapping[str, Any]) -> list[st
     curves = data["curves"]
     if curves is not None and curves["dense"]["n_examples"] < FEW:
         found.append(f"Evaluated on {curves['dense']['n_examples']} examples only: small losses cannot be told from chance.")
+    found += noise_of(data["bench"])
     aside = _count(run.folder / QUARANTINE)
     if aside:
         found.append(f"{aside} damaged files were found in the run folder and set aside; what was in them was computed again.")

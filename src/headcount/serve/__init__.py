@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headcount.serve.app import application
+from headcount.serve.app import Site, application
 from headcount.serve.run import serve
 
-__all__ = ["application", "serve"]
+__all__ = ["Site", "application", "serve"]

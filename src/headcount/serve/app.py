@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import json
 import threading
@@ -18,6 +19,7 @@ from headcount.serve.live import ACTIONS, LiveRun
 from headcount.serve.wants import Unwanted
 
 try:
+    from anyio.to_thread import run_sync
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request
@@ -73,16 +75,24 @@ class Site:
         if not self._busy.acquire(blocking=False):
             return _error(409, "another action is under way; wait until it is done")
         try:
-            return JSONResponse(await run_in_threadpool(self._act, self.runs[name], action, asked))
+            return JSONResponse(await run_sync(self._act, self.runs[name], action, asked, abandon_on_cancel=True))
         except Unwanted as error:
             return _error(400, str(error))
         except HeadcountError as error:
             return _error(422, str(error))
+        except asyncio.CancelledError:
+            return _error(503, "headcount serve was stopped; start it again for what was not finished")
+
+    def _act(self, run: LiveRun, action: str, asked: Any) -> Mapping[str, Any]:
+        try:
+            return ACTIONS[action](run, asked)
         finally:
             self._busy.release()
 
-    def _act(self, run: LiveRun, action: str, asked: Any) -> Mapping[str, Any]:
-        return ACTIONS[action](run, asked)
+    @property
+    def is_busy(self) -> bool:
+        """Whether an action is under way."""
+        return self._busy.locked()
 
     def _report(self, names: Sequence[str]) -> dict[str, Any]:
         runs = [self.runs[name] for name in names]
@@ -120,9 +130,8 @@ async def _missing(_request: Request, _error_: Exception) -> Response:
     return _error(404, "there is nothing here")
 
 
-def application(runs: Sequence[LiveRun], token: str, *, names: Sequence[str] = (), front: Bundle | None = None) -> Any:
-    """The ASGI application of some runs, behind its guard; `names` are further names of this machine that it answers under."""
-    site = Site(runs, token, front)
+def application(site: Site, *, names: Sequence[str] = ()) -> Any:
+    """The ASGI application of a site, behind its guard; `names` are further names of this machine that it answers under."""
     routes = [
         Route("/", site.home, methods=["GET"]),
         Route("/run/{run}", site.one, methods=["GET"]),
@@ -130,4 +139,4 @@ def application(runs: Sequence[LiveRun], token: str, *, names: Sequence[str] = (
         Route("/api/{run}/report", site.data, methods=["GET"]),
         Route("/api/{run}/{action}", site.act, methods=["POST"]),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={404: _missing, 500: _defect}), token, names)
+    return Guard(Starlette(routes=routes, exception_handlers={404: _missing, 500: _defect}), site.token, names)

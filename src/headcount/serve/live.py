@@ -121,7 +121,7 @@ def attend(live: LiveRun, asked: Any) -> dict[str, Any]:
 
 
 def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | None]:
-    """The sentence as the model reads it, and a note where it reads little of it."""
+    """The sentence as the model reads it, and a note where it does not know all of it."""
     import warnings
     from dataclasses import replace
 
@@ -133,13 +133,14 @@ def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | N
 
     model, tokenizer = live.model(), live.tokenizer()
     how = _alignment(live)
+    most = min(TOKENS, positions(model) or TOKENS)
+    most = min(how.get("max_length") or most, most)
     sentence = plain(first, "the sentence")
+    _check_length(tokenizer, [[said for _, said in sentence.parts]], how, most)
     if getattr(model.config, "is_encoder_decoder", False):
         sentence = replace(sentence, target=plain(second if second is not None else _translated(live, first, how), "its translation"))
     elif second is not None:
         sentence = pair(sentence, plain(second, "its second text"))
-    most = min(TOKENS, positions(model) or TOKENS)
-    most = min(how.get("max_length") or most, most)
     texts = [[said for _, said in side.parts] for side in (sentence, sentence.target) if side is not None]
     _check_length(tokenizer, texts, how, most)
     with warnings.catch_warnings():
@@ -156,13 +157,13 @@ def _check_length(tokenizer: Any, texts: Sequence[Sequence[str]], how: Mapping[s
 
 
 def _unknown(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
-    """A note where more than half of the tokens are unknown."""
+    """A note where tokens are unknown."""
     from headcount.tasks._unknown import unknown_id
 
     wanted = unknown_id(tokenizer)
     ids = [each for said in texts for each in tokenizer(*said, add_special_tokens=False, verbose=False)["input_ids"]]
     number = sum(each == wanted for each in ids) if wanted is not None else 0
-    return f"{number} of {len(ids)} tokens are unknown to the tokenizer" if 2 * number > len(ids) else None
+    return f"{number} of {len(ids)} tokens are unknown to the tokenizer: the model reads them all as the same" if number else None
 
 
 def _alignment(live: LiveRun) -> dict[str, Any]:
@@ -237,6 +238,7 @@ def prune(live: LiveRun, asked: Any) -> dict[str, Any]:
     limit = dense.n_examples if dense is not None else None
     command = f"headcount serve {live.run.folder.name}: prune by {method}, {keep} heads"
     with Run.lead(live.run.folder, command=command) as run:
+        run.log(command)
         pruning = Pruning(run, live.model(), task, limit=limit, command=command, companions=live.folder)
         pruning.dense()
         cell, _ = pruning.kept(wish)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from headcount.errors import ArtefactError, MissingExtra
 from headcount.runs.store import Run
@@ -13,6 +16,8 @@ from headcount.runs.store import Run
 LOCAL = ("127.0.0.1", "localhost", "::1")
 PATIENCE = 1
 """Seconds that requests under way have to end after Ctrl-C."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 
 
 def serve(
@@ -22,7 +27,7 @@ def serve(
     try:
         import uvicorn
 
-        from headcount.serve.app import application
+        from headcount.serve.app import Site, application
     except ImportError as error:
         raise MissingExtra("headcount serve needs starlette and uvicorn: pip install 'headcount[serve]'") from error
     from headcount.serve.live import LiveRun
@@ -30,18 +35,40 @@ def serve(
     opened = [LiveRun(Run.open(folder)) for folder in runs]
     token = token or secrets.token_urlsafe(24)
     names = () if host in LOCAL else (host.lower(), socket.gethostname().lower())
-    app = application(opened, token, names=names)
+    site = Site(opened, token)
     config = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=PATIENCE, ws="none"
+        application(site, names=names),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=PATIENCE,
+        ws="none",
     )
     taken = _bound(host, port)
     shown = f"[{host}]" if ":" in host else host
     if said is not None:
         said(f"http://{shown}:{taken.getsockname()[1]}/?token={token}")
     try:
-        uvicorn.Server(config).run(sockets=[taken])
+        _server(uvicorn, config).run(sockets=[taken])
     finally:
         taken.close()
+        if site.is_busy:  # a thread cannot be stopped, and what it writes can: a cell is there whole or not at all
+            if said is not None:
+                said("stopped while an action was under way; nothing of it is kept but what was finished")
+            os._exit(INTERRUPTED)
+
+
+def _server(uvicorn: Any, config: Any) -> Any:
+    """A server that ends without complaints about the requests that its end cuts off."""
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: Any = None) -> None:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            await super().shutdown(sockets)
+
+    return Server(config)
 
 
 def _bound(host: str, port: int) -> socket.socket:
