@@ -205,10 +205,10 @@ def _roles(work: Job, table: RoleTable) -> Step:
     some = [head for head, found in labels.items() if found]
     counts = {role: sum(role in found for found in labels.values()) for role in table.roles()}
     most = sorted((role for role in counts if counts[role]), key=lambda role: (-counts[role], role))[:5]
-    text = (
-        f"{len(some)} of {len(labels)} heads have one of the {len(counts)} roles tested, {len(table.multifunctional())} more than one; most often "
-        f"{', '.join(f'{role} ({counts[role]})' for role in most) or 'none'}"
-    )
+    text = f"{len(some)} of {len(labels)} heads have one of the {len(counts)} roles tested"
+    if most:
+        told = ", ".join(f"{role} ({counts[role]})" for role in most)
+        text += f", {len(table.multifunctional())} more than one; most often {told}"
     return work.step(
         "roles", text, heads=len(some), multifunctional=len(table.multifunctional()), counts={k: v for k, v in counts.items() if v}
     )
@@ -259,8 +259,10 @@ def _keep(work: Job, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[C
     text = (
         f"{method_name(wish.parts())}, {wish.keep} heads: loss {cell.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
         f"{change.high:+.3g}, {told_p(change.p)}); {before.parameters:,} → {after.parameters:,} parameters, {before.flops:,} → {after.flops:,} FLOPs "
-        f"per {before.tokens} tokens, {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
+        f"per {before.tokens} tokens"
     )
+    if before.kv_bytes_per_token:
+        text += f", {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
     numbers = {"removed": cell.content["removed"], "before": before.to_dict(), "after": after.to_dict(), "change": asdict(change)}
     return cell, small, work.step("keep", text, method=wish.method, keep=wish.keep, folder=str(pruning.place(cell.spec)), **numbers)
 
@@ -280,7 +282,7 @@ def _prove(work: Job, heads: HeadMap, pruning: Pruning, cell: Cell, small: nn.Mo
     gap = difference(run(small, batch), run_gated(work.model, plan, batch))
     yield work.step(
         "verify",
-        f"the cut was proven equal to the gates before it was saved; against the dense model under the same gates it moves by {gap:.2g}",
+        f"the cut was proven equal to the gates before it was saved; repair and training move its output by {gap:.2g} from the masked dense model's",
         effect=gap,
     )
     if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from headcount.runs.cells import safe_name
 from headcount.runs.store import Run
 
 KINDS = ("svg", "pdf")
+RAMP = ("#fffdf2", "#efe3a0", "#d0be67", "#9e9677", "#727374", "#48526b", "#00306f", "#00204d")
+"""From low to high, after cividis, with paper for the lowest, as the page has it."""
+MANY = 12
 LINES = ("-", "--", "-.", ":")
 MARKS = "osD^vP*X"
 STYLE: Any = {
@@ -73,10 +77,17 @@ def _figures(data: dict[str, Any]) -> Iterator[tuple[str, tuple[float, float], D
 
 def grids(data: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     """The blocks of every kind of attention."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for block in data["blocks"]:
-        found.setdefault(f"{block['stack']} {block['kind']}".strip(), []).append(block)
-    return list(found.items())
+        found.setdefault((block["kind"], block["stack"]), []).append(block)
+    kinds = Counter(kind for kind, _ in found)
+    return [(f"{kind}, {stack}" if kinds[kind] > 1 else kind, rows) for (kind, stack), rows in found.items()]
+
+
+def _ramp() -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("headcount", RAMP)
 
 
 def draw_map(figure: Any, maps: Sequence[tuple[str, list[dict[str, Any]]]], score: dict[str, Any]) -> None:
@@ -95,29 +106,41 @@ def draw_map(figure: Any, maps: Sequence[tuple[str, list[dict[str, Any]]]], scor
                 value = score["values"][head]
                 grid[y, x] = np.nan if value is None else value
                 if score["significant"] is not None and score["significant"][head]:
-                    panel.plot(x, y, ".", markersize=2, color="white", markeredgecolor="black", markeredgewidth=0.3)
-        image = panel.imshow(grid, cmap="cividis", vmin=low, vmax=high, aspect="auto")
+                    panel.plot(x, y, "o", markersize=3, color="white", markeredgecolor="black", markeredgewidth=0.6)
+        image = panel.imshow(grid, cmap=_ramp(), vmin=low, vmax=high, aspect="auto")
         panel.set(title=kind, ylabel="layer", xlabel="head", yticks=range(len(rows)), yticklabels=[str(row["layer"]) for row in rows])
     if image is not None:
         figure.colorbar(image, ax=list(panels), label=readable(score["name"]))
+    if score["significant"] is not None and any(score["significant"]):
+        panels[-1].annotate(
+            "○ away from zero, 5 %, corrected", (0, 0), (0, -26), xycoords="axes fraction", textcoords="offset points", fontsize=6
+        )
 
 
 def draw_curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
     """The metric by heads kept: the mean over seeds with their range, and the whole model with its interval."""
     panel = figure.subplots()
     dense = curves["dense"]
-    panel.axhline(dense["value"], color="black", linewidth=0.8, label="whole model")
+    panel.axhline(dense["value"], color="black", linewidth=0.8, label="whole model, 95 %")
     if dense["low"] is not None:
         panel.axhspan(dense["low"], dense["high"], color="black", alpha=0.1, linewidth=0)
+    control = {point["method"] for point in curves["points"] if point["is_random"]}
     for number, method in enumerate(dict.fromkeys(point["method"] for point in curves["points"])):
-        by_keep: dict[int, list[float]] = {}
+        by_keep: dict[int, list[float]] = {n_heads: [dense["value"]]}
         for point in curves["points"]:
             if point["method"] == method:
                 by_keep.setdefault(point["keep"], []).append(point["value"])
         keeps = sorted(by_keep)
         means = [sum(by_keep[keep]) / len(by_keep[keep]) for keep in keeps]
-        look = {"linestyle": LINES[number % len(LINES)], "marker": MARKS[number % len(MARKS)], "markersize": 3, "linewidth": 1}
-        (line,) = panel.plot(keeps, means, label=readable(method), **look)
+        look: dict[str, Any] = {
+            "linestyle": LINES[number % len(LINES)],
+            "marker": MARKS[number % len(MARKS)],
+            "markersize": 3,
+            "linewidth": 1,
+        }
+        look |= {"color": "grey", "linestyle": ":"} if method in control else {}
+        told = f"{readable(method)}, range of seeds" if max(map(len, by_keep.values())) > 1 else readable(method)
+        (line,) = panel.plot(keeps, means, label=told, markevery=[i for i, keep in enumerate(keeps) if keep < n_heads], **look)
         panel.fill_between(
             keeps, [min(by_keep[k]) for k in keeps], [max(by_keep[k]) for k in keeps], alpha=0.15, color=line.get_color(), linewidth=0
         )
@@ -138,7 +161,8 @@ def _cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, Any])
     panel.set(
         xticks=range(len(cases)), xticklabels=[f"{batch} × {length}" for _, batch, length in cases], xlabel="batch × length", ylabel="ms"
     )
-    panel.set_title(readable(f"{machine.get('system', '')}, {machine.get('threads', '?')} threads"), fontsize=6)
+    threads = machine.get("threads", "?")
+    panel.set_title(readable(f"{machine.get('system', '')}, {threads} thread{'s' * (threads != 1)}"), fontsize=6)
     panel.legend(frameon=False, fontsize=7)
 
 
@@ -148,8 +172,8 @@ def _roles(figure: Any, data: dict[str, Any], roles: Sequence[int]) -> None:
 
     panel = figure.subplots()
     grid = np.array([[sum(role in data["roles"]["labels"][head] for head in block["heads"]) for block in data["blocks"]] for role in roles])
-    image = panel.imshow(grid, cmap="cividis", vmin=0, aspect="auto")
+    image = panel.imshow(grid, cmap=_ramp(), vmin=0, aspect="auto")
     names = [f"{block['stack']}.L{block['layer']}" if block["stack"] else f"L{block['layer']}" for block in data["blocks"]]
     panel.set(xticks=range(len(names)), yticks=range(len(roles)), yticklabels=[readable(data["roles"]["names"][role]) for role in roles])
     panel.set_xticks(range(len(names)), names, rotation=90)
-    figure.colorbar(image, ax=panel, label="heads")
+    figure.colorbar(image, ax=panel, label="heads", ticks=range(int(grid.max()) + 1) if grid.max() < MANY else None)
