@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SOURCES := src tests benchmarks tools
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
-.PHONY: demo test test-faults test-offline check web web-check bench census
+.PHONY: demo test test-faults test-offline check web web-check docs figures bench census
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -43,6 +43,14 @@ web-check: web/node_modules/.package-lock.json
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 	cd web && npm ci --no-audit --no-fund
 
+# The site of the documentation, in build/site; a broken link fails.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# The figures of the method pages; takes a quarter of an hour and goes on after a stop.
+figures: $(STAMP)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python tools/figures.py
+
 bench: $(STAMP)
 	$(OFFLINE) $(BIN)/python benchmarks/gates.py
 
@@ -56,5 +64,5 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another one: make PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,onnx,ray]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,docs,onnx,ray]'
 	touch $@

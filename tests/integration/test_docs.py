@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -35,3 +37,21 @@ def test_links_lead_somewhere() -> None:
     for page in [root / "README.md", root / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def site() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_pages", DOCS.parent / "tools" / "site.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["importance", "pruners", "roles"])
+def test_every_method_has_a_page(kind: str) -> None:
+    pages = site()
+    for name, module in pages.modules(kind):
+        text = pages.page(kind, name, module, DOCS / "figures")
+        assert text.startswith(f"# {name}\n") and module.__doc__.partition("\n")[0] in text
+        assert f"| Source | {module.ABOUT.source or 'headcount'} |" in text and f"src/headcount/{kind}/" in text
+        assert f"--by {name} " in text or f"--method {name} " in text or f"--only {name} " in text
