@@ -1,17 +1,19 @@
 """BertViz against the attention page of headcount's report: bytes, and time until attention is drawn, for the same model and sentence.
 
-    python benchmarks/peers/against_bertviz.py --python PYTHON --model MODEL --text FILE --scripts SCRIPTS [--lengths 16,64,128] [--rounds 5]
+    python benchmarks/peers/against_bertviz.py --python PYTHON --model MODEL --text FILE --scripts SCRIPTS [--lengths 16,64,128]
 
-PYTHON is that of an environment with bertviz, MODEL an encoder with its tokenizer, FILE plain text. Needs playwright and Chromium here. Both
-pages are opened from disk. BertViz' pages ask for require.min.js, d3.min.js and jquery.min.js from the network; the folder SCRIPTS has them, and
-the browser is given these files where it asks, so that a network costs nothing. Times are from navigation to the frame after the first attention
-is in the page, in turn; the table goes to docs/peers.md.
+PYTHON is that of an environment with bertviz, MODEL an encoder with its tokenizer, FILE plain text. Needs playwright and Chromium here.
+Both pages are opened from disk. BertViz' pages ask for require.min.js, d3.min.js and jquery.min.js from the network; the folder SCRIPTS
+has them, and the browser is given these files where it asks, so that a network costs nothing. Times are from navigation to the frame
+after the first attention is in the page, in turn; the table goes to docs/peers.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 import shutil
 import subprocess
 import tempfile
@@ -22,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from playwright.sync_api import Browser, Route, sync_playwright
+from playwright.sync_api import Browser, Route, TimeoutError, sync_playwright
 from sidebyside import Times, interleaved, median, put, ratio, table
 from transformers import AutoModel, AutoTokenizer
 
@@ -37,6 +39,7 @@ from headcount.runs.weights import machine_of, model_record
 DOCUMENT = Path(__file__).parents[2] / "docs" / "peers.md"
 DRAWN = {"headcount": ".matrix canvas", "model_view": "#vis svg line", "head_view": "#vis svg line"}
 PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+ABROAD = re.compile("^https?://")
 PATIENCE = 120_000
 """Milliseconds after which a page counts as not opening."""
 
@@ -81,12 +84,15 @@ def opener(browser: Browser, name: str, path: Path, scripts: Path | None) -> Cal
     def open_page() -> float:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
-        page.route("http*://**/*", answer)
+        page.route(ABROAD, answer)
         start = time.perf_counter()
         page.goto(path.as_uri() + ("#/attention" if name == "headcount" else ""), wait_until="commit")
-        page.locator(DRAWN[name]).first.wait_for(state="attached", timeout=PATIENCE)
-        page.evaluate(PAINTED)
-        seconds = time.perf_counter() - start
+        try:
+            page.locator(DRAWN[name]).first.wait_for(state="attached", timeout=PATIENCE)
+            page.evaluate(PAINTED)
+            seconds = time.perf_counter() - start
+        except TimeoutError:
+            seconds = math.inf
         context.close()
         return seconds
 
@@ -97,7 +103,7 @@ def offline(browser: Browser, path: Path) -> str:
     """Whether a BertViz page shows anything without its scripts."""
     context = browser.new_context()
     page = context.new_page()
-    page.route("http*://**/*", lambda route: route.abort())
+    page.route(ABROAD, lambda route: route.abort())
     page.goto(path.as_uri())
     drawn = page.locator(DRAWN["model_view"]).count()
     context.close()

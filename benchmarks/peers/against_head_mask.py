@@ -2,8 +2,8 @@
 
     python benchmarks/peers/against_head_mask.py --python PYTHON --data DATA --model TUNED [--examples 512] [--ablated 128] [--rounds 5]
 
-PYTHON is that of an environment with transformers 4.57, TUNED a classifier of SST-2. Gradient importance at batch 1 and 32, and every head ablated
-alone, on the same sentences; CPU time, one thread, the two sides in turn. Tables go to docs/peers.md.
+PYTHON is that of an environment with transformers 4.57, TUNED a classifier of SST-2. Gradient importance at batch 1 and 32, and every
+head ablated alone, on the same sentences; CPU time, one thread, the two sides in turn. Tables go to docs/peers.md.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Comparison:
         return interleaved({"headcount": self.score, "head_mask": self.mask}, rounds)
 
     def agreement(self) -> str:
-        """Rank correlation, and the largest difference relative to the largest number."""
-        largest = max(map(abs, self.theirs))
-        gap = max(abs(a - b) for a, b in zip(self.ours, self.theirs, strict=True)) / largest
+        """Rank correlation, and the largest difference, each side divided by its largest number: they take means over other counts."""
+        ours, theirs = (max(map(abs, values)) for values in (self.ours, self.theirs))
+        gap = max(abs(a / ours - b / theirs) for a, b in zip(self.ours, self.theirs, strict=True))
         return f"{spearman(self.ours, self.theirs):.4f}, {gap:.0e}"
 
 
@@ -59,11 +59,10 @@ def compared(options: argparse.Namespace, folder: Path) -> list[list[str]]:
         ("gradient, as the script sums it", "gradient:running", options.examples, 32, {"what": "gradient", "resets": False}),
         ("ablation of every head", "ablation", options.ablated, 32, {"what": "ablation"}),
     )
+    sst2 = Sst2(options.model, options.data, examples=max(options.examples, options.ablated))
     for name, by, examples, batch, asked in wanted:
-        theirs = Sst2(options.model, options.data, examples=examples, batch=batch)
-        ours = Sst2(options.model, options.data, examples=examples, batch=32)
-        path = batches.write(list(theirs.batches()), folder / f"{examples}-{batch}.npz")
-        one = Comparison(ours, peer, by, {**asked, "path": path})
+        path = batches.write(list(sst2.first(examples, batch).batches()), folder / f"{examples}-{batch}.npz")
+        one = Comparison(sst2.first(examples, 32), peer, by, {**asked, "path": path})
         times = one.times(options.rounds)
         sizes = f"{batch} / 32"
         seconds = f"{median(times, 'head_mask')} / {median(times, 'headcount')}"

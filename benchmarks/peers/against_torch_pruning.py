@@ -3,9 +3,9 @@
     python benchmarks/peers/against_torch_pruning.py families [--rounds 5] [--patience 60]
     python benchmarks/peers/against_torch_pruning.py accuracy --data DATA --model TUNED [--keep 54,36,18,9] [--examples 512] [--limit N]
 
-Needs torch-pruning next to headcount. `families` asks for half of the heads of small random models and compares with the dense model whose same
-heads are masked; times are CPU time of choosing and removing, interleaved, one thread. `accuracy` prunes TUNED, a classifier of SST-2, with the
-same calibration sentences for both. Tables go to docs/peers.md.
+Needs torch-pruning next to headcount. `families` asks for half of the heads of small random models and compares with the dense model
+whose same heads are masked; times are CPU time of choosing and removing, interleaved, one thread. `accuracy` prunes TUNED, a classifier
+of SST-2, with the same calibration sentences for both. Tables go to docs/peers.md.
 """
 
 from __future__ import annotations
@@ -31,6 +31,25 @@ import headcount as hc
 DOCUMENT = Path(__file__).parents[2] / "docs" / "peers.md"
 TOLERANCE = 1e-4
 """Of the largest logit, in float32."""
+WANTED = (Wanted("magnitude", 0.5), Wanted("Taylor", 0.5), Wanted("magnitude", 0.5, over_all=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a family is handed to Torch-Pruning: as it is, or changed so that it can read it."""
+
+    name: str
+    cache: bool = False
+    linear: bool = False
+
+
+WAYS = {
+    "BERT": (Way("", cache=True),),
+    "ViT": (Way("", cache=True),),
+    "LLaMA": (Way("as it is", cache=True), Way("`use_cache=False`")),
+    "GPT-2": (Way("`use_cache=False`"), Way("`use_cache=False`, Conv1D as Linear", linear=True)),
+}
+USUAL = (Way("`use_cache=False`"),)
 
 
 @dataclass(slots=True)
@@ -117,16 +136,20 @@ def reloaded(model: Any, heads: hc.HeadMap, batch: dict[str, torch.Tensor]) -> s
             return f"no, {type(error).__name__}"
 
 
-def torch_pruning(family: Family, wanted: Wanted, patience: float, *, linear: bool = False) -> Found:
+def traced(family: Family, way: Way) -> dict[str, Any]:
+    return family.batch() | ({} if way.cache else {"use_cache": False})
+
+
+def torch_pruning(family: Family, wanted: Wanted, way: Way, patience: float) -> Found:
     """What Torch-Pruning makes of a family."""
     dense, batch, found = made(family), family.batch(), Found()
     heads = hc.HeadMap.of(dense)
     model = copy.deepcopy(dense)
-    if linear:
+    if way.linear:
         model, dense = with_linears(model), with_linears(dense)
     try:
         with at_most(patience):
-            prune(model, heads, [batch], wanted)
+            prune(model, heads, [traced(family, way)], wanted)
         found.heads, found.removed = gone(dense, model, heads)
         found.other = shrunk(dense, model, heads)
     except Exception as error:
@@ -167,14 +190,14 @@ def chosen(model: Any, batch: dict[str, torch.Tensor], by: str) -> None:
     hc.cut(model, hc.Plan.keep_top(scores, len(scores.heads) // 2))
 
 
-def timed(family: Family, wanted: Wanted, rounds: int) -> str:
+def timed(family: Family, wanted: Wanted, way: Way, rounds: int) -> str:
     """CPU time of headcount over that of Torch-Pruning."""
     dense, batch = made(family), family.batch()
     heads, by = hc.HeadMap.of(dense), "magnitude" if wanted.importance == "magnitude" else "gradient"
 
     def theirs() -> float:
         model = copy.deepcopy(dense)
-        return cpu(lambda: prune(model, heads, [batch], wanted))
+        return cpu(lambda: prune(model, heads, [traced(family, way)], wanted))
 
     times = interleaved({"headcount": lambda: cpu(partial(chosen, dense, batch, by)), "Torch-Pruning": theirs}, rounds)
     return ratio(times, "headcount", "Torch-Pruning")
@@ -183,18 +206,15 @@ def timed(family: Family, wanted: Wanted, rounds: int) -> str:
 def families(options: argparse.Namespace) -> None:
     lines, speeds = [], []
     for family in FAMILIES:
-        for wanted in (Wanted("magnitude", 0.5), Wanted("Taylor", 0.5), Wanted("magnitude", 0.5, over_all=True)):
-            for linear in (False, True) if family.name == "GPT-2" else (False,):
-                found = torch_pruning(family, wanted, options.patience, linear=linear)
-                name = f"{family.name}{', Conv1D as Linear' if linear else ''}"
-                asked = f"{wanted.importance}, {'over all layers' if wanted.over_all else 'in each layer'}"
-                same = headcount(family, found.removed or half(hc.HeadMap.of(made(family))))
-                lines.append(
-                    [name, asked, told(found.heads), found.result, ", ".join(found.other) or "no", found.reload or "–", ours(same)]
-                )
+        for way in WAYS.get(family.name, USUAL):
+            for wanted in WANTED:
+                found = torch_pruning(family, wanted, way, options.patience)
+                lines.append(line(family, way, wanted, found))
                 print(lines[-1], flush=True)
-                if found.reload and not wanted.over_all and options.rounds:
-                    speeds.append([name, wanted.importance, timed(family, wanted, options.rounds)])
+                if "not done" in found.result:
+                    break
+                if found.result.startswith("equal") and not wanted.over_all and options.rounds:
+                    speeds.append([family.name, wanted.importance, timed(family, wanted, way, options.rounds)])
                     print(speeds[-1], flush=True)
     header = ("family", "asked for half, by", "heads left in each block", "output against the masked model", "anything else smaller",
               "`from_pretrained` loads it", "headcount, same heads: output, reload")  # fmt: skip
@@ -202,12 +222,20 @@ def families(options: argparse.Namespace) -> None:
     put(options.document, "torch-pruning-time", table(("family", "by", "headcount / Torch-Pruning"), speeds, left=2))
 
 
+def line(family: Family, way: Way, wanted: Wanted, found: Found) -> list[str]:
+    """What both made of a request, as a line of the table."""
+    name = f"{family.name}, {way.name}" if way.name else family.name
+    asked = f"{wanted.importance}, {'over all layers' if wanted.over_all else 'in each layer'}"
+    try:
+        same = headcount(family, found.removed or half(hc.HeadMap.of(made(family))))
+        ours = f"{same.result}, {same.reload}"
+    except hc.HeadcountError as error:
+        ours = f"refuses: {said(error)}"
+    return [name, asked, told(found.heads), found.result, ", ".join(found.other) or "no", found.reload or "–", ours]
+
+
 def told(numbers: Sequence[int]) -> str:
     return " ".join(map(str, numbers)) or "–"
-
-
-def ours(found: Found) -> str:
-    return f"{found.result}, {found.reload}"
 
 
 def accuracy(options: argparse.Namespace) -> None:
@@ -216,39 +244,36 @@ def accuracy(options: argparse.Namespace) -> None:
     sst2 = Sst2(options.model, options.data, examples=options.examples, limit=options.limit)
     total = len(sst2.heads)
     keeps = [int(keep) for keep in options.keep.split(",")]
+    makers: dict[str, Callable[[int], tuple[Any, int]]] = {
+        f"Torch-Pruning {importance}, {'over all layers' if over_all else 'in each layer'}": partial(_pruned, sst2, importance, over_all)
+        for importance in ("magnitude", "Taylor")
+        for over_all in (False, True)
+    }
+    if not options.peer_alone:
+        methods = (("gradient", "gradient", False), ("magnitude", "magnitude", False), ("surgeon, repaired", "surgeon", True))
+        makers |= {f"headcount {name}": partial(_ours, sst2, method, repair) for name, method, repair in methods}
     lines = [["dense", *[f"{100 * sst2.accuracy(sst2.model):.1f}"] * len(keeps)]]
-    for importance in ("magnitude", "Taylor"):
-        for over_all in (False, True):
-            made_of = partial(_pruned, sst2, importance, over_all, total)
-            name = f"Torch-Pruning {importance}, {'over all layers' if over_all else 'in each layer'}"
-            lines.append([name, *[_entry(sst2, partial(made_of, keep), keep) for keep in keeps]])
-            print(lines[-1], flush=True)
-    for name, method, repair in (
-        ("gradient", "gradient", False),
-        ("magnitude", "magnitude", False),
-        ("surgeon, repaired", "surgeon", True),
-    ):
-        models = [partial(_ours, sst2, method, repair, keep) for keep in keeps]
-        lines.append([f"headcount {name}", *[_entry(sst2, model, keep) for model, keep in zip(models, keeps, strict=True)]])
+    for name, make in makers.items():
+        lines.append([name, *[_entry(sst2, make, keep) for keep in keeps]])
         print(lines[-1], flush=True)
     put(options.document, "torch-pruning-accuracy", table(("method", *[f"{keep} of {total}" for keep in keeps]), lines))
 
 
-def _pruned(sst2: Any, importance: str, over_all: bool, total: int, keep: int) -> tuple[Any, int]:
+def _pruned(sst2: Any, importance: str, over_all: bool, keep: int) -> tuple[Any, int]:
     model = copy.deepcopy(sst2.model)
-    prune(model, sst2.heads, sst2.batches(), Wanted(importance, 1 - keep / total, over_all))
+    prune(model, sst2.heads, sst2.batches(), Wanted(importance, 1 - keep / len(sst2.heads), over_all))
     numbers, _ = gone(sst2.model, model, sst2.heads)
     return model, sum(numbers)
 
 
 def _ours(sst2: Any, method: str, repair: bool, keep: int) -> tuple[Any, int]:
-    done = hc.prune(sst2.model, sst2.task, method, keep=keep, repair=repair)
-    return done.model, len(hc.HeadMap.of(done.model))
+    model = sst2.prune(method, keep, repair=repair)
+    return model, len(hc.HeadMap.of(model))
 
 
-def _entry(sst2: Any, make: Callable[[], tuple[Any, int]], keep: int) -> str:
+def _entry(sst2: Any, make: Callable[[int], tuple[Any, int]], keep: int) -> str:
     try:
-        model, left = make()
+        model, left = make(keep)
         return f"{100 * sst2.accuracy(model):.1f}" + (f" ({left} heads)" if left != keep else "")
     except Exception as error:
         return said(error)
@@ -264,6 +289,7 @@ def main() -> None:
     parser.add_argument("--keep", default="54,36,18,9")
     parser.add_argument("--examples", type=int, default=512, help="calibration sentences")
     parser.add_argument("--limit", type=int, help="test sentences, by default all")
+    parser.add_argument("--peer-alone", action="store_true", help="accuracy of Torch-Pruning alone")
     parser.add_argument("--document", type=Path, default=DOCUMENT)
     options = parser.parse_args()
     torch.set_num_threads(1)

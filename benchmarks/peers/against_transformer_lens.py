@@ -1,11 +1,11 @@
 """TransformerLens' head detector against headcount's roles: do they find the same heads on the same tokens?
 
-    python benchmarks/peers/against_transformer_lens.py --python PYTHON --model MODEL --text FILE [--gguf NAME] [--sequences 64] [--length 64]
+    python benchmarks/peers/against_transformer_lens.py --python PYTHON --model MODEL --text FILE [--gguf NAME] [--sequences 64]
 
-PYTHON is that of an environment with transformer-lens, MODEL a decoder with its tokenizer, FILE plain text. Two kinds of sequences: those of the role
-`induction` (random tokens, twice in a row) and pieces of the text. Its scores previous_token_head, duplicate_token_head and induction_head are set
-beside the biases of the roles offset:-1, same and induction: rank correlation over all heads, and how many of the top heads are the same.
-Tables go to docs/peers.md.
+PYTHON is that of an environment with transformer-lens, MODEL a decoder with its tokenizer, FILE plain text. Two kinds of sequences:
+those of the role `induction` (random tokens, twice in a row) and pieces of the text. Its scores previous_token_head,
+duplicate_token_head and induction_head are set beside the biases of the roles offset:-1, same and induction: rank correlation over all
+heads, and how many of the top heads are the same. Tables go to docs/peers.md.
 """
 
 from __future__ import annotations

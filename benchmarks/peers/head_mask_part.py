@@ -1,4 +1,6 @@
-"""The side of transformers 4.57 of against_head_mask.py: gradient importance as run_bertology.py computes it, and one head masked after another."""
+"""The side of transformers 4.57 of against_head_mask.py: gradient importance as run_bertology.py computes it, and one head masked after
+another.
+"""
 
 from __future__ import annotations
 

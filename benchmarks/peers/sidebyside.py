@@ -1,5 +1,7 @@
-"""What all comparisons with peers share: tables between the markers of a document, medians of interleaved rounds, and a peer that answers from
-an environment of its own. Needs the standard library alone, so that every environment can import it."""
+"""What comparisons with peers share: tables in a document, medians of interleaved rounds, a peer in an environment of its own.
+
+Needs the standard library alone, so that every environment can import it.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from torch.utils.data import ConcatDataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
+from headcount.pruning import parse_method
 from headcount.tasks import open_task
 
 
@@ -25,20 +27,35 @@ class Sst2:
         self.heads, self.batch = hc.HeadMap.of(self.model), batch
         tokenizer = AutoTokenizer.from_pretrained(model)
         with tempfile.TemporaryDirectory() as folder:
-            files = [_table(data / "sst2" / f"{name}.tsv", Path(folder) / f"{name}.csv") for name in ("train", "dev", "test")]
+            read = (("train", examples), ("dev", None), ("test", None))
+            files = [_table(data / "sst2" / f"{name}.tsv", Path(folder) / f"{name}.csv", first) for name, first in read]
             how = {"text_column": "text", "label_column": "label", "max_length": 128, "truncate": True}
-            judged, shown = (open_task("classification", self.model, tokenizer, train=files[:1], eval=[path], **how) for path in files[1:])
+            judged, shown = (
+                open_task("classification", self.model, tokenizer, train=[train], eval=[other], **how)
+                for train, other in ((files[0], files[1]), (files[1], files[2]))
+            )
         report: Any = ConcatDataset([shown.selection, shown.report])
         self.test = [report[i] for i in range(len(report) if limit is None else limit)]
         calibration = [judged.calibration[i] for i in range(examples)]
         selection: Any = ConcatDataset([judged.selection, judged.report])
         self.task = replace(judged, calibration=calibration, selection=selection, report=self.test)
 
+    def first(self, examples: int, batch: int) -> Sst2:
+        """The same with fewer calibration sentences, in batches of another size."""
+        made = copy.copy(self)
+        made.task, made.batch = replace(self.task, calibration=list(self.task.calibration)[:examples]), batch
+        return made
+
     def batches(self) -> Iterator[dict[str, torch.Tensor]]:
         """The calibration sentences in their order."""
         examples = list(self.task.calibration)
         for start in range(0, len(examples), self.batch):
             yield dict(self.task.collate(examples[start : start + self.batch]))
+
+    def prune(self, method: str, keep: int, *, repair: bool) -> Any:
+        """The model that a method of headcount leaves with `keep` heads."""
+        name, options = parse_method(method)
+        return hc.prune(self.model, self.task, name, keep=keep, options=options, repair=repair).model
 
     def tests(self) -> Iterator[dict[str, torch.Tensor]]:
         """The test sentences by length, 64 at once."""
@@ -53,8 +70,8 @@ class Sst2:
         return right / len(self.test)
 
 
-def _table(source: Path, path: Path) -> Path:
-    lines = [line.rpartition("\t") for line in source.read_text(encoding="utf-8").splitlines() if line.strip()]
+def _table(source: Path, path: Path, first: int | None) -> Path:
+    lines = [line.rpartition("\t") for line in source.read_text(encoding="utf-8").splitlines() if line.strip()][:first]
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *[(text, label) for text, _, label in lines]])
     return path

@@ -1,4 +1,6 @@
-"""TextPruner's side of against_textpruner.py, in an environment with transformers 4: scores and removes heads, counts right answers, loads again."""
+"""TextPruner's side of against_textpruner.py, in an environment with transformers 4: scores and removes heads, counts right answers,
+loads again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def loads(folder: str, model: Any, batch: Batch) -> str:
     try:
         again = AutoModelForSequenceClassification.from_pretrained(folder).eval()
         with torch.no_grad():
-            same = torch.equal(again(**batch).logits, model(**batch).logits)
+            same = torch.allclose(again(**batch).logits, model(**batch).logits, atol=1e-5)
         return "yes" if same else "loads, other output"
     except Exception as error:
         return f"no, {type(error).__name__}"
@@ -59,7 +61,9 @@ def main() -> None:
                 return {"error": f"{type(error).__name__}: {error}"[:100]}
         answer: dict[str, Any] = {"seconds": time.process_time() - start, "heads": int(pruner.head_mask.sum())}
         if test is not None:
-            answer |= {"right": right(model, read(test)), "reload": loads(saved, model, data[0]), "folder": saved}
+            with torch.no_grad():
+                shown = model(**data[0]).logits.tolist()
+            answer |= {"right": right(model, read(test)), "reload": loads(saved, model, data[0]), "folder": saved, "logits": shown}
         return answer
 
     serve({"prune": prune})

@@ -1,6 +1,7 @@
 """Torch-Pruning asked for heads alone, the way its own examples for BERT, ViT and language models ask it, and what it really removed.
 
-Every layer but q, k and v is ignored. `pruning_ratio` must not be 0, or no head goes either; with all other layers ignored it touches nothing.
+Every layer but q, k and v is ignored. `pruning_ratio` must not be 0, or no head goes either; with all other layers ignored it touches
+nothing.
 """
 
 from __future__ import annotations

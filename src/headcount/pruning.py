@@ -19,7 +19,7 @@ from headcount.errors import ArtefactError, HeadcountError, PlanError
 from headcount.evaluate import evaluate, evaluate_into, fingerprint_of
 from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
-from headcount.pruners import Choice, Method, Pruned, carry_out, prune
+from headcount.pruners import Choice, Method, Pruned, carry_out, parse_method, prune
 from headcount.pruners._contract import read_options
 from headcount.pruners._scope import only
 from headcount.runs.cells import Cell, Spec, safe_name
@@ -329,27 +329,6 @@ def grid(methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wis
                 for seed in range(first, first + (seeds if several else 1))
             ]
     return found
-
-
-def parse_method(text: str) -> tuple[str, dict[str, str]]:
-    """A method and its options: `name`, `name:variant`, or `name(option=value;…)`; the name of an importance stands for rank by it."""
-    name, _, rest = text.strip().partition("(")
-    options: dict[str, str] = {}
-    if rest:
-        if not rest.endswith(")"):
-            raise PlanError(f"options of a method stand in brackets, as in rank(by=fisher;again=true); got {text}")
-        for pair in filter(None, (part.strip() for part in rest[:-1].split(";"))):
-            key, equals, value = pair.partition("=")
-            if not equals:
-                raise PlanError(f"an option of a method is name=value, got '{pair}'")
-            options[key.strip()] = value.strip()
-    from headcount.importance import METHODS
-    from headcount.pruners import PRUNERS
-
-    base = name.partition(":")[0]
-    if base not in PRUNERS.names() and base in METHODS.names():
-        return "rank", {"by": name, **options}
-    return name, options
 
 
 def check_methods(methods: Sequence[str]) -> None:

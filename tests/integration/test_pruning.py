@@ -196,6 +196,12 @@ def test_methods_are_read_with_their_options() -> None:
     ]
 
 
+def test_an_importance_stands_for_ranking_by_it_in_python_too() -> None:
+    model, data = shared("encoder"), task("encoder", 32)
+    named = [prune(model, data, name, 6, repair=False) for name in ("magnitude", "rank(by=magnitude)")]
+    assert named[0].plan == named[1].plan == prune(model, data, "rank", 6, options={"by": "magnitude"}, repair=False).plan
+
+
 def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
     model, data = shared("encoder"), task("encoder", 200)
     with Run.lead(tmp_path / "run") as run:

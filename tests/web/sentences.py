@@ -41,6 +41,7 @@ def side(words: list[str], tokens: int, lang: str) -> Json:
     return {
         "tokens": [*pieces, "[SEP]"],
         "special": special,
+        "unknown": None,
         "word": [*word, -1],
         "words": shown,
         "pos": pos,

@@ -228,6 +228,8 @@ def _roles(rng: np.random.Generator, n: int) -> Json:
         "rows": rows,
         "relations": relations,
         "n_sentences": 200,
+        "tau": 3,
+        "alpha": 0.05,
         "skipped": ["sentence 17: its words do not align with the tokens"],
     }
 
@@ -260,6 +262,10 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
                         "high": round(-lost + 0.012, 4),
                         "p": round(float(np.exp(-max(lost, 0) * 200)), 4),
                         "test": "McNemar",
+                        "loss_difference": round(lost, 4),
+                        "loss_p": round(float(np.exp(-max(lost, 0) * 200)), 4),
+                        "is_worse": lost > 0 and round(float(np.exp(-max(lost, 0) * 200)), 4) < 0.05,
+                        "is_repaired": method == "surgeon",
                         "removed": removed,
                         "parameters": 109_483_778 - 196_992 * (n - keep),
                         "bytes": 4 * (109_483_778 - 196_992 * (n - keep)),
@@ -269,14 +275,14 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
                     }
                 )
     safe = {
-        method: min((one["keep"] for one in points if one["method"] == method and one["p"] > 0.05), default=None)
+        method: min((one["keep"] for one in points if one["method"] == method and not one["is_worse"]), default=None)
         for method in METHODS[: shape.methods]
     }
     dense = {"value": 0.924, "loss": 0.21, "n_examples": 872, "low": 0.905, "high": 0.941, "parameters": 109_483_778, "bytes": 437_935_112}
     return {
         "metric": "accuracy",
         "higher_is_better": True,
-        "dense": {**dense, "flops": 22.4e9, "kv_bytes_per_token": 512 * n},
+        "dense": {**dense, "flops": 22.4e9, "kv_bytes_per_token": 512 * n, "tokens": 128},
         "points": points,
         "smallest_safe": safe,
         "commands": {
@@ -371,6 +377,7 @@ def comparison(a: Json, b: Json) -> Json:
         "title": f"{b['name']} against {a['name']}",
         "scores": scores,
         "roles": changed if a["roles"] and b["roles"] else None,
+        "roles_only": {"a": [], "b": []},
         "outcomes": {**OUTCOMES, "p": 0.11, "test": "McNemar", "metric": "accuracy", "a": 0.907, "b": 0.924},
         "config": [{"key": "seed", "a": "0", "b": "1"}, {"key": "model.weights", "a": "sha256:5c3a19", "b": "sha256:99e0b1"}],
         "warnings": [],

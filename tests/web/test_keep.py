@@ -78,9 +78,95 @@ def test_choices_change_the_plan_and_say_so(opened):
     assert not gone & {"L0H0", "L11H11"}
     assert all(any(f"L{layer}H{head}" not in gone for head in range(12)) for layer in range(12))
     assert len(gone) == 130
-    status = page.locator(".slider .tag").inner_text()
-    assert "interpolated" in status
+    assert page.locator(".slider .tag").inner_text() == "not measured: your choices change the plan"
+    assert "not measured" in page.locator(".slider input").get_attribute("aria-valuetext")
+    assert "not measured" in stat(page, "accuracy").inner_text()
+    assert "computed from the number of heads" in stat(page, "parameters").inner_text()
+    assert "interpolated" not in page.locator(".stats").inner_text()
     assert page.locator(".layers-left li.none").count() == 0
+
+
+def test_a_guess_is_called_one_wherever_it_is_shown(opened):
+    one = opened(synthetic.report(synthetic.run()), "pruning?keep=95&method=surgeon")
+    page = one.page
+    guess = "a guess, filled in by ablation order; the command may choose others"
+    assert guess in stat(page, "heads that go").inner_text()
+    assert guess in page.locator(".layers-left").inner_text().lower()
+    take = page.locator(".take")
+    assert guess in take.inner_text()
+    assert "It is not a plan of surgeon" in take.inner_text()
+    assert "a plan alone does not give such a model" in take.inner_text()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download plan by ablation order JSON").click()
+    assert saved.value.suggested_filename == "plan-by-ablation-order-95.json"
+    page.get_by_role("link", name="Overview", exact=True).click()
+    assert guess in page.locator(".marks").inner_text()
+    assert page.locator(".map .cell.removed:not(.guess)").count() == 0
+    gone = page.locator(".map .cell.removed").first
+    assert "removed by a guess" in gone.get_attribute("aria-label")
+    gone.hover()
+    assert "may go at this K (a guess by ablation order)" in page.locator(".map .readout").inner_text()
+    page = one.go("pruning?keep=96&method=surgeon")
+    assert "guess" not in page.locator(".keep").inner_text()
+    assert (
+        "Output projections were refitted: the plan alone does not give this model; use the command." in page.locator(".take").inner_text()
+    )
+
+
+def test_the_slider_its_pill_and_its_cards_agree(opened):
+    one = opened(synthetic.report(synthetic.run()), "pruning?keep=144&method=surgeon")
+
+    def said(page):
+        return page.locator(".slider .tag").inner_text(), page.locator(".slider input").get_attribute("aria-valuetext")
+
+    page = one.page
+    assert said(page) == ("the whole model", "144 of 144 heads stay, 0 go, the whole model")
+    assert "as fast" not in page.locator(".stats").inner_text()
+    assert "Prune to 144" not in page.locator("main").inner_text()
+    assert page.get_by_role("button", name="Download plan").count() == 0
+    assert said(one.go("pruning?keep=143&method=surgeon")) == ("interpolated", "143 of 144 heads stay, 1 goes, interpolated")
+    page = one.go("pruning?keep=3&method=surgeon")
+    pill, spoken = said(page)
+    assert pill == "not measured: fewer heads than in any measured model of the method"
+    assert spoken == f"3 of 144 heads stay, 141 go, {pill}"
+    assert "not measured" in stat(page, "accuracy").inner_text()
+    assert "K 3, not measured" in page.locator(".here text").text_content()
+    assert said(one.go("pruning?keep=96&method=rank:+fisher"))[1] == "96 of 144 heads stay, 48 go, a ranking, not measured"
+
+
+def test_both_tests_are_shown_and_which_decides(opened):
+    run = synthetic.run()
+    point = next(one for one in run["curves"]["points"] if (one["method"], one["keep"], one["seed"]) == ("surgeon", 96, 0))
+    point.update(p=0.31, difference=-0.002, loss_difference=0.021, loss_p=0.0123, is_worse=True)
+    page = opened(synthetic.report(run), "pruning?keep=96&method=surgeon").page
+    text = stat(page, "accuracy").inner_text()
+    for wanted in ("McNemar p 0.31", "loss +0.021, p 0.012", "a significant loss, by the loss"):
+        assert wanted in text, wanted
+    assert "without a significant loss by metric or loss" in page.locator(".takeaway").first.inner_text()
+    assert "FLOPs of a pass over 128 tokens" in page.locator(".stats").inner_text()
+
+
+def test_noise_is_not_told_as_a_speed(opened):
+    run = synthetic.run()
+    for row in run["bench"]:
+        if row["batch"] == 8:
+            row["low"], row["high"] = row["seconds"] * 0.6, row["seconds"] * 1.6
+        elif row["name"] == "masked":
+            row.update(seconds=row["seconds"] / 2, low=row["low"] / 2, high=row["high"] / 2)
+    keep, method = run["bench"][0]["keep"], run["bench"][0]["method"]
+    one = opened(synthetic.report(run), f"pruning?keep={keep}&method={method}")
+    card = stat(one.page, "latency").inner_text()
+    for wanted in ("quartiles", "not distinguishable from the whole model", "noisy measurement"):
+        assert wanted in card, wanted
+    page = one.go(f"cost?keep={keep}&method={method}")
+    message = page.locator(".takeaway").first.inner_text()
+    assert "at 2 of 3 sizes; at batch 8, length 128 it is not distinguishable" in message
+    told = page.locator(".figure .warnings li").all_inner_texts()
+    assert told[0].startswith("Noisy measurement at batch 8, length 128:")
+    assert told[1].startswith("Masked heads seem faster than the whole model at batch 1, length 32; batch 32, length 128.")
+    ticks = page.locator(".figure .axis").last.locator("text").all_text_contents()
+    assert len(set(ticks)) == len(ticks)
+    assert page.locator(".off line").count() > 0
 
 
 def test_kv_groups_go_whole(opened):

@@ -98,6 +98,60 @@ def test_pruning_sends_what_the_slider_says_and_takes_the_answer_in(served):
     assert gone == {"L0H0", "L1H1", "L1H2", "L1H3", "L2H2"}
 
 
+def sentence(run, **more):
+    shape = synthetic.Shape(kinds=(synthetic.Kind(layers=3, heads=4),), sentences=1, tokens=9, words=["Brand", "new", "words"])
+    return {"attention": attention(np.random.default_rng(5), shape, run["blocks"]), "note": None, **more}
+
+
+def test_an_empty_sentence_is_refused_and_an_answer_is_gone_to(served):
+    page, run, answers, asked = served
+    answers["attend"] = (200, sentence(run))
+    page.goto(f"{HOST}#/attention/L1H2")
+    page.get_by_role("button", name="Show attention").click()
+    assert page.get_by_role("alert").inner_text() == "Write a sentence first."
+    assert not asked
+    page.get_by_label("New sentence").fill("Brand new words")
+    assert page.get_by_role("alert").count() == 0
+    page.get_by_role("button", name="Show attention").click()
+    page.locator("#shown-sentence:focus").wait_for()
+    assert 0 <= page.locator("#shown-sentence").evaluate("e => e.getBoundingClientRect().top") < 300
+
+
+def test_a_server_that_is_gone_or_broken_is_told(served):
+    page, *_ = served
+    page.goto(f"{HOST}#/pruning?keep=8&heads=L0H1")
+    button = page.get_by_role("button", name="Switch off the 1 selected head")
+    page.route("**/api/**", lambda route: route.abort())
+    button.click()
+    page.get_by_text("The server has stopped; start headcount serve again.").wait_for()
+    page.unroute("**/api/**")
+    page.route("**/api/**", lambda route: route.fulfill(status=502, body="<html>Bad gateway", content_type="text/html"))
+    button.click()
+    page.get_by_text("The server failed (502) without saying why").wait_for()
+
+
+def test_a_long_action_tells_its_time_and_what_it_refused_is_forgotten(served):
+    page, _, answers, _ = served
+    answers["ablate"] = (409, {"error": "another action is under way"})
+    waiting = []
+    page.route("**/api/0/prune", lambda route: waiting.append(route))
+    page.goto(f"{HOST}#/pruning?keep=8&heads=L0H1")
+    page.get_by_role("button", name="Prune to 8 of 12 heads and export").click()
+    page.get_by_role("button", name="Switch off the 1 selected head").click()
+    page.get_by_text("another action is under way").wait_for()
+    page.get_by_role("button", name="Working … 2 s").wait_for()
+    waiting[0].fulfill(status=400, body=json.dumps({"error": "it cannot be pruned so"}), content_type="application/json")
+    page.get_by_text("it cannot be pruned so").wait_for()
+    assert page.get_by_text("another action is under way").count() == 0
+
+
+def test_all_heads_cannot_be_pruned_to(served):
+    page, *_ = served
+    page.goto(f"{HOST}#/pruning?keep=12")
+    assert page.get_by_role("button", name="Prune to").count() == 0
+    assert "All heads stay at this K" in page.locator(".live").first.inner_text()
+
+
 def test_one_example_cannot_be_tested(served):
     page, _, answers, asked = served
     answers["ablate"] = (409, {"error": "busy"})

@@ -14,7 +14,7 @@ from browsing import VIEWS
 from headcount.report.page import page as page_of
 
 BUNDLE = Path(__file__).parents[2] / "src" / "headcount" / "report" / "bundle"
-SHELL_LIMIT = 250_000
+SHELL_LIMIT = 230_000
 FILE_LIMIT = 2_000_000
 TARGET = 24
 """Pixels that a finger needs."""
@@ -24,7 +24,7 @@ def test_the_shell_is_small_keeps_its_licences_and_names_no_host():
     script, style = (BUNDLE / name for name in ("app.js", "app.css"))
     assert len(script.read_bytes()) + len(style.read_bytes()) <= SHELL_LIMIT
     text = script.read_text(encoding="utf-8")
-    for library in ("preact", "@preact/signals", "d3-scale", "d3-shape"):
+    for library in ("preact", "@preact/signals", "d3-scale", "d3-array"):
         assert re.search(rf"{re.escape(library)} \d+\.\d+\.\d+", text), library
     assert "Permission is hereby granted" in text
     assert "Permission to use, copy, modify" in text

@@ -158,7 +158,7 @@ def test_nothing_is_greyed_out(opened):
 
 def test_a_file_says_where_live_actions_are(bert):
     for view in ("pruning", "attention"):
-        assert "headcount serve bert-sst2 offers it" in bert.go(view).locator("main").inner_text()
+        assert "headcount serve RUN offers it" in bert.go(view).locator("main").inner_text()
 
 
 def test_old_and_broken_addresses_lead_somewhere(bert):
@@ -171,3 +171,71 @@ def test_old_and_broken_addresses_lead_somewhere(bert):
     ):
         page = bert.go(address)
         assert page.locator("main > *").count() > 0, address
+
+
+def test_roles_of_one_run_alone_and_no_marks_on_the_difference(opened):
+    payload = synthetic.report(synthetic.run(), synthetic.run(seed=1) | {"name": "second"})
+    payload["comparison"]["roles_only"] = {"a": ["induction", "rare"], "b": []}
+    page = opened(payload, "compare").page
+    text = page.locator("main").inner_text()
+    assert "Tested in A only: induction, rare." in text
+    assert "Tested in B only" not in text
+    maps = page.locator(".three .one-grid")
+    assert [maps.nth(at).locator(".letter").count() > 0 for at in range(3)] == [True, True, False]
+    assert "role" not in maps.nth(2).locator(".cell").first.get_attribute("aria-label")
+
+
+def test_what_the_test_of_roles_asks_is_said_and_drawn(bert):
+    page = bert.go("roles")
+    assert "q tests whether the bias is above 3" in page.locator("main").inner_text()
+    places = page.locator(".bias .tau").evaluate_all("all => all.map(e => Number(e.getAttribute('x1')))")
+    chance = page.locator(".bias .chance").first.evaluate("e => Number(e.getAttribute('x1'))")
+    assert len(set(places)) == 1
+    assert places[0] - 2 == pytest.approx(3 * (chance - 2))
+    assert "above τ = 3" in bert.go("data").locator(".glossary").last.inner_text()
+
+
+def test_a_role_that_is_an_offset_has_no_other_baseline(opened):
+    run = synthetic.run(synthetic.SMALL)
+    roles = run["roles"]
+    roles["names"][0] = "offset:-1"
+    for at, role in enumerate(roles["rows"]["role"]):
+        if role == 0:
+            roles["rows"]["baseline"][at], roles["rows"]["baseline_offset"][at], roles["rows"]["bias"][at] = 1.0, -1, 99.0
+    page = opened(synthetic.report(run), "head/L0H0").page
+    row = page.locator("tr", has_text="offset:-1").first.inner_text()
+    assert "itself" in row
+    assert "100.0 %" not in row
+
+
+def test_an_unknown_head_is_told(bert):
+    page = bert.go("head/L99H99")
+    assert "This run has no head “L99H99”" in page.locator(".notice").inner_text()
+    page.get_by_role("button", name="Next").click()
+    assert not page.locator(".notice").is_visible()
+
+
+def test_a_table_that_goes_on_shows_it_at_its_edge(opened):
+    page = opened(synthetic.report(synthetic.run()), "data", width=320).page
+    frame = page.locator(".scroll-frame").first
+    page.locator(".scroll-frame.more-after").first.wait_for()
+    assert "more-before" not in frame.get_attribute("class")
+    frame.locator(".scroll").evaluate("e => { e.scrollLeft = e.scrollWidth }")
+    page.locator(".scroll-frame.more-before:not(.more-after)").first.wait_for()
+
+
+def test_heads_without_a_role_look_empty_and_sorted_marks_do_not_meet(bert):
+    page = bert.page
+    page.get_by_label("Colour by", exact=True).select_option("label")
+    empty = page.locator(".map .cell.unknown:not(.removed)").first
+    assert "gradient" not in empty.evaluate("e => getComputedStyle(e).backgroundImage")
+    assert "no role" in page.locator(".marks").inner_text()
+    page.get_by_label("Colour by", exact=True).select_option("score:ablation")
+    page.get_by_label("Sort heads in a layer").check()
+    met = page.locator(".map .cell.numbered").evaluate_all(
+        """all => all.filter((e) => e.querySelector('.letter')).filter((e) => {
+          const [a, b] = ['.cell-number', '.letter'].map((one) => e.querySelector(one).getBoundingClientRect());
+          return a.right > b.left && b.right > a.left && a.bottom > b.top && b.bottom > a.top })
+          .length"""
+    )
+    assert met == 0

@@ -2,7 +2,7 @@
 import type { FunctionComponent, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { Choose, follow } from "./parts/basics";
-import { address, adopt, go, head, report, run, runAt, said, theme, view, type View } from "./state";
+import { address, adopt, go, head, notice, report, run, runAt, said, theme, view, type View } from "./state";
 import { AttentionView } from "./views/attention";
 import { Compare } from "./views/compare";
 import { Cost } from "./views/cost";
@@ -58,6 +58,7 @@ export function App(): JSX.Element {
         </nav>
       </header>
       <main id="view" tabIndex={-1} aria-label={title}>
+        <p class="notice" role="status">{notice.value}</p>
         <Page />
       </main>
       <p class="unseen" role="status" aria-live="polite" id="said">{said.value}</p>

@@ -51,7 +51,14 @@ export function diverging(share: number, dark: boolean): Rgb {
 const LIGHT: Rgb[] = ["#0072b2", "#d55e00", "#00825f", "#a8568a", "#7a6a00", "#2f7fae", "#8a3b12", "#4f4f9d"].map(hex);
 const DARK: Rgb[] = ["#56b4e9", "#e69f00", "#2cc295", "#dd93bf", "#e5d94a", "#9ad1f2", "#f08a5b", "#a9a5ee"].map(hex);
 
-export const category = (at: number, dark: boolean): Rgb => (dark ? DARK : LIGHT)[at % LIGHT.length]!;
+/** Colours after the first eight are the same ones darker, then paler; after 24 they come again. */
+export function category(at: number, dark: boolean): Rgb {
+  const base = (dark ? DARK : LIGHT)[at % LIGHT.length]!;
+  const round = Math.floor(at / LIGHT.length) % 3;
+  return round === 0 ? base : mix(base, round === 1 ? [0, 0, 0] : [255, 255, 255], dark ? 0.4 : 0.45);
+}
+
+export const CATEGORIES = 3 * LIGHT.length;
 
 function luminance(colour: Rgb): number {
   const [r, g, b] = colour.map((value) => (value <= 10 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4)) as Rgb;
@@ -74,7 +81,7 @@ export interface Paint {
 /** The colours of a field. `others` share its scale, as the maps of two runs do. */
 export function paint(field: Field, dark: boolean, byRank: boolean, others: Maybe[] = []): Paint {
   const missing = (value: Maybe | undefined): value is null | undefined => value === null || value === undefined || !Number.isFinite(value);
-  if (field.scale === "category") return { of: (value) => (missing(value) ? null : category(value, dark)), domain: [0, 1] };
+  if (field.scale === "category") return { of: (value) => (missing(value) ? null : category(field.shades?.[value] ?? value, dark)), domain: [0, 1] };
   const [low, high] = extent([...field.values, ...others]);
   if (field.scale === "diverging") {
     const limit = Math.max(Math.abs(low), Math.abs(high)) || 1;

@@ -72,17 +72,66 @@ export interface Unit {
   tokens: number[];
   /** Number of its word, −1 for none. */
   word: number;
+  /** The tokenizer does not know it. */
+  unknown: boolean;
+  /** Hidden tokens stand between the unit before and this one: where two texts meet. */
+  parted: boolean;
 }
 
 export function unitsOf(side: Side, byWord: boolean, hideSpecial: boolean): Unit[] {
   const units: Unit[] = [];
   side.tokens.forEach((token, at) => {
     const word = side.word?.[at] ?? -1;
+    const unknown = side.unknown?.[at] ?? false;
     const last = units.at(-1);
-    if (byWord && word >= 0 && last && last.word === word) last.tokens.push(at);
-    else units.push({ text: byWord && word >= 0 ? (side.words?.[word] ?? token) : token, special: side.special[at] ?? false, tokens: [at], word });
+    if (byWord && word >= 0 && last && last.word === word) {
+      last.tokens.push(at);
+      last.unknown ||= unknown;
+    } else units.push({ text: byWord && word >= 0 ? (side.words?.[word] ?? token) : token, special: side.special[at] ?? false, tokens: [at], word, unknown, parted: false });
   });
-  return hideSpecial ? units.filter((unit) => !unit.special) : units;
+  if (!hideSpecial) return units;
+  const shown = units.filter((unit) => !unit.special);
+  shown.forEach((unit, at) => {
+    const before = shown[at - 1]?.tokens.at(-1);
+    unit.parted = before !== undefined && side.special.slice(before + 1, unit.tokens[0]).includes(true);
+  });
+  return shown;
+}
+
+/** What units are called where one of them is meant: those that are not known say so, and of those that occur several times each has its place, from 1. */
+export interface Named {
+  /** The text alone. */
+  text: string;
+  /** What has to be said with it, with a blank before; empty for most. */
+  note: string;
+}
+
+const UNKNOWN = " [unknown]";
+
+export function namesOf(units: Unit[], show: (text: string) => string): Named[] {
+  const texts = units.map((unit) => show(unit.text));
+  const counts = new Map<string, number>();
+  texts.forEach((text) => counts.set(text, (counts.get(text) ?? 0) + 1));
+  return texts.map((text, at) => ({ text, note: `${units[at]!.unknown ? UNKNOWN : ""}${counts.get(text)! > 1 ? ` (${at + 1})` : ""}` }));
+}
+
+export const named = (name: Named | undefined): string => (name ? name.text + name.note : "");
+export const quotedName = (name: Named | undefined): string => (name ? `“${name.text}”${name.note}` : "");
+
+/** By row the share of attention that goes to tokens which are not shown. */
+export function hiddenShares(full: Matrix, queries: Unit[], keys: Unit[]): number[] {
+  const shown = new Set(keys.flatMap((key) => key.tokens));
+  return queries.map((query) => {
+    let [hidden, all] = [0, 0];
+    for (const row of query.tokens) {
+      for (let column = 0; column < full.columns; column += 1) {
+        const value = full.weights[row * full.columns + column]!;
+        all += value;
+        if (!shown.has(column)) hidden += value;
+      }
+    }
+    return all > 0 ? hidden / all : 0;
+  });
 }
 
 /** Attention between units: summed over the tokens of the key, averaged over the tokens of the query. */

@@ -1,6 +1,7 @@
 /** Everything that a map can be coloured by, and a scatter drawn of: one number (or role) per head. */
-import type { Maybe, Report, Roles, RunData } from "./contract";
-import { ranks } from "./heads";
+import type { Maybe, Report, Roles, RunData, Score } from "./contract";
+import { capital } from "./format";
+import { headsOf, ranks } from "./heads";
 
 export interface Field {
   key: string;
@@ -12,7 +13,12 @@ export interface Field {
   high: Maybe[] | null;
   significant: boolean[] | null;
   scale: "sequential" | "diverging" | "category";
+  /** Of a category: the number of the colour of every value. */
+  shades?: number[];
 }
+
+/** The name of a field at the beginning of a sentence; roles keep their spelling. */
+export const opening = (field: Field): string => (field.key.startsWith("role:") ? field.label : capital(field.label));
 
 const Z = 1.96;
 
@@ -25,12 +31,16 @@ function plainField(key: string, group: string, label: string, about: string, va
 
 function scoreFields(run: RunData): Field[] {
   return run.scores.map((score) => ({
-    ...plainField(`score:${score.name}`, score.kind === "importance" ? "Importance" : "Description", score.name, score.about, score.values),
+    ...plainField(`score:${score.name}`, score.kind === "importance" ? "Importance" : "Description", score.name, aboutOf(score), score.values),
+    // A change is read from 0; an importance that is a little under 0 is noise around the lowest.
+    scale: score.kind === "description" && score.values.some((value) => value !== null && value < 0) ? ("diverging" as const) : ("sequential" as const),
     low: score.stderr && shift(score.values, score.stderr, -1),
     high: score.stderr && shift(score.values, score.stderr, 1),
     significant: score.significant,
   }));
 }
+
+const aboutOf = (score: Score): string => (score.higher_is_keep ? score.about : `${score.about} The lower, the more the head is needed.`);
 
 /** How much more attention than chance every head gives to what a role is about. */
 function roleField(roles: Roles, role: number, size: number): Field {
@@ -48,9 +58,12 @@ function roleField(roles: Roles, role: number, size: number): Field {
   return { ...plainField(`role:${name}`, "Role score (1 is chance)", name, roles.about[role] ?? "", values), low, high, significant };
 }
 
-/** The spread of a head's ranks over the importances: 0 where all agree. */
+/** Importances that have something to say: not the control. */
+const methodsOf = (run: RunData): Score[] => run.scores.filter((score) => score.kind === "importance" && score.name !== "random");
+
+/** The spread of a head's ranks over the importances: 0 where all agree. Random numbers agree with nothing and are left out. */
 export function disagreement(run: RunData): Maybe[] {
-  const scores = run.scores.filter((score) => score.kind === "importance");
+  const scores = methodsOf(run);
   const all = scores.map((score) => ranks(score.higher_is_keep ? score.values : score.values.map((value) => (value === null ? null : -value))));
   return run.heads.map((_, head) => {
     const places = all.map((of) => of[head]).filter((rank): rank is number => typeof rank === "number");
@@ -73,7 +86,7 @@ function roleFields(run: RunData): Field[] {
   const { roles } = run;
   if (!roles) return [];
   const labels = run.heads.map((_, head) => roles.labels[head]?.[0] ?? null);
-  const label: Field = { ...plainField("label", "Roles", "role label", "The strongest role of every head that has one.", labels), scale: "category" };
+  const label: Field = { ...plainField("label", "Roles", "role label", "The strongest role of every head that has one.", labels), scale: "category", shades: headsOf(run).shades };
   return [label, ...roles.names.map((_, role) => roleField(roles, role, run.heads.length))];
 }
 
@@ -87,8 +100,8 @@ function differenceFields(report: Report): Field[] {
 
 export function fieldsOf(report: Report, run: RunData): Field[] {
   const scores = scoreFields(run);
-  const several = run.scores.filter((score) => score.kind === "importance").length > 1;
-  const agreement = plainField("agreement", "Importance", "disagreement of methods", "Standard deviation of a head's ranks over all importances: 0 where all agree.", several ? disagreement(run) : []);
+  const several = methodsOf(run).length > 1;
+  const agreement = plainField("agreement", "Importance", "disagreement of methods", `Standard deviation of a head's ranks over ${methodsOf(run).map((score) => score.name).join(", ")}: 0 where all agree. Random numbers, the control, do not count.`, several ? disagreement(run) : []);
   const [importance, description] = ["Importance", "Description"].map((group) => scores.filter((field) => field.group === group));
   return [...importance!, ...(several ? [agreement] : []), ...description!, ...portraitFields(run), ...roleFields(run), ...differenceFields(report)];
 }

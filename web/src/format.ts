@@ -35,6 +35,13 @@ export function short(value: Maybe | undefined, unit = ""): string {
 export const seconds = (value: Maybe | undefined): string =>
   value === null || value === undefined || !Number.isFinite(value) ? NONE : value >= 1 ? `${num(value)} s` : value >= 1e-3 ? `${num(value * 1e3)} ms` : `${num(value * 1e6)} µs`;
 
+/** Two times, with one unit where they share it. */
+export function secondsRange(low: number, high: number): string {
+  const [a, b] = [seconds(low), seconds(high)];
+  const [, unit = ""] = b.split(" ");
+  return a.endsWith(` ${unit}`) ? `${a.slice(0, -unit.length - 1)} to ${b}` : `${a} to ${b}`;
+}
+
 export const interval = (low: Maybe | undefined, high: Maybe | undefined, show: (value: Maybe | undefined) => string = num): string =>
   low === null || low === undefined || high === null || high === undefined ? NONE : `${show(low)} to ${show(high)}`;
 
@@ -44,7 +51,13 @@ export const pValue = (value: Maybe | undefined): string =>
 /** A weight of attention: stored in steps, so more digits would say nothing. */
 export const weightText = (value: number): string => (value === 0 ? "0" : value < 0.01 ? "< 0.01" : value.toFixed(2));
 
+/** A weight of attention as a number, to the digits that its steps allow. */
+export const weightNumber = (value: number): number => Number(value.toFixed(value < 0.1 ? 3 : 2));
+
 export const plural = (count: number, word: string): string => `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
+
+/** What FLOPs are counted for. */
+export const passOver = (tokens: Maybe | undefined): string => (typeof tokens === "number" ? `a pass over ${plural(tokens, "token")}` : "the probe pass");
 
 export const capital = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
 

@@ -18,6 +18,49 @@ export interface Heads {
   /** Labels of every head; empty lists where roles were not tested. */
   labels: number[][];
   hasGroups: boolean;
+  /** A short mark for every role, no two alike but for their case. */
+  codes: string[];
+  /** A number for the colour of every role: those that are the strongest of some head come first, so that their colours differ. */
+  shades: number[];
+}
+
+const BACK = "←";
+
+/** The letters of roles, others where two would differ by case alone or not at all. The way back along a dependency has the code of its relation and an arrow. */
+export function codesOf(names: string[], letters: string[]): string[] {
+  const low = letters.map((letter) => letter.toLowerCase());
+  if (new Set(low).size === low.length) return letters;
+  const bases = names.map((name) => (name.endsWith("-of") ? names.indexOf(name.slice(0, -3)) : -1));
+  const codes: (string | null)[] = names.map(() => null);
+  const taken = new Set<string>();
+  const take = (at: number, code: string): boolean => {
+    const key = code.toLowerCase();
+    if (taken.has(key)) return false;
+    taken.add(key);
+    codes[at] = code;
+    return true;
+  };
+  names.forEach((_, at) => bases[at]! < 0 && take(at, letters[at] ?? ""));
+  names.forEach((name, at) => {
+    if (bases[at]! >= 0 || codes[at] !== null) return;
+    const own = name.split(":").at(-1)!.toLowerCase();
+    const pairs = [...own].slice(1).map((letter) => own[0]! + letter).filter((code) => /^\w\w$/.test(code));
+    if (!pairs.some((code) => take(at, code))) for (let n = 2; !take(at, `${own[0] ?? ""}${n}`); n += 1);
+  });
+  names.forEach((_, at) => {
+    if (bases[at]! < 0) return;
+    const code = (codes[bases[at]!] ?? "") + BACK;
+    if (!take(at, code)) for (let n = 2; !take(at, `${code}${n}`); n += 1);
+  });
+  return codes.map((code) => code ?? "");
+}
+
+function shadesOf(names: string[], labels: number[][]): number[] {
+  const first = new Set(labels.flatMap((some) => some.slice(0, 1)));
+  const order = [...names.keys()].sort((a, b) => Number(first.has(b)) - Number(first.has(a)) || a - b);
+  const shades: number[] = [];
+  order.forEach((role, at) => (shades[role] = at));
+  return shades;
 }
 
 export function headsOf(run: RunData): Heads {
@@ -35,6 +78,8 @@ export function headsOf(run: RunData): Heads {
     byName: new Map(run.heads.map((name, index) => [name, index])),
     labels: run.heads.map((_, index) => run.roles?.labels[index] ?? []),
     hasGroups: run.blocks.some((block) => block.kv_group !== null),
+    codes: codesOf(run.roles?.names ?? [], run.roles?.letters ?? []),
+    shades: shadesOf(run.roles?.names ?? [], run.roles?.labels ?? []),
   };
 }
 
@@ -66,17 +111,21 @@ export interface Said {
   low?: Maybe;
   high?: Maybe;
   removed: boolean;
+  /** What goes is a guess. */
+  guess?: boolean;
   selected: boolean;
+  /** Says nothing about roles: on a map of two runs they would be those of one. */
+  roleless?: boolean | undefined;
 }
 
 /** What a screen reader says for a cell of a map. */
 export function cellLabel(heads: Heads, index: HeadIndex, said: Said): string {
   const parts = [spoken(heads, index), `${said.label} ${said.value === null ? "not measured" : num(said.value)}`];
   if (typeof said.low === "number") parts.push(`interval ${interval(said.low, said.high)}`);
-  if (heads.run.roles) parts.push(`role ${roleNames(heads, index) || "none"}`);
+  if (heads.run.roles && !said.roleless) parts.push(`role ${roleNames(heads, index) || "none"}`);
   const group = heads.places[index]?.group;
   if (group !== null && group !== undefined) parts.push(`KV group ${group}`);
-  parts.push(said.removed ? "removed" : "kept");
+  parts.push(said.removed ? (said.guess ? "removed by a guess" : "removed") : said.guess ? "kept by a guess" : "kept");
   if (said.selected) parts.push("selected");
   return parts.join(", ");
 }

@@ -12,18 +12,34 @@ export function whyNot(): string | null {
   return of?.can_run ? null : of?.why_not || "the server has no model for this run";
 }
 
+const STOPPED = "The server has stopped; start headcount serve again.";
+
+/** What a server says that takes one action at a time. */
+export class Busy extends Error {}
+
 export async function ask<A extends Action>(action: A, body: LiveApi[A]["ask"]): Promise<LiveApi[A]["answer"]> {
   const { live } = report.value;
   const id = live?.runs[runAt.value]?.id;
   if (!live || id === undefined) throw new Error("This page is a file; headcount serve RUN takes requests.");
-  const response = await fetch(`/api/${encodeURIComponent(id)}/${action}`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json", "X-Headcount-Token": live.token },
-    body: JSON.stringify(body),
+  const request = { method: "POST", headers: { "Content-Type": "application/json", "X-Headcount-Token": live.token }, body: JSON.stringify(body) };
+  const response = await fetch(`/api/${encodeURIComponent(id)}/${action}`, request).catch(() => {
+    throw new Error(STOPPED);
   });
-  const answer: unknown = await response.json().catch(() => ({ error: `the server answered ${response.status} without JSON` }));
-  if (!response.ok) throw new Error(errorOf(answer) ?? `the server answered ${response.status}`);
-  return answer as LiveApi[A]["answer"];
+  const text = await response.text().catch(() => {
+    throw new Error(STOPPED);
+  });
+  const answer = parsed(text);
+  if (response.ok && answer !== undefined) return answer as LiveApi[A]["answer"];
+  const told = errorOf(answer) ?? (response.status >= 500 ? `The server failed (${response.status}) without saying why; look at its output, or start headcount serve again.` : `The server answered ${response.status} without saying why.`);
+  throw response.status === 409 ? new Busy(told) : new Error(told);
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return undefined;
+  }
 }
 
 const errorOf = (answer: unknown): string | null =>

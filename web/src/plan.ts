@@ -1,6 +1,8 @@
 /** Which heads go when K stay, by what was measured, and how the numbers lie between two measurements. */
 import type { BenchRow, Curves, HeadIndex, Maybe, Point, RunData } from "./contract";
+import { num } from "./format";
 import { order, type Heads } from "./heads";
+import { fileName } from "./names";
 
 export interface Choice {
   method: string;
@@ -16,6 +18,9 @@ export interface Plan {
   removed: Set<HeadIndex>;
   /** The very model that was measured; null if this one was not. */
   point: Point | null;
+  /** The order that filled the set in where no measurement tells it, so that the method itself may choose others; null where the set is known: it was measured, it is that
+   * of a ranking, or nothing goes. */
+  guess: string | null;
 }
 
 export const RANKING = "rank: ";
@@ -35,18 +40,18 @@ export function pointsOf(curves: Curves | null, method: string, seed?: number): 
 export const seedsOf = (curves: Curves | null, method: string): number[] =>
   [...new Set(pointsOf(curves, method).map((point) => point.seed))].sort((a, b) => a - b);
 
-/** Heads in the order in which an importance lets them go. */
-export function ranking(run: RunData, method: string): HeadIndex[] {
+/** Heads in the order in which an importance lets them go, and the name of the order: that of the method if it is an importance, else of the first there is. */
+export function ranking(run: RunData, method: string): { name: string; heads: HeadIndex[] } {
   const name = method.replace(RANKING, "");
   const scores = run.scores.filter((score) => score.kind === "importance");
   const score = scores.find((one) => one.name === name) ?? scores.find((one) => method.startsWith(one.name)) ?? scores[0];
-  return score ? order(score.values, !score.higher_is_keep) : run.heads.map((_, head) => head);
+  return score ? { name: score.name, heads: order(score.values, !score.higher_is_keep) } : { name: "head", heads: run.heads.map((_, head) => head) };
 }
 
 /** Heads in the order in which a method lets them go when `keep` stay: first what goes at the next larger measured K, then what goes at the next smaller. */
 export function goingFirst(run: RunData, choice: Pick<Choice, "method" | "seed" | "keep">): HeadIndex[] {
   const points = pointsOf(run.curves, choice.method, choice.seed);
-  const base = ranking(run, choice.method);
+  const base = ranking(run, choice.method).heads;
   const above = points.find((point) => point.keep >= choice.keep);
   const below = points.findLast((point) => point.keep < choice.keep);
   const placed: HeadIndex[] = [];
@@ -78,6 +83,13 @@ function units(heads: Heads, going: HeadIndex[], wholeGroups: boolean): HeadInde
 }
 
 export function planOf(heads: Heads, choice: Choice): Plan {
+  const removed = goingOf(heads, choice);
+  const point = measuredAs(heads.run.curves, choice, removed);
+  const known = point !== null || removed.size === 0 || choice.method.startsWith(RANKING);
+  return { removed, point, guess: known ? null : ranking(heads.run, choice.method).name };
+}
+
+function goingOf(heads: Heads, choice: Choice): Set<HeadIndex> {
   const { run } = heads;
   const budget = run.heads.length - choice.keep;
   const going = units(heads, goingFirst(run, choice), choice.wholeGroups);
@@ -91,12 +103,78 @@ export function planOf(heads: Heads, choice: Choice): Plan {
     unit.forEach((head) => removed.add(head));
     left[block]! -= unit.length;
   }
-  return { removed, point: measuredAs(run.curves, choice, removed) };
+  return removed;
 }
 
 function measuredAs(curves: Curves | null, choice: Choice, removed: ReadonlySet<HeadIndex>): Plan["point"] {
   const points = pointsOf(curves, choice.method, choice.seed).filter((one) => one.keep === choice.keep);
   return points.find((point) => point.removed.length === removed.size && point.removed.every((head) => removed.has(head))) ?? null;
+}
+
+/** What is known of the model that the slider stands at. Everything that speaks of it (the line under the slider, cards, what is read out) asks this. */
+export type Standing =
+  | "whole" // no head goes
+  | "short" // the choices do not let as many go
+  | "measured"
+  | "ranking" // an order of heads, no model
+  | "changed" // the choices lead to other heads than the method's, so its measurements do not hold
+  | "seeds" // measured at this K with other seeds
+  | "outside" // fewer heads than in any measured model of the method
+  | "between";
+
+export function standingOf(heads: Heads, choice: Choice, plan: Plan): Standing {
+  const { run } = heads;
+  const wanted = run.heads.length - choice.keep;
+  if (wanted === 0) return "whole";
+  if (plan.removed.size < wanted) return "short";
+  if (plan.point) return "measured";
+  if (choice.method.startsWith(RANKING)) return "ranking";
+  const own = goingOf(heads, { ...choice, protect: new Set(), onePerBlock: false });
+  if (![...own].every((head) => plan.removed.has(head))) return "changed";
+  const points = pointsOf(run.curves, choice.method);
+  const here = points.filter((point) => point.keep === choice.keep);
+  if (here.some((point) => point.seed === choice.seed)) return "changed";
+  if (here.length) return "seeds";
+  return points.some((point) => point.keep < choice.keep) ? "between" : "outside";
+}
+
+const SAID: Record<Standing, string> = {
+  whole: "the whole model",
+  short: "not measured: these choices do not let so many go",
+  measured: "measured",
+  ranking: "a ranking, not measured",
+  changed: "not measured: your choices change the plan",
+  seeds: "measured with other seeds only",
+  outside: "not measured: fewer heads than in any measured model of the method",
+  between: "interpolated",
+};
+
+export const standingText = (standing: Standing): string => SAID[standing];
+
+/** Says that a set is a guess, and how it was made; empty where it is known. */
+export const guessText = (plan: Plan): string => (plan.guess === null ? "" : `a guess, filled in by ${plan.guess} order; the command may choose others`);
+
+/** By which order the plan is, if it is not a measured one. */
+export function planOrder(plan: Plan, choice: Choice): string | null {
+  if (plan.guess !== null) return plan.guess;
+  return plan.point === null && choice.method.startsWith(RANKING) ? choice.method.replace(RANKING, "") : null;
+}
+
+/** The file that a plan is saved as, and that commands name. */
+export function planFileName(plan: Plan, choice: Choice): string {
+  const by = planOrder(plan, choice);
+  return `${fileName(by === null ? `plan-${choice.keep}` : `plan-by-${by}-order-${choice.keep}`)}.json`;
+}
+
+/** Whether a measured model loses significantly, and by what: the metric, the loss, or both. Null in reports that do not say. */
+export function verdict(curves: Curves, point: Point): { worse: boolean; by: string } | null {
+  if (typeof point.is_worse !== "boolean") return null;
+  const LEVEL = 0.05;
+  const sign = curves.higher_is_better ? 1 : -1;
+  const metric = point.p !== null && point.p < LEVEL && sign * point.difference < 0;
+  const loss = curves.metric !== "loss" && typeof point.loss_p === "number" && point.loss_p < LEVEL && (point.loss_difference ?? 0) > 0;
+  const by = [metric && `by ${curves.metric}`, loss && "by the loss"].filter(Boolean).join(" and ");
+  return { worse: point.is_worse, by };
 }
 
 export interface Between {
@@ -132,15 +210,52 @@ export function quantity(run: RunData, method: string, name: Quantity, keep: num
   return between(known, keep);
 }
 
-/** Bench rows of one method and shape by heads kept, with the dense model at the right end. */
-export function latency(run: RunData, method: string, batch: number, length: number, keep: number): Between | null {
+/** A quantity that depends on how many heads stay and not on which: read off the measured models of all methods, which must agree where they keep as many. */
+export function computed(run: RunData, name: Exclude<Quantity, "value">, keep: number): Between | null {
+  const { curves } = run;
+  if (!curves) return null;
+  const known = new Map<number, number>([[run.heads.length, curves.dense[name] ?? NaN]]);
+  for (const point of curves.points) {
+    const [value, before] = [point[name], known.get(point.keep)];
+    if (value === null) continue;
+    if (before !== undefined && Math.abs(value - before) > 0.005 * Math.abs(before)) return null;
+    known.set(point.keep, value);
+  }
+  return between([...known], keep);
+}
+
+type Spread = Pick<BenchRow, "seconds" | "low" | "high">;
+
+export interface Timing extends Spread {
+  from: number;
+  to: number;
+  /** The whole model, timed in the same rounds. */
+  dense: BenchRow;
+}
+
+/** Seconds of one method and shape by heads kept, with the dense model at the right end. */
+export function latency(run: RunData, method: string, batch: number, length: number, keep: number): Timing | null {
   const rows = run.bench.filter((row) => row.batch === batch && row.length === length);
   const removed = rows.filter((row) => row.name === "removed" && row.method === method && row.keep !== null);
-  const dense = rows.find((row) => row.name === "dense");
-  const known = removed.map((row): [number, Maybe] => [row.keep!, row.seconds]);
-  if (dense && known.length) known.push([run.heads.length, dense.seconds]);
-  return between(known, keep);
+  const denses = rows.filter((row) => row.name === "dense");
+  const near = removed.find((row) => row.keep === keep) ?? removed[0];
+  const dense = denses.find((row) => row.of === near?.of) ?? denses[0];
+  if (!near || !dense) return null;
+  const at = (part: keyof Spread): Between | null => between([...removed.map((row): [number, Maybe] => [row.keep!, row[part]]), [run.heads.length, dense[part]]], keep);
+  const [middle, low, high] = [at("seconds"), at("low"), at("high")];
+  return middle && low && high ? { seconds: middle.value, low: low.value, high: high.value, from: middle.from, to: middle.to, dense } : null;
 }
+
+/** Quartile ranges that share nothing: only then a difference of medians is told as a fact. */
+export const isApart = (a: Pick<Spread, "low" | "high">, b: Pick<Spread, "low" | "high">): boolean => a.high < b.low || b.high < a.low;
+
+/** Quartiles farther apart than a third of the median. */
+export const isNoisy = (row: Spread): boolean => row.high - row.low > row.seconds / 3;
+
+export const ALIKE = "not distinguishable from the whole model";
+
+/** How fast a model is against the whole one, as far as the quartiles tell. */
+export const speedText = (row: Spread, dense: Spread): string => (isApart(row, dense) ? `${num(dense.seconds / row.seconds)} × as fast as the whole model` : ALIKE);
 
 export const shapesOf = (rows: BenchRow[]): [number, number][] =>
   [...new Map(rows.map((row) => [`${row.batch} ${row.length}`, [row.batch, row.length] as [number, number]])).values()].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
@@ -173,7 +288,7 @@ export function commandOf(heads: Heads, plan: Plan, choice: Choice): string | nu
   if (plan.removed.size === 0) return null;
   if (plan.point?.command) return plan.point.command;
   const points = pointsOf(run.curves, choice.method);
-  if (!points.length) return `headcount cut ${quoted(run.model.name)} --plan plan.json --out pruned`;
+  if (!points.length) return `headcount cut ${quoted(run.model.name)} --plan ${planFileName(plan, choice)} --out pruned`;
   let command = templateOf(run.curves, choice)?.replaceAll("{keep}", String(choice.keep)) ?? null;
   if (command === null) return null;
   const set = (name: string, value: string): void => {

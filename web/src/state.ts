@@ -3,7 +3,7 @@ import { batch, computed, effect, signal } from "@preact/signals";
 import type { Attention, HeadIndex, Point, Report, RunData } from "./contract";
 import { fieldsOf, type Field } from "./fields";
 import { headsOf } from "./heads";
-import { favourite, methodsOf, planOf, seedsOf, type Choice } from "./plan";
+import { favourite, methodsOf, planOf, seedsOf, standingOf, type Choice } from "./plan";
 
 export const VIEWS = ["overview", "pruning", "cost", "head", "attention", "roles", "compare", "data"] as const;
 export type View = (typeof VIEWS)[number];
@@ -32,6 +32,12 @@ export const sorted = signal(false);
 export const roleFilter = signal("");
 export const layerFilter = signal("");
 export const sentence = signal(0);
+/** How attention is shown, whichever head it is of; null is as suits the sentence. */
+export const level = signal<"word" | "token" | null>(null);
+export const hideSpecial = signal<boolean | null>(null);
+export const threshold = signal(0);
+/** The row that is pinned, and of which text it is. */
+export const pinned = signal<{ of: string; row: number } | null>(null);
 export const theme = signal<"auto" | "light" | "dark">("auto");
 export const systemDark = signal(false);
 /** Sentences that were asked of the server, by run. */
@@ -40,6 +46,8 @@ export const asked = signal<Record<number, Attention>>({});
 export const looked = signal<HeadIndex | null>(null);
 /** Read out by screen readers. */
 export const said = signal("");
+/** What could not be done as asked, in a line above the view until the reader goes on. */
+export const notice = signal("");
 
 export const run = computed<RunData>(() => report.value.runs[runAt.value] ?? report.value.runs[0] ?? EMPTY_RUN);
 export const heads = computed(() => headsOf(run.value));
@@ -59,6 +67,7 @@ export const choice = computed<Choice>(() => ({
 }));
 
 export const plan = computed(() => planOf(heads.value, choice.value));
+export const standing = computed(() => standingOf(heads.value, choice.value, plan.value));
 
 export const field = computed<Field | null>(() => fields.value.find((one) => one.key === colour.value) ?? fields.value[0] ?? null);
 
@@ -131,6 +140,7 @@ export function go(to: View, at: HeadIndex = head.value): void {
   batch(() => {
     head.value = at;
     view.value = to;
+    notice.value = "";
   });
   globalThis.scrollTo?.(0, 0);
 }
@@ -155,7 +165,10 @@ function read(hash: string): void {
   if (wanted !== runAt.value && report.value.runs[wanted]) adopt(wanted);
   const { byName } = heads.value;
   view.value = (VIEWS as readonly string[]).includes(name) ? (name as View) : "overview";
-  head.value = (address_ && byName.get(safeDecode(address_))) || (address_ ? 0 : head.value);
+  const asked_ = address_ ? byName.get(safeDecode(address_)) : head.value;
+  head.value = asked_ ?? head.value;
+  notice.value = asked_ === undefined ? `This run has no head “${safeDecode(address_ ?? "") || address_}”; ${run.value.heads[head.value] ?? "none"} is shown instead.` : "";
+  if (notice.value) said.value = notice.value;
   if (words.has("heads") || query) select((words.get("heads") ?? "").split(" ").flatMap((one) => byName.get(one) ?? []));
   if (methods.value.includes(words.get("method") ?? "")) method.value = words.get("method")!;
   if (words.has("keep")) keep.value = clamp(Number(words.get("keep")), 1, run.value.heads.length);

@@ -82,9 +82,9 @@ function curveSheet(run: RunData): Sheet | null {
   return {
     name: "Pruned models",
     about: "Every pruned model that was measured, in pairs with the whole model on the same examples.",
-    columns: ["method", "K", "seed", curves.metric, "loss", "difference", "low", "high", "p", "test", "random", "trained", "parameters", "bytes", "FLOPs", "KV bytes per token", "removed", "command"],
+    columns: ["method", "K", "seed", curves.metric, "loss", "difference", "low", "high", "p", "test", "loss difference", "loss p", "significant loss", "random", "trained", "repaired", "parameters", "bytes", "FLOPs", "KV bytes per token", "removed", "command"],
     rows: curves.points.map((one) => [
-      one.method, one.keep, one.seed, one.value, one.loss, one.difference, one.low, one.high, one.p, one.test, one.is_random, one.is_trained, one.parameters, one.bytes, one.flops, one.kv_bytes_per_token,
+      one.method, one.keep, one.seed, one.value, one.loss, one.difference, one.low, one.high, one.p, one.test, one.loss_difference ?? null, one.loss_p ?? null, one.is_worse ?? null, one.is_random, one.is_trained, one.is_repaired ?? null, one.parameters, one.bytes, one.flops, one.kv_bytes_per_token,
       one.removed.map((index) => run.heads[index]).join(" "), one.command,
     ]),
   };

@@ -1,16 +1,21 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { contrast, diverging, ink, sequential, weight, type Rgb } from "../src/colour";
-import { argmax, inflate, pool, unitsOf } from "../src/decode";
-import { extent } from "../src/fields";
-import { interval, num, plural, pValue, seconds, short, signed } from "../src/format";
-import { order, ranks, spearman } from "../src/heads";
+import { argmax, hiddenShares, inflate, named, namesOf, pool, quotedName, unitsOf } from "../src/decode";
+import { disagreement, extent } from "../src/fields";
+import { interval, num, plural, pValue, seconds, secondsRange, short, signed, weightNumber } from "../src/format";
+import { codesOf, order, ranks, spearman } from "../src/heads";
+import type { RunData } from "../src/contract";
+import { distinct } from "../src/parts/axes";
+import { scaleLinear } from "d3-scale";
 
 test("numbers are short and honest", () => {
   assert.deepEqual([num(0.41234), num(-0.5), num(null), num(1234567), num(0.00001234), num(NaN), num(1234)], ["0.412", "−0.5", "–", "1.23e+6", "1.23e-5", "–", "1234"]);
   assert.deepEqual([signed(0.2), signed(-0.2), signed(0)], ["+0.2", "−0.2", "0"]);
   assert.deepEqual([short(109_483_778), short(437e6, "B"), short(12)], ["109 M", "437 MB", "12"]);
   assert.deepEqual([seconds(0.0042), seconds(2), seconds(3e-6)], ["4.2 ms", "2 s", "3 µs"]);
+  assert.deepEqual([secondsRange(0.004, 0.0052), secondsRange(0.9, 1.2)], ["4 to 5.2 ms", "900 ms to 1.2 s"]);
+  assert.deepEqual([weightNumber(0.123456), weightNumber(0.0123456)], [0.12, 0.012]);
   assert.deepEqual([interval(0.37, 0.45), interval(null, 1), pValue(0.0001), plural(1, "head"), plural(1200, "head")], ["0.37 to 0.45", "–", "< 0.001", "1 head", "1,200 heads"]);
 });
 
@@ -71,4 +76,44 @@ test("attention between words sums over keys, averages over queries, and keeps r
   for (let row = 0; row < 3; row += 1) assert.ok(Math.abs(pooled.weights.subarray(3 * row, 3 * row + 3).reduce((sum, value) => sum + value, 0) - 1) < 1e-6);
   assert.ok(Math.abs(pooled.weights[1 * 3 + 1]! - 0.35) < 1e-6);
   assert.deepEqual(argmax(pooled), [1, 1, 2]);
+});
+
+test("hidden tokens part texts, and their share is told", () => {
+  const pair = { ...SIDE, tokens: ["[CLS]", "a", "[SEP]", "b", "[SEP]"], special: [true, false, true, false, true], word: null, words: null };
+  const shown = unitsOf(pair, false, true);
+  assert.deepEqual(shown.map((unit) => unit.parted), [false, true]);
+  assert.deepEqual(unitsOf(pair, false, false).map((unit) => unit.parted), [false, false, false, false, false]);
+  const weights = new Float32Array(25);
+  weights.set([0.5, 0.25, 0.25, 0, 0], 5);
+  weights.set([0, 0.5, 0, 0.5, 0], 15);
+  assert.deepEqual(hiddenShares({ rows: 5, columns: 5, weights }, shown, shown), [0.75, 0]);
+});
+
+test("tokens that occur several times have their place, unknown ones are called so", () => {
+  const side = { ...SIDE, tokens: ["the", "dog", "the", "xq"], special: [false, false, false, false], unknown: [false, false, false, true], word: [0, 1, 2, 3], words: ["the", "dog", "the", "xq"] };
+  const names = namesOf(unitsOf(side, true, false), (text) => text);
+  assert.deepEqual(names.map(named), ["the (1)", "dog", "the (3)", "xq [unknown]"]);
+  assert.equal(quotedName(names[0]), "“the” (1)");
+});
+
+test("no two codes of roles differ by case alone", () => {
+  const names = ["pos:ADJ", "pos:ADV", "syntax:advmod", "syntax:advmod-of", "syntax:amod", "syntax:amod-of", "pos:DET", "syntax:det"];
+  const codes = codesOf(names, ["AD", "AV", "ad", "AM", "am", "AO", "DE", "de"]);
+  assert.equal(new Set(codes.map((code) => code.toLowerCase())).size, names.length);
+  assert.deepEqual([codes[0], codes[4], codes[5]], ["AD", "am", "am←"]);
+  assert.deepEqual(codesOf(["a", "b"], ["p", "Sn"]), ["p", "Sn"], "letters that differ stay");
+  assert.equal(new Set(codesOf(["x", "x", "x"], ["q", "q", "q"])).size, 3);
+});
+
+test("ticks of an axis have different labels", () => {
+  const scale = scaleLinear().domain([12.15, 12.34]).range([0, 400]);
+  const labels = distinct(scale, 5, (value) => num(value)).map((value) => num(value));
+  assert.equal(new Set(labels).size, labels.length);
+  assert.equal(distinct(scale, 5, () => "the same").length, 1);
+});
+
+test("random numbers do not count as a method that disagrees", () => {
+  const score = (name: string, values: number[]): RunData["scores"][number] => ({ name, about: "", kind: "importance", higher_is_keep: true, values, stderr: null, significant: null, n_examples: null });
+  const run = { heads: ["a", "b", "c"], scores: [score("ablation", [1, 2, 3]), score("gradient", [4, 5, 6]), score("random", [9, 1, 5])] } as unknown as RunData;
+  assert.deepEqual(disagreement(run), [0, 0, 0]);
 });

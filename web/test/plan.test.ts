@@ -2,13 +2,14 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { BenchRow, Point, RunData } from "../src/contract";
 import { headsOf } from "../src/heads";
-import { benchName, between, byLayer, commandOf, favourite, goingFirst, planFile, planOf, pointOfBench, quantity, quoted, usualShape, type Choice } from "../src/plan";
+import { benchName, between, byLayer, commandOf, computed, favourite, goingFirst, guessText, latency, planFile, planFileName, planOf, pointOfBench, quantity, quoted, speedText, standingOf, usualShape, verdict, type Choice } from "../src/plan";
+import { noiseOf, speedsOf } from "../src/views/cost";
 
 const HEADS = 8;
 
 function point(keep: number, removed: number[], more: Partial<Point> = {}): Point {
   return {
-    method: "m", is_random: false, is_trained: false, keep, seed: 0, value: keep / 10, loss: 0, difference: 0, low: null, high: null, p: null, test: "",
+    method: "m", is_random: false, is_trained: false, keep, seed: 0, value: keep / 10, loss: 0, difference: 0, low: null, high: null, p: null, test: "", loss_difference: null, loss_p: null, is_worse: false, is_repaired: null,
     removed, parameters: 100 * keep, bytes: 400 * keep, flops: null, kv_bytes_per_token: null, command: `prune ${keep}`, ...more,
   };
 }
@@ -26,7 +27,7 @@ function run(groups: number[] | null = null): RunData {
     roles: null,
     curves: {
       metric: "accuracy", higher_is_better: true,
-      dense: { value: 0.9, loss: 0, n_examples: 10, low: null, high: null, parameters: 800, bytes: 3200, flops: null, kv_bytes_per_token: null },
+      dense: { value: 0.9, loss: 0, n_examples: 10, low: null, high: null, parameters: 800, bytes: 3200, flops: null, kv_bytes_per_token: null, tokens: null },
       points: [point(6, [1, 7]), point(3, [0, 1, 4, 5, 7])], smallest_safe: {}, commands: {}, unit: 1,
     },
     bench: [], portraits: null, attention: null, attention_left_out: false, tables: [],
@@ -100,7 +101,7 @@ test("plans leave the page in the shapes that headcount reads", () => {
 test("names are quoted for a shell", () => {
   assert.equal(quoted("org/model"), "org/model");
   assert.equal(quoted("a'; rm -rf /"), "'a'\\''; rm -rf /'");
-  assert.match(commandOf(headsOf(run()), { removed: new Set([1]), point: null }, choice(7, { method: "rank: s" })) ?? "", /^headcount cut 'my model' --plan/);
+  assert.match(commandOf(headsOf(run()), { removed: new Set([1]), point: null, guess: null }, choice(7, { method: "rank: s" })) ?? "", /^headcount cut 'my model' --plan plan-by-s-order-7.json /);
 });
 
 test("a K that was not measured keeps the method and the choices in its command", () => {
@@ -146,4 +147,70 @@ test("a timed model is the very point that was measured, by the names of points"
   assert.equal(pointOfBench(curves, row("m, 6 heads, seed 9")), null);
   assert.equal(benchName(row("rank, by=m, 6 heads, seed 1")), "m, 6 heads, seed 1");
   assert.deepEqual(usualShape([[1, 512], [8, 64], [8, 128], [32, 128]]), [8, 128]);
+});
+
+test("a set that no measurement tells is a guess, by the order that filled it in", () => {
+  const heads = headsOf(run());
+  assert.equal(planOf(heads, choice(5)).guess, "s");
+  assert.match(guessText(planOf(heads, choice(5))), /a guess, filled in by s order; the command may choose others/);
+  for (const known of [choice(6), choice(HEADS), choice(5, { method: "rank: s" })]) assert.equal(planOf(heads, known).guess, null);
+  const name = (of: Choice): string => planFileName(planOf(heads, of), of);
+  assert.deepEqual([name(choice(6)), name(choice(5)), name(choice(5, { method: "rank: s" }))], ["plan-6.json", "plan-by-s-order-5.json", "plan-by-s-order-5.json"]);
+});
+
+test("what is known of a model is told in one way", () => {
+  const some = run();
+  some.curves!.points.push(point(4, [0, 1, 5, 7], { seed: 1 }));
+  const heads = headsOf(some);
+  const standing = (keep: number, more: Partial<Choice> = {}): string => standingOf(heads, choice(keep, more), planOf(heads, choice(keep, more)));
+  assert.equal(standing(HEADS), "whole");
+  assert.equal(standing(6), "measured");
+  assert.equal(standing(5), "between");
+  assert.equal(standing(7), "between");
+  assert.equal(standing(2), "outside");
+  assert.equal(standing(4), "seeds");
+  assert.equal(standing(6, { protect: new Set([7]) }), "changed");
+  assert.equal(standing(5, { protect: new Set([1]) }), "changed");
+  assert.equal(standing(5, { protect: new Set([6]) }), "between", "a choice that changes nothing");
+  assert.equal(standing(1, { protect: new Set([0, 1, 2]) }), "short");
+  assert.equal(standing(5, { method: "rank: s" }), "ranking");
+});
+
+test("a loss is significant by the metric, by the loss, or by both", () => {
+  const { curves } = run();
+  const by = (more: Partial<Point>): unknown => verdict(curves!, point(6, [], more));
+  assert.deepEqual(by({ is_worse: true, p: 0.3, difference: -0.01, loss_p: 0.02, loss_difference: 0.1 }), { worse: true, by: "by the loss" });
+  assert.deepEqual(by({ is_worse: true, p: 0.01, difference: -0.01, loss_p: 0.02, loss_difference: 0.1 }), { worse: true, by: "by accuracy and by the loss" });
+  assert.deepEqual(by({ is_worse: false, p: 0.01, difference: 0.02, loss_p: 0.5, loss_difference: 0.1 }), { worse: false, by: "" });
+  assert.equal(verdict(curves!, { ...point(6, []), is_worse: undefined } as unknown as Point), null);
+});
+
+test("sizes are computed from the number of heads only where the measured models agree", () => {
+  const some = run();
+  assert.deepEqual(computed(some, "parameters", 5), { value: 500, from: 3, to: 6 });
+  some.curves!.points.push(point(6, [0, 2], { method: "n", parameters: 650 }));
+  assert.equal(computed(some, "parameters", 5), null);
+});
+
+const timed = (name: BenchRow["name"], seconds: number, low: number, high: number, batch = 8): BenchRow => ({ of: "m, 6 heads", method: "m", keep: 6, name, batch, length: 64, seconds, low, high, speedup: 1 / seconds, rounds: 5 });
+
+test("a speed is told where the quartiles do not overlap", () => {
+  assert.equal(speedText(timed("removed", 0.5, 0.45, 0.6), timed("dense", 1, 0.9, 1.1)), "2 × as fast as the whole model");
+  assert.equal(speedText(timed("removed", 0.5, 0.4, 0.95), timed("dense", 1, 0.9, 1.1)), "not distinguishable from the whole model");
+  const some = { ...run(), bench: [timed("dense", 1, 0.9, 1.1), timed("removed", 0.5, 0.4, 0.6)] };
+  assert.deepEqual(latency(some, "m", 8, 64, 6), { seconds: 0.5, low: 0.4, high: 0.6, from: 6, to: 6, dense: some.bench[0] });
+  assert.equal(latency(some, "m", 8, 64, 7)?.seconds, 0.75);
+  assert.equal(latency(some, "m", 8, 64, 5), null);
+});
+
+test("the takeaway of latencies spans all sizes and takes noise for no fact", () => {
+  const shapes: [number, number][] = [[1, 64], [8, 64]];
+  const fast = [1, 8].flatMap((batch) => [timed("dense", 1, 0.95, 1.05, batch), timed("masked", 1, 0.95, 1.05, batch), timed("removed", batch === 1 ? 0.8 : 0.5, 0.5, batch === 1 ? 0.85 : 0.55, batch)]);
+  assert.equal(speedsOf(fast, shapes, "m"), "Removing the heads of m makes a pass 1.25 to 2 times as fast over 2 sizes of batch and length.");
+  const noisy = fast.map((row) => (row.batch === 8 && row.name === "removed" ? { ...row, high: 1.2 } : row));
+  assert.match(speedsOf(noisy, shapes, "m"), /1\.25 times as fast at batch 1, length 64; at batch 8, length 64 it is not distinguishable from the whole model/);
+  assert.match(speedsOf(noisy, [[8, 64]], "m"), /not distinguishable from the whole model at batch 8, length 64/);
+  assert.deepEqual(noiseOf(fast.map((row) => ({ ...row, low: row.seconds * 0.99, high: row.seconds * 1.01 })), shapes), []);
+  assert.match(noiseOf(noisy, shapes).join(), /Noisy measurement at .*batch 8, length 64/);
+  assert.match(noiseOf([timed("dense", 1, 0.95, 1.05), timed("masked", 0.5, 0.49, 0.51)], [[8, 64]]).join(), /Masked heads seem faster than the whole model at batch 8/);
 });

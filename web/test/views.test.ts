@@ -22,7 +22,7 @@ test("a spreadsheet runs nothing of a CSV file", () => {
 });
 
 test("arcs agree whichever way round a dependency is", () => {
-  const units = [0, 1, 2].map((word) => ({ text: "", special: false, tokens: [word], word }));
+  const units = [0, 1, 2].map((word) => ({ text: "", special: false, tokens: [word], word, unknown: false, parted: false }));
   const gold = goldArcs([[0, 1, "det"], [2, 9, "gone"]], units);
   assert.deepEqual(gold, [{ from: 0, to: 1, label: "det" }]);
   const matrix = { rows: 3, columns: 3, weights: Float32Array.from([0, 0.9, 0, 0.8, 0, 0, 0.1, 0, 0.9]) };
@@ -31,7 +31,7 @@ test("arcs agree whichever way round a dependency is", () => {
 });
 
 test("the frontier keeps what nothing beats in both", () => {
-  const spot = (x: number, y: number): { method: string; at: number; keep: number; x: number; y: number } => ({ method: "", at: 0, keep: 0, x, y });
+  const spot = (x: number, y: number): Parameters<typeof frontier>[0][number] => ({ method: "", at: 0, keep: 0, x, y, xRange: null, yRange: null });
   const [a, b, c] = [spot(1, 0.5), spot(2, 0.4), spot(3, 0.9)];
   assert.deepEqual(frontier([a, b, c], true), [a, c]);
   assert.deepEqual(frontier([a, b, c], false), [a, b]);

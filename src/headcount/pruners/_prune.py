@@ -16,6 +16,7 @@ from headcount.checks import check_weights
 from headcount.data import Data, Task
 from headcount.errors import DataError, PlanError
 from headcount.heads import HeadMap
+from headcount.importance import METHODS
 from headcount.plan import Budget, Plan
 from headcount.pruners._contract import About, Choice, Work, read_options
 from headcount.pruners._judge import better
@@ -46,6 +47,24 @@ class Method(Variant):
     def about(self) -> About:
         """What the method declares."""
         return self.module.ABOUT
+
+
+def parse_method(text: str) -> tuple[str, dict[str, str]]:
+    """A method and its options: `name`, `name:variant`, or `name(option=value;…)`; the name of an importance stands for rank by it."""
+    name, _, rest = text.strip().partition("(")
+    options: dict[str, str] = {}
+    if rest:
+        if not rest.endswith(")"):
+            raise PlanError(f"options of a method stand in brackets, as in rank(by=fisher;again=true); got {text}")
+        for pair in filter(None, (part.strip() for part in rest[:-1].split(";"))):
+            key, equals, value = pair.partition("=")
+            if not equals:
+                raise PlanError(f"an option of a method is name=value, got '{pair}'")
+            options[key.strip()] = value.strip()
+    base = name.partition(":")[0]
+    if base not in PRUNERS.names() and base in METHODS.names():
+        return "rank", {"by": name, **options}
+    return name, options
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +107,15 @@ def prune(
 ) -> Pruned:
     """The model with `keep` heads (or a `fraction` of them, or a Budget) that a method makes of it; the model given stays as it is.
 
-    `headcount ls pruners` lists the methods; `options` are those of the method. `kinds` names the attention that may lose heads (encoder-self,
-    decoder-self, cross): `keep` then counts heads of these, and all others stay. `repair` refits the output projections in closed form (on unless
-    training follows; dropped, as the history tells, where the loss on the selection split is smaller without it), `recover` fine-tunes the cut
-    model for that many epochs by the `recipe`, as every method that trains uses it. With a `folder`, training that was stopped goes on.
+    `headcount ls pruners` lists the methods, the name of an importance stands for rank by it; `options` are those of the method. `kinds` names the
+    attention that may lose heads (encoder-self, decoder-self, cross): `keep` then counts heads of these, and all others stay. `repair` refits the
+    output projections in closed form (on unless training follows; dropped, as the history tells, where predictions on the selection split are nearer
+    to the dense model's without it), `recover` fine-tunes the cut model for that many epochs by the `recipe`, as every method that trains uses it.
+    With a `folder`, training that was stopped goes on.
     """
     inner = unwrap(model)
-    made = Method.parse(method)
+    name, named = parse_method(method)
+    made, options = Method.parse(name), {**named, **(options or {})}
     heads = HeadMap.of(inner)
     budget = only(_budget(keep, fraction), heads, how.get("kinds", ()))
     limited = budget.limit is not None
@@ -111,7 +132,7 @@ def prune(
         )
     check_weights(inner)
     counted = replace(budget, parameters=None, kv_bytes=None, latency=None, fraction=0.5, floor=0) if limited else budget
-    work = _work(inner, heads, data, counted, made, options or {}, how)
+    work = _work(inner, heads, data, counted, made, options, how)
     if not limited:
         Plan.keep_top(work.scores([0.0] * len(heads), "check"), budget)
     choice = made.module.choose(work, made.variant)

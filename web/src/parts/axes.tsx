@@ -31,12 +31,24 @@ export function frameOf(width: number, height: number, x: [number, number], y: [
   };
 }
 
+/** Round numbers along a scale whose labels are all different: fewer of them, if they would not be. */
+export function distinct(scale: Scale, count: number, show: (value: number) => string): number[] {
+  for (let wanted = Math.max(2, count); wanted > 1; wanted -= 1) {
+    const ticks = scale.ticks(wanted);
+    if (new Set(ticks.map((value) => show(value))).size === ticks.length) return ticks;
+  }
+  const seen = new Set<string>();
+  return scale.ticks(2).filter((value) => !seen.has(show(value)) && seen.add(show(value)));
+}
+
 interface Props {
   frame: Frame;
   xLabel: string;
   yLabel: string;
   xTick?: (value: number) => string;
   yTick?: (value: number) => string;
+  /** About how many numbers stand along the x axis. */
+  xCount?: number;
   xTicks?: number[] | undefined;
   yTicks?: number[] | undefined;
   label: string;
@@ -45,10 +57,10 @@ interface Props {
   pointer?: Partial<Record<"onPointerDown" | "onPointerMove" | "onPointerUp" | "onPointerLeave", (event: PointerEvent) => void>>;
 }
 
-export function Axes({ frame, xLabel, yLabel, xTick = String, yTick = String, xTicks, yTicks, label, children, class: name = "", pointer = {} }: Props): JSX.Element {
+export function Axes({ frame, xLabel, yLabel, xTick = String, yTick = String, xCount, xTicks, yTicks, label, children, class: name = "", pointer = {} }: Props): JSX.Element {
   const { width, height, left, right, top, bottom, x, y } = frame;
-  const xs = xTicks ?? x.ticks(Math.max(2, Math.floor((right - left) / 80)));
-  const ys = yTicks ?? y.ticks(Math.max(2, Math.floor((bottom - top) / 48)));
+  const xs = xTicks ?? distinct(x, xCount ?? Math.floor((right - left) / 80), xTick);
+  const ys = yTicks ?? distinct(y, Math.floor((bottom - top) / 48), yTick);
   return (
     <svg class={`chart ${name}`} width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-label={label} {...pointer}>
       <g class="axis" aria-hidden="true">

@@ -134,19 +134,41 @@ export function useWidth(first = 640): [RefObject<HTMLDivElement | null>, number
   return [ref, width];
 }
 
-/** The result of some work that takes a while, null until it is there; only the newest counts. */
+/** The result of some work that takes a while, null until it is there; only that of the newest inputs counts. */
 export function useWork<T>(work: () => Promise<T>, inputs: unknown[]): T | null {
-  const [done, setDone] = useState<T | null>(null);
+  const [done, setDone] = useState<{ of: unknown[]; result: T } | null>(null);
   useEffect(() => {
     let current = true;
-    setDone(null);
     work().then(
-      (result) => current && setDone(result),
+      (result) => current && setDone({ of: inputs, result }),
       (error: unknown) => current && (said.value = String(error)),
     );
     return () => {
       current = false;
     };
   }, inputs);
-  return done;
+  return done?.of.every((input, at) => input === inputs[at]) ? done.result : null;
+}
+
+/** A part that scrolls by itself where it is too wide; a shadow at an edge says that there is more. */
+export function Scroll({ label, class: name = "", children }: Children & { label?: string; class?: string }): JSX.Element {
+  const ref = useRef<HTMLDivElement>(null);
+  const [[before, after], setMore] = useState<[boolean, boolean]>([false, false]);
+  const read = (): void => {
+    const box = ref.current;
+    if (!box) return;
+    const [at, most] = [Math.abs(box.scrollLeft), box.scrollWidth - box.clientWidth];
+    setMore((old) => (old[0] === at > 2 && old[1] === at < most - 2 ? old : [at > 2, at < most - 2]));
+  };
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(read);
+    watch.observe(ref.current!);
+    for (const child of ref.current!.children) watch.observe(child);
+    return () => watch.disconnect();
+  }, []);
+  return (
+    <div class={`scroll-frame ${before ? "more-before" : ""} ${after ? "more-after" : ""}`}>
+      <div ref={ref} class={`scroll ${name}`} onScroll={read} {...(label ? { tabIndex: 0, role: "region", "aria-label": label } : {})}>{children}</div>
+    </div>
+  );
 }

@@ -6,6 +6,7 @@ import type { Block, HeadIndex } from "../contract";
 import type { Field } from "../fields";
 import { cellLabel, order, roleNames, type Heads } from "../heads";
 import { go, toggle } from "../state";
+import { Scroll } from "./basics";
 
 export interface GridProps {
   heads: Heads;
@@ -14,6 +15,10 @@ export interface GridProps {
   field: Field;
   paint: Paint;
   removed: ReadonlySet<HeadIndex>;
+  /** What goes is a guess. */
+  guess?: boolean;
+  /** Without marks of roles. */
+  roleless?: boolean;
   selected: ReadonlySet<HeadIndex>;
   sorted: boolean;
   /** Heads that the filters leave; the others are faded. */
@@ -76,7 +81,7 @@ export function Grid(props: GridProps): JSX.Element {
 
   const size = widest > 24 ? "small" : widest > 16 ? "middle" : widest <= 8 ? "large" : "";
   return (
-    <div class="scroll grid-scroll">
+    <Scroll class="grid-scroll">
       <div class={`grid ${size}`} role="grid" aria-label={name} aria-multiselectable="true" aria-colcount={widest + 1} aria-rowcount={rows.length + 1} ref={box} onKeyDown={onKeyDown} onPointerLeave={() => props.onLook?.(null)}>
         <div role="row" class="grid-row grid-top">
           <span role="columnheader" class="grid-side">layer</span>
@@ -93,7 +98,7 @@ export function Grid(props: GridProps): JSX.Element {
           </div>
         ))}
       </div>
-    </div>
+    </Scroll>
   );
 }
 
@@ -111,13 +116,13 @@ function Cell({ props, index, at, stop, edge, onStop }: CellProps): JSX.Element 
   const value = field.values[index] ?? null;
   const colour = paint.of(value);
   const [removed, selected] = [props.removed.has(index), props.selected.has(index)];
-  const roles = heads.run.roles;
-  const label = heads.labels[index]?.[0];
+  const label = props.roleless ? undefined : heads.labels[index]?.[0];
+  const guess = props.guess ?? false;
   const spokenValue = field.scale === "category" ? null : value;
   const said = field.scale === "category"
-    ? cellLabel(heads, index, { label: "role label", value: null, removed, selected }).replace("role label not measured, ", "")
-    : cellLabel(heads, index, { label: field.label, value: spokenValue, low: field.low?.[index], high: field.high?.[index], removed, selected });
-  const marks = [removed && "removed", selected && "selected", !props.shown(index) && "faded", colour === null && "unknown"].filter(Boolean).join(" ");
+    ? cellLabel(heads, index, { label: "role label", value: null, removed, guess, selected }).replace("role label not measured, ", "")
+    : cellLabel(heads, index, { label: field.label, value: spokenValue, low: field.low?.[index], high: field.high?.[index], removed, guess, selected, roleless: props.roleless });
+  const marks = [removed && (guess ? "removed guess" : "removed"), props.sorted && "numbered", selected && "selected", !props.shown(index) && "faded", colour === null && "unknown"].filter(Boolean).join(" ");
   return (
     <div
       role="gridcell"
@@ -134,7 +139,7 @@ function Cell({ props, index, at, stop, edge, onStop }: CellProps): JSX.Element 
     >
       {field.significant?.[index] && <span class="dot" />}
       {props.sorted && <span class="cell-number" data-mark={heads.places[index]?.head} />}
-      {label !== undefined && <span class="letter" title={roleNames(heads, index)} data-mark={roles?.letters[label]} />}
+      {label !== undefined && <span class="letter" title={roleNames(heads, index)} data-mark={heads.codes[label]} />}
     </div>
   );
 }

@@ -1,6 +1,6 @@
 /** What the colours and marks of a map mean. */
 import type { JSX } from "preact";
-import { category, css, diverging, ink, sequential, type Paint } from "../colour";
+import { CATEGORIES, category, css, diverging, ink, sequential, type Paint } from "../colour";
 import type { Field } from "../fields";
 import { num, signed } from "../format";
 import type { Heads } from "../heads";
@@ -40,13 +40,13 @@ export function RoleKey({ heads, dark, coloured, onPick, picked }: {
   const found = roles.names.map((name, role) => ({ name, role, count: counts[role]! })).filter(({ count }) => count > 0);
   return (
     <>
-      {found.length > 0 && <p class="note role-note">A letter on the map is the strongest role of its head; pointing at a head tells the others. Numbers count all heads that have a role.</p>}
+      {found.length > 0 && <p class="note role-note">A letter on the map is the strongest role of its head; pointing at a head tells the others. Numbers count all heads that have a role.{coloured && found.length > CATEGORIES ? " There are more roles than colours: letters tell them apart." : ""}</p>}
       <ul class="role-key" aria-label="Roles found, with how many heads have each">
         {found.map(({ name, role, count }) => {
-          const colour = category(role, dark);
+          const colour = category(heads.shades[role]!, dark);
           const inside = (
             <>
-              <span class="letter" style={coloured ? { background: css(colour), color: ink(colour) } : {}}>{roles.letters[role]}</span>
+              <span class="letter" style={coloured ? { background: css(colour), color: ink(colour) } : {}}>{heads.codes[role]}</span>
               <span>{name}</span> <span class="note">{count}</span>
             </>
           );
@@ -61,13 +61,14 @@ export function RoleKey({ heads, dark, coloured, onPick, picked }: {
   );
 }
 
-export function Marks({ heads, significant, removed }: { heads: Heads; significant: boolean; removed: boolean }): JSX.Element {
+export function Marks({ heads, significant, removed, guess, empty }: { heads: Heads; significant: boolean; removed: boolean; guess: string; empty: string }): JSX.Element {
   return (
     <ul class="marks" aria-label="Marks">
       {significant && <li><span class="sample"><span class="dot" /></span>significant after correction</li>}
-      {removed && <li><span class="sample removed" />goes at this K</li>}
+      {removed && <li><span class={`sample removed ${guess ? "guess" : ""}`} /><span>{guess ? <>may go at this K: {guess}</> : "goes at this K"}</span></li>}
       <li><span class="sample selected" />selected</li>
       {heads.run.roles && <li><span class="sample"><span class="letter">a</span></span>role</li>}
+      {empty && <li><span class="sample unknown" />{empty}</li>}
       {heads.hasGroups && <li><span class="sample kv kv-start kv-end" />KV group</li>}
     </ul>
   );

@@ -2,8 +2,8 @@
 import type { JSX } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { HeadIndex } from "../contract";
-import { extent, type Field } from "../fields";
-import { capital, num } from "../format";
+import { extent, opening, type Field } from "../fields";
+import { num } from "../format";
 import { spearman, type Heads } from "../heads";
 import { go, select, selected, toggle } from "../state";
 import { Axes, EDGE, frameOf, type Scale } from "./axes";
@@ -31,9 +31,9 @@ const begin = ([low, high]: [number, number], from?: number): [number, number] =
 
 export function scatterTakeaway(x: Field, y: Field): string {
   const r = spearman(x.values, y.values);
-  if (r === null) return `${capital(x.label)} and ${y.label} share too few heads to be compared.`;
+  if (r === null) return `${opening(x)} and ${y.label} share too few heads to be compared.`;
   const size = Math.abs(r) > 0.7 ? "mostly agree" : Math.abs(r) > 0.3 ? "partly agree" : "hardly agree";
-  return `${capital(x.label)} and ${y.label} ${r < -0.3 ? "run against each other" : size} in the order of heads: rank correlation ${num(r, 2)}.`;
+  return `${opening(x)} and ${y.label} ${r < -0.3 ? "run against each other" : size} in the order of heads: rank correlation ${num(r, 2)}.`;
 }
 
 const rankTicks = (scale: Scale, from: number): number[] => [from, ...scale.ticks(5).filter((value) => value > from + 1 && Number.isInteger(value))];

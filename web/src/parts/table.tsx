@@ -1,8 +1,10 @@
 /** A table that sorts, filters and saves; long ones come in pages. */
 import type { ComponentChildren, JSX } from "preact";
 import { useId, useMemo, useState } from "preact/hooks";
-import { NONE, num, plain, pValue, whole } from "../format";
-import { csv, download, fileName, type Cell } from "../page";
+import { NONE, num, plain, plural, pValue, whole } from "../format";
+import { fileName } from "../names";
+import { csv, download, type Cell } from "../page";
+import { Scroll } from "./basics";
 
 export interface Column {
   name: string;
@@ -73,13 +75,13 @@ export function Table({ name, columns, rows, bare, start, page: size = PAGE }: P
         <div class="table-tools">
           <label for={id} class="unseen">Filter rows of {name}</label>
           <input id={id} type="search" placeholder="Filter rows" value={words} onInput={(event) => (setWords(event.currentTarget.value), setPage(0))} />
-          <span class="note" role="status">{found.length === rows.length ? `${whole(rows.length)} rows` : `${whole(found.length)} of ${whole(rows.length)} rows`}</span>
+          <span class="note" role="status">{found.length === rows.length ? plural(rows.length, "row") : `${whole(found.length)} of ${plural(rows.length, "row")}`}</span>
           <span class="grow" />
           <button type="button" class="button" onClick={() => save("csv")}>CSV</button>
           <button type="button" class="button" onClick={() => save("json")}>JSON</button>
         </div>
       )}
-      <div class="scroll" tabIndex={0} role="region" aria-label={`${name}, table`}>
+      <Scroll label={`${name}, table`}>
         <table>
           <caption class="unseen">{name}</caption>
           <thead>
@@ -101,14 +103,14 @@ export function Table({ name, columns, rows, bare, start, page: size = PAGE }: P
               <tr key={place}>
                 {columns.map((column, index) => (
                   <td key={index} class={typeof row[index] === "number" && !column.show ? "number" : ""}>
-                    {column.show ? column.show(row[index] ?? null, row) : <bdi dir="auto">{column.name === "p" || column.name === "q" ? pValue(row[index] as number | null) : shown(row[index])}</bdi>}
+                    {column.show ? column.show(row[index] ?? null, row) : <bdi dir="auto">{["p", "q", "loss p"].includes(column.name) ? pValue(row[index] as number | null) : shown(row[index])}</bdi>}
                   </td>
                 ))}
               </tr>
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {!bare && pages > 1 && (
         <div class="pages" role="group" aria-label={`Pages of ${name}`}>
           <button type="button" class="button" aria-disabled={at === 0} onClick={() => setPage(Math.max(0, at - 1))}>Earlier</button>

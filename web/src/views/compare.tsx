@@ -6,7 +6,7 @@ import type { Comparison, Maybe } from "../contract";
 import { fieldsOf, type Field } from "../fields";
 import { capital, interval, num, percent, plural, pValue, signed, whole } from "../format";
 import { headsOf, kindName, order, ranks } from "../heads";
-import { Check, Choose, HeadLink, Missing, Section } from "../parts/basics";
+import { Check, Choose, HeadLink, Missing, Scroll, Section } from "../parts/basics";
 import { Figure } from "../parts/figure";
 import { Grid } from "../parts/grid";
 import { ColourBar } from "../parts/legend";
@@ -33,7 +33,7 @@ export function Compare(): JSX.Element {
           <Details comparison={comparison} />
         </>
       )}
-      <ChangedRoles roles={comparison.roles} />
+      <ChangedRoles roles={comparison.roles} only={comparison.roles_only} />
     </>
   );
 }
@@ -71,7 +71,7 @@ function Maps({ comparison }: { comparison: Comparison }): JSX.Element {
         class="wide"
         takeaway={`${top === undefined || typeof score.difference[top] !== "number" ? "No head has both values." : score.difference[top] === 0 ? "No head differs." : `${run.value.heads[top]} changes most (${signed(score.difference[top])}).`} Rank correlation ${num(score.spearman, 2)}${score.low !== null ? ` (${interval(score.low, score.high)})` : ""}.${some === undefined ? "" : ` ${whole(some)} of ${plural(score.difference.length, "head")} differ significantly.`}`}
         controls={<><Choose label="Score" value={score.name} options={comparison.scores.map((one) => ({ value: one.name, label: one.name }))} onPick={setName} /><Check label="Sort heads in a layer" on={sorted.value} onFlip={(on) => (sorted.value = on)} /></>}
-        caption="A and B have one scale; B − A has a scale around 0, which is grey. A dot marks a significant difference."
+        caption="A and B have one scale; B − A has a scale around 0, which is grey. A dot marks a significant difference. Letters are the roles of heads in A and in B; B − A has none."
         table={() => ({ columns: ["head", "A", "B", "B − A", "significant"].map((column) => ({ name: column })), rows: runs[0]!.heads.map((head, at) => [head, a.values[at] ?? null, b.values[at] ?? null, score.difference[at] ?? null, score.significant?.[at] ?? null]) })}
       >
         <div class="grids three">
@@ -79,7 +79,7 @@ function Maps({ comparison }: { comparison: Comparison }): JSX.Element {
             <div key={title} class="one-grid">
               <h3><bdi dir="auto">{title}</bdi></h3>
               {bothHeads[of]!.kinds.map((kind) => (
-                <Grid key={kind.name} heads={bothHeads[of]!} blocks={kind.blocks} name={`${title}, ${kindName(kind.name)}`} field={field} paint={painted} removed={none} selected={selected.value} sorted={sorted.value} shown={() => true} />
+                <Grid key={kind.name} heads={bothHeads[of]!} blocks={kind.blocks} name={`${title}, ${kindName(kind.name)}`} field={field} paint={painted} removed={none} roleless={field === difference} selected={selected.value} sorted={sorted.value} shown={() => true} />
               ))}
               <ColourBar field={field} paint={painted} dark={dark.value} byRank={false} />
             </div>
@@ -113,7 +113,7 @@ function Outcomes({ outcomes }: { outcomes: Comparison["outcomes"] }): JSX.Eleme
   const cell = (count: number): JSX.Element => <td class="number"><b>{whole(count)}</b> <small>{percent(total ? count / total : 0)}</small></td>;
   return (
     <Section title="Paired outcomes" note={`${outcomes.metric}: A ${num(outcomes.a)}, B ${num(outcomes.b)}. ${outcomes.test}, p ${pValue(outcomes.p)}, n ${whole(total)}.`}>
-      <div class="scroll" tabIndex={0} role="region" aria-label="Paired outcomes, table">
+      <Scroll label="Paired outcomes, table">
         <table class="outcomes">
           <thead><tr><td /><th scope="col">B right</th><th scope="col">B wrong</th></tr></thead>
           <tbody>
@@ -121,17 +121,18 @@ function Outcomes({ outcomes }: { outcomes: Comparison["outcomes"] }): JSX.Eleme
             <tr><th scope="row">A wrong</th>{cell(only_b)}{cell(neither)}</tr>
           </tbody>
         </table>
-      </div>
+      </Scroll>
     </Section>
   );
 }
 
-function ChangedRoles({ roles }: { roles: Comparison["roles"] }): JSX.Element {
+function ChangedRoles({ roles, only }: { roles: Comparison["roles"]; only?: Comparison["roles_only"] }): JSX.Element {
   const [a, b] = report.value.runs.map((one) => one.roles?.names ?? []);
   const names = (all: string[], places: number[]): string => places.map((place) => all[place] ?? "").join(", ") || "none";
   return (
-    <Section title="Heads that changed role">
-      {roles === null ? <Missing what="Roles were not tested in both runs." makes="roles" /> : roles.length === 0 ? <p>No head changed its role.</p> : (
+    <Section title="Heads that changed role" note={roles === null ? "" : "Among the roles that were tested in both runs."}>
+      {(["a", "b"] as const).map((side) => (only?.[side].length ? <p key={side} class="note"><bdi dir="auto">Tested in {side.toUpperCase()} only: {only[side].join(", ")}.</bdi></p> : null))}
+      {roles === null ? <Missing what="Roles were not tested in both runs." makes="roles" /> : roles.length === 0 ? <p>No head changed its role{only && only.a.length + only.b.length > 0 ? " among them" : ""}.</p> : (
         <Table
           name="Heads that changed role"
           columns={[{ name: "head", show: (value) => <HeadLink head={heads.value.byName.get(String(value)) ?? 0} /> }, { name: "in A" }, { name: "in B" }]}
@@ -147,12 +148,12 @@ function Differences({ config }: { config: Comparison["config"] }): JSX.Element 
   return (
     <Section title="What differs in how they were made">
       {config.length === 0 ? <p>Nothing: configuration, model and data are the same.</p> : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Differences in configuration, table">
-          <table>
+        <Scroll label="Differences in configuration, table">
+          <table class="wraps">
             <thead><tr><th scope="col">entry</th><th scope="col">A</th><th scope="col">B</th></tr></thead>
             <tbody>{config.map((row, at) => <tr key={at}><th scope="row"><code>{row.key}</code></th><td><bdi dir="auto">{row.a}</bdi></td><td><bdi dir="auto">{row.b}</bdi></td></tr>)}</tbody>
           </table>
-        </div>
+        </Scroll>
       )}
     </Section>
   );

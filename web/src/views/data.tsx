@@ -1,8 +1,9 @@
 /** Everything as tables, and what the words mean. */
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import { GLOSSARY } from "../glossary";
-import { download, fileName } from "../page";
+import { glossary } from "../glossary";
+import { fileName } from "../names";
+import { download } from "../page";
 import { Choose, HeadLink, Section } from "../parts/basics";
 import { shown, Table } from "../parts/table";
 import { heads, report, run } from "../state";
@@ -34,7 +35,7 @@ export function Data(): JSX.Element {
       </Section>
       <Methods />
       <Section title="Glossary">
-        <dl class="glossary">{GLOSSARY.map(([term, text]) => <div key={term}><dt>{term}</dt><dd>{text}</dd></div>)}</dl>
+        <dl class="glossary">{glossary(run.value.roles?.tau).map(([term, text]) => <div key={term}><dt>{term}</dt><dd>{text}</dd></div>)}</dl>
       </Section>
       <Section title="Limits and licences">
         <ul>
@@ -55,7 +56,7 @@ function Methods(): JSX.Element {
     <Section title="Methods">
       <dl class="glossary">
         {scores.map((score) => <div key={score.name}><dt>{score.name}</dt><dd><bdi dir="auto">{score.about}</bdi> {score.kind === "importance" ? (score.higher_is_keep ? "Higher means keep." : "Lower means keep.") : "It describes, and says nothing about importance."}{score.n_examples !== null && ` From ${score.n_examples} examples.`}</dd></div>)}
-        {roles?.names.map((name, at) => <div key={`role ${name}`}><dt>{name} <span class="letter">{roles.letters[at]}</span></dt><dd><bdi dir="auto">{roles.about[at]}</bdi></dd></div>)}
+        {roles?.names.map((name, at) => <div key={`role ${name}`}><dt>{name} <span class="letter">{heads.value.codes[at]}</span></dt><dd><bdi dir="auto">{roles.about[at]}</bdi></dd></div>)}
       </dl>
     </Section>
   );

@@ -5,9 +5,10 @@ import { css, ink, weight } from "../colour";
 import type { Example, HeadIndex, Maybe, RunData } from "../contract";
 import { interval, num, offset, percent, pValue, whole } from "../format";
 import { kindName, order, ranks, roleNames, spoken } from "../heads";
-import { Choose, direction, follow, HeadLink, Missing, Pick, Section, Token } from "../parts/basics";
+import { Choose, direction, follow, HeadLink, Missing, Pick, Scroll, Section, Token } from "../parts/basics";
 import { Bars } from "../parts/bars";
-import { Bias } from "../parts/bias";
+import { Bias, tauText } from "../parts/bias";
+import { goesText } from "./map";
 import { address, dark, go, head, heads, plan, run, selected, toggle } from "../state";
 
 export function HeadPage(): JSX.Element {
@@ -21,7 +22,7 @@ export function HeadPage(): JSX.Element {
         <div>
           <h2>{run.value.heads[index]}</h2>
           <p class="note">{spoken(heads.value, index)}{heads.value.kinds.length > 1 ? "" : ` · ${kindName(place.block.kind)}`} · <code>{place.block.path}</code>{place.group !== null && ` · KV group ${place.group}`}</p>
-          <p>{roleNames(heads.value, index) ? <b>{roleNames(heads.value, index)}</b> : run.value.roles ? "No role holds." : ""} <span class={plan.value.removed.has(index) ? "tag warn" : "tag solid"}>{plan.value.removed.has(index) ? "goes at this K" : "kept at this K"}</span></p>
+          <p>{roleNames(heads.value, index) ? <b>{roleNames(heads.value, index)}</b> : run.value.roles ? "No role holds." : ""} <span class={plan.value.removed.has(index) ? "tag warn" : "tag solid"}>{goesText(index)}</span></p>
         </div>
         <div class="controls">
           <Choose label="Head" value={String(index)} options={run.value.heads.map((name, at) => ({ value: String(at), label: name }))} onPick={(at) => go("head", Number(at))} />
@@ -49,7 +50,7 @@ function Importance({ index }: { index: HeadIndex }): JSX.Element {
   return (
     <Section title="Importance and other scores">
       {scores.length === 0 ? <Missing what="This head has no score." makes="scores" /> : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Scores of this head, table">
+        <Scroll label="Scores of this head, table">
           <table>
             <thead><tr><th scope="col">score</th><th scope="col">value</th><th scope="col">95 % interval</th><th scope="col">rank</th><th scope="col">among all heads</th></tr></thead>
             <tbody>
@@ -69,7 +70,7 @@ function Importance({ index }: { index: HeadIndex }): JSX.Element {
               })}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       )}
     </Section>
   );
@@ -95,6 +96,9 @@ interface RoleRow {
   bias: number;
 }
 
+/** Roles that looking a fixed number of tokens away fulfils by definition: a baseline of fixed offsets would be the role itself. */
+export const isOffset = (name: string): boolean => name.startsWith("offset:") || name === "local";
+
 function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
   const { roles } = run.value;
   const [all, setAll] = useState(false);
@@ -103,26 +107,26 @@ function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
   const own = rows.head.flatMap((of, at): RoleRow[] => (of === index ? [{ at, role: rows.role[at]!, bias: rows.bias[at] ?? -Infinity }] : []));
   const sorted = own.sort((a, b) => Number(rows.has_role[b.at]) - Number(rows.has_role[a.at]) || b.bias - a.bias);
   const shown = all ? sorted : sorted.slice(0, 8);
-  const most = Math.max(2, ...own.map((row) => rows.high[row.at] ?? row.bias).filter(Number.isFinite));
+  const most = Math.max(2, 1.2 * (roles.tau ?? 0), ...own.map((row) => rows.high[row.at] ?? row.bias).filter(Number.isFinite));
   return (
-    <Section title="Roles" note="Bias is how much more attention goes there than chance would give: 1 is chance, the line.">
-      <div class="scroll" tabIndex={0} role="region" aria-label="Roles of this head, table">
+    <Section title="Roles" note={`Bias is how much more attention goes there than chance would give: 1 is chance, the dashed line.${tauText(roles.tau, roles.alpha)}`}>
+      <Scroll label="Roles of this head, table">
         <table class="tight">
           <thead><tr><th scope="col">role</th><th scope="col" class="number">bias</th><th scope="col" class="drawn"><span class="unseen">drawn</span></th><th scope="col">q</th><th scope="col">arg-max hits</th><th scope="col">best baseline</th></tr></thead>
           <tbody>
             {shown.map(({ role, at }) => (
               <tr key={role} class={rows.has_role[at] ? "holds" : ""}>
-                <th scope="row" title={roles.about[role]}><span class="letter">{roles.letters[role]}</span> {roles.names[role]}{rows.has_role[at] && <span class="tag solid">holds</span>}</th>
+                <th scope="row" title={roles.about[role]}><span class="letter">{heads.value.codes[role]}</span> {roles.names[role]}{rows.has_role[at] && <span class="tag solid">holds</span>}</th>
                 <td class="number">{num(rows.bias[at])}<br /><small>{interval(rows.low[at], rows.high[at])}</small></td>
-                <td class="drawn"><Bias value={rows.bias[at] ?? null} low={rows.low[at] ?? null} high={rows.high[at] ?? null} most={most} /></td>
+                <td class="drawn"><Bias value={rows.bias[at] ?? null} low={rows.low[at] ?? null} high={rows.high[at] ?? null} most={most} tau={roles.tau} /></td>
                 <td class="number">{pValue(rows.q[at])}</td>
                 <td class="number">{typeof rows.accuracy[at] === "number" ? <>{percent(rows.accuracy[at])}<br /><small>{interval(rows.accuracy_low[at], rows.accuracy_high[at], percent)}</small></> : "–"}</td>
-                <td class="number">{typeof rows.baseline[at] === "number" ? <>{percent(rows.baseline[at])}<br /><small>{offset(rows.baseline_offset[at])}</small></> : "–"}</td>
+                <td class="number">{isOffset(roles.names[role] ?? "") ? <span title="This role is a fixed offset itself">itself</span> : typeof rows.baseline[at] === "number" ? <>{percent(rows.baseline[at])}<br /><small>{offset(rows.baseline_offset[at])}</small></> : "–"}</td>
               </tr>
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {sorted.length > 8 && <button type="button" class="quiet" aria-expanded={all} onClick={() => setAll(!all)}>{all ? "Show the strongest 8" : `Show all ${sorted.length}`}</button>}
     </Section>
   );
@@ -139,8 +143,8 @@ function AttendsTo({ index }: { index: HeadIndex }): JSX.Element {
     <Section title="What it attends to" note={`Over ${whole(portraits.n_sentences)} sentences. Entropy ${num(portraits.entropy[index])} nats, largest weight ${num(portraits.confidence[index])} on average.`}>
       <div class="triple">
         <Bars title="Distance in words" names={distances} values={distance[index] ?? []} upright />
-        {pos ? <Bars title="Part of speech of the key" names={pos.names} values={pos.share[index] ?? []} expected={chance(pos)} /> : <Missing what="Parts of speech are not known for this text." makes="trees" />}
-        {relation ? <Bars title="Other word of a dependency" names={relation.names} values={relation.share[index] ?? []} expected={chance(relation)} without={apart} /> : <Missing what="Dependencies are not known for this text." makes="trees" />}
+        {pos ? <Bars title="Part of speech of the key" names={pos.names} values={pos.share[index] ?? []} expected={chance(pos)} /> : <Missing what="Parts of speech are not known for this text." makes="annotated" />}
+        {relation ? <Bars title="Other word of a dependency" names={relation.names} values={relation.share[index] ?? []} expected={chance(relation)} without={apart} /> : <Missing what="Dependencies are not known for this text." makes="annotated" />}
       </div>
     </Section>
   );
@@ -186,7 +190,7 @@ function Similar({ index }: { index: HeadIndex }): JSX.Element {
       {similar?.length ? (
         <ul class="similar">
           {similar.map(([other, distance]) => (
-            <li key={other}><HeadLink head={other} /> <b>{num(distance, 2)}</b> <span class="note">{roleNames(heads.value, other) || "no role"}{plan.value.removed.has(other) ? ", goes" : ""}</span></li>
+            <li key={other}><HeadLink head={other} /> <b>{num(distance, 2)}</b> <span class="note">{roleNames(heads.value, other) || "no role"}{plan.value.removed.has(other) ? (plan.value.guess === null ? ", goes" : ", may go") : ""}</span></li>
           ))}
         </ul>
       ) : <Missing what="Distances between heads were not recorded in this run." makes="portraits" />}

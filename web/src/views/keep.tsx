@@ -2,13 +2,13 @@
 import type { JSX } from "preact";
 import { useId, useState } from "preact/hooks";
 import { COMMANDS } from "../commands";
-import type { BenchRow } from "../contract";
-import { num, interval, plural, pValue, seconds, short, signed, whole } from "../format";
+import type { BenchRow, Curves, Point } from "../contract";
+import { num, capital, interval, passOver, plural, pValue, seconds, secondsRange, short, signed, whole } from "../format";
 import { kindName } from "../heads";
 import { Check, Choose, CopyButton, Missing } from "../parts/basics";
-import { download, fileName } from "../page";
-import { benchName, byLayer, commandOf, latency, planFile, pointsOf, quantity, RANKING, shapesOf, usualShape, type Between, type Quantity } from "../plan";
-import { choice, clamp, heads, keep, method, methods, onePerBlock, plan, protect, run, seed, seeds, selected, wholeGroups } from "../state";
+import { download } from "../page";
+import { benchName, byLayer, commandOf, computed, guessText, isNoisy, latency, planFile, planFileName, planOrder, pointsOf, quantity, RANKING, shapesOf, speedText, standingText, usualShape, verdict, type Between, type Quantity } from "../plan";
+import { choice, clamp, heads, keep, method, methods, onePerBlock, plan, protect, run, seed, seeds, selected, standing, wholeGroups } from "../state";
 import { PruneForm } from "./live";
 
 export function KeepPanel(): JSX.Element {
@@ -36,11 +36,12 @@ function Slider(): JSX.Element {
   const id = useId();
   const total = run.value.heads.length;
   const measured = [...new Set(pointsOf(run.value.curves, method.value).map((point) => point.keep))];
-  const { removed, point } = plan.value;
+  const { removed } = plan.value;
+  const spoken = `${total - removed.size} of ${plural(total, "head")} stay, ${removed.size === 1 ? "1 goes" : `${removed.size} go`}, ${standingText(standing.value)}`;
   return (
     <div class="slider">
       <h2><label for={id}>Keep {whole(keep.value)} of {plural(total, "head")}</label></h2>
-      <input id={id} type="range" min={1} max={total} step={1} value={keep.value} list={`${id}-measured`} aria-valuetext={`${keep.value} of ${total} heads stay, ${removed.size} go, ${point ? "measured" : "interpolated"}`} onInput={(event) => (keep.value = clamp(Number(event.currentTarget.value), 1, total))} />
+      <input id={id} type="range" min={1} max={total} step={1} value={keep.value} list={`${id}-measured`} aria-valuetext={spoken} onInput={(event) => (keep.value = clamp(Number(event.currentTarget.value), 1, total))} />
       <svg class="measured-marks" width="100%" height="8" aria-hidden="true">
         {measured.map((at) => <circle key={at} cx={`${((at - 1) / Math.max(1, total - 1)) * 100}%`} cy="4" r="3" class={at === keep.value ? "here" : ""} />)}
       </svg>
@@ -59,14 +60,9 @@ function step(measured: number[], by: 1 | -1): void {
 }
 
 function Status({ total }: { total: number }): JSX.Element {
-  const { removed, point } = plan.value;
-  const wanted = total - keep.value;
-  if (removed.size < wanted) return <span class="tag warn">Only {whole(removed.size)} of {whole(wanted)} can go under these choices</span>;
-  if (point) return <span class="tag solid">measured</span>;
-  if (keep.value === total) return <span class="tag solid">the whole model, measured</span>;
-  const known = run.value.curves?.points.some((one) => one.method === method.value && one.keep === keep.value && one.seed === seed.value);
-  if (method.value.startsWith(RANKING)) return <span class="tag">a ranking, not measured</span>;
-  return <span class="tag">{known ? "interpolated: your choices change the measured plan" : "interpolated"}</span>;
+  const isKnown = standing.value === "measured" || standing.value === "whole";
+  const only = standing.value === "short" ? `: only ${whole(plan.value.removed.size)} of ${whole(total - keep.value)}` : "";
+  return <span class={`tag ${isKnown ? "solid" : standing.value === "short" ? "warn" : ""}`}>{standingText(standing.value)}{only}</span>;
 }
 
 function Choices(): JSX.Element {
@@ -83,49 +79,93 @@ function Choices(): JSX.Element {
   );
 }
 
-/** Says where a number that was not measured comes from; empty for a measured one. */
-const origin = (at: Between | null): string => (at && at.from !== at.to ? `between ${whole(at.from)} and ${whole(at.to)}` : "");
+/** Where a number that was not measured comes from: a word that stands out, and the rest. */
+type Origin = [how: string, rest: string] | null;
 
-function Card({ name, value, detail, from = "" }: { name: string; value: string; detail: string; from?: string }): JSX.Element {
+const origin = (at: Between | null): Origin => (at && at.from !== at.to ? ["interpolated", `between ${whole(at.from)} and ${whole(at.to)}`] : null);
+
+function Card({ name, value, detail, from = null }: { name: string; value: string; detail: string | string[]; from?: Origin }): JSX.Element {
   return (
     <div class={`stat ${from ? "between" : ""}`}>
       <span class="stat-name">{name}</span>
       <span class="stat-value">{value}</span>
-      <span class="stat-detail">{detail}</span>
-      {from && <span class="stat-detail"><i>interpolated</i> {from}</span>}
+      {[detail].flat().filter(Boolean).map((line) => <span key={line} class="stat-detail">{line}</span>)}
+      {from && <span class="stat-detail"><i>{from[0]}</i> {from[1]}</span>}
     </div>
   );
+}
+
+/** Both tests of a measured model, and which of them decides. */
+function tests(curves: Curves, point: Point): string[] {
+  const own = `${signed(point.difference)} (${interval(point.low, point.high, signed)}), ${point.test} p ${pValue(point.p)}`;
+  const loss = curves.metric !== "loss" && typeof point.loss_difference === "number" ? `loss ${signed(point.loss_difference)}, p ${pValue(point.loss_p)}` : "";
+  const found = verdict(curves, point);
+  return [own, loss, found === null ? "" : found.worse ? `a significant loss${found.by ? `, ${found.by}` : ""}` : "no significant loss, by metric or loss"];
 }
 
 function MetricCard(): JSX.Element {
   const { curves } = run.value;
   if (!curves) return <Card name="metric" value="not measured" detail={`${COMMANDS.curves(run.value)} measures it`} />;
-  const at = quantity(run.value, method.value, "value", keep.value);
-  if (!at) return <Card name={curves.metric} value="not measured" detail={`no pruned model of ${method.value.replace(RANKING, "")} was measured around this K`} />;
   const { point } = plan.value;
-  if (!point) {
-    const changed = at.from === at.to && keep.value !== run.value.heads.length ? "from the measured plan, which is another" : "";
-    return <Card name={curves.metric} value={num(at.value)} detail={`${signed(at.value - curves.dense.value)} against the whole model`} from={changed || origin(at)} />;
+  if (point) {
+    const same = pointsOf(curves, method.value).filter((one) => one.keep === point.keep).map((one) => one.value);
+    const spread = same.length > 1 ? `${same.length} seeds ${num(Math.min(...same))} to ${num(Math.max(...same))}` : "";
+    return <Card name={curves.metric} value={num(point.value)} detail={[...tests(curves, point), spread]} />;
   }
-  const same = pointsOf(curves, method.value).filter((one) => one.keep === point.keep).map((one) => one.value);
-  const spread = same.length > 1 ? `; ${same.length} seeds ${num(Math.min(...same))} to ${num(Math.max(...same))}` : "";
-  return <Card name={curves.metric} value={num(point.value)} detail={`${signed(point.difference)} (${interval(point.low, point.high, signed)}), ${point.test} p ${pValue(point.p)}${spread}`} />;
+  const at = quantity(run.value, method.value, "value", keep.value);
+  const against = at && `${signed(at.value - curves.dense.value)} against the whole model`;
+  if (standing.value === "whole") return <Card name={curves.metric} value={num(curves.dense.value)} detail={`the whole model, ${interval(curves.dense.low, curves.dense.high)}`} />;
+  if (standing.value === "seeds" && at) return <Card name={curves.metric} value={num(at.value)} detail={[against ?? "", "measured with other seeds; the mean of them"]} />;
+  if (standing.value === "between" && at) return <Card name={curves.metric} value={num(at.value)} detail={against ?? ""} from={origin(at)} />;
+  return <Card name={curves.metric} value="not measured" detail={unmeasured()} />;
 }
 
-const SIZES: [Quantity, string, (value: number) => string][] = [
+/** Why there is no number of this model. */
+function unmeasured(): string {
+  if (standing.value === "ranking") return `no model of ${method.value.replace(RANKING, "")} alone was measured`;
+  return standingText(standing.value).replace("not measured: ", "");
+}
+
+const SIZES: [Exclude<Quantity, "value">, string, (value: number) => string][] = [
   ["parameters", "parameters", (value) => short(value)],
   ["bytes", "size", (value) => short(value, "B")],
-  ["flops", "FLOPs of the probe pass", (value) => short(value)],
+  ["flops", "FLOPs", (value) => short(value)],
   ["kv_bytes_per_token", "KV cache per token", (value) => short(value, "B")],
 ];
+
+/** Sizes of a model that was not measured hold for any heads, if only their number counts. */
+function sizeOf(name: Exclude<Quantity, "value">): [Between | null, Origin] {
+  const isOther = ["changed", "ranking", "short", "outside"].includes(standing.value);
+  const at = isOther ? computed(run.value, name, run.value.heads.length - plan.value.removed.size) : quantity(run.value, method.value, name, keep.value);
+  return [at, isOther ? (at && ["computed", "from the number of heads"]) : origin(at)];
+}
 
 /** Which models were timed, with the speed-up where it is one. */
 function timed(bench: BenchRow[], batch: number, length: number): string {
   const rows = bench.filter((row) => row.name === "removed" && row.batch === batch && row.length === length);
   const [one] = rows;
   if (!one) return `Measured for ${[...new Set(bench.map(benchName))].slice(0, 3).join("; ")}`;
-  if (rows.length === 1) return `Measured for ${benchName(one)}: ${num(one.speedup)} × as fast at batch ${batch}, length ${length}`;
+  const dense = bench.find((row) => row.name === "dense" && row.of === one.of && row.batch === batch && row.length === length);
+  if (rows.length === 1) return `Measured for ${benchName(one)}: ${dense ? `${speedText(one, dense)} ` : ""}at batch ${batch}, length ${length}`;
   return `Measured for ${[...new Set(rows.map(benchName))].slice(0, 3).join("; ")}${rows.length > 3 ? " and others" : ""}`;
+}
+
+const spread = (row: Pick<BenchRow, "low" | "high">): string => `quartiles ${secondsRange(row.low, row.high)}`;
+
+function LatencyCard({ batch, length }: { batch: number; length: number }): JSX.Element {
+  const { bench } = run.value;
+  const name = `latency, batch ${batch}, length ${length}`;
+  if (standing.value === "whole") {
+    const dense = bench.find((row) => row.name === "dense" && row.batch === batch && row.length === length);
+    return dense ? <Card name={name} value={seconds(dense.seconds)} detail={[spread(dense), isNoisy(dense) ? "noisy measurement" : ""]} /> : <Card name="latency" value="not measured" detail={`${COMMANDS.bench(run.value)} measures it`} />;
+  }
+  const time = ["measured", "between", "seeds"].includes(standing.value) ? latency(run.value, method.value, batch, length, keep.value) : null;
+  if (time) {
+    const noisy = isNoisy(time) || isNoisy(time.dense);
+    return <Card name={name} value={seconds(time.seconds)} detail={[spread(time), `${speedText(time, time.dense)} (${seconds(time.dense.seconds)}, ${spread(time.dense)})`, noisy ? "noisy measurement" : ""]} from={origin({ ...time, value: 0 })} />;
+  }
+  if (!bench.length) return <Card name="latency" value="not measured" detail={`${COMMANDS.bench(run.value)} measures it`} />;
+  return <Card name="latency" value="not measured" detail={`for ${standing.value === "changed" || standing.value === "short" ? "these heads" : method.value.replace(RANKING, "")}. ${timed(bench, batch, length)}`} />;
 }
 
 function Cards(): JSX.Element {
@@ -133,25 +173,22 @@ function Cards(): JSX.Element {
   const shapes = shapesOf(bench);
   const [shape, setShape] = useState("");
   const [batch, length] = shapes.find((one) => one.join(" ") === shape) ?? usualShape(shapes);
-  const time = latency(run.value, method.value, batch, length, keep.value);
-  const dense = bench.find((row) => row.name === "dense" && row.batch === batch && row.length === length);
   const { removed } = plan.value;
+  const guess = guessText(plan.value);
   return (
     <>
-      <div class="stats" role="group" aria-label={`What keeping ${keep.value} heads costs`}>
-        <Card name="heads that go" value={whole(removed.size)} detail={`${whole(run.value.heads.length - removed.size)} stay`} />
+      <div class="stats" role="group" aria-label={`What keeping ${plural(keep.value, "head")} costs`}>
+        <Card name="heads that go" value={whole(removed.size)} detail={`${whole(run.value.heads.length - removed.size)} stay`} from={guess ? ["which ones:", guess] : null} />
         <MetricCard />
         {curves && SIZES.map(([name, label, show]) => {
-          const at = quantity(run.value, method.value, name, keep.value);
+          const [at, from] = sizeOf(name);
           const whole_ = curves.dense[name];
           if (!whole_) return null; // an encoder keeps no cache, and FLOPs are not known of every model
-          return <Card key={name} name={label} value={at ? show(at.value) : "not measured"} detail={at && whole_ ? `${num((100 * at.value) / whole_)} % of ${show(whole_)}` : ""} from={origin(at)} />;
+          return <Card key={name} name={name === "flops" ? `FLOPs of ${passOver(curves.dense.tokens)}` : label} value={at ? show(at.value) : "not measured"} detail={at ? `${num((100 * at.value) / whole_)} % of ${show(whole_)}` : ""} from={from} />;
         })}
-        {time && dense
-          ? <Card name={`latency, batch ${batch}, length ${length}`} value={seconds(time.value)} detail={`${num(dense.seconds / time.value)} × as fast as the whole model`} from={origin(time)} />
-          : <Card name="latency" value="not measured" detail={bench.length ? `for ${method.value.replace(RANKING, "")}. ${timed(bench, batch, length)}` : `${COMMANDS.bench(run.value)} measures it`} />}
+        <LatencyCard batch={batch} length={length} />
       </div>
-      {shapes.length > 1 && time && (
+      {shapes.length > 1 && (
         <div class="controls">
           <Choose label="Latency at" value={`${batch} ${length}`} options={shapes.map((one) => ({ value: one.join(" "), label: `batch ${one[0]}, length ${one[1]}` }))} onPick={setShape} />
         </div>
@@ -165,6 +202,7 @@ function LayersLeft(): JSX.Element {
   return (
     <div class="layers-left">
       <h3>Heads left per layer</h3>
+      {plan.value.guess !== null && <p class="note">{capital(guessText(plan.value))}.</p>}
       {heads.value.kinds.map((kind) => (
         <ul key={kind.name} aria-label={`Heads left, ${kindName(kind.name)}`}>
           {heads.value.kinds.length > 1 && <li class="kind">{kindName(kind.name)}</li>}
@@ -187,17 +225,33 @@ function LayersLeft(): JSX.Element {
   );
 }
 
+/** Why the plan is not the whole of the model that was measured; empty if it is. */
+function beyondPlan(): string {
+  const { point } = plan.value;
+  const like = point ? [point] : pointsOf(run.value.curves, method.value);
+  const what = [like.some((one) => one.is_repaired) && "output projections were refitted", like.some((one) => one.is_trained) && "weights were trained"].filter(Boolean).join(" and ");
+  if (!what) return "";
+  return point ? `${capital(what)}: the plan alone does not give this model; use the command.` : `In the measured models of ${method.value} ${what}: a plan alone does not give such a model.`;
+}
+
 function TakeAway(): JSX.Element {
-  const { removed } = plan.value;
+  const { removed, guess } = plan.value;
   const command = commandOf(heads.value, plan.value, choice.value);
   const file = JSON.stringify(planFile(run.value, removed), null, 1);
+  const by = planOrder(plan.value, choice.value);
+  const called = by === null ? "plan" : `plan by ${by} order`;
+  const more = beyondPlan();
   return (
     <div class="take">
-      {command === null && <p class="note">{removed.size === 0 ? "Nothing would be removed." : "This method has no command for a K that was not measured."}</p>}
-      <CopyButton text={JSON.stringify(byLayer(heads.value, removed))} what="plan" label="Copy plan {layer: [heads]}" />
+      <div class="take-notes">
+        {command === null && <p class="note">{removed.size === 0 ? "Nothing would be removed." : "This method has no command for a K that was not measured."}</p>}
+        {guess !== null && <p class="note">The plan is {guessText(plan.value)}. It is not a plan of {method.value}.</p>}
+        {more && <p class="note">{more}</p>}
+      </div>
+      {removed.size > 0 && <CopyButton text={JSON.stringify(byLayer(heads.value, removed))} what={called} label={`Copy ${called} {layer: [heads]}`} />}
       {command !== null && <CopyButton text={command} what="command" />}
-      <button type="button" class="button" onClick={() => download(`${fileName(`plan-${keep.value}`)}.json`, file, "application/json")}>Download plan JSON</button>
-      {command !== null && <pre class="line" tabIndex={0} aria-label="Command for this plan"><code>{command}</code></pre>}
+      {removed.size > 0 && <button type="button" class="button" onClick={() => download(planFileName(plan.value, choice.value), file, "application/json")}>Download {called} JSON</button>}
+      {command !== null && <pre class="line" tabIndex={0} aria-label="Command for this K"><code>{command}</code></pre>}
     </div>
   );
 }

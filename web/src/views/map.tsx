@@ -4,14 +4,15 @@ import { useMemo, useState } from "preact/hooks";
 import { COMMANDS } from "../commands";
 import { paint } from "../colour";
 import type { HeadIndex } from "../contract";
-import type { Field } from "../fields";
-import { capital, interval, num, plural, whole } from "../format";
+import { opening, type Field } from "../fields";
+import { interval, num, plural, whole } from "../format";
 import { kindName, order, ranks, roleNames, spoken } from "../heads";
 import { Check, Choose, HeadLink, Missing } from "../parts/basics";
 import { Figure } from "../parts/figure";
 import { Grid } from "../parts/grid";
 import { ColourBar, Marks, RoleKey } from "../parts/legend";
 import { Scatter, scatterTakeaway } from "../parts/scatter";
+import { guessText } from "../plan";
 import { byRank, colour, dark, field, fields, heads, layerFilter, looked, plan, roleFilter, run, select, selected, sorted } from "../state";
 
 export const optionsOf = (some: Field[]): { value: string; label: string; group: string }[] => some.map(({ key, label, group }) => ({ value: key, label, group }));
@@ -55,7 +56,7 @@ function takeaway(of: Field): string {
   const significant = some === undefined ? "" : ` ${whole(some)} of ${whole(of.values.length)} are significant after correction.`;
   if (best === undefined || last === undefined) return "No head has a value.";
   const { heads: names } = run.value;
-  return `${capital(of.label)} is highest in ${names[best]} (${num(of.values[best])}) and lowest in ${names[last]} (${num(of.values[last])}).${significant}`;
+  return `${opening(of)} is highest in ${names[best]} (${num(of.values[best])}) and lowest in ${names[last]} (${num(of.values[last])}).${significant}`;
 }
 
 function MapFigure({ field: of }: { field: Field }): JSX.Element {
@@ -83,14 +84,14 @@ function MapFigure({ field: of }: { field: Field }): JSX.Element {
         {heads.value.kinds.map((kind) => (
           <div key={kind.name} class="one-grid">
             {heads.value.kinds.length > 1 && <h3>{kindName(kind.name)}</h3>}
-            <Grid heads={heads.value} blocks={kind.blocks} name={`${kindName(kind.name)}: ${of.label} by layer and head`} field={of} paint={painted} removed={removed} selected={selected.value} sorted={sorted.value && of.scale !== "category"} shown={shownHead} onLook={onLook} />
+            <Grid heads={heads.value} blocks={kind.blocks} name={`${kindName(kind.name)}: ${of.label} by layer and head`} field={of} paint={painted} removed={removed} guess={plan.value.guess !== null} selected={selected.value} sorted={sorted.value && of.scale !== "category"} shown={shownHead} onLook={onLook} />
           </div>
         ))}
       </div>
       <Readout of={of} />
       <div class="legend">
         {of.scale !== "category" && <ColourBar field={of} paint={painted} dark={dark.value} byRank={byRank.value} />}
-        <Marks heads={heads.value} significant={of.significant !== null} removed={removed.size > 0} />
+        <Marks heads={heads.value} significant={of.significant !== null} removed={removed.size > 0} guess={guessText(plan.value)} empty={of.values.some((value) => value === null) ? (of.scale === "category" ? "no role" : "no value") : ""} />
       </div>
       {roles ? (
         <RoleKey heads={heads.value} dark={dark.value} coloured={of.scale === "category"} picked={roleFilter.value} onPick={(role) => (roleFilter.value = role)} />
@@ -100,6 +101,12 @@ function MapFigure({ field: of }: { field: Field }): JSX.Element {
       <SelectionLine />
     </Figure>
   );
+}
+
+/** Whether a head goes at the K of the slider, as far as that is known. */
+export function goesText(index: HeadIndex): string {
+  const { removed, guess } = plan.value;
+  return guess === null ? (removed.has(index) ? "goes at this K" : "kept at this K") : `${removed.has(index) ? "may go" : "may stay"} at this K (a guess by ${guess} order)`;
 }
 
 function Readout({ of }: { of: Field }): JSX.Element {
@@ -112,7 +119,7 @@ function Readout({ of }: { of: Field }): JSX.Element {
       {of.scale !== "category" && <span>{of.label} <b>{num(of.values[index])}</b>{typeof of.low?.[index] === "number" && <> ({interval(of.low[index], of.high?.[index])})</>}</span>}
       {typeof rank === "number" && <span>rank {num(rank)} of {of.values.length}</span>}
       {run.value.roles && <span>{roleNames(heads.value, index) || "no role"}</span>}
-      <span>{plan.value.removed.has(index) ? "goes at this K" : "kept"}</span>
+      <span>{goesText(index)}</span>
       <span class="unseen">{spoken(heads.value, index)}</span>
     </p>
   );
@@ -147,7 +154,7 @@ export function headTable(of: Field[]): { columns: { name: string }[]; rows: (st
     heads.value.places[index]?.block.layer ?? null,
     ...of.flatMap((one) => [value(one, index), ...(one.low ? [one.low[index] ?? null, one.high?.[index] ?? null] : []), ...(one.significant ? [one.significant[index] ?? null] : [])]),
     roleNames(heads.value, index),
-    plan.value.removed.has(index) ? "goes" : "kept",
+    `${plan.value.removed.has(index) ? "goes" : "kept"}${plan.value.guess === null ? "" : ", a guess"}`,
   ]);
   return { columns: columns.map((name) => ({ name })), rows };
 }
@@ -169,7 +176,7 @@ function ScatterFigure(): JSX.Element {
           <Choose label="Up" value={y.key} options={optionsOf(numeric)} onPick={setY} />
         </>
       }
-      caption="Every point is a head; open points go at this K. Draw a rectangle to select, or use arrows, Enter and Space."
+      caption={`Every point is a head; open points ${plan.value.guess === null ? "go" : "may go (a guess)"} at this K. Draw a rectangle to select, or use arrows, Enter and Space.`}
       table={() => headTable([x, y])}
     >
       <Scatter heads={heads.value} x={x} y={y} removed={plan.value.removed} shown={shownHead} onLook={onLook} />

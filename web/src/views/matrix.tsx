@@ -2,8 +2,8 @@
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { css, weight, type Rgb } from "../colour";
-import type { Matrix, Unit } from "../decode";
-import { weightText } from "../format";
+import { named, quotedName, type Matrix, type Named, type Unit } from "../decode";
+import { percent, weightText } from "../format";
 import { useWidth, visible } from "../parts/basics";
 import { clamp } from "../state";
 
@@ -11,6 +11,9 @@ export interface MatrixProps {
   matrix: Matrix;
   queries: Unit[];
   keys: Unit[];
+  names: readonly [queries: Named[], keys: Named[]];
+  /** By row the share of attention on tokens that are not shown; null where all are. */
+  hidden: number[] | null;
   causal: boolean;
   threshold: number;
   dark: boolean;
@@ -75,7 +78,9 @@ function within(matrix: Matrix, seen: Window, row: number, column: number): Wind
 }
 
 export function MatrixView(props: MatrixProps): JSX.Element {
-  const { matrix, queries, keys, pinned, onPin } = props;
+  const { matrix, pinned, onPin } = props;
+  const [queries, keys] = props.names;
+  const [hint, setHint] = useState("");
   const [ref, width] = useWidth(560);
   const whole = { row: 0, column: 0, rows: matrix.rows, columns: matrix.columns };
   const [wanted, setSeen] = useState<Window>(whole);
@@ -125,7 +130,8 @@ export function MatrixView(props: MatrixProps): JSX.Element {
     const start = drag.current;
     if (!start) {
       const [r, c] = at(event);
-      if (r >= 0 && c >= 0 && r < matrix.rows && c < matrix.columns) setCursor([r, c]);
+      setHint(c < seen.column ? named(queries[r]) : r < seen.row ? named(keys[c]) : "");
+      if (r >= 0 && c >= 0 && r < matrix.rows && c < matrix.columns && r >= seen.row && c >= seen.column) setCursor([r, c]);
       return;
     }
     const [dx, dy] = [Math.round((start.x - event.clientX) / cell), Math.round((start.y - event.clientY) / cell)];
@@ -133,7 +139,9 @@ export function MatrixView(props: MatrixProps): JSX.Element {
     setSeen({ ...start.from, row: clamp(start.from.row + dy, 0, matrix.rows - seen.rows), column: clamp(start.from.column + dx, 0, matrix.columns - seen.columns) });
   };
   const isWhole = seen.rows === matrix.rows && seen.columns === matrix.columns;
-  const said = `“${visible(queries[row]?.text ?? "")}” attends to “${visible(keys[column]?.text ?? "")}”: ${props.causal && column > row ? "masked, it comes later" : weightText(matrix.weights[row * matrix.columns + column] ?? 0)}`;
+  const [from, to] = [quotedName(queries[row]), quotedName(keys[column])];
+  const rest = props.hidden ? `; ${percent(props.hidden[row], 0)} of the attention of ${from} goes to hidden tokens` : "";
+  const said = `${from} attends to ${to}: ${props.causal && column > row ? "masked, it comes later" : weightText(matrix.weights[row * matrix.columns + column] ?? 0)}${rest}`;
   return (
     <div ref={ref} class="matrix">
       <div class="controls">
@@ -145,6 +153,7 @@ export function MatrixView(props: MatrixProps): JSX.Element {
       <div class="matrix-body">
         <canvas
           ref={canvas}
+          title={hint || undefined}
           tabIndex={0}
           role="application"
           aria-roledescription="attention matrix"
@@ -169,8 +178,8 @@ export function MatrixView(props: MatrixProps): JSX.Element {
           }}
         />
         <div class="matrix-side">
-          <Strongest title={`“${visible(queries[pinned ?? row]?.text ?? "")}” attends to`} units={keys} weight={(at) => matrix.weights[(pinned ?? row) * matrix.columns + at]!} />
-          <Strongest title={`“${visible(keys[column]?.text ?? "")}” is attended to by`} units={queries} weight={(at) => matrix.weights[at * matrix.columns + column]!} />
+          <Strongest title={`${quotedName(queries[pinned ?? row])} attends to`} units={keys} weight={(at) => matrix.weights[(pinned ?? row) * matrix.columns + at]!} />
+          <Strongest title={`${to} is attended to by`} units={queries} weight={(at) => matrix.weights[at * matrix.columns + column]!} />
         </div>
         {(!isWhole || Math.max(matrix.rows, matrix.columns) > 100) && <Minimap source={small} matrix={matrix} seen={seen} onGo={(r, c) => setSeen(zoomed(matrix, isWhole ? { ...seen, rows: seen.rows / 8, columns: seen.columns / 8 } : seen, 1, r, c))} />}
       </div>
@@ -197,7 +206,7 @@ function WeightBar({ dark, causal }: { dark: boolean; causal: boolean }): JSX.El
 }
 
 /** The largest weights of a row or a column, as bars. */
-function Strongest({ title, units, weight: of }: { title: string; units: Unit[]; weight: (at: number) => number }): JSX.Element {
+function Strongest({ title, units, weight: of }: { title: string; units: Named[]; weight: (at: number) => number }): JSX.Element {
   const top = units.map((_, at) => at).sort((a, b) => of(b) - of(a)).slice(0, 7);
   return (
     <div class="strongest">
@@ -205,7 +214,7 @@ function Strongest({ title, units, weight: of }: { title: string; units: Unit[];
       <ol>
         {top.map((at) => (
           <li key={at}>
-            <bdi dir="auto">{visible(units[at]!.text)}</bdi>
+            <span class="what" title={named(units[at])}><bdi dir="auto">{units[at]!.text}</bdi>{units[at]!.note}</span>
             <svg width="100%" height="10" aria-hidden="true"><rect class="all" width="100%" height="10" /><rect class="left" width={`${100 * Math.min(1, of(at))}%`} height="10" /></svg>
             <span class="number">{weightText(of(at))}</span>
           </li>
@@ -240,6 +249,7 @@ function draw(canvas: HTMLCanvasElement, source: HTMLCanvasElement, at: Drawn): 
   const [text, accent] = [style.color, style.getPropertyValue("--accent")];
   context.strokeStyle = style.getPropertyValue("--edge");
   context.strokeRect(edge - 0.5, edge - 0.5, cell * seen.columns + 1, cell * seen.rows + 1);
+  drawBoundaries(context, at, text);
   if (at.labels) drawLabels(context, at, text);
   context.strokeStyle = accent;
   context.lineWidth = 2;
@@ -248,24 +258,50 @@ function draw(canvas: HTMLCanvasElement, source: HTMLCanvasElement, at: Drawn): 
   context.strokeRect(edge + (at.column - seen.column) * cell, edge + (at.row - seen.row) * cell, cell, cell);
 }
 
+/** Lines where hidden tokens part two texts. */
+function drawBoundaries(context: CanvasRenderingContext2D, { seen, edge, cell, queries, keys }: Drawn, colour: string): void {
+  context.save();
+  context.strokeStyle = colour;
+  context.setLineDash([4, 3]);
+  context.beginPath();
+  for (let row = 1; row < seen.rows; row += 1) {
+    if (!queries[seen.row + row]?.parted) continue;
+    context.moveTo(edge, edge + row * cell);
+    context.lineTo(edge + seen.columns * cell, edge + row * cell);
+  }
+  for (let column = 1; column < seen.columns; column += 1) {
+    if (!keys[seen.column + column]?.parted) continue;
+    context.moveTo(edge + column * cell, edge);
+    context.lineTo(edge + column * cell, edge + seen.rows * cell);
+  }
+  context.stroke();
+  context.restore();
+}
+
+/** As much of a text as there is room for. */
+function cut(context: CanvasRenderingContext2D, text: string, room: number): string {
+  if (context.measureText(text).width <= room) return text;
+  const letters = [...text];
+  while (letters.length > 1 && context.measureText(`${letters.join("")}…`).width > room) letters.pop();
+  return `${letters.join("")}…`;
+}
+
 function drawLabels(context: CanvasRenderingContext2D, at: Drawn, text: string): void {
   const { seen, edge, cell, queries, keys } = at;
-  const size = Math.max(9, Math.min(13, cell - 2));
-  const most = Math.floor((edge - 8) / (size * 0.56));
-  const cut = (word: string): string => (word.length > most ? `${word.slice(0, most - 1)}…` : word);
-  context.font = `${size}px system-ui, sans-serif`;
+  const label = (unit: Unit | undefined): string => (unit ? cut(context, `${visible(unit.text).slice(0, 40)}${unit.unknown ? " [unknown]" : ""}`, edge - 7) : "");
+  context.font = `${Math.max(9, Math.min(13, cell - 2))}px system-ui, sans-serif`;
   context.fillStyle = text;
   context.textBaseline = "middle";
   for (let row = 0; row < seen.rows; row += 1) {
     context.textAlign = "right";
-    context.fillText(cut(visible(queries[seen.row + row]?.text ?? "")), edge - 5, edge + (row + 0.5) * cell);
+    context.fillText(label(queries[seen.row + row]), edge - 5, edge + (row + 0.5) * cell);
   }
   for (let column = 0; column < seen.columns; column += 1) {
     context.save();
     context.translate(edge + (column + 0.5) * cell, edge - 5);
     context.rotate(-Math.PI / 2);
     context.textAlign = "left";
-    context.fillText(cut(visible(keys[seen.column + column]?.text ?? "")), 0, 0);
+    context.fillText(label(keys[seen.column + column]), 0, 0);
     context.restore();
   }
 }

@@ -1,5 +1,4 @@
 /** Metric against heads kept, by method. */
-import { area, curveLinear, line, symbol, symbolCircle, symbolCross, symbolDiamond, symbolSquare, symbolStar, symbolTriangle, symbolWye } from "d3-shape";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { category, css } from "../colour";
@@ -9,8 +8,9 @@ import { Axes, frameOf, type Frame } from "../parts/axes";
 import { Check, Missing, useWidth } from "../parts/basics";
 import { Figure } from "../parts/figure";
 import { useRoving } from "../parts/roving";
-import { favourite, quantity } from "../plan";
-import { dark, keep, method, run, seed } from "../state";
+import { markOf, through } from "../parts/shapes";
+import { favourite, quantity, verdict } from "../plan";
+import { dark, keep, method, run, seed, standing } from "../state";
 import { KeepPanel } from "./keep";
 
 export function Pruning(): JSX.Element {
@@ -23,7 +23,6 @@ export function Pruning(): JSX.Element {
   );
 }
 
-const SYMBOLS = [symbolCircle, symbolSquare, symbolTriangle, symbolDiamond, symbolStar, symbolWye, symbolCross];
 const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 3"];
 
 export interface Series {
@@ -53,13 +52,11 @@ export function seriesOf(points: Point[]): Series[] {
 const styleOf = (series: Series): { stroke: string; dash: string } =>
   series.isRandom ? { stroke: "var(--muted)", dash: "3 4" } : { stroke: css(category(series.at, dark.value)), dash: DASHES[series.at % DASHES.length]! };
 
-export const markOf = (at: number, size = 56): string => symbol(SYMBOLS[at % SYMBOLS.length]!, size)() ?? "";
-
 function takeaway(curves: Curves, total: number): string {
   const best = favourite(curves);
   const whole_ = `The whole model has ${curves.metric} ${num(curves.dense.value)}.`;
-  if (best?.keep == null) return `${whole_} Every measured pruned model loses significantly.`;
-  return `${whole_} With ${best.method}, ${whole(best.keep)} of ${plural(total, "head")} are enough: the smallest measured K without a significant loss.`;
+  if (best?.keep == null) return `${whole_} Every measured pruned model loses significantly, by metric or loss.`;
+  return `${whole_} With ${best.method}, ${whole(best.keep)} of ${plural(total, "head")} are enough: the smallest measured K without a significant loss by metric or loss.`;
 }
 
 function CurveFigure({ curves }: { curves: Curves }): JSX.Element {
@@ -77,7 +74,7 @@ function CurveFigure({ curves }: { curves: Curves }): JSX.Element {
       class="wide"
       takeaway={takeaway(curves, run.value.heads.length)}
       controls={both && <><Check label="Methods that train weights" on={trained} onFlip={setTrained} /><Check label="Methods without training" on={untrained} onFlip={setUntrained} /></>}
-      caption={`Points were measured, lines between them are interpolated. Bands are the range over seeds${all.some((series) => series.isRandom) ? "; grey is random removal" : ""}. The dashed level is the whole model with its interval, on ${plural(curves.dense.n_examples, "example")}. A ring marks the smallest K without a significant loss. ${curves.higher_is_better ? "Higher" : "Lower"} is better.`}
+      caption={`Points were measured, lines between them are interpolated. Bands are the range over seeds${all.some((series) => series.isRandom) ? "; grey is random removal" : ""}. The dashed level is the whole model with its interval, on ${plural(curves.dense.n_examples, "example")}. A ring marks the smallest K without a significant loss by metric or loss. ${curves.higher_is_better ? "Higher" : "Lower"} is better.`}
       table={() => pointTable(curves)}
     >
       <Chart curves={curves} shown={shown} />
@@ -163,30 +160,30 @@ function Dense({ curves, frame }: { curves: Curves; frame: Frame }): JSX.Element
 
 function Band({ series, frame }: { series: Series; frame: Frame }): JSX.Element {
   const { stroke, dash } = styleOf(series);
-  type Step = Series["steps"][number];
-  const band = area<Step>().x((step) => frame.x(step.keep)).y0((step) => frame.y(step.low)).y1((step) => frame.y(step.high)).curve(curveLinear);
-  const path = line<Pick<Step, "keep" | "mean">>().x((step) => frame.x(step.keep)).y((step) => frame.y(step.mean));
+  const along = (some: { keep: number; at: number }[]): [number, number][] => some.map((step) => [frame.x(step.keep), frame.y(step.at)]);
   const { length: total } = run.value.heads;
   // The whole model is where every method starts from, and was measured too.
-  const ends = run.value.curves && !series.steps.some((step) => step.keep === total) ? [{ keep: total, mean: run.value.curves.dense.value }] : [];
+  const ends = run.value.curves && !series.steps.some((step) => step.keep === total) ? [{ keep: total, at: run.value.curves.dense.value }] : [];
+  const edge = (part: "low" | "high" | "mean"): { keep: number; at: number }[] => series.steps.map((step) => ({ keep: step.keep, at: step[part] }));
   return (
     <g aria-hidden="true">
-      <path d={band(series.steps) ?? ""} fill={stroke} class={series.isRandom ? "band random" : "band"} />
-      <path d={path([...series.steps, ...ends]) ?? ""} fill="none" stroke={stroke} stroke-width={series.method === method.value ? 3 : 1.75} stroke-dasharray={dash} />
+      <path d={through(along([...edge("low"), ...edge("high").reverse()]), true)} fill={stroke} class={series.isRandom ? "band random" : "band"} />
+      <path d={through(along([...edge("mean"), ...ends]))} fill="none" stroke={stroke} stroke-width={series.method === method.value ? 3 : 1.75} stroke-dasharray={dash} />
     </g>
   );
 }
 
 /** Where the slider is on the curve of its method. */
 function Here({ frame }: { frame: Frame }): JSX.Element {
-  const at = quantity(run.value, method.value, "value", keep.value);
+  const isOn = ["measured", "between", "seeds", "whole"].includes(standing.value);
+  const at = isOn ? quantity(run.value, method.value, "value", keep.value) : null;
   const x = frame.x(keep.value);
   const left = x > (frame.left + frame.right) / 2;
   return (
     <g aria-hidden="true" class="here">
       <line x1={x} x2={x} y1={frame.top} y2={frame.bottom} />
       {at && <circle cx={x} cy={frame.y(at.value)} r="6" class={at.from === at.to ? "solid" : "open"} />}
-      <text x={x + (left ? -6 : 6)} y={frame.bottom - 8} text-anchor={left ? "end" : "start"}>K {keep.value}{at && at.from !== at.to ? ", interpolated" : ""}</text>
+      <text x={x + (left ? -6 : 6)} y={frame.bottom - 8} text-anchor={left ? "end" : "start"}>K {keep.value}{isOn ? (at && at.from !== at.to ? ", interpolated" : "") : ", not measured"}</text>
     </g>
   );
 }
@@ -199,14 +196,19 @@ function Seeds({ looked, curves }: { looked: { series: Series; at: number } | nu
       <strong>{looked.series.method}, K {step.keep}</strong>
       <span>{curves.metric} mean <b>{num(step.mean)}</b></span>
       {step.points.map((point) => (
-        <span key={point.seed}>seed {point.seed}: <b>{num(point.value)}</b> ({signed(point.difference)}, {interval(point.low, point.high, signed)}, p {pValue(point.p)})</span>
+        <span key={point.seed}>seed {point.seed}: <b>{num(point.value)}</b> ({signed(point.difference)}, {interval(point.low, point.high, signed)}, p {pValue(point.p)}{typeof point.loss_p === "number" && curves.metric !== "loss" ? `, p of the loss ${pValue(point.loss_p)}` : ""}{worseText(curves, point)})</span>
       ))}
     </div>
   );
 }
 
+function worseText(curves: Curves, point: Point): string {
+  const found = verdict(curves, point);
+  return found === null ? "" : found.worse ? `, a significant loss ${found.by}` : ", no significant loss";
+}
+
 function pointTable(curves: Curves): { columns: { name: string }[]; rows: (string | number | boolean | null)[][] } {
-  const columns = ["method", "K", "seed", curves.metric, "difference", "low", "high", "p", "test", "trained", "parameters", "bytes"].map((name) => ({ name }));
-  const rows = curves.points.map((point) => [point.method, point.keep, point.seed, point.value, point.difference, point.low, point.high, point.p, point.test, point.is_trained, point.parameters, point.bytes]);
+  const columns = ["method", "K", "seed", curves.metric, "difference", "low", "high", "p", "test", "loss difference", "loss p", "significant loss", "trained", "repaired", "parameters", "bytes"].map((name) => ({ name }));
+  const rows = curves.points.map((point) => [point.method, point.keep, point.seed, point.value, point.difference, point.low, point.high, point.p, point.test, point.loss_difference ?? null, point.loss_p ?? null, point.is_worse ?? null, point.is_trained, point.is_repaired ?? null, point.parameters, point.bytes]);
   return { columns, rows };
 }

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import type { Roles } from "../contract";
 import { interval, num, offset, percent, plural, pValue, signed, whole } from "../format";
 import type { Cell } from "../page";
-import { Bias } from "../parts/bias";
+import { Bias, tauText } from "../parts/bias";
 import { HeadLink, Missing, Section } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
 import { colour, go, heads, roleFilter, run } from "../state";
@@ -57,18 +57,18 @@ function RoleTable({ roles }: { roles: Roles }): JSX.Element {
     return [name, count, best?.head ?? null, best ? (all.bias[best.at] ?? null) : null, best ? (all.low[best.at] ?? null) : null, best ? (all.high[best.at] ?? null) : null, best ? (all.q[best.at] ?? null) : null, role];
   });
   const columns: Column[] = [
-    { name: "role", show: (value, row) => <span title={roles.about[Number(row[7])]}><span class="letter">{roles.letters[Number(row[7])]}</span> <b>{value}</b></span> },
+    { name: "role", show: (value, row) => <span title={roles.about[Number(row[7])]}><span class="letter">{heads.value.codes[Number(row[7])]}</span> <b>{value}</b></span> },
     { name: "heads", show: (value, row) => (value ? <button type="button" class="quiet" onClick={() => show(String(row[0]))}>{value} on the map</button> : <span class="note">none</span>) },
     { name: "strongest head", show: (value) => (typeof value === "number" ? <HeadLink head={value} /> : "–") },
-    { name: "bias", about: "1 is chance", show: (value, row) => <span class="share"><Bias value={value as number | null} low={row[4] as number | null} high={row[5] as number | null} most={most} /><span class="number">{num(value as number | null)}</span></span> },
+    { name: "bias", about: roles.tau === undefined ? "1 is chance" : `1 is chance, ${roles.tau} is what the test asks for`, show: (value, row) => <span class="share"><Bias value={value as number | null} low={row[4] as number | null} high={row[5] as number | null} most={most} tau={roles.tau} /><span class="number">{num(value as number | null)}</span></span> },
     { name: "low", show: (value) => <span class="number">{num(value as number | null)}</span> },
     { name: "high", show: (value) => <span class="number">{num(value as number | null)}</span> },
     { name: "q", show: (value) => <span class="number">{pValue(value as number | null)}</span> },
     { name: "heads with it", show: (value) => <Holders role={Number(value)} /> },
   ];
-  const most = Math.max(2, ...rows.map((row) => Number(row[5] ?? 0)));
+  const most = Math.max(2, 1.2 * (roles.tau ?? 0), ...rows.map((row) => Number(row[5] ?? 0)));
   return (
-    <Section title="Roles" note={`${whole(labelled)} of ${plural(run.value.heads.length, "head")} have a role, over ${roles.n_sentences === null ? "an unknown number of" : whole(roles.n_sentences)} sentences and ${plural(roles.names.length, "role")} tested. Bias is attention against chance, which is 1; q is corrected over all heads and roles.`}>
+    <Section title="Roles" note={`${whole(labelled)} of ${plural(run.value.heads.length, "head")} have a role, over ${roles.n_sentences === null ? "an unknown number of" : whole(roles.n_sentences)} sentences and ${plural(roles.names.length, "role")} tested. Bias is attention against chance, which is 1, the dashed line.${tauText(roles.tau, roles.alpha)} q is corrected over all heads and roles.`}>
       <Table name="Roles" columns={columns} rows={rows} start={[1, true]} />
     </Section>
   );
