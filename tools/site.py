@@ -7,7 +7,6 @@ figures are in docs/figures, made by `make figures`.
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +44,7 @@ def modules(kind: str) -> Iterator[tuple[str, Any]]:
     """The methods of a kind by name, each with its file."""
     registry = KINDS[kind][2]
     for name in registry.names():
-        yield name, importlib.import_module(f"{registry.package}.{name.replace('-', '_')}")
+        yield name, registry.get(name)
 
 
 def page(kind: str, name: str, module: Any, figures: Path) -> str:

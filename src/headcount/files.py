@@ -17,6 +17,8 @@ from typing import Any
 from headcount.errors import ArtefactError
 
 MAX_JSON = 10 * 2**20
+FOLDER = "name a folder that save or save_pretrained wrote"
+"""What helps where a file is missing, unless something else does."""
 MAX_TENSORS = 100_000
 PARTIAL = ".partial"
 
@@ -55,21 +57,21 @@ def opened_model(name: str | Path) -> dict[str, str]:
     return {"model": placed(name)} if placed(name) != str(name) or Path(name).is_absolute() else {}
 
 
-def read_json(path: Path, *, unique: bool = False) -> Any:
+def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:
     """The content of a JSON file of bounded size; raises ArtefactError naming the file. `unique` refuses names that come twice."""
     try:
-        return json.loads(read_bounded(path, MAX_JSON).decode("utf-8-sig"), object_pairs_hook=_unique if unique else None)
+        return json.loads(read_bounded(path, MAX_JSON, remedy).decode("utf-8-sig"), object_pairs_hook=_unique if unique else None)
     except (ValueError, RecursionError) as error:
         if isinstance(error, ArtefactError):
             raise
         raise ArtefactError(f"{path} is no valid JSON: {error}; restore or rewrite it") from error
 
 
-def read_bounded(path: Path, most: int) -> bytes:
-    """The bytes of a regular file of at most `most` bytes; raises ArtefactError naming the file."""
+def read_bounded(path: Path, most: int, remedy: str = FOLDER) -> bytes:
+    """The bytes of a regular file of at most `most` bytes; raises ArtefactError naming the file, and the remedy where it is missing."""
     try:
         if not path.exists():
-            raise ArtefactError(f"{path} is missing; name a folder that has it, as save, save_pretrained or a run wrote it")
+            raise ArtefactError(f"{path} is missing; {remedy}")
         if not path.is_file():
             raise ArtefactError(f"{path} is no regular file; put the file itself there")
         size = path.stat().st_size

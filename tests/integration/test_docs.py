@@ -18,11 +18,12 @@ PAGES = sorted(page.name for page in DOCS.glob("*.md") if BLOCK.search(page.read
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from headcount.importance import METHODS
+    from headcount.pruners import PRUNERS
     from headcount.roles import ROLES
     from headcount.surgery import unregister
 
     monkeypatch.chdir(tmp_path)
-    for registry in (METHODS, ROLES):
+    for registry in (METHODS, PRUNERS, ROLES):
         monkeypatch.setattr(registry, "_added", {})  # what an example registers is its own
     names: dict[str, object] = {"__name__": "__main__"}
     try:

@@ -83,7 +83,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
 def _sealed(path: Path) -> dict[str, Any]:
     """The content of a file whose seal is right; files of schema 1 had none."""
     try:
-        content = read_json(path)
+        content = read_json(path, remedy="copy the run folder again with all its files, or run its command again")
     except ArtefactError as error:
         if not path.is_file():
             raise
@@ -91,7 +91,9 @@ def _sealed(path: Path) -> dict[str, Any]:
     whole = isinstance(content, dict) and content.get("seal") == seal(content)
     old = isinstance(content, dict) and "seal" not in content and type(content.get("schema_version")) is int
     if not whole and not (old and content["schema_version"] != VERSION):
-        raise Damaged(f"{path} is damaged or was edited: its hash is not the one that was written")
+        raise Damaged(
+            f"{path} is damaged or was edited: its hash is not the one that was written. Run the command of the run again, or restore it"
+        )
     return content
 
 
