@@ -139,7 +139,7 @@ def test_speed_is_told_with_its_doubts() -> None:
     clear = [row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)]
     doubtful = [row("dense", 8, 1.4, 3.1, 3.2, 1.0), row("masked", 8, 1.2, 1.3, 1.35, 2.4), row("removed", 8, 1.4, 1.5, 1.6, 2.1)]
     told = _faster([*clear, *doubtful], {"threads": 1})
-    assert "2.00 at batch 1, 2.10 at batch 8 times as fast" in told and "; at batch 8 the quartiles overlap" in told
+    assert "is 2.00 times as fast at batch 1, 2.10 at batch 8 (" in told and "; at batch 8 the quartiles overlap" in told
     assert not noise_of(clear)
     assert len(noise_of([*clear, *doubtful])) == 1 and "8 × 64" in noise_of(doubtful)[0]
 

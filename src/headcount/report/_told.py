@@ -61,10 +61,11 @@ def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> s
     mine = [each for each in removed if (each["of"], each["length"]) == (row["of"], row["length"])]
     device, threads = str(machine.get("device", "cpu")), machine.get("threads")
     where = f"CPU, {threads} thread{'s' * (threads != 1)}" if device == "cpu" and threads else device
-    told = ", ".join(f"{each['speedup']:.2f} at batch {each['batch']}" for each in mine)
+    first, *others = (f"{each['speedup']:.2f}{' times as fast' * (each is mine[0])} at batch {each['batch']}" for each in mine)
     alike = [str(each["batch"]) for each in mine if _is_alike(each, bench)]
     doubt = f"; at batch {', '.join(alike)} the quartiles overlap those of the whole model" if alike else ""
-    return f"The model of {row['of']} takes a pass {told} times as fast (length {row['length']}, {where}{doubt})."
+    told = ", ".join([first, *others])
+    return f"The smaller model ({row['of']}) is {told} (length {row['length']}, {where}{doubt})."
 
 
 def _is_alike(row: Mapping[str, Any], bench: Sequence[Mapping[str, Any]]) -> bool:
