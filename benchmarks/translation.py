@@ -29,7 +29,7 @@ from headcount.tasks import open_task
 from headcount.training import Recipe, fine_tune
 
 PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
-TOGETHER = {"train_sampling_strategy": "group_by_length", "bf16": True}
+HOW = {"train_sampling_strategy": "group_by_length", "bf16": True}
 
 
 def unpack(data: Path, out: Path) -> dict[str, list[Path]]:
@@ -100,7 +100,7 @@ def trained(options: argparse.Namespace, files: dict[str, list[Path]]) -> tuple[
     if not (folder / "config.json").is_file():
         tokenizer = make_tokenizer(files["train"], options.pieces)
         model = make_model(tokenizer)
-        recipe = Recipe(epochs=options.epochs, rate=1e-3, batch=64, warmup=0.1, more=TOGETHER)
+        recipe = Recipe(epochs=options.epochs, rate=1e-3, batch=64, warmup=0.1, more=HOW)
         task = make_task(model, tokenizer, files, "val")
         told = fine_tune(model, task, recipe, folder=options.out / "training", progress=Said(20))
         print(told.history[-1], flush=True)
@@ -138,7 +138,7 @@ def main() -> None:
     model, tokenizer = trained(options, files)
     task = make_task(model, tokenizer, files, options.part)
     kinds = tuple(name for name in options.kinds.split(",") if name)
-    recipe = Recipe(epochs=options.more, rate=2e-4, batch=64, more=TOGETHER)
+    recipe = Recipe(epochs=options.more, rate=2e-4, batch=64, more=HOW)
     keeps = [int(keep) for keep in options.keep.split(",")]
     wishes = [Wish(method, keep, kinds=kinds, recipe=recipe) for method in options.methods.split(",") for keep in keeps]
     made = Curves(options.out / "run", "multi30k", model, task, wishes if kinds else [], "python benchmarks/translation.py")

@@ -229,3 +229,20 @@ def test_attend_shows_one_sentence_whole() -> None:
     sentences, maps = attend(model, corpus_of(model, ["the queen runs ."], tokenizer), tokenizer)
     assert sentences[0]["causal"] and len(maps) == len(hc.HeadMap.of(model).blocks)
     assert all(not np.triu(array, 1).any() for array in maps.values())
+
+
+def test_maps_are_of_sentences_as_long_as_was_asked_for() -> None:
+    model, _, tokenizer = opened("decoder", 2)
+    texts = [" ".join(["the queen runs ."] * times) for times in (20, 1, 24, 2)]
+    corpus = corpus_of(model, texts, tokenizer)
+    lengths = [len(one.ids) for one in corpus.sentences]
+
+    def shown(longest: int) -> list[int]:
+        return sorted(
+            len(one["source"]["tokens"]) for one in portray(model, corpus, tokenizer, longest=longest, shown=2).content["sentences"]
+        )
+
+    assert shown(lengths[3]) == sorted(lengths)[:2]
+    assert shown(lengths[1] - 1) == sorted(lengths)[:2]  # none fits: the shortest
+    many = {tuple(shown(length)) for length in range(lengths[2], lengths[2] + 2)}
+    assert max(map(max, many)) >= lengths[0] > 80  # all fit: any of them

@@ -150,7 +150,7 @@ def test_analyze_on_the_command_line_is_taken_up_again(
     from headcount import pruning
 
     text = tmp_path / "text.txt"
-    text.write_text("the queen runs .\na king sleeps .\n" * 6)
+    text.write_text("the queen runs .\na king sleeps .\n" * 3 + " ".join(["the queen runs ."] * 12))
     words = [
         "analyze",
         "demo/entailment",
@@ -163,7 +163,7 @@ def test_analyze_on_the_command_line_is_taken_up_again(
         "--by",
         "gradient",
     ]
-    words += ["--methods", "random", "--keep", "25%,50%", "--seeds", "1", "--scored", "16", "--reported", "30", "--json"]
+    words += ["--methods", "random", "--keep", "25%,50%", "--seeds", "1", "--scored", "16", "--reported", "30", "--longest", "8", "--json"]
     made, real = [], pruning.prune
 
     def counted(*args: Any, **options: Any) -> Any:
@@ -183,9 +183,10 @@ def test_analyze_on_the_command_line_is_taken_up_again(
     assert cells == 2 and len(made) <= 4, "what was finished is not made again; the best model is made once more to be kept"
     report = data_of(Path(told["steps"][-1]["path"]))
     check(report, "Report")
+    assert len(report["runs"][0]["attention"]["sentences"]) == 6, "the seventh is longer than was asked for"
     opened = report["runs"][0]["config"]["opened"]
     assert opened["task"] == "demo/entailment" and opened["text"] == str(text)
-    assert report["runs"][0]["portraits"]["n_sentences"] == 12
+    assert report["runs"][0]["portraits"]["n_sentences"] == 7
 
 
 def test_methods_are_checked_before_any_work_and_seeds_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

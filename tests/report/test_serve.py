@@ -1,11 +1,10 @@
-"""The local server: who is let in, what is refused, and what the live actions answer."""
+"""The local server: who is let in, what is refused, and how it ends."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,28 +14,16 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from contract import TYPES, check, wrong
+from asking import ASKS, FRONT, HOME, TOKEN, data_of
+from contract import check
 from kit import make_run
 from starlette.testclient import TestClient
 
-import headcount as hc
-from headcount.evaluate import evaluate
-from headcount.report._attention import unpack
-from headcount.report.page import Bundle
-from headcount.runs.store import Run
 from headcount.serve import app as app_module
 from headcount.serve.app import Site, application
 from headcount.serve.guard import MAX_BODY, host_name, is_address
 from headcount.serve.live import LiveRun
-from headcount.surgery.source import local_folder
-from headcount.tasks import open_task
-from headcount.tasks._reader import reader_of
-
-TOKEN, HOME = "a-token-of-this-launch", "http://127.0.0.1:8000"
-ASKS = {"X-Headcount-Token": TOKEN}
-FRONT = Bundle("1", "a{}")
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +35,6 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> list[LiveRun]:
 @pytest.fixture
 def client(by_hand: list[LiveRun]) -> TestClient:
     return TestClient(application(Site(by_hand[:1], TOKEN, FRONT)), base_url=HOME)
-
-
-def data_of(text: str) -> Any:
-    return json.loads(text[text.index('id="headcount-data">') + len('id="headcount-data">') : text.rindex("</script>\n<script>")])
 
 
 def test_the_page_needs_the_token_and_carries_it(client: TestClient) -> None:
@@ -218,157 +201,6 @@ def test_two_runs_are_compared_and_more_are_listed(by_hand: list[LiveRun]) -> No
     assert [run["name"] for run in compared["runs"]] == ["c", "a"] and [run["id"] for run in compared["live"]["runs"]] == ["2", "0"]
     assert three.get(f"/run/7?token={TOKEN}").status_code == 404
     check(three.get("/api/1/report", headers=ASKS).json(), "Report")
-
-
-def answered(client: TestClient, action: str, asked: Any) -> Any:
-    answer = client.post(f"/api/0/{action}", json=asked, headers=ASKS)
-    assert answer.status_code == 200, answer.text
-    kind = dict(TYPES["LiveApi"][1])[action][1][1]["answer"][1]
-    assert wrong(answer.json(), kind) == []
-    return answer.json()
-
-
-def test_live_actions_tell_what_the_library_tells(analysed: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(analysed, folder)
-    client = TestClient(application(Site([LiveRun(Run.open(folder))], TOKEN, FRONT)), base_url=HOME)
-    model = hc.load("demo/entailment").eval()
-    shown = answered(client, "attend", {"text": "the queen runs .", "pair": "a king sleeps ."})["attention"]
-    tokens = shown["sentences"][0]["source"]["tokens"]
-    assert tokens[0] == "[CLS]" and tokens.count("[SEP]") == 2
-    first = np.frombuffer(unpack(shown["maps"][0][0]), dtype=np.uint8).reshape(8, len(tokens), len(tokens))
-    assert np.allclose(((first / 255.0) ** 2).sum(-1), 1, atol=0.05)
-    told = answered(client, "ablate", {"heads": [0, 5], "limit": 30})
-    live = LiveRun(Run.open(folder))
-    task = open_task("demo/entailment", model, live.tokenizer())
-    with hc.mask(model, ["L0H0", "L0H5"]):
-        assert told["value"] == pytest.approx(evaluate(model, task, limit=30).value) and told["n"] == 30
-    before = len(Run.open(folder).results("pruned"))
-    made = answered(client, "prune", {"method": "magnitude", "keep": 12, "protect": [0, 31], "repair": False})
-    assert len(hc.HeadMap.of(hc.load(made["folder"]))) == 12 and Path(made["folder"]).is_relative_to(folder)
-    assert not {0, 31} & set(made["point"]["removed"]) and made["point"]["keep"] == 12
-    assert len(Run.open(folder).results("pruned")) == before + 1
-    report = data_of(client.get(f"/?token={TOKEN}").text)
-    assert made["point"] in report["runs"][0]["curves"]["points"], "the page shows it at once"
-    bad = client.post("/api/0/prune", json={"method": "nonsense", "keep": 12, "protect": [], "repair": True}, headers=ASKS)
-    assert bad.status_code == 422 and "no pruners 'nonsense'" in bad.json()["error"]
-
-
-def test_a_pruned_model_answers_with_its_own_numbers(analysed: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(analysed, folder)
-    client = TestClient(application(Site([LiveRun(Run.open(folder))], TOKEN, FRONT)), base_url=HOME)
-    ask = {"method": "magnitude", "keep": 12, "protect": []}
-    mended, plain = (answered(client, "prune", {**ask, "repair": repair})["point"] for repair in (True, False))
-    assert plain["removed"] == mended["removed"] and plain["keep"] == mended["keep"] == 12
-    assert (plain["method"], mended["method"]) == ("magnitude without repair", "magnitude + repair")
-    again = answered(client, "prune", {**ask, "method": plain["method"], "repair": None, "keep": 16})["point"]
-    assert again["method"] == plain["method"], "as the models of this name were made"
-    drawn = [
-        answered(client, "prune", {**ask, "method": "random", "repair": None, "seed": seed, "floor": 2, "unit": "even"})["point"]
-        for seed in (4, 5)
-    ]
-    assert [point["seed"] for point in drawn] == [4, 5] and drawn[0]["removed"] != drawn[1]["removed"]
-    for point in drawn:
-        layers = [head // 8 for head in range(32) if head not in point["removed"]]
-        assert min(layers.count(layer) for layer in range(4)) >= 2
-        assert "--floor 2 --unit even" in point["command"] and "--method-seed" in point["command"]
-    spared = answered(client, "prune", {**ask, "protect": [3, 4], "repair": None})["point"]
-    assert spared["method"] == "magnitude sparing L0H3+L0H4" and "--protect L0H3,L0H4" in spared["command"]
-
-
-def test_sentences_that_the_model_cannot_read_are_told(analysed: Path) -> None:
-    client = TestClient(application(Site([LiveRun(Run.open(analysed))], TOKEN, FRONT)), base_url=HOME)
-    assert answered(client, "attend", {"text": "the queen runs .", "pair": None})["note"] is None
-    told = answered(client, "attend", {"text": "xylophone qwertz zyx .", "pair": None})["note"]
-    assert re.fullmatch(r"\d+ of \d+ tokens are unknown to the tokenizer: .*", told)
-    one = answered(client, "attend", {"text": "the queen zyx runs .", "pair": None})
-    assert one["note"].startswith("1 of 5 ") and one["attention"]["sentences"][0]["source"]["unknown"].count(True) == 1
-    for pair in (None, "a king sleeps ."):
-        long = client.post("/api/0/attend", json={"text": "the queen runs . " * 200, "pair": pair}, headers=ASKS)
-        assert long.status_code == 422 and "Give a shorter one" in long.json()["error"] and "--" not in long.json()["error"]
-
-
-def test_a_run_is_served_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headcount.cli import main
-
-    shutil.copytree(local_folder("demo/entailment"), tmp_path / "model")
-    (tmp_path / "data.csv").write_text("text,text_pair,label\n" + "the queen runs .,a king sleeps .,0\n" * 9)
-    monkeypatch.chdir(tmp_path)
-    words = ["score", "model", "--task", "classification", "--train", "data.csv", "--eval", "data.csv", "--by", "magnitude", "--out", "run"]
-    assert main([*words, "-q"]) == 0
-    opened = Run.open("run").record().config["opened"]
-    assert opened["model"] == str(tmp_path / "model") and opened["train"] == [str(tmp_path / "data.csv")] == opened["eval"]
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    live = LiveRun(Run.open(tmp_path / "run"))
-    assert not live.why_not and live.model() is not None
-
-
-def test_another_model_under_the_name_is_refused(analysed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = LiveRun(Run.open(analysed))
-    monkeypatch.setattr(
-        live, "record", live.record.model_copy(update={"model": live.record.model.model_copy(update={"weights": "0" * 64})})
-    )
-    client = TestClient(application(Site([live], TOKEN, FRONT)), base_url=HOME)
-    answer = client.post("/api/0/attend", json={"text": "a", "pair": None}, headers=ASKS)
-    assert answer.status_code == 422 and "weights are others" in answer.json()["error"]
-
-
-def test_a_source_that_is_too_long_is_not_translated() -> None:
-    from headcount.errors import DataError
-    from headcount.serve import live
-
-    class Translator:
-        record, heads = None, ()
-
-        def model(self) -> Any:
-            return hc.load("demo/translator")
-
-        def tokenizer(self) -> Any:
-            return reader_of(self.model(), local_folder("demo/translator"))
-
-        def task(self) -> Any:
-            return open_task("demo/translation", self.model(), self.tokenizer())
-
-    with pytest.raises(DataError, match="at most 128 are shown here"):
-        live._corpus(Translator(), "the dog sees " * 150, None)  # pyright: ignore[reportArgumentType]
-
-
-def test_an_action_that_is_cut_off_ends_with_the_server(analysed: Path, tmp_path: Path) -> None:
-    """Ctrl-C while a model is being pruned: no traceback, no waiting for it, and the run folder stays whole."""
-    shutil.copytree(analysed, tmp_path / "run")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "headcount", "serve", str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        address, _, token = process.stdout.readline().strip().partition("/?token=")
-        ask = {"method": "surgeon", "keep": 5, "protect": [], "repair": None}
-        headers = {"X-Headcount-Token": token, "Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{address}/api/0/prune", json.dumps(ask).encode(), headers)
-        answers: list[str] = []
-
-        def wait() -> None:
-            try:
-                urllib.request.urlopen(asked, timeout=120)
-            except Exception as error:
-                answers.append(str(error))
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        work, end = tmp_path / "run" / "log.txt", time.monotonic() + 120
-        while "prune by surgeon" not in work.read_text() and time.monotonic() < end:
-            time.sleep(0.05)
-        start = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-        waiting.join(30)
-    finally:
-        process.kill()
-    assert process.returncode == 130 and time.monotonic() - start < 30 and answers, errors
-    assert "Traceback" not in errors
-    assert Run.open(tmp_path / "run").results("pruned")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -47,6 +47,7 @@ class Options(TypedDict, total=False):
     measured: Sizes
     watch: Watch | None
     portrayed: int
+    longest: int
     config: Mapping[str, Any]
 
 

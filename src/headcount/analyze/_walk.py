@@ -25,7 +25,7 @@ from headcount.importance import Method, agreements, score_into, verdicts
 from headcount.observe import on_device
 from headcount.plan import Plan
 from headcount.portraits import Portraits, portraits_into
-from headcount.portraits._make import SENTENCES
+from headcount.portraits._make import LONGEST, SENTENCES
 from headcount.pruning import Change, Pruning, Sizes, Wish, check_wish, compare, grid, method_name, rows, smallest_safe
 from headcount.report import write_report
 from headcount.roles import Corpus, RoleTable, roles_into
@@ -79,6 +79,8 @@ class Job:
     folder: Path | None = None
     """Where the model comes from; its tokenizer goes along with the smaller one."""
     portrayed: int = SENTENCES
+    longest: int = LONGEST
+    """Tokens of the sentences whose attention maps are kept."""
     config: Mapping[str, Any] = field(default_factory=dict)
     no_roles: str = ""
     """Why there is no corpus, if there is none."""
@@ -190,7 +192,7 @@ def _look(work: Job, kept: Run) -> Iterator[Step]:
     except UnsupportedModel as error:
         kept.log(f"failed: roles: {error}")
         yield work.step("roles", f"left out: {error}")
-    asked: Any = {"seed": work.seed, "limit": work.portrayed, "progress": work.progress("portraits")}
+    asked: Any = {"seed": work.seed, "limit": work.portrayed, "longest": work.longest, "progress": work.progress("portraits")}
     yield _portray(work, portraits_into(kept, work.model, work.corpus, work.tokenizer, **asked))
 
 

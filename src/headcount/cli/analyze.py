@@ -24,6 +24,7 @@ Keep = Annotated[str, typer.Option("--keep", metavar="SHARE,…", help="Shares o
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of methods with chance in them.")]
 Scored = Annotated[int, typer.Option("--scored", min=2, help="Calibration examples that scores are taken on.")]
 Reported = Annotated[int, typer.Option("--reported", min=2, help="Examples that models are compared on.")]
+Longest = Annotated[int, typer.Option("--longest", min=2, help="Tokens of the sentences whose attention is shown; 512 can be looked at.")]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: the same command goes on from it; report.html is there.")]
 
 
@@ -57,6 +58,7 @@ def run(
     seeds: Seeds = 2,
     scored: Scored = 256,
     reported: Reported = 500,
+    longest: Longest = 32,
     epochs: Epochs = 1.0,
     rate: Rate = 5e-5,
     train_batch: TrainBatch = 32,
@@ -93,6 +95,7 @@ def run(
             recipe=recipe(given, rate, train_batch, 0.0, epochs),
             watch=say.watch,
             tokenizer=_data.reader_of(live, folder, given.trust_remote_code),
+            longest=longest,
             folder=folder,
             config={"opened": {**given.opened, **({"text": placed(text)} if text else {}), **({"embedded": embedded} if embedded else {})}},
             no_roles=why,

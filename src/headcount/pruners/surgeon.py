@@ -3,7 +3,7 @@
 See headcount.refit.choose for the formula. It is meant to be followed by repair. `rounds` prunes in that many stages of the same size, repairing and
 estimating again in between; costs are exact for one block and small changes only, so far from the whole model later stages see what the first could
 not. Where most heads go no estimate is safe: with `rivals`, the plan of one stage, and those of the gradient and of Fisher mask search, are repaired
-too, and the plan that stays nearest to the dense model's predictions on the selection split is taken (docs/repair.md has what that brings).
+too, and the plan that stays nearest to the dense model's predictions on the selection split is taken (docs/results.md has what that brings).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ ABOUT = About(
     source="structured optimal brain surgeon (Hassibi & Stork 1993), with repair", options={"rounds": 4, "rivals": True, "limit": EXAMPLES}
 )
 Candidate = tuple[Plan, Scores, list[dict[str, Any]]]
+Order = list[tuple[tuple[Head, ...], float]]
+"""Units in the order they go, each with the rise of the loss that is expected of it."""
 
 
 def check(options: Mapping[str, Any]) -> None:
@@ -50,13 +52,13 @@ def choose(work: Work, _variant: str) -> Choice:
     return Choice(plan, history=[*history, *told], scores=scores, repaired=repaired if work.options["limit"] == EXAMPLES else None)
 
 
-def _order(work: Work, model: nn.Module) -> list[tuple[tuple[Head, ...], float]]:
-    """Units in the order they go in a model, each with the rise of the loss that is expected of it."""
+def _order(work: Work, model: nn.Module) -> Order:
+    """The order in which the units of a model go."""
     units = work.heads.units() if work.budget.unit == "kv_group" else tuple((head,) for head in work.heads)
-    return list(removal_order(model, work.data, units=units, limit=work.options["limit"]))
+    return removal_order(model, work.data, units=units, limit=work.options["limit"])
 
 
-def _rivals(work: Work, first: list[tuple[tuple[Head, ...], float]]) -> dict[str, Candidate]:
+def _rivals(work: Work, first: Order) -> dict[str, Candidate]:
     made: dict[str, Candidate] = {}
     if work.options["rounds"] > 1:
         made["surgeon, one round"] = in_rounds(work, 1, first)
@@ -80,7 +82,7 @@ def _judged(work: Work, plans: dict[str, Plan]) -> tuple[dict[str, float], Repai
     return {name: far[plan] for name, plan in plans.items() if far}, nearest
 
 
-def in_rounds(work: Work, rounds: int, first: list[tuple[tuple[Head, ...], float]]) -> Candidate:
+def in_rounds(work: Work, rounds: int, first: Order) -> Candidate:
     """The plan of so many rounds from the dense model's order on, its own order as scores, and the rise of the loss expected of each removal."""
     total = len(work.heads)
     place = {head: number for number, head in enumerate(work.heads)}

@@ -25,6 +25,8 @@ class Maps:
     arrays: Mapping[tuple[int, int], np.ndarray] = field(default_factory=dict)
     sizes: Sequence[int] = ()
     """How many heads each block has."""
+    packs: dict[tuple[int, int, tuple[int, ...]], str] = field(default_factory=dict)
+    """What is packed already: a report tries several numbers of sentences."""
 
     def packed(self, n_sentences: int | None = None, heads: Sequence[Sequence[int]] | None = None) -> dict[str, Any] | None:
         """The first sentences with the maps of some heads of every block (of all, if not told); None where there is nothing to show."""
@@ -41,12 +43,15 @@ class Maps:
         found = self.arrays.get((sentence, block))
         if found is None or (heads is not None and not heads[block]):
             return None
-        return pack(found if heads is None else found[list(heads[block])])
+        shown = tuple(range(len(found)) if heads is None else heads[block])
+        if (sentence, block, shown) not in self.packs:
+            self.packs[sentence, block, shown] = pack(found[list(shown)])
+        return self.packs[sentence, block, shown]
 
 
 def pack(array: np.ndarray) -> str:
     """Base64 of the raw deflate of bytes."""
-    made = zlib.compressobj(9, zlib.DEFLATED, -15)
+    made = zlib.compressobj(6, zlib.DEFLATED, -15)
     return base64.b64encode(made.compress(np.ascontiguousarray(array, dtype=np.uint8).tobytes()) + made.flush()).decode()
 
 

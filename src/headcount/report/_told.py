@@ -61,10 +61,9 @@ def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> s
     mine = [each for each in removed if (each["of"], each["length"]) == (row["of"], row["length"])]
     device, threads = str(machine.get("device", "cpu")), machine.get("threads")
     where = f"CPU, {threads} thread{'s' * (threads != 1)}" if device == "cpu" and threads else device
-    first, *others = (f"{each['speedup']:.2f}{' times as fast' * (each is mine[0])} at batch {each['batch']}" for each in mine)
+    told = ", ".join(f"{each['speedup']:.2f}{' times as fast' * (each is mine[0])} at batch {each['batch']}" for each in mine)
     alike = [str(each["batch"]) for each in mine if _is_alike(each, bench)]
     doubt = f"; at batch {', '.join(alike)} the quartiles overlap those of the whole model" if alike else ""
-    told = ", ".join([first, *others])
     return f"The smaller model ({row['of']}) is {told} (length {row['length']}, {where}{doubt})."
 
 

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from headcount import notebook
 from headcount.errors import ArtefactError, NonFinite
@@ -26,20 +25,18 @@ from headcount.files import (
     append_line,
     check_place,
     is_file,
-    json_bytes,
     make_folder,
     move,
-    read_json,
     remove,
     remove_folder,
     write_atomic,
 )
 from headcount.heads import HeadMap
-from headcount.runs.cells import SUFFIX, Cell, Damaged, Spec, read_cell, safe_name, seal
+from headcount.runs.cells import SUFFIX, Cell, Damaged, Spec, read_cell, safe_name
 from headcount.runs.hold import LOCK, Hold
-from headcount.runs.schema import VERSION, BlockRecord, HeadsRecord, ModelRecord, Record, RunRecord
+from headcount.runs.records import Kind, read_record, write_record
+from headcount.runs.schema import BlockRecord, HeadsRecord, ModelRecord, RunRecord
 
-Kind = TypeVar("Kind", bound=Record)
 PACKAGES = ("headcount", "torch", "transformers", "numpy", "scipy")
 RUN, HEADS, LOG, CELLS, QUARANTINE = "run.json", "heads.json", "log.txt", "cells", "quarantine"
 
@@ -60,59 +57,6 @@ def describe_run(model: ModelRecord, **facts: Any) -> RunRecord:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     machine = {"system": platform.platform(), "cpus": os.cpu_count(), **facts.pop("machine", {})}
     return RunRecord(created=now, updated=now, model=model, versions=versions(), machine=machine, **facts)
-
-
-def read_record(path: Path, kind: type[Kind]) -> Kind:
-    """A sealed file of a run, checked; ArtefactError says what is wrong with it, Damaged if it is not what was written."""
-    content = _sealed(path)
-    told = content.get("schema_version")
-    if type(told) is not int:
-        raise Damaged(f"{path} is damaged: it holds another file of a run")
-    if told != VERSION:
-        raise ArtefactError(_other_version(path, told))
-    try:
-        found = kind.model_validate({name: value for name, value in content.items() if name != "seal"})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise Damaged(f"{path} is damaged: it is no {kind.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    if path.read_bytes() != _packed(found):
-        raise Damaged(f"{path} is damaged or was edited: it is not written as it was")
-    return found
-
-
-def _sealed(path: Path) -> dict[str, Any]:
-    """The content of a file whose seal is right; files of schema 1 had none."""
-    try:
-        content = read_json(path, remedy="copy the run folder again with all its files, or run its command again")
-    except ArtefactError as error:
-        if not path.is_file():
-            raise
-        raise Damaged(str(error)) from error
-    whole = isinstance(content, dict) and content.get("seal") == seal(content)
-    old = isinstance(content, dict) and "seal" not in content and type(content.get("schema_version")) is int
-    if not whole and not (old and content["schema_version"] != VERSION):
-        raise Damaged(
-            f"{path} is damaged or was edited: its hash is not the one that was written. Run the command of the run again, or restore it"
-        )
-    return content
-
-
-def _other_version(path: Path, told: Any) -> str:
-    newer = isinstance(told, int) and told > VERSION
-    remedy = (
-        "Install a newer one to open this run." if newer else "It was written before the first release; run its command in a new folder."
-    )
-    return f"{path} has schema version {told}; this headcount reads version {VERSION}. {remedy}"
-
-
-def _packed(record: Record) -> bytes:
-    content = record.model_dump()
-    return json_bytes({**content, "seal": seal(content)})
-
-
-def write_record(path: Path, record: Record) -> None:
-    """Writes a file of a run, sealed with its hash."""
-    write_atomic(path, _packed(record))
 
 
 class Run:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from headcount.files import sha256, write_atomic
 from headcount.runs.cells import Damaged
+from headcount.runs.records import write_record
 from headcount.runs.schema import TablesRecord
-from headcount.runs.store import Run, write_record
+from headcount.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas

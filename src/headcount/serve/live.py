@@ -12,7 +12,7 @@ from headcount.report._attention import Maps
 from headcount.runs.store import Run
 from headcount.serve.wants import Unwanted, choice, fields_of, number, places, text, truth
 
-EXAMPLES, TOKENS, NEW_TOKENS = 5000, 256, 64
+EXAMPLES, TOKENS, NEW_TOKENS = 5000, 512, 64
 """The most examples an ablation reads, tokens a sentence may have, and tokens that are generated for it."""
 PRUNE = {"seed": 0, "floor": 0, "unit": "kv_group"}
 """What a request to prune need not say."""

@@ -52,12 +52,15 @@ def serve(
         said(f"http://{shown}:{taken.getsockname()[1]}/?token={token}")
     try:
         _server(uvicorn, config).run(sockets=[taken])
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if not site.is_busy:
+            raise
+        if said is not None:
+            said("stopped while an action was under way; nothing of it is kept but what was finished")
+        # A thread cannot be stopped, and what it writes can: a cell is there whole or not at all.
+        os._exit(INTERRUPTED if isinstance(stop, KeyboardInterrupt) else int(stop.code or 0))
     finally:
         taken.close()
-        if site.is_busy:  # a thread cannot be stopped, and what it writes can: a cell is there whole or not at all
-            if said is not None:
-                said("stopped while an action was under way; nothing of it is kept but what was finished")
-            os._exit(INTERRUPTED)
 
 
 def _server(uvicorn: Any, config: Any) -> Any:

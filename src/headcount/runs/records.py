@@ -1,0 +1,68 @@
+"""The sealed JSON files of a run: each has the hash of what it says, and is written in one way only, so that damage and edits are found out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from headcount.errors import ArtefactError
+from headcount.files import json_bytes, read_json, write_atomic
+from headcount.runs.cells import Damaged, seal
+from headcount.runs.schema import VERSION, Record
+
+Kind = TypeVar("Kind", bound=Record)
+
+
+def read_record(path: Path, kind: type[Kind]) -> Kind:
+    """A sealed file of a run, checked; ArtefactError says what is wrong with it, Damaged if it is not what was written."""
+    content = _sealed(path)
+    told = content.get("schema_version")
+    if type(told) is not int:
+        raise Damaged(f"{path} is damaged: it holds another file of a run")
+    if told != VERSION:
+        raise ArtefactError(_other_version(path, told))
+    try:
+        found = kind.model_validate({name: value for name, value in content.items() if name != "seal"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Damaged(f"{path} is damaged: it is no {kind.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if path.read_bytes() != _packed(found):
+        raise Damaged(f"{path} is damaged or was edited: it is not written as it was")
+    return found
+
+
+def _sealed(path: Path) -> dict[str, Any]:
+    """The content of a file whose seal is right; files of schema 1 had none."""
+    try:
+        content = read_json(path, remedy="copy the run folder again with all its files, or run its command again")
+    except ArtefactError as error:
+        if not path.is_file():
+            raise
+        raise Damaged(str(error)) from error
+    whole = isinstance(content, dict) and content.get("seal") == seal(content)
+    old = isinstance(content, dict) and "seal" not in content and type(content.get("schema_version")) is int
+    if not whole and not (old and content["schema_version"] != VERSION):
+        raise Damaged(
+            f"{path} is damaged or was edited: its hash is not the one that was written. Run the command of the run again, or restore it"
+        )
+    return content
+
+
+def _other_version(path: Path, told: Any) -> str:
+    newer = isinstance(told, int) and told > VERSION
+    remedy = (
+        "Install a newer one to open this run." if newer else "It was written before the first release; run its command in a new folder."
+    )
+    return f"{path} has schema version {told}; this headcount reads version {VERSION}. {remedy}"
+
+
+def _packed(record: Record) -> bytes:
+    content = record.model_dump()
+    return json_bytes({**content, "seal": seal(content)})
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Writes a file of a run, sealed with its hash."""
+    write_atomic(path, _packed(record))
