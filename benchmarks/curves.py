@@ -14,6 +14,7 @@ from headcount.data import Task
 from headcount.evaluate import Evaluation
 from headcount.pruning import Pruning, Wish, compare, method_name, outcome
 from headcount.runs.cells import Cell
+from headcount.runs.outcomes import interval
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import machine_of, model_record
 from headcount.stats import paired_bootstrap, paired_t
@@ -61,6 +62,15 @@ class Curves:
         if self.dense.parts is None or made.parts is None or self.task.metric is None:
             return paired_t(made.losses - self.dense.losses)
         return paired_bootstrap(self.dense.parts, made.parts, self.task.metric.total, seed=0)
+
+    def told(self, factor: float = 1.0, digits: int = 2) -> str:
+        """The dense model's metric with its 95 % interval by bootstrap over examples, and its loss."""
+        low, high = (factor * (end or 0.0) for end in interval(self.dense, self.task.metric.total if self.task.metric else None))
+        value = factor * (self.dense.loss if self.dense.value is None else self.dense.value)
+        return (
+            f"Dense: {self.dense.metric or 'loss'} {value:.{digits}f} ({low:.{digits}f} … {high:.{digits}f}), loss {self.dense.loss:.4f}, "
+            f"{self.dense.n_examples} examples"
+        )
 
     def table(self, factor: float = 1.0, digits: int = 1) -> str:
         """Methods by sizes: the mean over seeds, and the change from dense with its 95 % interval over examples."""

@@ -60,9 +60,7 @@ def order(name: str, out: Path, limit: int | None) -> None:
     ]
     made = Curves(out / name, f"demo/{name}", model, task, [*wishes, *recovered], "python benchmarks/embedded.py", limit)
     factor = 100.0 if made.dense.metric == "accuracy" else 1.0
-    print(
-        f"\nDense: {made.dense.metric} {factor * (made.dense.value or 0):.2f}, loss {made.dense.loss:.4f}, {made.dense.n_examples} examples\n"
-    )
+    print(f"\n{made.told(factor)}\n")
     print(made.table(factor, 1 if factor > 1 or made.dense.metric == "bleu" else 3))
     for keep in keeps:
         print(f"\n{keep} heads, by loss: {made.order(keep)}")
@@ -76,7 +74,7 @@ def encoder(out: Path, limit: int | None) -> None:
     keeps = [24, 16, 12, 8, 6, 4, 2, 1]
     wishes = grid(["surgeon", "dsp", "l0"], keeps, 1, Wish("random", 1, kinds=("encoder-self",), recipe=recipe))
     made = Curves(out / "encoder", "demo/translator", model, task, wishes, "python benchmarks/embedded.py encoder", limit)
-    print(f"\nDense: {made.dense.metric} {made.dense.value:.2f}, {made.dense.n_examples} examples\n")
+    print(f"\n{made.told()}\n")
     print(made.table(1.0, 2))
     for method in made.methods:
         within = [keep for keep in keeps if made.change(method, keep).difference >= -0.15]

@@ -114,9 +114,7 @@ def main() -> None:
     task = make_task(options.data_set, model, tokenizer, files)
     wanted = wishes(options, len(hc.HeadMap.of(model)))
     made = Curves(options.out / "run", options.data_set, model, task, wanted, "python benchmarks/results.py")
-    print(
-        f"\nDense: {made.dense.metric} {100 * (made.dense.value or 0):.2f}, loss {made.dense.loss:.4f}, {made.dense.n_examples} examples\n"
-    )
+    print(f"\n{made.told(100.0)}\n")
     print(made.table(100.0, 1))
     if {"gradient without repair", "gradient + repair"} <= set(made.methods):
         for keep in made.keeps:

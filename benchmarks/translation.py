@@ -142,7 +142,7 @@ def main() -> None:
     keeps = [int(keep) for keep in options.keep.split(",")]
     wishes = [Wish(method, keep, kinds=kinds, recipe=recipe) for method in options.methods.split(",") for keep in keeps]
     made = Curves(options.out / "run", "multi30k", model, task, wishes if kinds else [], "python benchmarks/translation.py")
-    print(f"\nDense: BLEU {made.dense.value:.2f}, loss {made.dense.loss:.4f}, {made.dense.n_examples} examples\n")
+    print(f"\n{made.told()}\n")
     if made.cells:
         print(made.table(1.0, 2))
         for cell in (cell for cells in made.cells.values() for cell in cells):

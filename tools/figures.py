@@ -1,6 +1,6 @@
 """The figures of the method pages, made on the embedded models: `make figures` writes docs/figures/*.svg (about a quarter of an hour).
 
-An importance is shown as the map of its scores, a pruner as the heads it keeps and its curve, a role as the map of its bias.
+An importance is shown as the map of its scores, a pruner as the heads it keeps and its curve, a role as its pattern and the map of its bias.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from transformers import AutoTokenizer
@@ -20,28 +22,36 @@ import headcount as hc
 from headcount.files import write_atomic
 from headcount.importance import METHODS, score_into
 from headcount.pruners import PRUNERS
-from headcount.pruning import Pruning, Wish, compare, grid
+from headcount.pruning import Pruning, Wish, compare, grid, method_name
 from headcount.report.collect import collect
 from headcount.report.figures import STYLE, draw_curves, draw_map, grids
 from headcount.roles import ROLES, corpus_of, roles_into
+from headcount.roles._contract import Corpus, Side, View, bare
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import machine_of, model_record
 from headcount.surgery.source import local_folder
 from headcount.tasks import open_task
+from headcount.text.annotated import Annotated, Word
 from headcount.text.embedded import embedded, embedded_translations
 from headcount.training import Recipe
 
 KEEPS = (4, 8, 16, 24)
 PLAIN = {"dsp": "dsp", "layers": "layers:top", "role": "role:spare", "rank": "gradient"}
 """What stands for a file with several variants, or with an option that must be named."""
+Pattern = tuple[np.ndarray, list[str], list[str]]
+"""Where a role looks, [q, k], and the words of both sides; none for patches and random tokens."""
+
+
+def describe(run: Run, name: str, model: Any) -> None:
+    """Notes an embedded model and its heads in a run."""
+    record = describe_run(model_record(model, f"demo/{name}"), command="make figures", seed=0, machine=machine_of(model))
+    run.describe(record, hc.HeadMap.of(model))
 
 
 def opened(run: Run, name: str) -> Any:
-    """An embedded model with its head map noted in a run."""
+    """An embedded model, noted in a run."""
     model = hc.load(f"demo/{name}")
-    run.describe(
-        describe_run(model_record(model, f"demo/{name}"), command="make figures", seed=0, machine=machine_of(model)), hc.HeadMap.of(model)
-    )
+    describe(run, name, model)
     return model
 
 
@@ -84,13 +94,12 @@ def pruners(work: Path, out: Path) -> None:
     with Run.lead(work / "pruners") as run:
         model = opened(run, "entailment")
         task = open_task("demo/entailment", model, size=1600)
-        wishes = grid(list(methods.values()), KEEPS, 3, Wish("random", 1, recipe=Recipe(rate=2e-4)))
+        template = Wish("random", 1, recipe=Recipe(rate=2e-4))
         pruning = Pruning(run, model, task, limit=500)
-        compare(pruning, wishes, progress=lambda done, total: print(f"{done} of {total} models", flush=True))
+        compare(pruning, grid(list(methods.values()), KEEPS, 3, template), progress=lambda n, total: print(f"{n} of {total}", flush=True))
         data = shown(run)
-    by_name = {point["method"]: point["method"] for point in data["curves"]["points"]}
     for name, text in methods.items():
-        own = next(method for method in by_name if method.split(" ")[0] in (text, name, f"rank by {text}"))
+        own = method_name(grid([text], [1], 1, template)[0].parts())
         draw(out / f"pruners-{name}.svg", (7.0, 2.6), lambda figure, own=own: _pruner(figure, data, own))
 
 
@@ -110,44 +119,117 @@ def _pruner(figure: Any, data: dict[str, Any], method: str) -> None:
     draw_curves(right, curves, len(data["heads"]))
 
 
-def corpora() -> Iterator[tuple[str, Any]]:
+def corpora() -> Iterator[tuple[str, Any, Any, Corpus]]:
     """The embedded models, each with what shows its roles."""
     for name in ("encoder", "translator", "entailment", "decoder"):
         model = hc.load(f"demo/{name}")
         tokenizer: Any = AutoTokenizer.from_pretrained(local_folder(f"demo/{name}"))
         if name == "encoder":
-            yield name, corpus_of(model, embedded("english", 200), tokenizer)
+            yield name, model, tokenizer, corpus_of(model, embedded("english", 200), tokenizer)
         elif name == "translator":
             how: Any = {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)}
-            yield name, corpus_of(model, embedded_translations(number=200), tokenizer, **how)
+            yield name, model, tokenizer, corpus_of(model, embedded_translations(number=200), tokenizer, **how)
         else:
             task = open_task({"entailment": "demo/entailment", "decoder": "demo/stories"}[name], model, tokenizer)
-            yield name, corpus_of(model, task, tokenizer, limit=200)
+            yield name, model, tokenizer, corpus_of(model, task, tokenizer, limit=200)
 
 
 def roles(work: Path, out: Path) -> None:
-    """The map of the bias of every role on the first embedded model that shows it: its most marked form, where a file has several."""
-    done: set[str] = set()
-    for name, corpus in corpora():
+    """The pattern of every role, and the map of its bias on the first embedded model that can show it; of several in a file, the most marked."""
+    left = set(ROLES.names())
+    for name, model, tokenizer, corpus in corpora():
         with Run.lead(work / f"roles-{name}") as run:
-            table = roles_into(run, opened(run, name), corpus, seed=0)
+            describe(run, name, model)
+            table = roles_into(run, model, corpus, seed=0)
             data = shown(run)
-        for file in ROLES.names():
-            mine = [row for row in table if row.role.partition(":")[0] == file]
-            if not mine or file in done:
-                continue
-            done.add(file)
-            best = max(mine, key=lambda row: row.bias).role
-            values = {str(row.head): row.bias for row in mine if row.role == best}
+        for file in sorted(left & {row.role.partition(":")[0] for row in table}):
+            best = max((row for row in table if row.role.partition(":")[0] == file), key=lambda row: row.bias).role
+            values = {str(row.head): row.bias for row in table if row.role == best}
             score = {"name": f"{best}, bias", "values": [values.get(head) for head in data["heads"]], "significant": None}
             maps = [
-                (kind, rows)
-                for kind, rows in grids(data)
-                if any(score["values"][head] is not None for row in rows for head in row["heads"])
+                (kind, rows) for kind, rows in grids(data) if any(data["heads"][head] in values for row in rows for head in row["heads"])
             ]
-            height = 0.7 + sum(0.4 + 0.22 * len(rows) for _, rows in maps)
-            draw(out / f"roles-{file}.svg", (5.0, height), lambda figure, maps=maps, score=score: draw_map(figure, maps, score))
-    print("no embedded model shows:", ", ".join(sorted(set(ROLES.names()) - done)), flush=True)
+            draw_role(
+                out, file, pattern(file, best, _own(file, model) or corpus, tokenizer), lambda at, m=maps, s=score: draw_map(at, m, s)
+            )
+            left.remove(file)
+    for file in sorted(left):
+        draw_role(out, file, pattern(file, *_example(file)))
+
+
+def draw_role(out: Path, file: str, drawn: Pattern, bias: Callable[[Any], None] | None = None) -> None:
+    """A role's pattern, and the map of its bias beside it where there is one."""
+
+    def both(figure: Any) -> None:
+        left, right = figure.subfigures(1, 2) if bias is not None else (figure, None)
+        sieve, queries, keys = drawn
+        panel = left.subplots()
+        panel.imshow(sieve, cmap="Greys", vmin=0.0, vmax=1.3)
+        panel.set(title="where it looks", xlabel="key", ylabel="query")
+        panel.set_xticks(range(len(keys)), keys, rotation=90)
+        panel.set_yticks(range(len(queries)), queries)
+        if bias is not None:
+            bias(right)
+
+    draw(out / f"roles-{file}.svg", (7.0, 3.2) if bias is not None else (3.2, 3.2), both)
+
+
+def pattern(file: str, role: str, corpus: Corpus, tokenizer: Any = None) -> Pattern:
+    """The sieve of a role on the sentence of the first twenty that has most of it in least space, with the words of both sides."""
+    module = ROLES.get(file)
+    found = []
+    for row in range(1 if corpus.grid else min(20, len(corpus.sentences))):
+        queries, keys = _sides(corpus, row, "cross" in module.ABOUT.where)
+        sieve = module.sieve(View(queries, keys, corpus), role.partition(":")[2])[0].numpy()
+        found.append((sieve.sum() / sieve.size, row, sieve, queries, keys))
+    _, _, sieve, queries, keys = max(found, key=lambda one: one[:2])
+    return sieve, _words(queries, tokenizer), _words(keys, tokenizer)
+
+
+def _sides(corpus: Corpus, row: int, crossing: bool) -> tuple[Side, Side]:
+    if corpus.grid:
+        patches = corpus.grid[0] * corpus.grid[1]
+        return Side.of_patches(1, patches, patches), Side.of_patches(1, patches, patches)
+    own = Side.of([corpus.sentences[row]], len(corpus.sentences[row].ids))
+    if not crossing:
+        return own, own
+    target = corpus.targets[row]
+    return Side.of([target], len(target.ids) + 1, offset=1), own
+
+
+def _words(side: Side, tokenizer: Any) -> list[str]:
+    """What stands beside a row: nothing for patches and the random tokens of a probe."""
+    if not side.sentences or not side.sentences[0].annotated.words:
+        return []
+    return ["start"] * side.front + tokenizer.convert_ids_to_tokens(list(side.sentences[0].ids))
+
+
+def _own(file: str, model: Any) -> Corpus | None:
+    """The sequences that a role is tested on, where it has its own."""
+    probe = getattr(ROLES.get(file), "probe", None)
+    return None if probe is None else probe(model, 0)
+
+
+def _example(file: str) -> tuple[str, Corpus, Any]:
+    """What shows a role that no embedded model has: a grid of patches, a sentence with mentions, one with a word that a large text has but once."""
+    if "image" in ROLES.get(file).ABOUT.where:
+        return file, Corpus(grid=(4, 4)), None
+    text = "the queen likes the king that sees the queen ."
+    model, tokenizer = hc.load("demo/encoder"), AutoTokenizer.from_pretrained(local_folder("demo/encoder"))
+    corpus = corpus_of(model, [_mentions(text), text.replace("king ", "")], tokenizer)
+    if file != "rare":
+        return file, corpus, tokenizer
+    others = bare([token for token in range(len(tokenizer), len(tokenizer) + 600) for _ in range(2)])
+    return "rare:1", replace(corpus, sentences=(*corpus.sentences, others)), tokenizer
+
+
+def _mentions(text: str) -> Annotated:
+    """A sentence whose first two words are mentioned again near its end."""
+    words, at = [], 0
+    for form in text.split():
+        words.append(Word(form, "", "", None, "", at, at + len(form)))
+        at += len(form) + 1
+    return Annotated(text, tuple(words), clusters=(((0, 2), (7, 9)),))
 
 
 def main() -> None:

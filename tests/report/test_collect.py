@@ -14,11 +14,10 @@ from kit import COST, heads_of, make_run, wish
 
 from headcount.report import collect
 from headcount.report._attention import unpack
-from headcount.report._curves import interval
 from headcount.report._roles import letters
 from headcount.report._scores import significant
 from headcount.runs.cells import Spec
-from headcount.runs.outcomes import Evaluation, compare_with, method_name, outcome, smallest_safe, told_p, unpack_evaluation
+from headcount.runs.outcomes import Evaluation, compare_with, interval, method_name, outcome, smallest_safe, told_p, unpack_evaluation
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.stats import benjamini_hochberg

@@ -6,24 +6,29 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from headcount.errors import ArtefactError
 from headcount.registry import Registry
 from headcount.report._plain import short
 from headcount.report._scores import IMPORTANCE
 from headcount.runs.cells import Cell
-from headcount.runs.outcomes import EVALUATION, PRUNED, Evaluation, is_worse, method_name, rows_of, smallest_safe, unpack_evaluation
+from headcount.runs.outcomes import (
+    EVALUATION,
+    PRUNED,
+    Evaluation,
+    interval,
+    is_worse,
+    method_name,
+    rows_of,
+    smallest_safe,
+    unpack_evaluation,
+)
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import Run
-from headcount.stats import paired_t
 from headcount.stats.parts import Total, total_of
-from headcount.stats.resampling import draw_with_replacement
 
 DENSE = "dense"
 TRAINED = ("l0", "dsp", "gates")
 """Pruners that train; cells say it themselves since they do."""
-REPEATS, CELLS = 1000, 2**21
 PRUNERS = Registry("pruners", "headcount.pruners")
 RECIPE: Mapping[str, tuple[str, float]] = {
     "epochs": ("--epochs", 1.0),
@@ -125,23 +130,6 @@ def _dense(dense: Evaluation, total: Total | None, record: RunRecord, cells: Seq
         "kv_bytes_per_token": cost.get("kv_bytes_per_token"),
         "tokens": cost.get("tokens"),
     }
-
-
-def interval(made: Evaluation, total: Total | None) -> tuple[float | None, float | None]:
-    """The 95 % interval of the metric by bootstrap over examples, of the loss by t where there is no metric."""
-    if made.value is None:
-        if made.n_examples < 2:
-            return None, None
-        shift = paired_t(made.losses)
-        return shift.low, shift.high
-    if total is None or made.parts is None or len(made.parts) < 2:
-        return None, None
-    draw, step = draw_with_replacement(len(made.parts), 0), max(1, CELLS // len(made.parts))
-    drawn = np.concatenate([total(draw(min(step, REPEATS - start))[:, 0] @ made.parts) for start in range(0, REPEATS, step)])
-    if not np.isfinite(drawn).all():
-        return None, None
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(low), float(high)
 
 
 def _point(row: Mapping[str, Any], cell: Cell, dense: Evaluation, places: Mapping[str, int], command: str) -> dict[str, Any]:

@@ -14,9 +14,12 @@ import numpy as np
 from headcount.runs.cells import Cell
 from headcount.stats import mcnemar, paired_bootstrap, paired_t
 from headcount.stats.parts import Total
+from headcount.stats.resampling import draw_with_replacement
 
 EVALUATION, PRUNED = "evaluation", "pruned"
 FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
+REPEATS, CELLS = 1000, 2**21
+"""Resamples of an interval, and how many numbers of them are held at a time."""
 NAMED = 4
 """So many protected heads are named; of more, their number and a hash."""
 
@@ -95,6 +98,23 @@ def compare_with(dense: Evaluation, other: Evaluation, total: Total | None = Non
     if is_right_or_wrong(dense):
         p, by = mcnemar(dense.parts[:, 0], other.parts[:, 0]).p, "McNemar"
     return {**found, "metric": Change(drawn.difference, drawn.low, drawn.high, p, by)}
+
+
+def interval(made: Evaluation, total: Total | None) -> tuple[float | None, float | None]:
+    """The 95 % interval of the metric by bootstrap over examples, of the loss by t where there is no metric."""
+    if made.value is None:
+        if made.n_examples < 2:
+            return None, None
+        shift = paired_t(made.losses)
+        return shift.low, shift.high
+    if total is None or made.parts is None or len(made.parts) < 2:
+        return None, None
+    draw, step = draw_with_replacement(len(made.parts), 0), max(1, CELLS // len(made.parts))
+    drawn = np.concatenate([total(draw(min(step, REPEATS - start))[:, 0] @ made.parts) for start in range(0, REPEATS, step)])
+    if not np.isfinite(drawn).all():
+        return None, None
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def is_right_or_wrong(made: Evaluation) -> bool:
