@@ -43,9 +43,9 @@ web-check: web/node_modules/.package-lock.json
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 	cd web && npm ci --no-audit --no-fund
 
-# The site of the documentation, in build/site; a broken link fails.
+# The site of the documentation, in build/site; a broken link fails, which it would not with --quiet: that drops warnings before they are counted.
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # The figures of the method pages; takes a quarter of an hour and goes on after a stop.
 figures: $(STAMP)

@@ -1,10 +1,11 @@
-"""The order of the methods on the embedded models: 25 % and 12.5 % of the heads, five seeds, paired tests; and what the translator's encoder needs.
+"""The embedded models: how good they are, with and without heads; the order of the methods at 25 % and 12.5 % of the heads, five seeds, paired tests.
 
+    python benchmarks/embedded.py models                         # the table of docs/embedded.md
     python benchmarks/embedded.py entailment --out RUNS          # or translator, decoder
     python benchmarks/embedded.py encoder --out RUNS             # the translator's encoder heads: how many go for 0.15 BLEU
     python benchmarks/embedded.py defaults --out RUNS            # options of surgeon, L0 and DSP, chosen on the selection split
 
-Everything is kept in RUNS and goes on after a stop; prints tables in Markdown.
+What is kept in RUNS goes on after a stop. Prints tables in Markdown.
 """
 
 from __future__ import annotations
@@ -19,11 +20,22 @@ from curves import Curves
 
 import headcount as hc
 from headcount.data import Task
+from headcount.evaluate import evaluate
 from headcount.pruning import Wish, grid
+from headcount.runs.outcomes import Evaluation
 from headcount.tasks import open_task
 from headcount.training import Recipe
 
 TASKS = {"entailment": "demo/entailment", "translator": "demo/translation", "decoder": "demo/stories"}
+SHOWN = {
+    "encoder": ("text", "text-tavi"),
+    "encoder-english": ("text",),
+    "entailment": ("entailment", "entailment-tavi"),
+    "entailment-english": ("entailment",),
+    "translator": ("translation",),
+    "decoder": ("stories",),
+}
+"""The tasks that each model is shown on."""
 RATES = {"entailment": 2e-4, "translator": 5e-4, "decoder": 5e-4}
 TRAINED = 6400
 METHODS = ("surgeon", "gradient", "rank(by=gradient;again=true)", "fisher", "ablation", "gates", "l0", "dsp", "dsp:pipelined", "random")
@@ -42,6 +54,27 @@ def opened(name: str, chosen_on: str = "report") -> tuple[Any, Task]:
     more = open_task(TASKS[name], model, size=TRAINED)
     made = replace(task, calibration=more.calibration)
     return model, made if chosen_on == "report" else replace(made, report=made.selection)
+
+
+def models(limit: int | None) -> None:
+    """Loss (± standard error) and metric of every embedded model on the report split, as it is and with all heads gated to zero."""
+    print("| model | heads | task | loss | metric | loss without heads | metric without heads |\n|" + "---|" * 7)
+    for name, tasks in SHOWN.items():
+        model = hc.load(f"demo/{name}")
+        n_heads = len(hc.HeadMap.of(model))
+        for task_name in tasks:
+            task = open_task(f"demo/{task_name}", model)
+            whole = evaluate(model, task, limit=limit)
+            with hc.HeadGates(model, torch.zeros(n_heads)):
+                bare = evaluate(model, task, limit=limit)
+            row = f"| `demo/{name}` ({type(model).__name__}) | {n_heads} | `demo/{task_name}` | {shown(whole)} | {shown(bare)} |"
+            print(row, flush=True)
+
+
+def shown(found: Evaluation) -> str:
+    """Two cells of a table: the loss and the metric."""
+    name = {"bleu": "BLEU"}.get(found.metric, found.metric)
+    return f"{found.loss:.3f} ± {found.loss_stderr:.3f} | {name} {found.value:.4g}"
 
 
 def order(name: str, out: Path, limit: int | None) -> None:
@@ -112,12 +145,16 @@ def defaults(out: Path, limit: int | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=(*TASKS, "encoder", "defaults"))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("what", choices=("models", *TASKS, "encoder", "defaults"))
+    parser.add_argument("--out", type=Path, help="Where runs are kept; needed by all but models.")
     parser.add_argument("--limit", type=int, help="Examples of the report.")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.what in TASKS:
+    if options.what == "models":
+        models(options.limit)
+    elif options.out is None:
+        parser.error(f"{options.what} keeps its runs: name a folder with --out")
+    elif options.what in TASKS:
         order(options.what, options.out, options.limit)
     else:
         {"encoder": encoder, "defaults": defaults}[options.what](options.out, options.limit)

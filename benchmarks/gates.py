@@ -2,7 +2,7 @@
 
     python benchmarks/gates.py [--batch 8] [--length 128] [--rounds 40] [--threads 2]
 
-Goal: at most 1.03 with one gate per head. Every round times each variant once, in an order that turns; the ratio of a round is taken against
+Bound: at most 1.03 with one gate per head. Every round times each variant once, in an order that turns; the ratio of a round is taken against
 the plain pass of the same round, so that a slow moment of the machine hits both.
 """
 

@@ -2,7 +2,7 @@
 
     python benchmarks/repair.py [--examples 128] [--length 64] [--keep 0.25 0.5] [--rounds 5] [--threads 1]
 
-Goal: at most 4. A repair is a dense and a pruned pass over the calibration data and the data that λ is chosen by (a quarter more), sums of products
+Bound: at most 4. A repair is a dense and a pruned pass over the calibration data and the data that λ is chosen by (a quarter more), sums of products
 in float64, and one system of equations per block and λ. Every round times the dense pass and each repair, in an order that turns.
 """
 

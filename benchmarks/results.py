@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,9 +90,24 @@ def wishes(options: argparse.Namespace, n_heads: int) -> list[Wish]:
     if options.gated:
         some = replace(recipe, epochs=0.5 * options.pruning_epochs)
         return [Wish(method, keep, repair=True, recipe=some) for method in GATED for keep in keeps]
-    repaired = grid(options.methods.split(","), keeps, options.seeds, Wish("random", 1, repair=True))
-    plain = grid(["gradient", "random"], keeps, options.seeds, Wish("random", 1, repair=False))
-    return repaired + plain
+    return untrained(options.methods.split(","), keeps, options.seeds)
+
+
+def untrained(methods: Sequence[str], keeps: Sequence[int], seeds: int) -> list[Wish]:
+    """Methods that train nothing, with repair; without it gradient and random."""
+    repaired = grid(methods, keeps, seeds, Wish("random", 1, repair=True))
+    return repaired + grid(["gradient", "random"], keeps, seeds, Wish("random", 1, repair=False))
+
+
+def told(made: Curves) -> str:
+    """Accuracy by method and size, what repair wins back, and the order of the methods by loss, in Markdown."""
+    parts, plain, repaired = [made.told(100.0), made.table(100.0, 1)], "gradient without repair", "gradient + repair"
+    for keep in made.keeps:
+        if {(plain, keep), (repaired, keep)} <= set(made.cells) and made.change(plain, keep).difference < 0:
+            won = made.recovered(plain, repaired, keep)
+            parts.append(f"{keep} heads: repair wins back {100 * won:.0f} % of what gradient ranking loses")
+    parts += [f"{keep} heads, by loss: {made.order(keep)}" for keep in made.keeps]
+    return "\n\n".join(parts)
 
 
 def main() -> None:
@@ -114,14 +130,7 @@ def main() -> None:
     task = make_task(options.data_set, model, tokenizer, files)
     wanted = wishes(options, len(hc.HeadMap.of(model)))
     made = Curves(options.out / "run", options.data_set, model, task, wanted, "python benchmarks/results.py")
-    print(f"\n{made.told(100.0)}\n")
-    print(made.table(100.0, 1))
-    if {"gradient without repair", "gradient + repair"} <= set(made.methods):
-        for keep in made.keeps:
-            won = made.recovered("gradient without repair", "gradient + repair", keep)
-            print(f"\n{keep} heads: repair wins back {100 * won:.0f} % of what gradient ranking loses")
-    for keep in made.keeps:
-        print(f"\n{keep} heads, by loss: {made.order(keep)}")
+    print(f"\n{told(made)}\n")
     print(made.failed)
 
 

@@ -3,7 +3,7 @@
     python benchmarks/roles.py [--sentences 192] [--batch 32] [--rounds 5] [--layers 12] [--threads 1]
     python benchmarks/roles.py memory
 
-Goal: at most 1.3 times. Sentences are embedded English with gold trees, so that syntactic roles are tested too. `memory` measures roles on 1,000
+Bound: at most 1.3 times. Sentences are embedded English with gold trees, so that syntactic roles are tested too. `memory` measures roles on 1,000
 and on 10,000 sentences in processes of their own and compares their peaks.
 """
 

@@ -122,12 +122,13 @@ def dsp(point: Point) -> Work:
     rows = [row for place, row in enumerate(task_of(point).calibration) if place % number == rank]
     share = point.batch // number
     batches: list[Any] = [pad(rows[start : start + share]) for start in range(0, len(rows), share)]
-    step = Step(config_of(point), batches[0], "dsp")
+    step: Any = Step(config_of(point), batches[0], "dsp")
     if number > 1:
         step.model = torch.nn.parallel.DistributedDataParallel(step.model)
 
     def train() -> None:
-        for step.batch in batches:
+        for batch in batches:
+            step.batch = batch
             step.run()
 
     return train

@@ -5,7 +5,7 @@
     python benchmarks/scores.py billion [--length 256] [--examples 4]
 
 `gradient` times gradient importance, per-example scores included, against a plain training step's forward and backward pass on the same batch, in
-CPU time, interleaved; goal 0.8 at most. `memory` scores 1,000 and 100,000 examples on the embedded encoder in processes of their own and compares
+CPU time, interleaved; bound: 0.8 at most. `memory` scores 1,000 and 100,000 examples on the embedded encoder in processes of their own and compares
 their peak memory. `billion` scores a LLaMA shape of a billion parameters in bfloat16 by gradient with checkpointing and by a forward-only
 score, and reports the peak. Exact ablation is timed by benchmarks/ablation.py.
 """

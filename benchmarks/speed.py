@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py [--length 128] [--rounds 7] [--threads 1] [--shape bert|llama]
 
-Goal: the measured speed-up is at least 0.9 of the ratio of FLOPs at batch 8 and 32; batch 1 is reported. CPU time, so that other work on the machine
+Bound: the measured speed-up is at least 0.9 of the ratio of FLOPs at batch 8 and 32; batch 1 is reported. CPU time, so that other work on the machine
 counts less.
 """
 

@@ -3,7 +3,7 @@
     python benchmarks/training.py [--rounds 15] [--batch 32] [--length 32] [--layers 6] [--heads 12] [--width 384]
 
 A step is what the Trainer does: forward, backward, the step of AdamW, and, with gates, drawing them and moving them. CPU time, one thread, variants
-interleaved in a new order every round, medians of the ratio to the plain step of the same round. Goal: 1.05 at most.
+interleaved in a new order every round, medians of the ratio to the plain step of the same round. Bound: 1.05 at most.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def theirs(peer: Peer, sst2: Sst2, given: dict[str, Any], keep: int) -> tuple[st
     many = f" ({answer['heads']} heads)" if answer["heads"] != keep else ""
     return (
         f"{100 * answer['right'] / len(sst2.test):.1f}{many}",
-        f"{answer['reload']} / {read_here(answer['folder'], next(sst2.batches()))}",
+        f"{answer['reload']} / {read_here(answer['folder'], next(sst2.batches()), answer['logits'])}",
     )
 
 

@@ -20,7 +20,7 @@ from headcount.metrics import IGNORED, Batch, Metric
 Example = Mapping[str, Any]
 Split = Literal["calibration", "selection", "report"]
 SPLITS: tuple[Split, ...] = ("calibration", "selection", "report")
-BLOCK = 128
+BLOCK, BATCH = 128, 32
 """Examples per block."""
 
 
@@ -71,8 +71,12 @@ class Task:
     loss: Callable[[Any, Batch], Tensor] | None = None
     special_ids: frozenset[int] = field(default_factory=frozenset)
     texts: Texts | None = None
+    batch_size: int | None = None
+    """How many examples are read at a time where a call does not say it; training has its own (`Recipe.batch`)."""
 
     def __post_init__(self) -> None:
+        if self.batch_size is not None and self.batch_size < 1:
+            raise DataError(f"batch_size must be 1 or more, got {self.batch_size}")
         for split in SPLITS:
             if not len(self.split(split)):
                 raise DataError(f"the {split} split of task '{self.name}' is empty; a task needs examples in each of {', '.join(SPLITS)}")
@@ -254,6 +258,11 @@ def number_of_examples(data: Data, split: Split = "calibration", limit: int | No
     if examples is None:
         return None
     return len(examples) if limit is None else min(limit, len(examples))
+
+
+def batch_size_of(data: Data) -> int:
+    """How many examples of the data are read at a time: what the task says, else 32."""
+    return (data.batch_size if isinstance(data, Task) else None) or BATCH
 
 
 def told_of(data: Data) -> dict[str, Any]:

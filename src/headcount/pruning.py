@@ -170,6 +170,7 @@ class Pruning:
         self.run, self.model, self.task, self.limit, self.command = run, unwrap(model), task, limit, command
         self.companions, self.measured = companions, measured
         self.made = made_on()
+        self.shared: dict[Any, Any] = {}
         self.n_heads = len(HeadMap.of(self.model))
         self.base = {**determined_by(self.model), **told_of(task), "limit": limit}
         self.base |= {split: fingerprint_of(self.model, task, split) for split in ("calibration", "selection", "report")}
@@ -195,7 +196,14 @@ class Pruning:
         spec = self.spec(wish)
         folder = self.run.folder / WORK / spec.key[:24]
         made = prune(
-            self.model, self.task, wish.method, _budget(wish), options=dict(wish.options), kinds=wish.kinds, **_how(wish, folder, progress)
+            self.model,
+            self.task,
+            wish.method,
+            _budget(wish),
+            options=dict(wish.options),
+            kinds=wish.kinds,
+            shared=self.shared,
+            **_how(wish, folder, progress),
         )
         if wish.scratch:
             made = self._anew(wish, made, folder, progress)
@@ -322,11 +330,11 @@ def grid(methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wis
     found = []
     for text in wanted:
         method, options = parse_method(text)
-        several = Method.parse(method).about.trains or Method.parse(method).name in ("random", "layers", "role")
+        about = Method.parse(method).about
         for keep in keeps:
             found += [
                 replace(template, method=method, options={**template.options, **options}, keep=keep, seed=seed)
-                for seed in range(first, first + (seeds if several else 1))
+                for seed in range(first, first + (seeds if about.trains or about.draws else 1))
             ]
     return found
 

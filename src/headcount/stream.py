@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.data import BLOCK, Block, Data, Split, blocks, number_of_examples
+from headcount.data import BATCH, BLOCK, Block, Data, Split, Task, blocks, number_of_examples
 from headcount.errors import HeadcountError, NothingLeft, OutOfMemory
 from headcount.losses import OneByOne
 from headcount.metrics import Batch
@@ -31,7 +31,6 @@ Measure = Callable[[Batch, list[int]], Mapping[str, Tensor]]
 """(batch, the numbers of its examples) -> per-example tensors by name."""
 Progress = Callable[[int, int | None], None]
 """(examples done, examples in all if known)."""
-BATCH = 32
 SMALL, LONG = 4 * 2**20, 1.0
 """Results of a block are kept if they are smaller than that (bytes), or took longer than that (seconds)."""
 
@@ -91,6 +90,8 @@ class Reading:
     _size: int = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.batch_size is None and isinstance(self.data, Task):
+            self.batch_size = self.data.batch_size
         if self.batch_size is not None and self.batch_size < 1:
             raise HeadcountError(f"batch_size must be 1 or more, got {self.batch_size}")
         self._size = max(self.block_size, self.batch_size or 0)  # blocks stay what they are when the batch size falls

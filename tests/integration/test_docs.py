@@ -38,6 +38,7 @@ def test_links_lead_somewhere() -> None:
     for page in [root / "README.md", root / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+            assert page.parent == root or (page.parent / target).resolve().is_relative_to(DOCS), f"{page.name}: {target} is not in the site"
 
 
 def site() -> ModuleType:

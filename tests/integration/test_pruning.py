@@ -16,7 +16,7 @@ from headcount import pruning
 from headcount.cli import main
 from headcount.errors import DataError, PlanError
 from headcount.evaluate import evaluate
-from headcount.pruners import PRUNERS, prune
+from headcount.pruners import PRUNERS, fisher, prune, rank, surgeon
 from headcount.pruning import Pruning, Wish, compare, grid, parse_method, rows, smallest_safe
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import model_record
@@ -244,3 +244,17 @@ def test_training_needs_a_task() -> None:
     batches = [task("encoder", 8).collate(list(task("encoder", 8).calibration))]
     with pytest.raises(DataError, match="needs a Task"):
         prune(shared("encoder"), batches, "dsp", 4)
+
+
+def test_what_is_found_about_the_dense_model_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes of one comparison share scores, gradients of gates and the surgeon's order, and get what they would get alone."""
+    asked: list[str] = []
+    for module, name in ((rank, "_scores"), (fisher, "_gate_gradients"), (surgeon, "_order")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, real=real, name=name, **options: (asked.append(name), real(*args, **options))[1])
+    model, data, known = shared("encoder"), task("encoder", 32), {}
+    for method, times in (("gradient", {"_scores": 1}), ("fisher", {"_gate_gradients": 1}), ("surgeon(rounds=1)", {"_order": 1})):
+        asked.clear()
+        together = [prune(model, data, method, keep, repair=False, shared=known).plan for keep in (2, 4)]
+        assert {name: asked.count(name) for name in asked} == times
+        assert together == [prune(model, data, method, keep, repair=False).plan for keep in (2, 4)]

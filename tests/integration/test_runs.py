@@ -389,3 +389,20 @@ def test_runs_are_read_without_torch(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_without_locks_of_the_kernel_a_run_is_refused_and_all_else_works(folder: Path, tmp_path: Path) -> None:
+    """As on Windows, where Python has no fcntl."""
+    code = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "import headcount as hc; from headcount.errors import ArtefactError; from headcount.runs import Run\n"
+        "hc.score, hc.prune, hc.analyze\n"
+        f"assert Run.open({str(folder)!r}).heads().blocks\n"
+        "from pathlib import Path\n"
+        "try:\n"
+        f"    with Run.lead(Path({str(tmp_path / 'new')!r})): raise SystemExit('taken')\n"
+        "except ArtefactError as error: assert 'fcntl' in str(error) and 'Linux' in str(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not (tmp_path / "new").exists()

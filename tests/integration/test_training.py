@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -278,6 +279,19 @@ def test_trainer_arguments_are_passed_through() -> None:
         build("encoder"), task("encoder", ROWS), Recipe(batch=8, more={"max_steps": 3, "logging_steps": 1, "max_grad_norm": 1e-9})
     )
     assert made.steps == 3 and [entry["step"] for entry in made.history] == [1, 2, 3]
+
+
+def test_training_stays_where_the_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model on the CPU is trained there, also on a machine that has more."""
+    module = sys.modules["headcount.training.fine_tune"]  # the package has the function under this name
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    asked = {}
+    monkeypatch.setattr(module, "TrainingArguments", lambda **settings: asked.update(settings))
+    module._arguments(build("encoder"), Recipe(), tmp_path, task("encoder"), save=False)
+    assert asked["use_cpu"] and not asked["dataloader_pin_memory"]
+    module._arguments(build("encoder").to("meta"), Recipe(), tmp_path, task("encoder"), save=False)
+    assert not asked["use_cpu"]
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "marian"])

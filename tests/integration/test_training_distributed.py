@@ -1,4 +1,4 @@
-"""Two real processes: gates that learn under DDP, and under FSDP, are those of one process with the whole batch."""
+"""Two real processes: gates that learn under DDP, and over weights that FSDP shards, are those of one process with the whole batch."""
 
 from __future__ import annotations
 
@@ -51,9 +51,60 @@ if torch.distributed.is_initialized():
 """
 
 
-def launched(tmp_path: Path, processes: int, *words: str) -> list[dict[str, Any]]:
+SHARDED = """
+import json, os, sys
+from pathlib import Path
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+import torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+import headcount as hc
+from toys import build, task
+from headcount.plan import Budget
+from headcount.pruners import dsp
+from headcount.pruners._contract import Work
+from headcount.training import GateCallback, Recipe
+
+rank, number = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+model, data = build("encoder"), task("encoder", 32)
+for module in model.modules():
+    if isinstance(module, torch.nn.Dropout):
+        module.p = 0.0
+work = Work(model, hc.HeadMap.of(model), data, Budget(keep=4), 0, {**dsp.ABOUT.options, "init": "none", "settle": 0.0}, Recipe())
+gating = dsp.Subset(work, "joint", 4)
+gates = GateCallback(model, gating)
+if number > 1:
+    from torch.distributed.fsdp import fully_shard
+    dist.init_process_group("gloo")
+    mesh = dist.init_device_mesh("cpu", (number,))
+    for layer in model.bert.encoder.layer:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+optimiser = torch.optim.SGD(model.parameters(), 0.1)
+where = SimpleNamespace(device=torch.device("cpu"))
+model.train()
+gates._open()
+for step in range(8):
+    now = SimpleNamespace(global_step=step, max_steps=8)
+    gates.on_step_begin(where, now, now)
+    mine = [data.calibration[8 * (step % 4) + place] for place in range(8) if place % number == rank]
+    model(**data.collate(mine)).loss.backward()
+    gates.on_pre_optimizer_step(where, now, now)
+    optimiser.step()
+    optimiser.zero_grad()
+whole = [p.full_tensor() if number > 1 else p for p in model.parameters()]
+found = {"gates": next(iter(gating.parameters.values())).detach().tolist(), "weights": [float(p.detach().double().sum()) for p in whole]}
+found["sharded"] = number > 1 and all(p.to_local().numel() <= -(-p.shape[0] // number) * max(1, p.numel() // p.shape[0]) for p in model.parameters())
+Path(f"{sys.argv[3]}.{rank}").write_text(json.dumps(found))
+if number > 1:
+    dist.destroy_process_group()
+"""
+
+
+def launched(tmp_path: Path, processes: int, *words: str, work: str = WORK) -> list[dict[str, Any]]:
     script = tmp_path / "work.py"
-    script.write_text(WORK)
+    script.write_text(work)
     start = (
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         if processes > 1
@@ -76,3 +127,12 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
         assert one[name]["steps"] == expected["steps"] == 8 and one[name]["kept"] == expected["kept"] == ["checkpoint-4", "checkpoint-8"]
         assert one[name]["gates"] == pytest.approx(expected["gates"], rel=1e-5, abs=1e-7), name
         assert one[name]["weights"] == pytest.approx(expected["weights"], rel=1e-5, abs=1e-5), name
+
+
+def test_gates_learn_the_same_over_sharded_weights(tmp_path: Path) -> None:
+    (alone,) = launched(tmp_path, 1, work=SHARDED)
+    one, two = launched(tmp_path, 2, work=SHARDED)
+    assert one["sharded"] and two["sharded"], "no process holds all weights"
+    assert one["gates"] == two["gates"] and one["weights"] == two["weights"]
+    assert one["gates"] == pytest.approx(alone["gates"], rel=1e-4, abs=1e-6)
+    assert one["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-4)

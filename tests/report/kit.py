@@ -21,6 +21,8 @@ from headcount.stats import Samples
 ROLES = ("offset:-1", "syntax:nsubj", "syntax:nsubj-of", "sink")
 RECIPE = {"epochs": 1.0, "rate": 5e-5, "batch": 32, "seed": 0}
 COST = {"heads": 0, "parameters": 900, "bytes": 3600, "flops": 10_000, "tokens": 8, "kv_bytes_per_token": 0}
+MADE = {"history": [], "repaired": {}, "cost": COST, "whole_cost": {**COST, "parameters": 1000, "bytes": 4000}, "trained": False}
+"""What every cell of a pruned model says of it beside its wish, its heads and its evaluation."""
 
 
 def heads_of(layers: int = 2, heads: int = 4, stack: str = "") -> list[str]:
@@ -142,7 +144,7 @@ def _pruned(rng: np.random.Generator, names: list[str], *, n: int, text: str, da
                 made = evaluation(rng, n, 0.85 if keep == 4 and method != "random" else 0.5, data)
                 removed = [names[i] for i in sorted(rng.permutation(len(names))[: len(names) - keep].tolist())]
                 told = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
-                content = {**told, "wish": wish(method, keep, seed), "removed": removed, "history": [], "repaired": {}, "cost": COST}
+                content = {**told, "wish": wish(method, keep, seed), "removed": removed, **MADE}
                 name = f"{method}, {keep} heads{f', seed {seed}' if seed else ''}"
                 yield Spec("pruned", name, {"keep": keep, "seed": seed}), content, {"losses": made.losses, "parts": made.parts}
 

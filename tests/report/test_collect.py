@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from contract import TYPES, check, wrong
-from kit import COST, heads_of, make_run, wish
+from kit import MADE, heads_of, make_run, wish
 
 from headcount.report import collect
 from headcount.report._attention import unpack
 from headcount.report._roles import letters
 from headcount.report._scores import significant
 from headcount.runs.cells import Spec
-from headcount.runs.outcomes import Evaluation, compare_with, interval, method_name, outcome, smallest_safe, told_p, unpack_evaluation
+from headcount.runs.outcomes import (
+    Best,
+    Evaluation,
+    best_of,
+    compare_with,
+    interval,
+    method_name,
+    outcome,
+    smallest_safe,
+    told_p,
+    unpack_evaluation,
+    worse_by,
+)
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.stats import benjamini_hochberg
@@ -27,8 +40,8 @@ EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "port
 
 
 def test_the_checker_finds_what_does_not_fit() -> None:
-    good = {"of": "a", "method": None, "keep": 3, "name": "dense", "batch": 1, "length": 2, "seconds": 0.1}
-    good |= {"low": 0.1, "high": 0.1, "speedup": 1, "rounds": 5}
+    good = {"of": "a", "point": None, "method": None, "keep": 3, "seed": 0, "name": "dense", "batch": 1, "length": 2, "seconds": 0.1}
+    good |= {"low": 0.1, "high": 0.1, "speedup": 1, "rounds": 5, "is_noisy": False, "is_apart": False, "is_odd": False}
     assert wrong(good, "BenchRow") == [] and len(TYPES) > 15
     for bad in ({"name": "whole"}, {"batch": "1"}, {"seconds": None}, {"extra": 1}, {"keep": True}):
         assert wrong({**good, **bad}, "BenchRow"), bad
@@ -125,18 +138,89 @@ def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -
         led.commit(*pack_pruned(run, wish("random", 6), heads_of()[6:], calibration="now"), made={})
     data = collect(Run.open(run.folder)).report["runs"][0]
     assert [point["keep"] for point in data["curves"]["points"]] == [4, 6]
-    assert sum("1 pruned models of an earlier state" in warning for warning in data["warnings"]) == 1
+    assert sum(warning.startswith("1 pruned model of an earlier state") and "is left out" in warning for warning in data["warnings"]) == 1
+
+
+def test_what_is_left_out_is_counted_in_words() -> None:
+    from headcount.report._curves import _left_out
+
+    assert _left_out(0, 0) == []
+    assert _left_out(1, 2) == [
+        "1 pruned model of an earlier state of the run, made on other data, is left out.",
+        "2 pruned models were evaluated on other examples than the whole model and are left out.",
+    ]
+
+
+@pytest.mark.parametrize("how", [{}, {"repair": True}, {"repair": False}, {"recover": 2.0}, {"floor": 1}])
+def test_a_time_names_the_very_model_that_was_timed(how: dict[str, Any], tmp_path: Path) -> None:
+    from headcount.pruning import Wish
+
+    run = make_run(tmp_path / "run", kinds=("evaluation",))
+    times = {"batch": 8, "length": 64, "seconds": 0.2, "low": 0.1, "high": 0.3, "rounds": 5, "name": "removed", "speedup": 1.0}
+    with Run.lead(run.folder) as led:
+        for seed in range(3):
+            asked = Wish("random", 4, seed, **how)
+            _, content, arrays = pack_pruned(run, asked.parts(), heads_of()[4 - seed : 8 - seed])
+            cell = led.commit(Spec("pruned", asked.name, {"wish": asked.parts()}), content, arrays, made={})
+            led.present(cell, led.commit(Spec("bench", asked.name, {"of": cell.spec.key}), {"rows": [times]}, made={}))
+    data = collect(Run.open(run.folder)).report["runs"][0]
+    points = {point["id"]: point for point in data["curves"]["points"]}
+    assert len(points) == len(data["bench"]) == 3
+    for row in data["bench"]:
+        point = points[row["point"]]
+        assert (row["method"], row["keep"], row["seed"]) == (point["method"], point["keep"], point["seed"])
+        assert point["removed"] == list(range(4 - row["seed"], 8 - row["seed"])), row["of"]
+
+
+def test_times_of_a_model_that_is_gone_name_none(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for path in (run.folder / "cells" / "pruned").iterdir():
+        path.unlink()
+    (report,) = collect(Run.open(run.folder)).whole()["runs"]
+    assert {(row["point"], row["method"], row["keep"], row["seed"]) for row in report["bench"]} == {(None,) * 4}
+    check(report, "RunData")
+
+
+def test_the_best_model_is_decided_once(tmp_path: Path) -> None:
+    row = {"removed": 4, "seed": 0, "loss p": 0.5, "loss difference": 0.1, "loss": 1.0, "method": "a", "keep": 4}
+    worse = {"loss p": 0.001}
+    assert best_of([]) is None and best_of([{**row, "removed": 0, "keep": 8}]) is None
+    assert best_of([{**row, "keep": 6, "loss": 0.5}, row, {**row, "method": "b", "loss": 0.9}]) == Best(2, True)
+    assert best_of([row, {**row, "seed": 1, **worse}, {**row, "keep": 6, "loss": 3.0}]) == Best(2, True), "one bad seed is enough"
+    lost = [{**row, **worse}, {**row, **worse, "keep": 6, "loss": 2.0}, {**row, **worse, "keep": 6, "seed": 1, "loss": 1.5}]
+    assert best_of(lost) == Best(2, False)
+    equal = [row, {**row, "method": "b"}, {**row, "seed": 1}]
+    assert {str(order[best_of(order).at]) for order in permutations(equal)} == {str(row)}, "equals do not depend on their order"  # pyright: ignore[reportOptionalMemberAccess]
+    for seed in range(4):
+        data = collect(make_run(tmp_path / f"run{seed}", seed=seed)).report["runs"][0]
+        (best,) = [point for point in data["curves"]["points"] if point["id"] == data["curves"]["best"]["point"]]
+        safe = data["curves"]["best"]["is_safe"]
+        told = f"{8 - best['keep']} of them can go without" if safe else f"significantly worse, even {best['keep']} by"
+        quoted = re.search(rf"by {best['method']}: loss (\S+) against", data["summary"][1])
+        assert told in data["summary"][1] and quoted is not None and float(quoted[1]) == pytest.approx(best["loss"], rel=1e-3)
+        assert safe == any(keep is not None for keep in data["curves"]["smallest_safe"].values())
+
+
+def test_the_loss_of_a_model_is_by_its_metric_its_loss_or_both() -> None:
+    row = {"loss p": 0.5, "loss difference": 0.1, "metric p": 0.01, "metric difference": -0.1, "higher_is_better": True}
+    assert worse_by(row) == ["metric"] and worse_by({**row, "loss p": 0.01}) == ["metric", "loss"]
+    assert worse_by({**row, "higher_is_better": False}) == worse_by({**row, "metric p": 0.5}) == []
+    assert worse_by({"loss p": 0.01, "loss difference": 0.1}) == ["loss"] and worse_by({"loss p": 0.01, "loss difference": -0.1}) == []
 
 
 def test_speed_is_told_with_its_doubts() -> None:
+    from headcount.report._bench import judged
     from headcount.report._told import _faster, noise_of
 
     def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
         times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 5}
         return {"of": "surgeon, 8 heads", "name": name, "batch": batch, "length": 64, **times}
 
-    clear = [row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)]
-    doubtful = [row("dense", 8, 1.4, 3.1, 3.2, 1.0), row("masked", 8, 1.2, 1.3, 1.35, 2.4), row("removed", 8, 1.4, 1.5, 1.6, 2.1)]
+    clear = judged([row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)])
+    doubtful = judged([row("dense", 8, 1.4, 3.1, 3.2, 1.0), row("masked", 8, 1.2, 1.3, 1.35, 2.4), row("removed", 8, 1.4, 1.5, 1.6, 2.1)])
+    assert [each["is_apart"] for each in (*clear, *doubtful)] == [False, False, True, False, True, False]
+    assert [each["is_noisy"] for each in (*clear, *doubtful)] == [False, False, False, True, False, False]
+    assert [each["is_odd"] for each in (*clear, *doubtful)] == [False, False, False, False, True, False]
     told = _faster([*clear, *doubtful], {"threads": 1})
     assert "is 2.00 times as fast at batch 1, 2.10 at batch 8 (" in told and "; at batch 8 the quartiles overlap" in told
     assert not noise_of(clear)
@@ -288,7 +372,7 @@ def test_a_model_that_lost_nothing_is_not_called_safe(tmp_path: Path) -> None:
 def pack_pruned(run: Run, told: dict[str, Any], removed: list[str], **parts: Any) -> tuple[Spec, dict[str, Any], dict[str, Any]]:
     made = unpack_evaluation(run.results("evaluation")["dense"])
     content = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
-    content |= {"wish": told, "removed": removed, "history": [], "repaired": {}, "cost": COST}
+    content |= {"wish": told, "removed": removed, **MADE}
     return Spec("pruned", f"x{len(removed)} {told}", parts), content, {"losses": made.losses, "parts": made.parts}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headcount.data import BLOCK, SPLITS, Block, Task, blocks, n_rows, number_of_examples, pad, rows_of
+from headcount.data import BLOCK, SPLITS, Block, Task, batch_size_of, blocks, n_rows, number_of_examples, pad, rows_of
 from headcount.errors import DataError, HeadcountError
 from headcount.stream import Reading, stream
 
@@ -107,6 +108,17 @@ def test_a_limit_below_one_is_refused(limit: int) -> None:
 def test_a_batch_size_below_one_is_refused(size: int) -> None:
     with pytest.raises(HeadcountError, match=f"batch_size must be 1 or more, got {size}"):
         Reading(task(examples(3)), batch_size=size)
+
+
+def test_a_task_says_how_much_is_read_at_a_time() -> None:
+    few = replace(task(examples(7)), batch_size=2)
+    assert (Reading(few).batch_size, Reading(few, batch_size=5).batch_size) == (2, 5)
+    assert (batch_size_of(few), batch_size_of(task(examples(3)))) == (2, 32)
+    seen: list[int] = []
+    list(stream(Reading(few), lambda batch, numbers: (seen.append(len(numbers)), {"n": torch.tensor(numbers)})[1]))
+    assert max(seen) == 2 and sum(seen) == 7
+    with pytest.raises(DataError, match="batch_size must be 1 or more, got 0"):
+        replace(few, batch_size=0)
 
 
 # Plain batches.

@@ -532,6 +532,19 @@ def test_paired_t_is_scipys() -> None:
         stats.paired_t([1.0])
 
 
+def test_away_from_zero_is_scipys_and_knows_values_without_spread() -> None:
+    values, errors = rng().normal(size=20), rng(1).random(20) + 0.1
+    np.testing.assert_allclose(stats.away_from_zero(values, errors, 12), 2 * oracle.t.sf(np.abs(values / errors), 12), rtol=1e-12)
+    np.testing.assert_allclose(stats.away_from_zero(values, errors, np.inf), 2 * oracle.norm.sf(np.abs(values / errors)), rtol=1e-12)
+    assert stats.away_from_zero([0.0, 1e-9, -3.0, 0.0], [0.0, 0.0, 0.0, 1.0], 5).tolist() == [1.0, 0.0, 0.0, 1.0]
+    drawn = rng(2).normal(size=(4000, 6))
+    p = stats.away_from_zero(drawn.mean(1), drawn.std(1, ddof=1) / np.sqrt(6), 5)
+    assert abs((p < 0.05).mean() - 0.05) < 0.01
+    for bad in (([1.0], [-1.0], 5), ([1.0], [1.0], 0), ([1.0], [1.0, 2.0], 5), ([1.0], [np.nan], 5)):
+        with pytest.raises(StatisticsError):
+            stats.away_from_zero(*bad)
+
+
 @pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
 def test_sign_flip_is_exact_for_few_examples(alternative: str) -> None:
     values = rng(4).normal(0.3, 1, size=(10, 3))

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from sentences import ARABIC, POS, RELATIONS, SENTENCE, Json, attention
 
+from headcount.report._bench import judged
+
 ROLES = [
     ("previous token", "p", "Attends to the token before."),
     ("next token", "n", "Attends to the token after."),
@@ -250,6 +252,7 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
                 removed = sorted(order[: n - keep])
                 points.append(
                     {
+                        "id": f"{method} {keep} {seed}",
                         "method": method,
                         "is_random": method == "random",
                         "is_trained": method in ("gates", "gradient + recovery", "l0"),
@@ -264,7 +267,7 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
                         "test": "McNemar",
                         "loss_difference": round(lost, 4),
                         "loss_p": round(float(np.exp(-max(lost, 0) * 200)), 4),
-                        "is_worse": lost > 0 and round(float(np.exp(-max(lost, 0) * 200)), 4) < 0.05,
+                        "worse_by": ["metric", "loss"] if lost > 0 and round(float(np.exp(-max(lost, 0) * 200)), 4) < 0.05 else [],
                         "is_repaired": method == "surgeon",
                         "removed": removed,
                         "parameters": 109_483_778 - 196_992 * (n - keep),
@@ -275,7 +278,7 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
                     }
                 )
     safe = {
-        method: min((one["keep"] for one in points if one["method"] == method and not one["is_worse"]), default=None)
+        method: min((one["keep"] for one in points if one["method"] == method and not one["worse_by"]), default=None)
         for method in METHODS[: shape.methods]
     }
     dense = {"value": 0.924, "loss": 0.21, "n_examples": 872, "low": 0.905, "high": 0.941, "parameters": 109_483_778, "bytes": 437_935_112}
@@ -285,12 +288,19 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
         "dense": {**dense, "flops": 22.4e9, "kv_bytes_per_token": 512 * n, "tokens": 128},
         "points": points,
         "smallest_safe": safe,
+        "best": _best(points, safe),
         "commands": {
             method: f"headcount prune {shape.model} --method {method.split()[0]} --keep {{keep}} --seed 0 --out pruned"
             for method in METHODS[: shape.methods]
         },
         "unit": unit,
     }
+
+
+def _best(points: list[Json], safe: dict[str, int | None]) -> Json:
+    good = [one for one in points if one["keep"] == safe[one["method"]]]
+    best = min(good or points, key=lambda one: (one["keep"] if good else -one["keep"], one["loss"]))
+    return {"point": best["id"], "is_safe": bool(good)}
 
 
 def _units(rng: np.random.Generator, n: int, unit: int) -> list[int]:
@@ -310,8 +320,10 @@ def _bench(rng: np.random.Generator, curves: Json, n: int) -> list[Json]:
                     rows.append(
                         {
                             "of": f"{method}, {keep} heads",
+                            "point": f"{method} {keep} 0",
                             "method": method,
                             "keep": keep,
+                            "seed": 0,
                             "name": name,
                             "batch": batch,
                             "length": length,
@@ -322,7 +334,13 @@ def _bench(rng: np.random.Generator, curves: Json, n: int) -> list[Json]:
                             "rounds": 30,
                         }
                     )
-    return rows
+    return judge(rows)
+
+
+def judge(rows: list[Json]) -> list[Json]:
+    """Times with the verdicts that the report has on them."""
+    models = dict.fromkeys(row["of"] for row in rows)
+    return [row for of in models for row in judged([one for one in rows if one["of"] == of])]
 
 
 def _portraits(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
@@ -346,12 +364,17 @@ def _portraits(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
         }
         for _ in range(n)
     ]
+    kinds = [kind.name for kind in shape.kinds]
     return {
         "n_sentences": 200,
         "distances": ["≤ −5", "−4", "−3", "−2", "−1", "0", "1", "2", "3", "4", "≥ 5"],
         "distance": shares(11),
-        "pos": {"names": POS, "share": shares(len(POS)), "expected": [0.125] * len(POS)},
-        "relation": {"names": RELATIONS, "share": shares(len(RELATIONS)), "expected": [0.05] * len(RELATIONS)},
+        "pos": {"names": POS, "share": shares(len(POS)), "expected_by_kind": {kind: [0.125] * len(POS) for kind in kinds}},
+        "relation": {
+            "names": RELATIONS,
+            "share": shares(len(RELATIONS)),
+            "expected_by_kind": {kind: [0.05] * len(RELATIONS) for kind in kinds},
+        },
         "entropy": [round(float(value), 4) for value in rng.uniform(0.2, 3, n)],
         "confidence": [round(float(value), 4) for value in rng.uniform(0.1, 0.95, n)],
         "similar": [

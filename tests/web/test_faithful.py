@@ -34,9 +34,6 @@ def test_chance_is_that_of_the_kind_of_attention(opened, translation):
     assert chances(one.page, "Other word of a dependency") == {0.01}
     assert chances(one.go("head/decoder.L1H2"), "Other word of a dependency") == {0.02}
     assert chances(one.go("head/cross.L1H2"), "Part of speech of the key") == {0.03}
-    del translation["portraits"]["pos"]["expected_by_kind"]
-    page = opened(synthetic.report(translation), "head/cross.L1H2").page
-    assert chances(page, "Part of speech of the key") == {0.125}
 
 
 def test_what_was_not_measured_has_no_bar(opened, translation):
@@ -73,30 +70,33 @@ def test_a_command_makes_the_plan_that_is_shown(opened):
     )
 
 
-def timed(of, method, keep):
-    row = {"of": of, "method": method, "keep": keep, "rounds": 5}
+def timed(of, point):
+    row = {"of": of, "point": point["id"], "rounds": 5, **{name: point[name] for name in ("method", "keep", "seed")}}
     shapes = ((1, 512), (8, 64), (8, 128), (32, 512))
-    return [
-        {
-            **row,
-            "name": name,
-            "batch": batch,
-            "length": length,
-            "seconds": 0.02 / speed,
-            "low": 0.0199 / speed,
-            "high": 0.0201 / speed,
-            "speedup": speed,
-        }
-        for batch, length in shapes
-        for name, speed in (("dense", 1.0), ("removed", 1.0 + batch / 10 + length / 1000))
-    ]
+    return synthetic.judge(
+        [
+            {
+                **row,
+                "name": name,
+                "batch": batch,
+                "length": length,
+                "seconds": 0.02 / speed,
+                "low": 0.0199 / speed,
+                "high": 0.0201 / speed,
+                "speedup": speed,
+            }
+            for batch, length in shapes
+            for name, speed in (("dense", 1.0), ("removed", 1.0 + batch / 10 + length / 1000))
+        ]
+    )
 
 
-def test_a_timed_model_has_its_own_value_and_one_size_is_told_everywhere(opened):
+@pytest.mark.parametrize("after", ["", ", repaired", ", recovered 2"])
+def test_a_timed_model_has_its_own_value_and_one_size_is_told_everywhere(opened, after):
     run = synthetic.run()
     point = next(one for one in run["curves"]["points"] if (one["method"], one["seed"]) == ("gradient", 2))
     point["value"] = 0.5561
-    run["bench"] = timed(f"rank, by=gradient, {point['keep']} heads, seed 2", "gradient", point["keep"])
+    run["bench"] = timed(f"rank, by=gradient, {point['keep']} heads, seed 2{after}", point)
     one = opened(synthetic.report(run), "cost")
     text = one.page.locator("main").inner_text()
     assert (
@@ -124,24 +124,38 @@ def test_left_out_attention_says_what_shows_it(opened):
 
 
 @pytest.mark.parametrize(
-    ("safe", "losses", "wanted"),
-    [
-        ({"surgeon": 0, "gradient": 0, "random": None}, {"gradient": 0.01}, ("gradient", 0)),
-        ({"surgeon": 1, "gradient": 2, "random": None}, {"gradient": 0.01}, ("surgeon", 1)),
-        ({"surgeon": None, "gradient": None, "random": None}, {}, ("gradient", None)),
-    ],
+    ("method", "seed", "is_safe"),
+    [("gradient", 0, True), ("surgeon", 2, True), ("gradient", 1, False), (None, 0, False)],
 )
-def test_the_page_begins_with_what_the_summary_favours(opened, safe, losses, wanted):
+def test_the_page_begins_with_the_model_of_the_summary(opened, method, seed, is_safe):
     run = synthetic.run(synthetic.SMALL)
-    for point in run["curves"]["points"]:
-        point["loss"] = losses.get(point["method"], point["loss"])
-        point["value"] = {"random": 0.99, "gradient": 0.8}.get(point["method"], 0.7)
-    keeps = sorted({point["keep"] for point in run["curves"]["points"]})
-    run["curves"]["smallest_safe"] = {method: None if place is None else keeps[place] for method, place in safe.items()}
+    curves = run["curves"]
+    best = next((one for one in curves["points"] if (one["method"], one["seed"]) == (method, seed)), None)
+    curves["best"] = best and {"point": best["id"], "is_safe": is_safe}
     page = opened(synthetic.report(run), "pruning").page
-    assert page.get_by_label("Method", exact=True).input_value() == wanted[0]
-    kept = 12 if wanted[1] is None else keeps[wanted[1]]
-    assert page.get_by_role("heading", name=f"Keep {kept} of 12 heads").is_visible()
+    assert page.get_by_label("Method", exact=True).input_value() == (method or curves["points"][0]["method"])
+    assert page.get_by_label("Plan of seed").input_value() == str(seed)
+    assert page.get_by_role("heading", name=f"Keep {best['keep'] if is_safe else 12} of 12 heads").is_visible()
+    said = {
+        True: f"With {method}, {best and best['keep']} of 12 heads are enough",
+        False: "Every measured pruned model loses significantly",
+    }
+    assert (said[is_safe] if best else "No measured model lost a head") in page.locator(".takeaway").first.inner_text()
+
+
+def test_heads_of_the_address_that_are_unknown_are_named(opened):
+    one = opened(synthetic.report(synthetic.run(synthetic.SMALL)), "overview?heads=L0H1+L9H9+L2H3")
+    page = one.page
+    assert page.locator(".notice").inner_text() == "This run has no head “L9H9”, so it is not selected."
+    assert page.locator("#said").text_content() == page.locator(".notice").inner_text()
+    assert "2 heads selected" in page.locator(".selection").inner_text()
+    page.get_by_role("link", name="Pruning", exact=True).click()
+    assert not page.locator(".notice").is_visible()
+    page = one.go("head/nobody?heads=a+b+c+d+e+<b>")
+    told = page.locator(".notice").inner_text()
+    assert told.startswith("This run has no head “nobody”; L0H3 is shown instead. ")
+    assert told.endswith("This run has no heads “a”, “b”, “c”, “d” and 2 more, so they are not selected.")
+    assert not one.go("overview?heads=L0H1").locator(".notice").is_visible()
 
 
 def test_back_goes_to_the_view_and_head_before(opened):

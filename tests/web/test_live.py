@@ -75,7 +75,7 @@ def test_pruning_sends_what_the_slider_says_and_takes_the_answer_in(served):
     page, run, answers, asked = served
     like = next(one for one in run["curves"]["points"] if one["method"] == "surgeon" and one["seed"] == 1)
     numbers = {"value": 0.8771, "difference": -0.0475, "low": -0.0612, "high": -0.0321, "p": 0.00042}
-    point = {**like, "keep": 7, "removed": [0, 5, 6, 7, 10], **numbers}
+    point = {**like, "id": "new", "keep": 7, "removed": [0, 5, 6, 7, 10], **numbers}
     answers["prune"] = (200, {"folder": "runs/tiny/pruned-7", "point": point})
     page.goto(f"{HOST}#/pruning?keep=7&method=surgeon&seed=1&heads=L0H1&protect=1&one=1")
     assert page.locator(".slider .tag").inner_text().startswith("interpolated")

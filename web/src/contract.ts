@@ -122,10 +122,13 @@ export interface Roles {
 export interface Curves {
   metric: string; // "accuracy", "bleu", … or "loss"
   higher_is_better: boolean;
-  dense: { value: number; loss: number; n_examples: number; low: Maybe; high: Maybe; parameters: number; bytes: number; flops: Maybe; kv_bytes_per_token: Maybe; tokens: Maybe /* that the FLOPs are counted for */ };
+  dense: { value: number; loss: number; n_examples: number; low: Maybe; high: Maybe; parameters: number; bytes: number; flops: number; kv_bytes_per_token: number; tokens: number /* that the FLOPs are counted for */ };
   points: Point[];
   /** By method the fewest heads with no significant loss, null if none; a model that lost no head does not count. */
   smallest_safe: Record<string, number | null>;
+  /** The model that the summary is about: of the fewest heads without a significant loss (`is_safe`), or of the most heads if every number of them loses; null if
+   * no model lost a head. */
+  best: { point: string; is_safe: boolean } | null;
   /** How many heads go together (1, or the size of a KV group). */
   unit: number;
   /** By method the command that prunes to a number of heads that was not measured: `{keep}` stands for it. A method that prunes some kinds of attention only has
@@ -135,6 +138,7 @@ export interface Curves {
 
 /** One pruned model, measured. */
 export interface Point {
+  id: string; // of this model alone
   method: string; // as people read it: "surgeon", "gradient + repair", …
   is_random: boolean;
   is_trained: boolean; // weights were trained, by the method or in a recovery
@@ -149,23 +153,26 @@ export interface Point {
   test: string; // McNemar, paired bootstrap, paired t
   loss_difference: Maybe; // of the loss from the dense model's
   loss_p: Maybe; // paired t
-  /** Whether it loses significantly: the metric or the loss is worse, at 5 %. `smallest_safe` is about this. */
-  is_worse: boolean;
-  /** Whether output projections were refitted, so that the plan alone does not give this model; null where that is not known. */
-  is_repaired: boolean | null;
+  /** By what it is significantly worse than the whole model, at 5 %; nothing if it is not. `smallest_safe` is about this. */
+  worse_by: ("metric" | "loss")[];
+  /** Whether output projections were refitted, so that the plan alone does not give this model. */
+  is_repaired: boolean;
   removed: HeadIndex[];
   parameters: number;
   bytes: number;
-  flops: Maybe;
-  kv_bytes_per_token: Maybe;
+  flops: number;
+  kv_bytes_per_token: number;
   /** The command that makes this model again. */
   command: string;
 }
 
 export interface BenchRow {
-  of: string; // which pruned model
+  of: string; // which pruned model, in words
+  /** The id of its point, and what it was pruned by; null if its cell is gone. */
+  point: string | null;
   method: string | null;
   keep: number | null;
+  seed: number | null;
   name: "dense" | "masked" | "removed";
   batch: number;
   length: number;
@@ -174,6 +181,9 @@ export interface BenchRow {
   high: number;
   speedup: number; // against dense
   rounds: number;
+  is_noisy: boolean; // quartiles farther apart than a third of the median
+  is_apart: boolean; // its quartiles share nothing with those of the whole model: only then a difference of medians is told as a fact
+  is_odd: boolean; // masked, and faster than the whole model, though masks save no work
 }
 
 /** What each head attends to, over all sentences of the corpus. Arrays are by head. */
@@ -182,11 +192,10 @@ export interface Portraits {
   /** Share of attention by the distance key − query in words; `distances` names the bins, e.g. "≤ −5", "−4", …, "0", …, "≥ 5". */
   distances: string[];
   distance: Maybe[][];
-  /** Share of attention by part of speech of the key word, and the share that even attention has: `expected` in the first kind of attention, by kind of block in
-   * `expected_by_kind`. The last name is "no word": delimiters. */
-  pos: { names: string[]; share: Maybe[][]; expected: number[]; expected_by_kind?: Record<string, number[]> } | null;
+  /** Share of attention by part of speech of the key word, and the share that even attention has in each kind of block. The last name is "no word": delimiters. */
+  pos: { names: string[]; share: Maybe[][]; expected_by_kind: Record<string, number[]> } | null;
   /** Share of attention on the other word of a dependency arc, by relation: from dependent to head and back. */
-  relation: { names: string[]; share: Maybe[][]; expected: number[]; expected_by_kind?: Record<string, number[]> } | null;
+  relation: { names: string[]; share: Maybe[][]; expected_by_kind: Record<string, number[]> } | null;
   entropy: Maybe[]; // mean, nats
   confidence: Maybe[]; // mean of the largest weight
   /** The nearest heads of the same kind of attention by mean Jensen–Shannon distance (0 = the same, 1 = nothing in common). */

@@ -166,16 +166,9 @@ export function planFileName(plan: Plan, choice: Choice): string {
   return `${fileName(by === null ? `plan-${choice.keep}` : `plan-by-${by}-order-${choice.keep}`)}.json`;
 }
 
-/** Whether a measured model loses significantly, and by what: the metric, the loss, or both. Null in reports that do not say. */
-export function verdict(curves: Curves, point: Point): { worse: boolean; by: string } | null {
-  if (typeof point.is_worse !== "boolean") return null;
-  const LEVEL = 0.05;
-  const sign = curves.higher_is_better ? 1 : -1;
-  const metric = point.p !== null && point.p < LEVEL && sign * point.difference < 0;
-  const loss = curves.metric !== "loss" && typeof point.loss_p === "number" && point.loss_p < LEVEL && (point.loss_difference ?? 0) > 0;
-  const by = [metric && `by ${curves.metric}`, loss && "by the loss"].filter(Boolean).join(" and ");
-  return { worse: point.is_worse, by };
-}
+/** Whether a measured model loses significantly, and by what. */
+export const verdict = (curves: Curves, point: Point): string =>
+  point.worse_by.length ? `a significant loss, ${point.worse_by.map((what) => (what === "loss" ? "by the loss" : `by ${curves.metric}`)).join(" and ")}` : "no significant loss, by metric or loss";
 
 export interface Between {
   value: number;
@@ -202,8 +195,7 @@ export function quantity(run: RunData, method: string, name: Quantity, keep: num
   if (!curves) return null;
   const byKeep = new Map<number, number[]>();
   for (const point of pointsOf(curves, method)) {
-    const value = point[name];
-    if (value !== null) byKeep.set(point.keep, [...(byKeep.get(point.keep) ?? []), value]);
+    byKeep.set(point.keep, [...(byKeep.get(point.keep) ?? []), point[name]]);
   }
   const known = [...byKeep].map(([at, values]): [number, Maybe] => [at, values.reduce((sum, value) => sum + value, 0) / values.length]);
   if (!byKeep.has(run.heads.length)) known.push([run.heads.length, curves.dense[name]]);
@@ -214,10 +206,9 @@ export function quantity(run: RunData, method: string, name: Quantity, keep: num
 export function computed(run: RunData, name: Exclude<Quantity, "value">, keep: number): Between | null {
   const { curves } = run;
   if (!curves) return null;
-  const known = new Map<number, number>([[run.heads.length, curves.dense[name] ?? NaN]]);
+  const known = new Map<number, number>([[run.heads.length, curves.dense[name]]]);
   for (const point of curves.points) {
     const [value, before] = [point[name], known.get(point.keep)];
-    if (value === null) continue;
     if (before !== undefined && Math.abs(value - before) > 0.005 * Math.abs(before)) return null;
     known.set(point.keep, value);
   }
@@ -229,33 +220,34 @@ type Spread = Pick<BenchRow, "seconds" | "low" | "high">;
 export interface Timing extends Spread {
   from: number;
   to: number;
+  /** What was measured; null between two measurements: verdicts are about these alone. */
+  row: BenchRow | null;
+  isNoisy: boolean;
   /** The whole model, timed in the same rounds. */
   dense: BenchRow;
 }
 
-/** Seconds of one method and shape by heads kept, with the dense model at the right end. */
-export function latency(run: RunData, method: string, batch: number, length: number, keep: number): Timing | null {
+/** Seconds of one method and shape by heads kept, of the same seed where it was timed, with the dense model at the right end. */
+export function latency(run: RunData, { method, seed, keep }: Pick<Choice, "method" | "seed" | "keep">, batch: number, length: number): Timing | null {
   const rows = run.bench.filter((row) => row.batch === batch && row.length === length);
   const removed = rows.filter((row) => row.name === "removed" && row.method === method && row.keep !== null);
   const denses = rows.filter((row) => row.name === "dense");
-  const near = removed.find((row) => row.keep === keep) ?? removed[0];
-  const dense = denses.find((row) => row.of === near?.of) ?? denses[0];
-  if (!near || !dense) return null;
-  const at = (part: keyof Spread): Between | null => between([...removed.map((row): [number, Maybe] => [row.keep!, row[part]]), [run.heads.length, dense[part]]], keep);
+  const here = removed.filter((one) => one.keep === keep);
+  const row = here.find((one) => one.seed === seed) ?? here[0] ?? null;
+  const dense = denses.find((one) => one.of === (row ?? removed[0])?.of) ?? denses[0];
+  if (!removed.length || !dense) return null;
+  const known = [...removed, { ...dense, keep: run.heads.length }].sort((a, b) => a.keep! - b.keep!);
+  const around = row ? [row] : [known.findLast((one) => one.keep! <= keep), known.find((one) => one.keep! >= keep)].filter((one) => one !== undefined);
+  const at = (part: keyof Spread): Between | null => between(around.map((one) => [one.keep!, one[part]]), keep);
   const [middle, low, high] = [at("seconds"), at("low"), at("high")];
-  return middle && low && high ? { seconds: middle.value, low: low.value, high: high.value, from: middle.from, to: middle.to, dense } : null;
+  const isNoisy = [...around, dense].some((one) => one.is_noisy);
+  return middle && low && high ? { seconds: middle.value, low: low.value, high: high.value, from: middle.from, to: middle.to, row, isNoisy, dense } : null;
 }
-
-/** Quartile ranges that share nothing: only then a difference of medians is told as a fact. */
-export const isApart = (a: Pick<Spread, "low" | "high">, b: Pick<Spread, "low" | "high">): boolean => a.high < b.low || b.high < a.low;
-
-/** Quartiles farther apart than a third of the median. */
-export const isNoisy = (row: Spread): boolean => row.high - row.low > row.seconds / 3;
 
 export const ALIKE = "not distinguishable from the whole model";
 
 /** How fast a model is against the whole one, as far as the quartiles tell. */
-export const speedText = (row: Spread, dense: Spread): string => (isApart(row, dense) ? `${num(dense.seconds / row.seconds)} × as fast as the whole model` : ALIKE);
+export const speedText = (row: BenchRow): string => (row.is_apart ? `${num(row.speedup)} × as fast as the whole model` : ALIKE);
 
 export const shapesOf = (rows: BenchRow[]): [number, number][] =>
   [...new Map(rows.map((row) => [`${row.batch} ${row.length}`, [row.batch, row.length] as [number, number]])).values()].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
@@ -289,11 +281,12 @@ export function commandOf(heads: Heads, plan: Plan, choice: Choice): string | nu
   if (plan.point?.command) return plan.point.command;
   const points = pointsOf(run.curves, choice.method);
   if (!points.length) return `headcount cut ${quoted(run.model.name)} --plan ${planFileName(plan, choice)} --out pruned`;
-  let command = templateOf(run.curves, choice)?.replaceAll("{keep}", String(choice.keep)) ?? null;
-  if (command === null) return null;
+  const commands = run.curves?.commands ?? {};
+  if (!Object.hasOwn(commands, choice.method)) return null;
+  let command = commands[choice.method]!.replaceAll("{keep}", String(choice.keep));
   const set = (name: string, value: string): void => {
     const given = new RegExp(` ${name} \\S+`);
-    command = given.test(command!) ? command!.replace(given, () => ` ${name} ${value}`) : `${command} ${name} ${value}`;
+    command = given.test(command) ? command.replace(given, () => ` ${name} ${value}`) : `${command} ${name} ${value}`;
   };
   const seeds = SEEDS.exec(points.find((point) => point.seed === choice.seed)?.command ?? "")?.[0];
   if (seeds) command = command.replace(SEEDS, seeds);
@@ -309,50 +302,16 @@ export function commandOf(heads: Heads, plan: Plan, choice: Choice): string | nu
 
 const SEEDS = / --seed \d+( --method-seed \d+)?/;
 
-/** The command of a measured method with `{keep}` for the number of heads; for reports of old it is made from that of a measured model. */
-function templateOf(curves: Curves | null, choice: Choice): string | null {
-  const commands: Record<string, string> | undefined = curves?.commands;
-  if (commands) return commands[choice.method] ?? null;
-  const points = pointsOf(curves, choice.method);
-  const like = (points.find((point) => point.seed === choice.seed) ?? points[0])?.command ?? "";
-  return / --keep \S+/.test(like) && !like.includes(" --kinds ") ? like.replace(/ --keep \S+/, " --keep {keep}") : null;
-}
-
-/** The method and K that a report speaks of first: the fewest heads without a significant loss, of equals the one that loses least; without any, the best method where
- * fewest heads stay, and no K. */
-export function favourite(curves: Curves | null): { method: string; keep: number | null } | null {
-  if (!curves?.points.length) return null;
-  const least = (method: string, keep: number): number => Math.min(...pointsOf(curves, method).filter((point) => point.keep === keep).map((point) => point.loss));
-  const known = new Set(curves.points.map((point) => point.method));
-  const safe = Object.entries(curves.smallest_safe).flatMap(([method, keep]) => (keep !== null && known.has(method) ? [{ method, keep, loss: least(method, keep) }] : []));
-  const best = safe.sort((a, b) => a.keep - b.keep || a.loss - b.loss)[0];
-  if (best) return { method: best.method, keep: best.keep };
-  const chosen = curves.points.filter((point) => !point.is_random);
-  const some = chosen.length ? chosen : curves.points;
-  const fewest = Math.min(...some.map((point) => point.keep));
-  const means = [...new Set(some.filter((point) => point.keep === fewest).map((point) => point.method))].map((method) => {
-    const values = pointsOf(curves, method).filter((point) => point.keep === fewest).map((point) => point.value);
-    return { method, mean: values.reduce((sum, value) => sum + value, 0) / values.length };
-  });
-  const sign = curves.higher_is_better ? -1 : 1;
-  return { method: means.sort((a, b) => sign * (a.mean - b.mean))[0]!.method, keep: null };
-}
-
-/** The seed that a benched model was pruned with, as its name tells it. */
-export function seedOfBench(row: BenchRow): number | null {
-  const found = /, seed (\d+)$/.exec(row.of);
-  return found ? Number(found[1]) : null;
+/** The model that a report speaks of first; null where none lost a head. */
+export function bestOf(curves: Curves | null): { point: Point; isSafe: boolean } | null {
+  const best = curves?.best;
+  const point = best && curves.points.find((one) => one.id === best.point);
+  return point ? { point, isSafe: best.is_safe } : null;
 }
 
 /** The measured point of the very model that was timed. */
-export function pointOfBench(curves: Curves | null, row: BenchRow): Point | null {
-  const same = row.method === null ? [] : pointsOf(curves, row.method).filter((point) => point.keep === row.keep);
-  const seed = seedOfBench(row);
-  return same.find((point) => point.seed === (seed ?? 0)) ?? (seed === null ? (same[0] ?? null) : null);
-}
+export const pointOfBench = (curves: Curves | null, row: BenchRow): Point | null => curves?.points.find((point) => point.id === row.point) ?? null;
 
 /** A pruned model as its points are called; the name of the file only where nothing else tells. */
-export function benchName(row: BenchRow): string {
-  const seed = seedOfBench(row);
-  return row.method === null || row.keep === null ? row.of : `${row.method}, ${row.keep} heads${seed === null ? "" : `, seed ${seed}`}`;
-}
+export const benchName = (row: BenchRow): string =>
+  row.method === null || row.keep === null ? row.of : `${row.method}, ${row.keep} heads${row.seed ? `, seed ${row.seed}` : ""}`;

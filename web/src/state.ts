@@ -3,7 +3,7 @@ import { batch, computed, effect, signal } from "@preact/signals";
 import type { Attention, HeadIndex, Point, Report, RunData } from "./contract";
 import { fieldsOf, type Field } from "./fields";
 import { headsOf } from "./heads";
-import { favourite, methodsOf, planOf, seedsOf, standingOf, type Choice } from "./plan";
+import { bestOf, methodsOf, planOf, seedsOf, standingOf, type Choice } from "./plan";
 
 export const VIEWS = ["overview", "pruning", "cost", "head", "attention", "roles", "compare", "data"] as const;
 export type View = (typeof VIEWS)[number];
@@ -83,9 +83,8 @@ export function select(some: Iterable<HeadIndex>): void {
 
 /** Takes a model that was just measured into the curves of the run, before others of its name, and shows it. */
 export function learn(at: number, point: Point): void {
-  const same = (one: Point): boolean => one.method === point.method && one.keep === point.keep && one.seed === point.seed && one.removed.join() === point.removed.join();
   batch(() => {
-    const runs = report.value.runs.map((one, place) => (place === at && one.curves ? { ...one, curves: { ...one.curves, points: placed(one.curves.points.filter((old) => !same(old)), point) } } : one));
+    const runs = report.value.runs.map((one, place) => (place === at && one.curves ? { ...one, curves: { ...one.curves, points: placed(one.curves.points.filter((old) => old.id !== point.id), point) } } : one));
     report.value = { ...report.value, runs };
     if (runAt.value !== at || !run.value.curves) return;
     [method.value, keep.value, seed.value] = [point.method, point.keep, point.seed];
@@ -111,10 +110,10 @@ function adoptRun(at: number): void {
   selected.value = new Set(names.flatMap((address) => heads.value.byName.get(address) ?? []));
   head.value = heads.value.byName.get(name) ?? 0;
   const { curves } = run.value;
-  const best = favourite(curves);
-  method.value = best?.method ?? methods.value[0] ?? "";
-  keep.value = best?.keep ?? run.value.heads.length;
-  seed.value = seeds.value[0] ?? 0;
+  const best = bestOf(curves);
+  method.value = best?.point.method ?? methods.value[0] ?? "";
+  keep.value = best?.isSafe ? best.point.keep : run.value.heads.length;
+  seed.value = best?.point.seed ?? seeds.value[0] ?? 0;
   wholeGroups.value = (curves?.unit ?? 1) > 1;
   if (!fields.value.some((one) => one.key === colour.value)) colour.value = fields.value[0]?.key ?? "";
 }
@@ -167,9 +166,11 @@ function read(hash: string): void {
   view.value = (VIEWS as readonly string[]).includes(name) ? (name as View) : "overview";
   const asked_ = address_ ? byName.get(safeDecode(address_)) : head.value;
   head.value = asked_ ?? head.value;
-  notice.value = asked_ === undefined ? `This run has no head “${safeDecode(address_ ?? "") || address_}”; ${run.value.heads[head.value] ?? "none"} is shown instead.` : "";
+  const names = (words.get("heads") ?? "").split(" ").filter(Boolean);
+  const instead = asked_ === undefined ? `This run has no head “${safeDecode(address_ ?? "") || address_}”; ${run.value.heads[head.value] ?? "none"} is shown instead.` : "";
+  notice.value = [instead, unselected(names.filter((one) => !byName.has(one)))].filter(Boolean).join(" ");
   if (notice.value) said.value = notice.value;
-  if (words.has("heads") || query) select((words.get("heads") ?? "").split(" ").flatMap((one) => byName.get(one) ?? []));
+  if (query) select(names.flatMap((one) => byName.get(one) ?? []));
   if (methods.value.includes(words.get("method") ?? "")) method.value = words.get("method")!;
   if (words.has("keep")) keep.value = clamp(Number(words.get("keep")), 1, run.value.heads.length);
   if (query) seed.value = Number(words.get("seed")) || 0;
@@ -177,6 +178,16 @@ function read(hash: string): void {
   if (fields.value.some((one) => one.key === words.get("colour"))) colour.value = words.get("colour")!;
   if (query) sentence.value = Math.max(0, Math.trunc(Number(words.get("sentence")) || 0));
   if (query) for (const [flag, value] of Object.entries(FLAGS)) value.value = words.get(flag) === "1";
+}
+
+const NAMED = 4;
+
+/** Says which heads of an address the run does not have; empty if it has them all. */
+export function unselected(unknown: string[]): string {
+  if (!unknown.length) return "";
+  const named = unknown.slice(0, NAMED).map((one) => `“${one}”`).join(", ");
+  const more = unknown.length > NAMED ? ` and ${unknown.length - NAMED} more` : "";
+  return `This run has no ${unknown.length === 1 ? "head" : "heads"} ${named}${more}, so ${unknown.length === 1 ? "it is" : "they are"} not selected.`;
 }
 
 export const clamp = (value: number, low: number, high: number): number => (Number.isFinite(value) ? Math.max(low, Math.min(high, Math.round(value))) : high);

@@ -2,15 +2,15 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { BenchRow, Point, RunData } from "../src/contract";
 import { headsOf } from "../src/heads";
-import { benchName, between, byLayer, commandOf, computed, favourite, goingFirst, guessText, latency, planFile, planFileName, planOf, pointOfBench, quantity, quoted, speedText, standingOf, usualShape, verdict, type Choice } from "../src/plan";
+import { benchName, bestOf, between, byLayer, commandOf, computed, goingFirst, guessText, latency, planFile, planFileName, planOf, pointOfBench, quantity, quoted, speedText, standingOf, usualShape, verdict, type Choice } from "../src/plan";
 import { noiseOf, speedsOf } from "../src/views/cost";
 
 const HEADS = 8;
 
 function point(keep: number, removed: number[], more: Partial<Point> = {}): Point {
   return {
-    method: "m", is_random: false, is_trained: false, keep, seed: 0, value: keep / 10, loss: 0, difference: 0, low: null, high: null, p: null, test: "", loss_difference: null, loss_p: null, is_worse: false, is_repaired: null,
-    removed, parameters: 100 * keep, bytes: 400 * keep, flops: null, kv_bytes_per_token: null, command: `prune ${keep}`, ...more,
+    id: `${more.method ?? "m"} ${keep} ${more.seed ?? 0}`, method: "m", is_random: false, is_trained: false, keep, seed: 0, value: keep / 10, loss: 0, difference: 0, low: null, high: null, p: null, test: "", loss_difference: null, loss_p: null, worse_by: [], is_repaired: false,
+    removed, parameters: 100 * keep, bytes: 400 * keep, flops: 10 * keep, kv_bytes_per_token: 0, command: `prune ${keep}`, ...more,
   };
 }
 
@@ -27,8 +27,8 @@ function run(groups: number[] | null = null): RunData {
     roles: null,
     curves: {
       metric: "accuracy", higher_is_better: true,
-      dense: { value: 0.9, loss: 0, n_examples: 10, low: null, high: null, parameters: 800, bytes: 3200, flops: null, kv_bytes_per_token: null, tokens: null },
-      points: [point(6, [1, 7]), point(3, [0, 1, 4, 5, 7])], smallest_safe: {}, commands: {}, unit: 1,
+      dense: { value: 0.9, loss: 0, n_examples: 10, low: null, high: null, parameters: 800, bytes: 3200, flops: 80, kv_bytes_per_token: 0, tokens: 8 },
+      points: [point(6, [1, 7]), point(3, [0, 1, 4, 5, 7])], smallest_safe: {}, best: null, commands: {}, unit: 1,
     },
     bench: [], portraits: null, attention: null, attention_left_out: false, tables: [],
   };
@@ -118,34 +118,32 @@ test("a K that was not measured keeps the method and the choices in its command"
   assert.equal(command(5, { onePerBlock: true, wholeGroups: true }), "prune --keep 5 --floor 1 --unit kv_group");
   some.curves!.commands = {};
   assert.equal(command(5), null);
+  some.curves!.points = [point(6, [1, 7], { method: "constructor" })];
+  assert.equal(command(5, { method: "constructor" }), null, "a name of no command");
 });
 
-test("without commands of methods that of a measured model is used", () => {
-  const some = run();
-  some.curves!.points = [point(6, [1, 7], { command: "headcount prune x --method m --keep 6 --seed 0" })];
-  const { commands: _, ...old } = some.curves!;
-  some.curves = old as NonNullable<RunData["curves"]>;
-  const heads = headsOf(some);
-  assert.equal(commandOf(heads, planOf(heads, choice(5)), choice(5)), "headcount prune x --method m --keep 5 --seed 0");
-});
-
-test("the favourite has the fewest safe heads, then the least loss, then the best value where fewest stay", () => {
-  const curves = { ...run().curves!, points: [point(3, [], { method: "a", loss: 2, value: 0.5 }), point(3, [], { method: "b", loss: 1, value: 0.4 }), point(3, [], { method: "r", loss: 0, value: 1, is_random: true }), point(6, [], { method: "a" })] };
-  assert.deepEqual(favourite({ ...curves, smallest_safe: { a: 3, b: 3, r: null } }), { method: "b", keep: 3 });
-  assert.deepEqual(favourite({ ...curves, smallest_safe: { a: 6, b: null, r: null } }), { method: "a", keep: 6 });
-  assert.deepEqual(favourite({ ...curves, smallest_safe: { a: null } }), { method: "a", keep: null });
-  assert.deepEqual(favourite({ ...curves, higher_is_better: false, smallest_safe: {} }), { method: "b", keep: null });
-  assert.equal(favourite(null), null);
-});
-
-test("a timed model is the very point that was measured, by the names of points", () => {
-  const row = (of: string): BenchRow => ({ of, method: "m", keep: 6, name: "removed", batch: 8, length: 64, seconds: 1, low: 1, high: 1, speedup: 1, rounds: 1 });
+test("the best model is the point that the report names", () => {
   const curves = run().curves!;
-  curves.points.push(point(6, [0, 2], { seed: 1, value: 0.8 }));
-  assert.equal(pointOfBench(curves, row("rank, by=m, 6 heads, seed 1"))?.value, 0.8);
-  assert.equal(pointOfBench(curves, row("m, 6 heads"))?.seed, 0);
-  assert.equal(pointOfBench(curves, row("m, 6 heads, seed 9")), null);
-  assert.equal(benchName(row("rank, by=m, 6 heads, seed 1")), "m, 6 heads, seed 1");
+  assert.deepEqual(bestOf({ ...curves, best: { point: "m 3 0", is_safe: true } }), { point: curves.points[1], isSafe: true });
+  assert.equal(bestOf({ ...curves, best: { point: "m 6 0", is_safe: false } })?.isSafe, false);
+  for (const none of [null, curves, { ...curves, best: { point: "gone", is_safe: true } }]) assert.equal(bestOf(none), null);
+});
+
+test("a timed model is the very point that was measured, whatever follows its seed", () => {
+  const row = (of: string, more: Partial<BenchRow>): BenchRow => ({ ...timed("removed", 1, 1, 1), of, ...more });
+  const curves = run().curves!;
+  const repaired = point(6, [0, 2], { method: "m + repair", seed: 1, value: 0.8 });
+  curves.points.push({ ...repaired, id: "m + repair 6 0", seed: 0, value: 0.7 }, repaired);
+  for (const after of ["", ", repaired", ", not repaired", ", recovered 2"]) {
+    const one = row(`rank, by=m, 6 heads, seed 1${after}`, { method: "m + repair", point: repaired.id, seed: 1 });
+    assert.equal(pointOfBench(curves, one)?.value, 0.8);
+    assert.equal(benchName(one), "m + repair, 6 heads, seed 1");
+  }
+  assert.equal(pointOfBench(curves, row("m, 6 heads", { point: "m 6 0" }))?.seed, 0);
+  assert.equal(pointOfBench(curves, row("m, 6 heads, seed 9", { point: "m 6 9", seed: 9 })), null);
+  const gone = row("m, 6 heads, seed 9", { point: null, method: null, keep: null, seed: null });
+  assert.equal(pointOfBench(curves, gone), null);
+  assert.equal(benchName(gone), "m, 6 heads, seed 9");
   assert.deepEqual(usualShape([[1, 512], [8, 64], [8, 128], [32, 128]]), [8, 128]);
 });
 
@@ -178,11 +176,10 @@ test("what is known of a model is told in one way", () => {
 
 test("a loss is significant by the metric, by the loss, or by both", () => {
   const { curves } = run();
-  const by = (more: Partial<Point>): unknown => verdict(curves!, point(6, [], more));
-  assert.deepEqual(by({ is_worse: true, p: 0.3, difference: -0.01, loss_p: 0.02, loss_difference: 0.1 }), { worse: true, by: "by the loss" });
-  assert.deepEqual(by({ is_worse: true, p: 0.01, difference: -0.01, loss_p: 0.02, loss_difference: 0.1 }), { worse: true, by: "by accuracy and by the loss" });
-  assert.deepEqual(by({ is_worse: false, p: 0.01, difference: 0.02, loss_p: 0.5, loss_difference: 0.1 }), { worse: false, by: "" });
-  assert.equal(verdict(curves!, { ...point(6, []), is_worse: undefined } as unknown as Point), null);
+  const by = (...worse_by: Point["worse_by"]): string => verdict(curves!, point(6, [], { worse_by }));
+  assert.equal(by("loss"), "a significant loss, by the loss");
+  assert.equal(by("metric", "loss"), "a significant loss, by accuracy and by the loss");
+  assert.equal(by(), "no significant loss, by metric or loss");
 });
 
 test("sizes are computed from the number of heads only where the measured models agree", () => {
@@ -192,25 +189,31 @@ test("sizes are computed from the number of heads only where the measured models
   assert.equal(computed(some, "parameters", 5), null);
 });
 
-const timed = (name: BenchRow["name"], seconds: number, low: number, high: number, batch = 8): BenchRow => ({ of: "m, 6 heads", method: "m", keep: 6, name, batch, length: 64, seconds, low, high, speedup: 1 / seconds, rounds: 5 });
+function timed(name: BenchRow["name"], seconds: number, low: number, high: number, batch = 8, more: Partial<BenchRow> = {}): BenchRow {
+  return { of: "m, 6 heads", point: "m 6 0", method: "m", keep: 6, seed: 0, name, batch, length: 64, seconds, low, high, speedup: 1 / seconds, rounds: 5, is_noisy: false, is_apart: name === "removed", is_odd: false, ...more };
+}
 
-test("a speed is told where the quartiles do not overlap", () => {
-  assert.equal(speedText(timed("removed", 0.5, 0.45, 0.6), timed("dense", 1, 0.9, 1.1)), "2 × as fast as the whole model");
-  assert.equal(speedText(timed("removed", 0.5, 0.4, 0.95), timed("dense", 1, 0.9, 1.1)), "not distinguishable from the whole model");
+test("a speed is told of what was measured, where the report calls it one", () => {
+  assert.equal(speedText(timed("removed", 0.5, 0.45, 0.6)), "2 × as fast as the whole model");
+  assert.equal(speedText(timed("removed", 0.5, 0.4, 0.95, 8, { is_apart: false })), "not distinguishable from the whole model");
   const some = { ...run(), bench: [timed("dense", 1, 0.9, 1.1), timed("removed", 0.5, 0.4, 0.6)] };
-  assert.deepEqual(latency(some, "m", 8, 64, 6), { seconds: 0.5, low: 0.4, high: 0.6, from: 6, to: 6, dense: some.bench[0] });
-  assert.equal(latency(some, "m", 8, 64, 7)?.seconds, 0.75);
-  assert.equal(latency(some, "m", 8, 64, 5), null);
+  const at = (keep: number, seed = 0): ReturnType<typeof latency> => latency(some, { method: "m", seed, keep }, 8, 64);
+  assert.deepEqual(at(6), { seconds: 0.5, low: 0.4, high: 0.6, from: 6, to: 6, row: some.bench[1], isNoisy: false, dense: some.bench[0] });
+  assert.deepEqual([at(7)?.seconds, at(7)?.row, at(7)?.from, at(7)?.to], [0.75, null, 6, 8]);
+  assert.equal(at(5), null);
+  some.bench.push(timed("removed", 0.25, 0.2, 0.3, 8, { seed: 1, point: "m 6 1", is_noisy: true }));
+  assert.deepEqual([at(6, 0)?.seconds, at(6, 1)?.seconds, at(6, 9)?.seconds], [0.5, 0.25, 0.5]);
+  assert.deepEqual([at(6, 0)?.isNoisy, at(6, 1)?.isNoisy], [false, true]);
 });
 
 test("the takeaway of latencies spans all sizes and takes noise for no fact", () => {
   const shapes: [number, number][] = [[1, 64], [8, 64]];
   const fast = [1, 8].flatMap((batch) => [timed("dense", 1, 0.95, 1.05, batch), timed("masked", 1, 0.95, 1.05, batch), timed("removed", batch === 1 ? 0.8 : 0.5, 0.5, batch === 1 ? 0.85 : 0.55, batch)]);
   assert.equal(speedsOf(fast, shapes, "m"), "Removing the heads of m makes a pass 1.25 to 2 times as fast over 2 sizes of batch and length.");
-  const noisy = fast.map((row) => (row.batch === 8 && row.name === "removed" ? { ...row, high: 1.2 } : row));
+  const noisy = fast.map((row) => (row.batch === 8 && row.name === "removed" ? { ...row, high: 1.2, is_apart: false, is_noisy: true } : row));
   assert.match(speedsOf(noisy, shapes, "m"), /1\.25 times as fast at batch 1, length 64; at batch 8, length 64 it is not distinguishable from the whole model/);
   assert.match(speedsOf(noisy, [[8, 64]], "m"), /not distinguishable from the whole model at batch 8, length 64/);
-  assert.deepEqual(noiseOf(fast.map((row) => ({ ...row, low: row.seconds * 0.99, high: row.seconds * 1.01 })), shapes), []);
+  assert.deepEqual(noiseOf(fast, shapes), []);
   assert.match(noiseOf(noisy, shapes).join(), /Noisy measurement at .*batch 8, length 64/);
-  assert.match(noiseOf([timed("dense", 1, 0.95, 1.05), timed("masked", 0.5, 0.49, 0.51)], [[8, 64]]).join(), /Masked heads seem faster than the whole model at batch 8/);
+  assert.match(noiseOf([timed("dense", 1, 0.95, 1.05), timed("masked", 0.5, 0.49, 0.51, 8, { is_apart: true, is_odd: true })], [[8, 64]]).join(), /Masked heads seem faster than the whole model at batch 8/);
 });

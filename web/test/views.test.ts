@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { csv } from "../src/page";
 import { barsOf } from "../src/parts/bars";
 import { filterRows, sortRows } from "../src/parts/table";
+import { unselected } from "../src/state";
 import { goldArcs, headArcs, staggered } from "../src/views/arcs";
 import { frontier } from "../src/views/cost";
 import { shrink, zoomed } from "../src/views/matrix";
@@ -57,4 +58,10 @@ test("bars are of what was measured", () => {
 
 test("labels of arcs do not lie on each other", () => {
   assert.deepEqual(staggered([{ x: 10, y: 0, text: "det" }, { x: 14, y: 0, text: "amod" }, { x: 90, y: 0, text: "obj" }]), [0, 1, 0]);
+});
+
+test("heads that the run does not have are named, a few of them", () => {
+  assert.equal(unselected([]), "");
+  assert.equal(unselected(["L9H9"]), "This run has no head “L9H9”, so it is not selected.");
+  assert.equal(unselected(["a", "b", "c", "d", "e"]), "This run has no heads “a”, “b”, “c”, “d” and 1 more, so they are not selected.");
 });

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict, Unpack
@@ -19,9 +19,8 @@ from headcount.archs.modules import unwrap
 from headcount.data import Split, Task
 from headcount.errors import DataError, UnsupportedModel
 from headcount.files import opened_model
-from headcount.portraits._make import SENTENCES
 from headcount.pruning import Sizes, check_methods
-from headcount.roles import Corpus, corpus_of
+from headcount.roles import SENTENCES, Corpus, Parsed, corpus_of
 from headcount.runs.store import Run
 from headcount.surgery import load
 from headcount.surgery.source import local_folder
@@ -33,7 +32,7 @@ __all__ = ["KEEPS", "METHODS", "SCORES", "SEEDS", "Job", "Step", "analyze", "cor
 
 
 class Options(TypedDict, total=False):
-    """How much is done: fields of `Job`, under their names."""
+    """How much is done: fields of `Job`, under their names, and the `batch_size` of the task."""
 
     name: str
     seed: int
@@ -48,6 +47,7 @@ class Options(TypedDict, total=False):
     watch: Watch | None
     portrayed: int
     longest: int
+    batch_size: int | None
     config: Mapping[str, Any]
 
 
@@ -73,6 +73,7 @@ def analyze(
     live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
     tokenizer = reader_of(live, folder) if tokenizer is None and folder is not None else tokenizer
     task = data if isinstance(data, Task) else open_task(data, live, tokenizer, seed=options.get("seed", 0))
+    task = replace(task, batch_size=options.pop("batch_size", None) or task.batch_size)
     corpus, why = corpus_for(live, task, tokenizer, text=text)
     name = options.pop("name", "") or (
         str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
@@ -104,15 +105,22 @@ def _command(name: str, task: str, options: Mapping[str, Any]) -> str:
 
 
 def corpus_for(
-    model: nn.Module, task: Task, tokenizer: Any, *, text: Any = None, split: Split = "calibration", limit: int | None = SENTENCES
+    model: nn.Module,
+    task: Task,
+    tokenizer: Any,
+    *,
+    text: Any = None,
+    split: Split = "calibration",
+    limit: int | None = SENTENCES,
+    trees: Parsed | None = None,
 ) -> tuple[Corpus | None, str]:
     """The corpus of roles and portraits: of a text if one is given, else of the task; or why the task has none that can be used."""
     if isinstance(text, Corpus):
         return text, ""
     if text is not None:
-        return corpus_of(model, text, tokenizer, limit=limit), ""
+        return corpus_of(model, text, tokenizer, limit=limit, trees=trees), ""
     try:
-        return corpus_of(model, task, tokenizer, split=split, limit=limit), ""
+        return corpus_of(model, task, tokenizer, split=split, limit=limit, trees=trees), ""
     except (DataError, UnsupportedModel) as error:
         return None, str(error)
 

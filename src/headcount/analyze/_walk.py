@@ -30,7 +30,7 @@ from headcount.pruning import Change, Pruning, Sizes, Wish, check_wish, compare,
 from headcount.report import write_report
 from headcount.roles import Corpus, RoleTable, roles_into
 from headcount.runs.cells import Cell
-from headcount.runs.outcomes import told_p
+from headcount.runs.outcomes import best_of, told_p
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import machine_of, model_record
 from headcount.scores import Scores
@@ -188,11 +188,15 @@ def _look(work: Job, kept: Run) -> Iterator[Step]:
         yield work.step("roles", f"left out: {work.no_roles or 'no text was given'}")
         return
     try:
-        yield _roles(work, roles_into(kept, work.model, work.corpus, seed=work.seed, progress=work.progress("roles")))
+        yield _roles(
+            work,
+            roles_into(kept, work.model, work.corpus, seed=work.seed, batch_size=work.task.batch_size, progress=work.progress("roles")),
+        )
     except UnsupportedModel as error:
         kept.log(f"failed: roles: {error}")
         yield work.step("roles", f"left out: {error}")
-    asked: Any = {"seed": work.seed, "limit": work.portrayed, "longest": work.longest, "progress": work.progress("portraits")}
+    asked: Any = {"seed": work.seed, "limit": work.portrayed, "longest": work.longest, "batch_size": work.task.batch_size}
+    asked |= {"progress": work.progress("portraits")}
     yield _portray(work, portraits_into(kept, work.model, work.corpus, work.tokenizer, **asked))
 
 
@@ -242,15 +246,9 @@ def _by_method(table: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _best(pruning: Pruning, dense: Evaluation, cells: Sequence[Cell]) -> Wish | None:
-    """The smallest model of a method without a significant loss by any seed, of the least loss; else the best of the largest."""
-    if not cells:
-        return None
-    table = list(zip(rows(pruning, dense, cells), cells, strict=True))
-    least = {(method, keep) for method, keep in smallest_safe([row for row, _ in table]).items() if keep is not None}
-    safe = [pair for pair in table if (pair[0]["method"], pair[0]["keep"]) in least]
-    size = min(row["keep"] for row, _ in safe) if safe else max(row["keep"] for row, _ in table)
-    _, cell = min((pair for pair in (safe or table) if pair[0]["keep"] == size), key=lambda pair: pair[0]["loss"])
-    return Wish.of(cell.content["wish"])
+    """What the model that is kept was asked for, if any lost a head."""
+    best = best_of(rows(pruning, dense, cells))
+    return Wish.of(cells[best.at].content["wish"]) if best is not None else None
 
 
 def _keep(work: Job, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[Cell, nn.Module, Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
@@ -129,6 +130,7 @@ class Shared(NamedTuple):
         names = ("train", "eval", "max_length", "truncate", "seed", *(name for name in self._fields if name.endswith("_column")))
         options: dict[str, Any] = {name: getattr(self, name) for name in names} | pairs(self.task_option)
         task = open_task(self.task, model, reader_of(model, folder, self.trust_remote_code), **options)
+        task = replace(task, batch_size=self.reading["batch_size"])
         sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
         say.note(f"task {task.name}: {sizes}; seed {self.seed}")
         return task

@@ -33,7 +33,7 @@ Scratch = Annotated[
 ]
 Rate = Annotated[float, typer.Option("--rate", min=0.0, help="The learning rate of weights, where they train.")]
 TrainBatch = Annotated[int, typer.Option("--train-batch", min=1, help="Examples per training step.")]
-Decay = Annotated[
+Distil = Annotated[
     float, typer.Option("--distil", min=0.0, max=1.0, help="The weight of the whole model's predictions in the loss of the recovery.")
 ]
 Epochs = Annotated[float, typer.Option("--epochs", min=0.0, help="How long methods that train do so.")]

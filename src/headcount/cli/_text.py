@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headcount.roles import Corpus
     from headcount.text.annotated import Annotated as Sentence
 
-SENTENCES = 500
 KINDS = ("english", "tavi", "translation")
 COLUMNS = ("text_column", "text_pair_column")
 OF_TASKS = ("train", "eval", "label_column", "source_column", "target_column", "image_column", "task_option")
@@ -79,7 +78,7 @@ def corpus(
     """
     from headcount.roles import corpus_of
 
-    tokenizer, trees = _data.reader_of(live, folder), _trees(parser)
+    tokenizer, trees = _data.reader_of(live, folder, given.trust_remote_code), trees_of(parser)
     if text is not None or embedded is not None:
         _check_reads_text(live, folder, tokenizer)
     if text is None and embedded is None:
@@ -101,7 +100,8 @@ def _check_reads_text(live: Any, folder: Path, tokenizer: Any) -> None:
         raise ArtefactError(f"{folder} holds no tokenizer, so no text can be read; save the model's tokenizer there (tokenizer.json)")
 
 
-def _trees(parser: str | None) -> Any:
+def trees_of(parser: str | None) -> Any:
+    """What parses sentences that have no trees, if a parser is named."""
     if parser is None:
         return None
     from headcount.text.parsers import parsed, parser_of
@@ -115,6 +115,7 @@ def _sentences(given: _data.Shared, text: Path | None, embedded: str | None, nam
         from headcount.text.plain import read_text
 
         return read_text(text, **named)
+    from headcount.roles import SENTENCES
     from headcount.text.embedded import embedded as draw
     from headcount.text.embedded import embedded_translations
 

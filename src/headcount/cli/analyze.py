@@ -111,13 +111,14 @@ def run(
 
 def _corpus(say: Session, given: _data.Shared, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
     """The text that roles and portraits are taken on; without one that was asked for, why the task has none."""
-    from headcount.cli._text import SENTENCES, corpus
-    from headcount.errors import DataError, UnsupportedModel
+    from headcount.analyze import corpus_for
+    from headcount.cli._text import corpus, trees_of
+    from headcount.roles import SENTENCES
 
-    try:
-        return corpus(say, given._replace(limit=given.limit or SENTENCES), live, folder, **named), ""
-    except (DataError, UnsupportedModel) as error:
-        if named["text"] or named["embedded"]:
-            raise
-        say.note(f"roles are left out: {error}")
-        return None, str(error)
+    given = given._replace(limit=given.limit or SENTENCES)
+    text = corpus(say, given, live, folder, **named) if named["text"] or named["embedded"] else None
+    reader = _data.reader_of(live, folder, given.trust_remote_code)
+    found, why = corpus_for(live, named["task"], reader, text=text, limit=given.limit, trees=trees_of(named["parser"]))
+    if why:
+        say.note(f"roles are left out: {why}")
+    return found, why

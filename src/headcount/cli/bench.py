@@ -59,6 +59,11 @@ def run(
         with say.progress("measuring", "sizes") as advance:
             found = bench(models, batches=sizes, lengths=tokens, rounds=rounds, progress=advance)
         _show(say, found)
+        if longer := sorted(set(tokens) - {timing.length for timing in found}):
+            most = max(timing.length for timing in found)
+            say.note(
+                f"length {', '.join(map(str, longer))} is beyond the {most} positions that the models share; {most} was measured instead"
+            )
         costs = {name: cost(model).to_dict() for name, model in models.items()}
         columns = ("model", *next(iter(costs.values())))
         say.table(columns, [(name, *(f"{value:,}" for value in made.values())) for name, made in costs.items()], right=columns[1:])

@@ -9,7 +9,7 @@ import typer
 from headcount.cli import _data
 from headcount.cli._options import split
 from headcount.cli._pruning import (
-    Decay,
+    Distil,
     Epochs,
     Floor,
     Kinds,
@@ -58,7 +58,7 @@ def run(
     epochs: Epochs = 1.0,
     rate: Rate = 5e-5,
     train_batch: TrainBatch = 32,
-    distil: Decay = 0.0,
+    distil: Distil = 0.0,
     kinds: Kinds = None,
     protect: Protect = None,
     floor: Floor = 0,

@@ -47,7 +47,8 @@ def run(
         steps, reports = [], []
         for name, task in SHOWN.items():
             with Place(out / name).taken(say) as kept:
-                assert kept is not None
+                if kept is None:
+                    raise typer.BadParameter("demo is led by one process; start it without torchrun")
                 model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
                 tokenizer = reader_of(model, folder)
                 size, reported = SIZES[name] if limit is None else (max(limit, 64), limit)

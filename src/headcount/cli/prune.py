@@ -10,7 +10,7 @@ import typer
 from headcount.cli import _data
 from headcount.cli._options import split
 from headcount.cli._pruning import (
-    Decay,
+    Distil,
     Epochs,
     Floor,
     KeepOne,
@@ -58,7 +58,7 @@ def run(
     epochs: Epochs = 1.0,
     rate: Rate = 5e-5,
     train_batch: TrainBatch = 32,
-    decay: Decay = 0.0,
+    distil: Distil = 0.0,
     protect: Protect = None,
     floor: Floor = 0,
     unit: Unit = "kv_group",
@@ -86,7 +86,7 @@ def run(
             recover=recover,
             scratch=scratch,
             options={**own, **_data.pairs(option)},
-            recipe=recipe(given, rate, train_batch, decay, epochs),
+            recipe=recipe(given, rate, train_batch, distil, epochs),
             floor=floor,
             unit=unit,
             protected=tuple(sorted(set(split(protect or "")))),

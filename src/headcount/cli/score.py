@@ -84,7 +84,9 @@ def _show(say: Session, scores: Scores, rows: list[Verdict], level: float, every
     say.line("")
     order = sorted(rows, key=lambda row: row.rank)
     shown = order if everything or len(order) <= SHOWN else [*order[:10], *order[-20:]]
-    verdict = "safe" if scores.method.startswith("ablation") else "surely lowest"
+    from headcount.importance import measures_loss
+
+    verdict = "safe" if measures_loss(scores) else "surely lowest"
     columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "P(lowest)", verdict, *scores.columns]
     place = {head: i for i, head in enumerate(scores.heads)}
     table = [

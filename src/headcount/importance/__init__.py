@@ -5,7 +5,7 @@ from __future__ import annotations
 from headcount.importance._contract import About, Observation, Work, per_token
 from headcount.importance._resume import score_into
 from headcount.importance._score import METHODS, Method, score, score_all
-from headcount.importance._verdict import Verdict, agreements, check_lowest, signed_samples, stabilities, verdicts
+from headcount.importance._verdict import Verdict, agreements, check_lowest, measures_loss, signed_samples, stabilities, verdicts
 
 __all__ = [
     "METHODS",
@@ -16,6 +16,7 @@ __all__ = [
     "Work",
     "agreements",
     "check_lowest",
+    "measures_loss",
     "per_token",
     "score",
     "score_all",

@@ -37,7 +37,8 @@ class About:
     """What a method declares: inputs, direction, cost in passes, where it comes from.
 
     `adds` says that the numbers of a block that runs several times in a pass add up, as gradients do; else their mean is taken.
-    `sees_projection` says that a head whose part of the output projection is zero must come out last.
+    `sees_projection` says that a head whose part of the output projection is zero must come out last. `measures_loss` says that a
+    score is the rise of the loss without the head, so that a head is safe to remove where that is small.
     """
 
     needs: frozenset[Need]
@@ -47,6 +48,7 @@ class About:
     variants: tuple[str, ...] = ("",)
     adds: bool = False
     sees_projection: bool = True
+    measures_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from headcount.errors import PlanError
 from headcount.heads import Head
+from headcount.importance._score import METHODS
 from headcount.scores import Scores
 from headcount.stats import Agreement, Samples, Stability, agreement, intervals, lowest, rank_intervals, ranks, safe_to_remove, stability
 
@@ -62,9 +63,15 @@ def verdicts(
     low, high = intervals(drawn, level)
     first, last = rank_intervals(drawn, higher_is_keep=scores.higher_is_keep, level=level)
     chance = lowest(drawn, k, higher_is_keep=scores.higher_is_keep, units=scores.unit_places())
-    safe = _safe(scores, tolerance, level) if scores.method.startswith("ablation") else (chance >= level).tolist()
+    safe = _safe(scores, tolerance, level) if measures_loss(scores) else (chance >= level).tolist()
     arrays = (column.tolist() for column in (low, high, places, first, last, chance))
     return [Verdict(*row) for row in zip(scores.heads, scores.values, stderr, *arrays, safe, strict=True)]
+
+
+def measures_loss(scores: Scores) -> bool:
+    """Whether scores are rises of the loss; those of a method that is not known here are not."""
+    name = scores.method.partition(":")[0]
+    return name in METHODS.names() and METHODS.get(name).ABOUT.measures_loss
 
 
 def _safe(scores: Scores, tolerance: float, level: float) -> list[bool]:

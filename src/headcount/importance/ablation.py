@@ -22,6 +22,7 @@ ABOUT = About(
     cost="about half a forward pass for each head",
     source="Michel et al. 2019",
     variants=("zero", "mean", "uniform"),
+    measures_loss=True,
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from torch import nn
@@ -26,18 +26,23 @@ from headcount.scores import Scores
 from headcount.stream import Progress
 from headcount.training import Recipe
 
+Found = TypeVar("Found")
 __all__ = ["About", "Budget", "Choice", "HeadMap", "Plan", "Scores", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a pruner declares: where it comes from, what it trains ("" for nothing, gates, or weights too), its variants, the options it takes."""
+    """What a pruner declares: where it comes from, what it trains ("" for nothing, gates, or weights too), its variants, the options it takes.
+
+    `draws` says that chance decides which heads stay, so that a comparison runs it by several seeds, as it does what trains.
+    """
 
     source: str
     trains: Literal["", "gates", "weights"] = ""
     variants: tuple[str, ...] = ("",)
     options: Mapping[str, Any] = field(default_factory=dict)
     """The name of every option with its default."""
+    draws: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,14 @@ class Work:
     recipe: Recipe
     folder: Path | None = None
     progress: Progress | None = None
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """What was found out about the dense model, by all that prune it on the same data."""
+
+    def once(self, what: tuple[Any, ...], make: Callable[[], Found]) -> Found:
+        """What `make` finds out about the dense model, or found out for another pruner or another number of heads."""
+        if what not in self.shared:
+            self.shared[what] = make()
+        return self.shared[what]
 
     @property
     def keep(self) -> int:

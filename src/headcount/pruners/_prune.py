@@ -93,6 +93,7 @@ class Options(TypedDict, total=False):
     seed: int
     folder: Path | None
     progress: Progress | None
+    shared: dict[Any, Any]
 
 
 def prune(
@@ -111,7 +112,8 @@ def prune(
     attention that may lose heads (encoder-self, decoder-self, cross): `keep` then counts heads of these, and all others stay. `repair` refits the
     output projections in closed form (on unless training follows; dropped, as the history tells, where predictions on the selection split are nearer
     to the dense model's without it), `recover` fine-tunes the cut model for that many epochs by the `recipe`, as every method that trains uses it.
-    With a `folder`, training that was stopped goes on.
+    With a `folder`, training that was stopped goes on. Calls with the same model and data find the same scores: a dict given as `shared` to all of
+    them holds what one has found for the others.
     """
     inner = unwrap(model)
     name, named = parse_method(method)
@@ -163,6 +165,7 @@ def _work(model: nn.Module, heads: HeadMap, data: Data, budget: Budget, method: 
         replace(how.get("recipe", Recipe()), seed=seed),
         folder / "choose" if folder else None,
         how.get("progress"),
+        how.get("shared", {}),
     )
 
 

@@ -16,18 +16,17 @@ from torch import Tensor
 
 from headcount.archs.modules import unwrap
 from headcount.checks import check_batch
-from headcount.data import Task, blocks, rows_of
+from headcount.data import Task, batch_size_of, blocks, rows_of
 from headcount.errors import PlanError
 from headcount.gates import HeadGates
 from headcount.losses import ExampleLosses, OneByOne, finite_losses
-from headcount.observe import frozen, on_device
+from headcount.observe import evaluating, frozen, on_device
 from headcount.plan import Plan
 from headcount.pruners._contract import About, Choice, Scores, Work
 from headcount.refit import refit
 from headcount.refit.blocks import pad_id
 
 ABOUT = About(source="Kwon et al. 2022", options={"limit": 512, "rearrange": True, "tune": True})
-BATCH = 32
 
 
 def check(options: Mapping[str, Any]) -> None:
@@ -38,21 +37,19 @@ def check(options: Mapping[str, Any]) -> None:
 
 def gate_gradients(work: Work, limit: int) -> Tensor:
     """The gradient of every example's loss with respect to every gate [examples, heads], in float64."""
+    return work.once(("gate gradients", limit), lambda: _gate_gradients(work, limit))
+
+
+def _gate_gradients(work: Work, limit: int) -> Tensor:
     model: Any = unwrap(work.model)
     losses = ExampleLosses(model, work.data.loss if isinstance(work.data, Task) else None)
     found = []
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with frozen(model):
-            for block in blocks(work.data, limit=limit, pad_id=pad_id(model)):
-                rows = torch.zeros(block.size, len(work.heads), dtype=torch.float64)
-                for places, batch in block.batches(BATCH):
-                    rows[places] = _of_batch(work, model, on_device(batch, model), [block.first + place for place in places], losses)
-                found.append(rows)
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with evaluating(model), frozen(model):
+        for block in blocks(work.data, limit=limit, pad_id=pad_id(model)):
+            rows = torch.zeros(block.size, len(work.heads), dtype=torch.float64)
+            for places, batch in block.batches(batch_size_of(work.data)):
+                rows[places] = _of_batch(work, model, on_device(batch, model), [block.first + place for place in places], losses)
+            found.append(rows)
     return torch.cat(found)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from headcount.pruners._contract import About, Choice, Work
 
-ABOUT = About(source="Budhraja et al. 2020", variants=("top", "middle", "bottom", "consecutive", "spread"))
+ABOUT = About(source="Budhraja et al. 2020", variants=("top", "middle", "bottom", "consecutive", "spread"), draws=True)
 
 
 def choose(work: Work, variant: str) -> Choice:

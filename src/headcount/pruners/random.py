@@ -8,7 +8,7 @@ from __future__ import annotations
 from headcount.pruners._contract import About, Choice, Work
 from headcount.pruners._scope import keep_within
 
-ABOUT = About(source="Budhraja et al. 2020", variants=("", "type"))
+ABOUT = About(source="Budhraja et al. 2020", variants=("", "type"), draws=True)
 
 
 def choose(work: Work, variant: str) -> Choice:

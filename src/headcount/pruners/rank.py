@@ -32,7 +32,8 @@ def choose(work: Work, _variant: str) -> Choice:
     """The plan, and the metric after each step where there are steps."""
     options = work.options
     check(options)
-    first = _scores(work, work.model)
+    asked = tuple(options[name] for name in ("by", "normalise", "limit"))
+    first = work.once(("scores", *asked, work.seed), lambda: _scores(work, work.model))
     if not options["again"] and not options["stop"]:
         return Choice(keep_within(work, first, work.keep, work.options["scope"]), scores=first)
     return _in_steps(work, first)

@@ -10,7 +10,9 @@ from headcount.errors import PlanError
 from headcount.pruners._contract import About, Choice, Work
 from headcount.roles import roles
 
-ABOUT = About(source="Budhraja et al. 2020", variants=("prune", "spare"), options={"roles": "any", "limit": 512, "tokenizer": ""})
+ABOUT = About(
+    source="Budhraja et al. 2020", variants=("prune", "spare"), options={"roles": "any", "limit": 512, "tokenizer": ""}, draws=True
+)
 
 
 def choose(work: Work, variant: str) -> Choice:

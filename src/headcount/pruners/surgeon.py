@@ -41,7 +41,7 @@ def check(options: Mapping[str, Any]) -> None:
 
 def choose(work: Work, _variant: str) -> Choice:
     """The plan, with the rise of the loss that is expected of every removal, and how far every candidate is from the dense model."""
-    first = _order(work, work.model)
+    first = work.once(("order", work.budget.unit, work.options["limit"]), lambda: _order(work, work.model))
     found: dict[str, Candidate] = {"surgeon": in_rounds(work, work.options["rounds"], first)}
     if work.options["rivals"] and found["surgeon"][0].removed:
         found |= _rivals(work, first)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs.modules import unwrap
-from headcount.data import Data, Split, Task, blocks
+from headcount.data import Data, Split, Task, batch_size_of, blocks
 from headcount.errors import DataError
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.observe import evaluating, on_device
@@ -27,7 +27,7 @@ from headcount.refit.fit import Fitted, Products, fit, with_ones
 from headcount.refit.lockstep import Lockstep
 
 By = Literal["weights", "gates"]
-EXAMPLES, CHECKED, BATCH = 512, 128, 32
+EXAMPLES, CHECKED = 512, 128
 IN_FLIGHT = 2**19
 """Tokens that may be on their way at once, those of the check included; more calibration data are read once for every block."""
 PASSES = 512
@@ -73,7 +73,7 @@ def refit(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) 
     for block in touched:
         projection(dense, block)
     fitting, checking = _batches(
-        dense, data, options.get("split", "calibration"), options.get("limit", EXAMPLES), options.get("batch_size", BATCH)
+        dense, data, options.get("split", "calibration"), options.get("limit", EXAMPLES), options.get("batch_size", batch_size_of(data))
     )
     pruned = copy.deepcopy(dense)
     work = _Refit(dense, pruned, plan, touched, options.get("share"), options.get("by", "weights"))

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from headcount.archs.modules import unwrap
 from headcount.checks import check_batch
-from headcount.data import Data, Split, Task, blocks, rows_of
+from headcount.data import Data, Split, Task, batch_size_of, blocks, rows_of
 from headcount.errors import NonFinite
 from headcount.heads import AttentionBlock, Head, HeadMap
 from headcount.losses import ExampleLosses, OneByOne, finite_losses
-from headcount.observe import frozen, on_device
+from headcount.observe import evaluating, frozen, on_device
 from headcount.refit.blocks import has_bias, inputs_of, pad_id, projection, read, real_rows
 from headcount.refit.choose import Surgeon
 from headcount.refit.fit import with_ones
@@ -37,21 +37,17 @@ class Moments:
         return Surgeon.of(self.gram, weights, self.metric / max(self.n, 1), units, max(self.examples, 1))
 
 
-def survey(model: nn.Module, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int = 32) -> dict[str, Moments]:
+def survey(
+    model: nn.Module, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int | None = None
+) -> dict[str, Moments]:
     """The moments of every block that has heads, from one pass forward and backward over the data."""
     inner: Any = unwrap(model)
     found = {block.path: _empty(inner, block) for block in HeadMap.of(inner).blocks if block.n_heads}
     losses = ExampleLosses(inner, data.loss if isinstance(data, Task) else None)
-    modes = [(module, module.training) for module in inner.modules()]
-    inner.eval()
-    try:
-        with frozen(inner), _Collector(inner, found) as collector:
-            for block in blocks(data, split=split, limit=limit, pad_id=pad_id(inner)):
-                for places, batch in block.batches(batch_size):
-                    collector.add(batch, [block.first + place for place in places], losses)
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with evaluating(inner), frozen(inner), _Collector(inner, found) as collector:
+        for block in blocks(data, split=split, limit=limit, pad_id=pad_id(inner)):
+            for places, batch in block.batches(batch_size or batch_size_of(data)):
+                collector.add(batch, [block.first + place for place in places], losses)
     return found
 
 

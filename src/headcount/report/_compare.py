@@ -12,7 +12,7 @@ from headcount.runs.outcomes import Evaluation, is_right_or_wrong
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.scores import Scores
-from headcount.stats import StatisticsError, benjamini_hochberg, correlate, mcnemar, paired_t, spearman
+from headcount.stats import StatisticsError, away_from_zero, benjamini_hochberg, correlate, mcnemar, paired_t, spearman
 
 ALPHA = 0.05
 Side = tuple[Run, dict[str, Any]]
@@ -63,8 +63,6 @@ def _scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]) -> lis
 
 def _shift(a: Scores, b: Scores, heads: list[str]) -> tuple[list[Any], list[bool] | None]:
     """B − A of every head, and which are away from zero: the errors of both together, corrected over heads."""
-    from scipy import special
-
     mine, theirs = ({str(head): i for i, head in enumerate(scores.heads)} for scores in (a, b))
     both = [head for head in heads if head in mine and head in theirs]
     gap = {head: b.values[theirs[head]] - a.values[mine[head]] for head in both}
@@ -72,8 +70,7 @@ def _shift(a: Scores, b: Scores, heads: list[str]) -> tuple[list[Any], list[bool
     if both and n > 1 and any(a.stderr) and any(b.stderr):
         error = np.array([np.hypot(a.stderr[mine[head]], b.stderr[theirs[head]]) for head in both])
         shift = np.array([gap[head] for head in both])
-        p = np.where(error > 0, 2 * special.stdtr(n - 1, -np.abs(shift) / np.where(error > 0, error, 1.0)), np.where(shift == 0, 1.0, 0.0))
-        away = dict(zip(both, (benjamini_hochberg(p) <= ALPHA).tolist(), strict=True))
+        away = dict(zip(both, (benjamini_hochberg(away_from_zero(shift, error, n - 1)) <= ALPHA).tolist(), strict=True))
         sure = [away.get(head, False) for head in heads]
     return column([gap.get(head) for head in heads]), sure
 

@@ -8,27 +8,26 @@ from typing import Any
 
 from headcount.errors import ArtefactError
 from headcount.registry import Registry
-from headcount.report._plain import short
+from headcount.report._plain import plural, short
 from headcount.report._scores import IMPORTANCE
 from headcount.runs.cells import Cell
 from headcount.runs.outcomes import (
     EVALUATION,
     PRUNED,
     Evaluation,
+    best_of,
     interval,
-    is_worse,
     method_name,
     rows_of,
     smallest_safe,
     unpack_evaluation,
+    worse_by,
 )
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import Run
 from headcount.stats.parts import Total, total_of
 
 DENSE = "dense"
-TRAINED = ("l0", "dsp", "gates")
-"""Pruners that train; cells say it themselves since they do."""
 PRUNERS = Registry("pruners", "headcount.pruners")
 RECIPE: Mapping[str, tuple[str, float]] = {
     "epochs": ("--epochs", 1.0),
@@ -37,6 +36,8 @@ RECIPE: Mapping[str, tuple[str, float]] = {
     "distil": ("--distil", 0.0),
 }
 """Fields of a recipe, as options of headcount prune with their defaults."""
+COSTS = ("parameters", "bytes", "flops", "kv_bytes_per_token")
+ID_DIGITS = 12
 
 
 def dense_of(run: Run) -> Evaluation | None:
@@ -52,30 +53,38 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str
         return None, [], []
     current = _current(record, cells)
     same = [cell for cell in current if cell.content["data"] == dense.data and cell.content["metric"] == dense.metric]
-    notes = [f"{len(cells) - len(current)} pruned models of an earlier state of the run, made on other data, are left out."] * (
-        len(current) < len(cells)
-    )
-    notes += [f"{len(current) - len(same)} pruned models were evaluated on other examples than the whole model and are left out."] * (
-        len(same) < len(current)
-    )
+    notes = _left_out(len(cells) - len(current), len(current) - len(same))
     if not same:
         return None, [], notes
     total = total_of(dense.metric)
     if dense.metric and total is None:
         notes.append(f"How {dense.metric} is made of examples is not known here: changes are tested by the loss alone.")
     table = _table(dense, same, heads)
+    best = best_of(table)
     points = _points(run, record, dense, table, same, heads)
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))
     made = {
         "metric": dense.metric or "loss",
         "higher_is_better": dense.higher_is_better if dense.value is not None else False,
-        "dense": _dense(dense, total, record, same),
+        "dense": _dense(dense, total, same[0].content["whole_cost"]),
         "points": points,
         "smallest_safe": smallest_safe(table),
+        "best": {"point": table[best.at]["id"], "is_safe": best.is_safe} if best is not None else None,
         "unit": max((len(block.heads) // block.n_kv_heads for block in heads.blocks if block.n_kv_heads and block.heads), default=1),
         "commands": commands_of(record, run.folder.resolve().name, same),
     }
     return made, table, notes
+
+
+def _left_out(earlier: int, elsewhere: int) -> list[str]:
+    found = []
+    if earlier:
+        told = f"{plural(earlier, 'pruned model')} of an earlier state of the run, made on other data,"
+        found.append(f"{told} {'is' if earlier == 1 else 'are'} left out.")
+    if elsewhere:
+        was, left = ("was", "is") if elsewhere == 1 else ("were", "are")
+        found.append(f"{plural(elsewhere, 'pruned model')} {was} evaluated on other examples than the whole model and {left} left out.")
+    return found
 
 
 def _current(record: RunRecord, cells: Sequence[Cell]) -> list[Cell]:
@@ -90,6 +99,11 @@ def _made_on(cell: Cell) -> dict[str, Any]:
     return {name: value for name, value in cell.spec.parts.items() if name != "wish"}
 
 
+def id_of(cell: Cell) -> str:
+    """What a point is told from all others by: the first digits of the key of its cell."""
+    return cell.spec.key[:ID_DIGITS]
+
+
 def point_of(run: Run, cell: Cell) -> dict[str, Any]:
     """The point of one pruned model, as it stands in the curves of its run."""
     record, heads, dense = run.record(), run.heads(), dense_of(run)
@@ -101,7 +115,7 @@ def point_of(run: Run, cell: Cell) -> dict[str, Any]:
 def _table(dense: Evaluation, cells: Sequence[Cell], heads: HeadsRecord) -> list[dict[str, Any]]:
     n_heads = sum(len(block.heads) for block in heads.blocks)
     made = rows_of(dense, cells, total_of(dense.metric), n_heads)
-    return [{**row, "keep": n_heads - row["removed"]} for row in made]
+    return [{**row, "id": id_of(cell), "keep": n_heads - row["removed"]} for row, cell in zip(made, cells, strict=True)]
 
 
 def _points(
@@ -112,23 +126,16 @@ def _points(
     return [_point(row, cell, dense, places, command_of(record, name, cell)) for row, cell in zip(table, cells, strict=True)]
 
 
-def _dense(dense: Evaluation, total: Total | None, record: RunRecord, cells: Sequence[Cell]) -> dict[str, Any]:
+def _dense(dense: Evaluation, total: Total | None, cost: Mapping[str, Any]) -> dict[str, Any]:
     value = dense.loss if dense.value is None else dense.value
     low, high = interval(dense, total)
-    cost = next((cell.content["whole_cost"] for cell in cells if "whole_cost" in cell.content), {})
-    some = cells[0].content["cost"]
-    width = some["bytes"] / max(1, some["parameters"])
     return {
         "value": short(value),
         "loss": short(dense.loss),
         "n_examples": dense.n_examples,
         "low": short(low),
         "high": short(high),
-        "parameters": cost.get("parameters", record.model.n_parameters),
-        "bytes": cost.get("bytes", round(record.model.n_parameters * width)),
-        "flops": cost.get("flops"),
-        "kv_bytes_per_token": cost.get("kv_bytes_per_token"),
-        "tokens": cost.get("tokens"),
+        **{name: cost[name] for name in (*COSTS, "tokens")},
     }
 
 
@@ -139,9 +146,10 @@ def _point(row: Mapping[str, Any], cell: Cell, dense: Evaluation, places: Mappin
     base = dense.loss if dense.value is None else dense.value
     shown = what == "metric" or row["value"] is None
     return {
+        "id": row["id"],
         "method": row["method"],
         "is_random": wish["method"] == "random",
-        "is_trained": bool(told.get("trained", wish["method"].partition(":")[0] in TRAINED or wish["recover"])),
+        "is_trained": told["trained"],
         "keep": row["keep"],
         "seed": row["seed"],
         "value": short(value),
@@ -153,13 +161,10 @@ def _point(row: Mapping[str, Any], cell: Cell, dense: Evaluation, places: Mappin
         "test": row[f"{what} by"],
         "loss_difference": short(row["loss difference"]),
         "loss_p": short(row["loss p"], 3),
-        "is_worse": is_worse(row),
-        "is_repaired": bool(told["repaired"]) if "repaired" in told else None,
+        "worse_by": worse_by(row),
+        "is_repaired": bool(told["repaired"]),
         "removed": [places[head] for head in told["removed"] if head in places],
-        "parameters": told["cost"]["parameters"],
-        "bytes": told["cost"]["bytes"],
-        "flops": told["cost"].get("flops"),
-        "kv_bytes_per_token": told["cost"].get("kv_bytes_per_token"),
+        **{name: told["cost"][name] for name in COSTS},
         "command": command,
     }
 

@@ -19,6 +19,11 @@ def short(value: Any, digits: int = DIGITS) -> float | int | None:
     return int(made) if made.is_integer() and abs(made) < 1e15 else made
 
 
+def plural(number: int, word: str) -> str:
+    """How many there are of something: `1 model`, `2 models`."""
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
 def column(values: Iterable[Any], digits: int = DIGITS) -> list[float | int | None]:
     """Numbers, each short."""
     return [short(value, digits) for value in values]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from headcount.registry import Registry
-from headcount.report._plain import column, short
+from headcount.report._plain import column, plural, short
 from headcount.report._scores import about
 from headcount.runs.cells import Cell
 from headcount.runs.schema import RolesRecord
 from headcount.runs.store import Run
-from headcount.stats import benjamini_hochberg
+from headcount.stats import away_from_zero, benjamini_hochberg
 
 ROLES = Registry("roles", "headcount.roles")
 COLUMNS = (
@@ -68,7 +68,7 @@ def roles_of(record: RolesRecord, heads: Sequence[str]) -> dict[str, Any]:
         "n_sentences": record.conditions.get("n_examples"),
         "tau": record.tau,
         "alpha": record.alpha,
-        "skipped": [f"{count} sentences: {reason}" for reason, count in record.refused.items()],
+        "skipped": [f"{plural(count, 'sentence')}: {reason}" for reason, count in record.refused.items()],
     }
 
 
@@ -93,14 +93,11 @@ def _relation(rows: Sequence[Any], role: int, place: Mapping[str, int], name: st
 
 def differences(rows: Sequence[Any]) -> dict[tuple[str, str], float]:
     """By head and relation the q-value of accuracy − baseline: normal, by the error that the interval of the accuracy tells, corrected over all."""
-    from scipy import special
-
     if not rows:
         return {}
     gap, error = np.array([row.accuracy - row.baseline for row in rows]), np.array([_error(row) for row in rows])
-    certain = np.where(gap == 0, 1.0, 0.0)
-    p = np.where(error > 0, 2 * special.ndtr(-np.abs(gap) / np.where(error > 0, error, 1.0)), certain)
-    return {(row.head, row.role): q for row, q in zip(rows, benjamini_hochberg(p).tolist(), strict=True)}
+    q = benjamini_hochberg(away_from_zero(gap, error, math.inf)).tolist()
+    return {(row.head, row.role): value for row, value in zip(rows, q, strict=True)}
 
 
 def _error(row: Any) -> float:

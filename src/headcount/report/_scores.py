@@ -11,7 +11,7 @@ from headcount.report._plain import column
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.scores import Scores
-from headcount.stats import benjamini_hochberg
+from headcount.stats import away_from_zero, benjamini_hochberg
 
 IMPORTANCE = Registry("importance", "headcount.importance")
 DESCRIPTIONS = frozenset({"confidence", "entropy", "distance"})
@@ -81,15 +81,11 @@ def _in_order(values: Any, order: list[int | None]) -> list[float | None]:
 
 def significant(values: list[float | None], errors: list[float | None] | None, n: int) -> list[bool] | None:
     """Which values are away from zero, by t-tests corrected over all heads (Benjamini–Hochberg, 5 %); None where nothing can be tested."""
-    from scipy import special
-
     seen = [i for i, value in enumerate(values) if value is not None]
     if errors is None or n < 2 or not seen:
         return None
     value, error = (np.array([column[i] for i in seen], dtype=np.float64) for column in (values, errors))
-    certain = np.where(value == 0, 1.0, 0.0)  # no spread at all: the value is what it is
-    p = np.where(error > 0, 2 * special.stdtr(n - 1, -np.abs(value) / np.where(error > 0, error, 1.0)), certain)
-    sure = benjamini_hochberg(p) <= ALPHA
+    sure = benjamini_hochberg(away_from_zero(value, error, n - 1)) <= ALPHA
     found = [False] * len(values)
     for i, is_sure in zip(seen, sure.tolist(), strict=True):
         found[i] = is_sure

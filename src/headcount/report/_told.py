@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headcount.report._plain import plural
 from headcount.runs.cells import SUFFIX, safe_name
 from headcount.runs.outcomes import told_p
 from headcount.runs.schema import HeadsRecord, RunRecord
@@ -14,8 +15,6 @@ from headcount.runs.store import CELLS, LOG, QUARANTINE, Run
 
 FEW = 200
 """With fewer examples than this, differences of a few percent cannot be told from chance."""
-WIDE, FASTER = 1 / 3, 1.1
-"""Quartiles that are further apart than this share of the median, and masks that speed a model up by more, are noise."""
 
 
 def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -30,17 +29,13 @@ def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], r
 
 def pruned(curves: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]], n_heads: int) -> str:
     """How many heads can go, by the tests that decide it, of the loss and of the metric."""
-    rows = [row for row in rows if row["removed"]]
-    if curves is None or not rows:
+    if curves is None or curves["best"] is None:
         return "Nothing was pruned yet, so it is not known how many can go: headcount compare does that."
-    safe = {(method, keep) for method, keep in curves["smallest_safe"].items() if keep is not None}
-    if not safe:
-        least = min(rows, key=lambda row: (-row["keep"], row["loss"]))
-        told = f"even {least['keep']} by {least['method']}: {_change(curves, least)}."
-        return f"Every number of heads that was tried makes the model significantly worse, {told}"
-    keep = min(keep for _, keep in safe)
-    best = min((row for row in rows if row["keep"] == keep and (row["method"], keep) in safe), key=lambda row: row["loss"])
-    return f"{n_heads - keep} of them can go without a significant loss, by {best['method']}: {_change(curves, best)}."
+    best = next(row for row in rows if row["id"] == curves["best"]["point"])
+    told = f"by {best['method']}: {_change(curves, best)}."
+    if not curves["best"]["is_safe"]:
+        return f"Every number of heads that was tried makes the model significantly worse, even {best['keep']} {told}"
+    return f"{n_heads - best['keep']} of them can go without a significant loss, {told}"
 
 
 def _change(curves: Mapping[str, Any], row: Mapping[str, Any]) -> str:
@@ -60,30 +55,19 @@ def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> s
     row = min(removed, key=lambda row: (abs(row["batch"] - 8), -row["length"]))
     mine = [each for each in removed if (each["of"], each["length"]) == (row["of"], row["length"])]
     device, threads = str(machine.get("device", "cpu")), machine.get("threads")
-    where = f"CPU, {threads} thread{'s' * (threads != 1)}" if device == "cpu" and threads else device
+    where = f"CPU, {plural(threads, 'thread')}" if device == "cpu" and threads else device
     told = ", ".join(f"{each['speedup']:.2f}{' times as fast' * (each is mine[0])} at batch {each['batch']}" for each in mine)
-    alike = [str(each["batch"]) for each in mine if _is_alike(each, bench)]
+    alike = [str(each["batch"]) for each in mine if not each["is_apart"]]
     doubt = f"; at batch {', '.join(alike)} the quartiles overlap those of the whole model" if alike else ""
     return f"The smaller model ({row['of']}) is {told} (length {row['length']}, {where}{doubt})."
 
 
-def _is_alike(row: Mapping[str, Any], bench: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a time cannot be told from the whole model's: their quartiles overlap."""
-    dense = next((each for each in bench if each["name"] == "dense" and _case(each) == _case(row)), None)
-    return dense is None or (row["low"] <= dense["high"] and dense["low"] <= row["high"])
-
-
-def _case(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["of"], row["batch"], row["length"]
-
-
 def noise_of(bench: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sentence where times are too noisy to be trusted: wide quartiles, or a masked model that is faster than the one that it is."""
-    wide = {_case(row)[1:] for row in bench if row["high"] - row["low"] > WIDE * row["seconds"]}
-    faster = {_case(row)[1:] for row in bench if row["name"] == "masked" and row["speedup"] > FASTER and not _is_alike(row, bench)}
-    if not wide | faster:
+    doubtful = {(row["batch"], row["length"]) for row in bench if row["is_noisy"] or row["is_odd"]}
+    if not doubtful:
         return []
-    told = ", ".join(f"{batch} × {length}" for batch, length in sorted(wide | faster))
+    told = ", ".join(f"{batch} × {length}" for batch, length in sorted(doubtful))
     return [
         f"Times are noisy (batch × length {told}: quartiles far apart, or a masked model faster than the whole one): measure again when idle."
     ]
@@ -94,11 +78,12 @@ def warnings_of(run: Run, record: RunRecord, data: Mapping[str, Any]) -> list[st
     found = []
     curves = data["curves"]
     if curves is not None and curves["dense"]["n_examples"] < FEW:
-        found.append(f"Evaluated on {curves['dense']['n_examples']} examples only: small losses cannot be told from chance.")
+        found.append(f"Evaluated on {plural(curves['dense']['n_examples'], 'example')} only: small losses cannot be told from chance.")
     found += noise_of(data["bench"])
     aside = _count(run.folder / QUARANTINE)
     if aside:
-        found.append(f"{aside} damaged files were found in the run folder and set aside; what was in them was computed again.")
+        was, them = ("was", "it") if aside == 1 else ("were", "them")
+        found.append(f"{plural(aside, 'damaged file')} {was} found in the run folder and set aside; what was in {them} was computed again.")
     found += missing_of(run, record)
     found += _failures(run.folder / LOG)
     made = {

@@ -8,19 +8,18 @@ from typing import Any
 
 from headcount.registry import Registry
 from headcount.report._attention import Maps, portraits_of
+from headcount.report._bench import bench_of
 from headcount.report._compare import comparison
 from headcount.report._curves import curves_of
 from headcount.report._plain import short
 from headcount.report._roles import roles_of, roles_record, untested
 from headcount.report._scores import about, scores_of
 from headcount.report._told import summary_of, warnings_of
-from headcount.runs.outcomes import PRUNED, method_name
 from headcount.runs.schema import BlockRecord, HeadsRecord
 from headcount.runs.store import Run
 
 SCHEMA = 1
 STUDIES = Registry("studies", "headcount.studies")
-TIMES = ("seconds", "low", "high", "speedup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
         "scores": scores_of(run, names),
         "roles": None if roles is None else roles_of(roles, names),
         "curves": curves,
-        "bench": _bench(run, len(names)),
+        "bench": bench_of(run, len(names)),
         "portraits": portraits,
         "attention": None,
         "attention_left_out": False,
@@ -101,23 +100,6 @@ def _blocks(heads: HeadsRecord) -> list[dict[str, Any]]:
 def _groups(block: BlockRecord) -> list[int] | None:
     size = len(block.heads) // block.n_kv_heads if block.n_kv_heads else 0
     return [place // size for place in range(len(block.heads))] if size > 1 else None
-
-
-def _bench(run: Run, n_heads: int) -> list[dict[str, Any]]:
-    pruned = {cell.spec.key: cell for cell in run.results(PRUNED).values()}
-    found = []
-    for name, cell in run.results("bench").items():
-        model = pruned.get(cell.spec.parts.get("of", ""))
-        of = {
-            "of": name,
-            "method": method_name(model.content["wish"]) if model is not None else None,
-            "keep": n_heads - len(model.content["removed"]) if model is not None else None,
-        }
-        for row in cell.content["rows"]:
-            kind = "dense" if row["name"] == "whole" else row["name"]
-            times = {key: short(row[key]) for key in TIMES}
-            found.append({**of, "name": kind, "batch": row["batch"], "length": row["length"], **times, "rounds": row["rounds"]})
-    return found
 
 
 def _tables(run: Run) -> list[dict[str, Any]]:

@@ -11,15 +11,17 @@ from typing import Any
 
 from headcount.roles._contract import About, Corpus, Side, View
 from headcount.roles._files import read_roles, roles_into
-from headcount.roles._given import corpus_of, roles
+from headcount.roles._given import SENTENCES, Parsed, corpus_of, roles
 from headcount.roles._roles import ROLES, biases_by_sentence, measure
 from headcount.roles._table import Colocation, RoleScore, RoleTable
 
 __all__ = [
     "ROLES",
+    "SENTENCES",
     "About",
     "Colocation",
     "Corpus",
+    "Parsed",
     "RoleScore",
     "RoleTable",
     "Side",

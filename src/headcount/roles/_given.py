@@ -25,8 +25,8 @@ from headcount.text.given import of_examples, sentences_of
 
 Parsed = Callable[[Iterable[Annotated]], Iterable[Annotated]]
 """Puts trees on sentences: `lambda sentences: headcount.text.parsers.parsed(sentences, parse)`."""
-
-
+SENTENCES = 500
+"""How many sentences roles are taken on, unless told."""
 MASKED = ("MaskedLM", "ForPreTraining")
 
 
@@ -39,6 +39,8 @@ def roles(
     datasets.Dataset, an hc.Task, or images (mappings with pixel_values); `tokenizer` is the model's, `alignment` are options of `corpus_of`. `only`
     names roles (`syntax`, `offset:-1`); `tau` and `alpha` are those of the test, `correct` is bh, bonferroni or none.
     """
+    if isinstance(text, Task):
+        options.setdefault("batch_size", text.batch_size)
     corpus = text if isinstance(text, Corpus) else corpus_of(model, text, tokenizer, **(alignment or {}))
     return measure(model, corpus, **options)
 

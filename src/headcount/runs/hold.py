@@ -5,7 +5,6 @@ All of it are locks of the kernel on bytes of one file, so that a process that d
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 from headcount import files
@@ -36,6 +36,7 @@ class Hold:
         if self.folder in self._mine:
             raise Busy(f"{folder} is in use by this process already; close that run first")
         self.joined = join
+        self._kernel = kernel_locks()
         self._file = self._open()
         try:
             while not (self._take() and self._is_there()):
@@ -60,7 +61,7 @@ class Hold:
 
     def _take(self) -> bool:
         if self.joined:
-            self._lock(WORKERS, fcntl.LOCK_SH)
+            self._lock(WORKERS, self._kernel.LOCK_SH)
         elif not self._try(LEADER):
             raise Busy(_owned(self.folder))
         return True
@@ -85,7 +86,7 @@ class Hold:
     @contextmanager
     def mending(self) -> Iterator[None]:
         """One process at a time sets damaged files aside."""
-        self._lock(MENDING, fcntl.LOCK_EX)
+        self._lock(MENDING, self._kernel.LOCK_EX)
         try:
             yield
         finally:
@@ -122,17 +123,29 @@ class Hold:
                 self.folder.rmdir()
 
     def _unlock(self, place: int) -> None:
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
+        self._kernel.lockf(self._file, self._kernel.LOCK_UN, 1, place)
 
     def _lock(self, place: int, how: int) -> None:
-        fcntl.lockf(self._file, how, 1, place)
+        self._kernel.lockf(self._file, how, 1, place)
 
     def _try(self, place: int) -> bool:
         try:
-            self._lock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(place, self._kernel.LOCK_EX | self._kernel.LOCK_NB)
         except (BlockingIOError, PermissionError):
             return False
         return True
+
+
+def kernel_locks() -> ModuleType:
+    """Python's module for locks of the kernel, which Windows lacks: imported when a folder is taken, so that all else works without it."""
+    try:
+        import fcntl
+    except ModuleNotFoundError as error:
+        raise ArtefactError(
+            "a run folder is taken by locks of a POSIX kernel (fcntl), and this system has none; "
+            "work without a run folder, or on Linux, macOS or WSL. Finished runs can be read here."
+        ) from error
+    return fcntl
 
 
 def _place(key: str) -> int:

@@ -172,14 +172,14 @@ def told_p(p: float) -> str:
     return f"p = {float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_HALF_UP)):g}"
 
 
-def is_worse(row: Mapping[str, Any], *, alpha: float = 0.05) -> bool:
-    """Whether a pruned model is significantly worse than the dense one, by its loss or by its metric.
+def worse_by(row: Mapping[str, Any], *, alpha: float = 0.05) -> list[str]:
+    """By what a pruned model is significantly worse than the dense one: its metric, its loss, both or neither.
 
-    By either: an overconfident model loses accuracy while its loss falls, and a metric of few examples sees little.
+    Either counts: an overconfident model loses accuracy while its loss falls, and a metric of few examples sees little.
     """
-    risen = row["loss p"] < alpha and row["loss difference"] > 0
     sign = 1 if row.get("higher_is_better", True) else -1
-    return risen or (row.get("metric p", 1.0) < alpha and sign * row["metric difference"] < 0)
+    found = ["metric"] * (row.get("metric p", 1.0) < alpha and sign * row["metric difference"] < 0)
+    return found + ["loss"] * (row["loss p"] < alpha and row["loss difference"] > 0)
 
 
 def smallest_safe(table: Sequence[Mapping[str, Any]], *, alpha: float = 0.05) -> dict[str, int | None]:
@@ -193,7 +193,33 @@ def smallest_safe(table: Sequence[Mapping[str, Any]], *, alpha: float = 0.05) ->
         safe = [
             keep
             for keep in sorted({row["keep"] for row in mine})
-            if not any(is_worse(row, alpha=alpha) for row in mine if row["keep"] == keep)
+            if not any(worse_by(row, alpha=alpha) for row in mine if row["keep"] == keep)
         ]
         found[method] = safe[0] if safe else None
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The row of the best pruned model by its place in the table, and whether that many heads are without a significant loss by its method."""
+
+    at: int
+    is_safe: bool
+
+
+def best_of(table: Sequence[Mapping[str, Any]]) -> Best | None:
+    """The smallest model of a method without a significant loss by any seed; where every number of heads loses, the largest.
+
+    Of models with as many heads, the one with the least loss. None where no model lost a head.
+    """
+    least = set(smallest_safe(table).items())
+    pruned = [at for at, row in enumerate(table) if row["removed"]]
+    safe = [at for at in pruned if (table[at]["method"], table[at]["keep"]) in least]
+    if not pruned:
+        return None
+
+    def order(at: int) -> tuple[Any, ...]:
+        row = table[at]
+        return (row["keep"] if safe else -row["keep"], row["loss"], row["method"], row["seed"])
+
+    return Best(min(safe or pruned, key=order), bool(safe))

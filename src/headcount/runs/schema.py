@@ -2,7 +2,8 @@
 
 run.json                       what ran: command, configuration, seed, versions, machine, model and data, and the cells it shows
 heads.json                     the blocks of the model and the addresses of their heads
-cells/<kind>/<name>.<key>.cell one finished unit of work each (see headcount.runs.cells): scores, roles, evaluations, pruned models, blocks of a pass
+cells/<kind>/<name>.<key>.cell one finished unit of work each (see headcount.runs.cells): scores, roles, portraits, evaluation, pruned, bench,
+                               study, tuned, and block (of a pass that is under way)
 scores.*, roles.*, curves.*, … tables of all results, as csv and parquet, made out of the cells
 tables.json                    the hashes of these tables
 models/<name>.<key>/           models, with manifests of their own

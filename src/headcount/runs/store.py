@@ -33,7 +33,7 @@ from headcount.files import (
 )
 from headcount.heads import HeadMap
 from headcount.runs.cells import SUFFIX, Cell, Damaged, Spec, read_cell, safe_name
-from headcount.runs.hold import LOCK, Hold
+from headcount.runs.hold import LOCK, Hold, kernel_locks
 from headcount.runs.records import Kind, read_record, write_record
 from headcount.runs.schema import BlockRecord, HeadsRecord, ModelRecord, RunRecord
 
@@ -76,6 +76,7 @@ class Run:
     @contextmanager
     def lead(cls, folder: Path, *, command: str = "") -> Iterator[Run]:
         """Takes a run folder, or makes one, for as long as the context lasts; Busy at once if another process has it."""
+        kernel_locks()  # before a folder is made that could not be taken
         made = _prepare(folder)
         hold = Hold(folder, join=False, command=command)
         run = cls(folder, hold)

@@ -6,6 +6,7 @@ Examples count as independent: sentences of one document that stand side by side
 All randomness is numpy's Philox under the caller's seed.
 """
 
+from headcount.stats.away import away_from_zero
 from headcount.stats.calibration import Stability, reliability, stability
 from headcount.stats.cheap import Agreement, agreement
 from headcount.stats.corrections import Adjust, adjust, benjamini_hochberg, bonferroni
@@ -37,6 +38,7 @@ __all__ = [
     "Verdict",
     "adjust",
     "agreement",
+    "away_from_zero",
     "benjamini_hochberg",
     "bent",
     "bonferroni",

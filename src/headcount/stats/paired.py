@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from headcount.stats.away import away_from_zero
 from headcount.stats.resampling import draw_with_replacement
 from headcount.stats.samples import Array, StatisticsError, count, finite, generator, matched, tail
 
@@ -83,9 +84,7 @@ def paired_t(differences: ArrayLike, *, level: float = 0.95) -> Difference:
         raise StatisticsError(f"a t-test needs a vector of 2 differences or more, got shape {values.shape}")
     n, mean, stderr = len(values), float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
     reach = float(special.stdtrit(n - 1, 1 - tail(level) / 2)) * stderr
-    if stderr == 0:
-        return Difference(mean, mean, mean, 1.0 if mean == 0 else 0.0)
-    return Difference(mean, mean - reach, mean + reach, 2 * float(special.stdtr(n - 1, -abs(mean) / stderr)))
+    return Difference(mean, mean - reach, mean + reach, float(away_from_zero([mean], [stderr], n - 1)[0]))
 
 
 def sign_flip(

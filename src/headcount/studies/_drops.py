@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from headcount.data import Task
+    from headcount.data import Split, Task
     from headcount.evaluate import Evaluation
     from headcount.heads import Head, HeadMap
     from headcount.runs.store import Run
@@ -124,16 +124,16 @@ def check_how(how: str) -> None:
         raise unknown("ablation", how, get_args(How))
 
 
-def means_of(model: nn.Module, task: Task, how: str, limit: int | None) -> Any:
-    """The mean outputs of the heads on the calibration split, if that is what takes their place."""
+def means_of(model: nn.Module, task: Task, how: str, limit: int | None, split: Split = "calibration") -> Any:
+    """The mean outputs of the heads on a split, if that is what takes their place."""
     check_how(how)
     if how != "mean":
         return None
-    from headcount.data import blocks
+    from headcount.data import batch_size_of, blocks
     from headcount.observe import mean_outputs
 
-    made = blocks(task, split="calibration", limit=limit)
-    return mean_outputs(model, (batch for block in made for _, batch in block.batches(32)))
+    made = blocks(task, split=split, limit=limit)
+    return mean_outputs(model, (batch for block in made for _, batch in block.batches(batch_size_of(task))))
 
 
 def averaged(made: Sequence[Evaluation], task: Task) -> Evaluation:

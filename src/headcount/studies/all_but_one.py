@@ -13,6 +13,7 @@ import typer
 
 from headcount.cli import _data
 from headcount.cli._session import Session
+from headcount.studies._drops import means_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +49,7 @@ def all_but_one(model: nn.Module, task: Task, *, how: str = "zero", seed: int = 
 
     scores = score(model, task, f"all-but-one:{how}", split="selection", seed=seed, **reading)
     heads = HeadMap.of(model)
-    means = _means(model, task, how, reading)
+    means = means_of(model, task, how, reading.get("limit"), "selection")
     whole = evaluate(model, task, **reading)
     best = {block.name: min(block.heads, key=lambda head: (scores[head], head)) for block in heads.blocks if block.n_heads}
     choices: list[tuple[str, list[Head], float | None]] = [(name, [head], scores[head]) for name, head in best.items()]
@@ -56,16 +57,6 @@ def all_but_one(model: nn.Module, task: Task, *, how: str = "zero", seed: int = 
     rows = [_row(model, task, (name, kept, rise), (whole, how, means, seed), reading) for name, kept, rise in choices]
     q = benjamini_hochberg([row.rise.p for row in rows])
     return [replace(row, q=float(value)) for row, value in zip(rows, q, strict=True)]
-
-
-def _means(model: nn.Module, task: Task, how: str, reading: dict[str, Any]) -> Any:
-    if how != "mean":
-        return None
-    from headcount.data import blocks
-    from headcount.observe import mean_outputs
-
-    made = blocks(task, split="selection", limit=reading.get("limit"))
-    return mean_outputs(model, (batch for block in made for _, batch in block.batches(32)))
 
 
 def _row(

@@ -98,7 +98,7 @@ def curve(
     from headcount.plan import Plan
 
     repair, reading = options.pop("repair", False), options
-    read: dict[str, Any] = {**reading, "limit": SCORED}
+    read: dict[str, Any] = {**reading, "limit": min(SCORED, reading.get("limit") or SCORED)}
     (scores,) = score_into(run, model, task, [by], seed=seed, **read).values()
     whole = without(run, f"{name}: dense", model, task, (), **reading)
     rows = []

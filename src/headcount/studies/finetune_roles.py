@@ -50,11 +50,8 @@ class Change:
 
 def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -> list[Change]:
     """Every head × role that both models were tested for, with the paired difference."""
-    import numpy as np
-    from scipy import special
-
     from headcount.roles import biases_by_sentence, measure
-    from headcount.stats import benjamini_hochberg
+    from headcount.stats import benjamini_hochberg, paired_t
 
     before, after = measure(a, corpus, **options), measure(b, corpus, **options)
     if before.heads != after.heads:
@@ -67,13 +64,9 @@ def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -
     found = []
     for row in rows:
         gap = values[1][row.head, row.role] - values[0][row.head, row.role]
-        n, mean, error = len(gap), float(gap.mean()), float(gap.std(ddof=1) / np.sqrt(len(gap))) if len(gap) > 1 else 0.0
-        reach = float(special.stdtrit(n - 1, 0.975)) * error if n > 1 else 0.0
-        p = 2 * float(special.stdtr(n - 1, -abs(mean) / error)) if error > 0 else float(mean == 0)
-        later = pairs[row.head, row.role]
-        found.append(
-            Change(row.head, row.role, n, row.bias, later.bias, mean, mean - reach, mean + reach, p, 1.0, row.has_role, later.has_role)
-        )
+        later, shift = pairs[row.head, row.role], paired_t(gap)
+        told = (shift.difference, shift.low, shift.high, shift.p)
+        found.append(Change(row.head, row.role, len(gap), row.bias, later.bias, *told, 1.0, row.has_role, later.has_role))
     q = benjamini_hochberg([change.p for change in found]) if found else []
     return [replace(change, q=float(value)) for change, value in zip(found, q, strict=True)]
 
@@ -95,7 +88,9 @@ def run(
     second, _, _ = after.open_model(say)
     task = _task(say, given, folder, first, second) if given.task else None
     read = corpus(say, given, first, folder, text=text, embedded=embedded, parser=parser, task=task)
-    changes = finetune_roles(first, second, read, only=split(only) if only else None, seed=given.seed)
+    changes = finetune_roles(
+        first, second, read, only=split(only) if only else None, seed=given.seed, batch_size=given.reading["batch_size"]
+    )
     changed = sorted((c for c in changes if c.q <= 0.05), key=lambda c: -abs(c.difference))
     rows = [
         (c.head, c.role, f"{c.a:.2f}", f"{c.b:.2f}", f"{c.difference:+.2f} ({c.low:+.2f} … {c.high:+.2f})", f"{c.q:.2g}", _word(c))

@@ -159,7 +159,7 @@ def run(
             check_wish(live, replace(template, keep=number))
         describe(kept, say, given, live, heads, {"study": "role-pruning", "roles": role, "keep": keeps, "seeds": seeds})
         task = given.open_task(say, live, folder)
-        tokenizer = _data.reader_of(live, folder)
+        tokenizer = _data.reader_of(live, folder, given.trust_remote_code)
         owners = {name: having(live, task, tokenizer, name) for name in dict.fromkeys(role)}
         for name, found in owners.items():
             say.note(f"{len(found)} of {len(heads)} heads have the role {name}: {', '.join(map(str, found))}")

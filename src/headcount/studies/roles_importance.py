@@ -113,7 +113,7 @@ def run(
     task = given.open_task(say, live, folder)
     methods = [str(Method.parse(name)) for name in split(by)]
     read = corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
-    table = roles(live, read, seed=given.seed)
+    table = roles(live, read, seed=given.seed, batch_size=given.reading["batch_size"])
     with say.progress("scoring") as advance:
         scores = score_all(live, task, methods, seed=given.seed, progress=advance, **given.reading)
     rows = sorted(roles_importance(table, scores, seed=given.seed), key=lambda row: (row.method, row.p))

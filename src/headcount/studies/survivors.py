@@ -214,7 +214,7 @@ def _roles(say: Session, run: Run, given: _data.Shared, text: Path | None, embed
     run.check_model(model_record(live, given.model))
     read = corpus(say, given, live, place, text=text, embedded=embedded, parser=parser)
     with say.progress("roles") as advance:
-        return roles_into(run, live, read, seed=given.seed, progress=advance)
+        return roles_into(run, live, read, seed=given.seed, batch_size=given.reading["batch_size"], progress=advance)
 
 
 def _show(say: Session, levels: list[Level], overall: list[Survival], everything: bool) -> None:

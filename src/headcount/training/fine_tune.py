@@ -9,11 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import device_of, unwrap
 from headcount.checks import check_batch, check_weights
 from headcount.data import Task
 from headcount.errors import DataError
@@ -77,7 +76,7 @@ def fine_tune(
         stack.enter_context(_caching_as_before(inner))
         place = folder if folder is not None else Path(stack.enter_context(TemporaryDirectory()))
         place.mkdir(parents=True, exist_ok=True)
-        trainer = _trainer(inner, task, recipe, _arguments(recipe, place, task, save=folder is not None), gates, teacher, progress)
+        trainer = _trainer(inner, task, recipe, _arguments(inner, recipe, place, task, save=folder is not None), gates, teacher, progress)
         return _train(inner, trainer, agree(last_whole(place) if world()[0] == 0 else None), gates)
 
 
@@ -182,7 +181,7 @@ class _Collate:
         return batch
 
 
-def _arguments(recipe: Recipe, folder: Path, task: Task, *, save: bool) -> TrainingArguments:
+def _arguments(model: nn.Module, recipe: Recipe, folder: Path, task: Task, *, save: bool) -> TrainingArguments:
     steps = max(1, round(len(task.calibration) / recipe.batch * recipe.epochs))
     log = max(1, steps // 20)
     every = recipe.save_every or max(10, steps // 10)
@@ -203,8 +202,8 @@ def _arguments(recipe: Recipe, folder: Path, task: Task, *, save: bool) -> Train
         "report_to": [],
         "remove_unused_columns": False,
         "disable_tqdm": True,
-        "use_cpu": not torch.cuda.is_available(),
-        "dataloader_pin_memory": torch.cuda.is_available(),
+        "use_cpu": device_of(model).type == "cpu",
+        "dataloader_pin_memory": device_of(model).type == "cuda",
     }
     return TrainingArguments(**{**settings, **recipe.more})
 

@@ -21,7 +21,7 @@ from headcount.errors import ArtefactError, NonFinite
 from headcount.files import PARTIAL, read_json, sha256, sync_folder, write_json
 from headcount.losses import shifts
 from headcount.metrics import IGNORED
-from headcount.observe import evaluating
+from headcount.observe import evaluating, on_device
 from headcount.training.gates import GateCallback
 
 Loss = Callable[[Any, Any], Tensor]
@@ -207,7 +207,7 @@ def _finite(made: Any, step: int) -> Any:
 def divergence(teacher: nn.Module, output: Any, inputs: dict[str, Any]) -> Tensor:
     """The mean Kullback-Leibler divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with torch.no_grad():
-        wanted = _log_p(teacher(**inputs).logits)
+        wanted = _log_p(teacher(**on_device(inputs, teacher)).logits).to(output.logits.device)
     given = _log_p(output.logits)
     labels = inputs.get("labels")
     each = kl_div(given, wanted, log_target=True, reduction="none").sum(-1)

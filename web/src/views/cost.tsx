@@ -9,8 +9,8 @@ import { Choose, Missing, Pick, Scroll, useWidth } from "../parts/basics";
 import { Figure } from "../parts/figure";
 import { useRoving } from "../parts/roving";
 import { markOf } from "../parts/shapes";
-import { ALIKE, benchName, isApart, isNoisy, pointOfBench, shapesOf, usualShape } from "../plan";
-import { dark, keep, method, run } from "../state";
+import { ALIKE, benchName, pointOfBench, shapesOf, usualShape } from "../plan";
+import { dark, keep, method, plan, run } from "../state";
 import { seriesOf } from "./pruning";
 
 export function Cost(): JSX.Element {
@@ -42,7 +42,7 @@ const EXPLAIN = { dense: "whole model", masked: "heads masked", removed: "heads 
 function Latency({ rows }: { rows: BenchRow[] }): JSX.Element {
   const models = [...new Set(rows.map((row) => row.of))];
   const [picked, setPicked] = useState("");
-  const here = rows.find((row) => row.method === method.value && row.keep === keep.value)?.of;
+  const here = (rows.find((row) => row.point === plan.value.point?.id) ?? rows.find((row) => row.method === method.value && row.keep === keep.value))?.of;
   const of = models.includes(picked) ? picked : (here ?? models[0]!);
   const some = rows.filter((row) => row.of === of);
   const shapes = shapesOf(some);
@@ -74,8 +74,8 @@ const range = (values: number[]): string => [...new Set([Math.min(...values), Ma
 /** What removal brings over all sizes that were timed; medians whose quartiles overlap are no difference. */
 export function speedsOf(rows: BenchRow[], shapes: [number, number][], called: string): string {
   const pairs = shapes.flatMap((shape) => {
-    const [removed, dense] = [rowOf(rows, "removed", shape), rowOf(rows, "dense", shape)];
-    return removed && dense ? [{ shape, speed: dense.seconds / removed.seconds, apart: isApart(removed, dense) }] : [];
+    const removed = rowOf(rows, "removed", shape);
+    return removed ? [{ shape, speed: removed.speedup, apart: removed.is_apart }] : [];
   });
   if (!pairs.length) return `No model of ${called} with heads removed was measured.`;
   const [told, alike] = [pairs.filter((pair) => pair.apart), pairs.filter((pair) => !pair.apart)];
@@ -88,19 +88,16 @@ export function speedsOf(rows: BenchRow[], shapes: [number, number][], called: s
 
 /** What should make a reader doubt the times. */
 export function noiseOf(rows: BenchRow[], shapes: [number, number][]): string[] {
-  const noisy = shapes.filter((shape) => NAMES.some((name) => isNoisy(rowOf(rows, name, shape) ?? { seconds: 1, low: 1, high: 1 })));
-  const odd = shapes.filter((shape) => {
-    const [masked, dense] = [rowOf(rows, "masked", shape), rowOf(rows, "dense", shape)];
-    return masked && dense && masked.high < dense.low;
-  });
+  const noisy = shapes.filter((shape) => NAMES.some((name) => rowOf(rows, name, shape)?.is_noisy));
+  const odd = shapes.filter((shape) => rowOf(rows, "masked", shape)?.is_odd);
   return [
     ...(noisy.length ? [`Noisy measurement at ${noisy.map(sizeName).join("; ")}: quartiles lie farther apart than a third of the median.`] : []),
     ...(odd.length ? [`Masked heads seem faster than the whole model at ${odd.map(sizeName).join("; ")}. Masking saves no work, so something else slowed the whole model down: time it again on a quiet machine.`] : []),
   ];
 }
 
-function barText(one: BenchRow, dense: BenchRow | undefined, narrow: boolean): string {
-  const against = one.name === "dense" || !dense ? "" : isApart(one, dense) ? `, ${num(one.speedup)} ×` : narrow ? ", unclear" : ", no clear difference";
+function barText(one: BenchRow, narrow: boolean): string {
+  const against = one.name === "dense" ? "" : one.is_apart ? `, ${num(one.speedup)} ×` : narrow ? ", unclear" : ", no clear difference";
   return `${seconds(one.seconds)} (${secondsRange(one.low, one.high)})${against}`;
 }
 
@@ -118,7 +115,6 @@ function LatencyChart({ rows, shapes }: { rows: BenchRow[]; shapes: [number, num
           const own = rows.filter((row) => row.batch === shape[0] && row.length === shape[1]);
           const most = Math.max(...own.map((row) => row.high));
           const x = (value: number): number => left + (value / most) * (width - left - right);
-          const dense = rowOf(own, "dense", shape);
           return (
             <g key={at} transform={`translate(0 ${at * high + (narrow ? 18 : 0)})`}>
               <text x={0} y={narrow ? -3 : 14} class="strong">{sizeName(shape)}</text>
@@ -127,9 +123,9 @@ function LatencyChart({ rows, shapes }: { rows: BenchRow[]; shapes: [number, num
                 if (!one) return null;
                 const y = row * step + 3;
                 const bar = narrow ? y + 15 : y;
-                const text = barText(one, dense, narrow);
+                const text = barText(one, narrow);
                 return (
-                  <g key={name} {...roving.of(places.indexOf(one))} role="img" aria-label={`${capital(sizeName(shape))}, ${EXPLAIN[name]}: ${seconds(one.seconds)}, quartiles ${secondsRange(one.low, one.high)}${name === "dense" || !dense ? "" : `, ${isApart(one, dense) ? `${num(one.speedup)} times as fast as dense` : ALIKE}`}`}>
+                  <g key={name} {...roving.of(places.indexOf(one))} role="img" aria-label={`${capital(sizeName(shape))}, ${EXPLAIN[name]}: ${seconds(one.seconds)}, quartiles ${secondsRange(one.low, one.high)}${name === "dense" ? "" : `, ${one.is_apart ? `${num(one.speedup)} times as fast as dense` : ALIKE}`}`}>
                     {narrow ? <text x={0} y={y + 11} class="small">{`${name} ${text}`}</text> : <text x={left - 8} y={y + 11} text-anchor="end" class="small">{EXPLAIN[name]}</text>}
                     <rect class={`bar ${name}`} x={left} y={bar} width={Math.max(1, x(one.seconds) - left)} height={narrow ? 10 : step - 6} />
                     <line class="whisker" x1={x(one.low)} x2={x(one.high)} y1={bar + (narrow ? 5 : 7)} y2={bar + (narrow ? 5 : 7)} />
@@ -187,8 +183,8 @@ export function timedSpots(curves: Curves, rows: BenchRow[]): Spot[] {
 function sizedSpots(curves: Curves, by: "flops" | "parameters"): Spot[] {
   return seriesOf(curves.points).flatMap((series) =>
     series.steps.flatMap((step): Spot[] => {
-      const x = step.points[0]?.[by] ?? null;
-      return x === null ? [] : [{ method: series.method, at: series.at, keep: step.keep, x, y: step.mean, xRange: null, yRange: meanRange(step.points.map((point) => rangeOf(point.low, point.high, curves.dense.value))) }];
+      const [first] = step.points;
+      return !first ? [] : [{ method: series.method, at: series.at, keep: step.keep, x: first[by], y: step.mean, xRange: null, yRange: meanRange(step.points.map((point) => rangeOf(point.low, point.high, curves.dense.value))) }];
     }),
   );
 }
@@ -202,8 +198,7 @@ function weighed(spots: Spot[], best: Spot[], names: string[], metric: string, s
 
 function Pareto({ curves }: { curves: Curves }): JSX.Element {
   const shapes = shapesOf(run.value.bench);
-  const canFlops = curves.points.some((point) => point.flops !== null);
-  const [by, setBy] = useState<"latency" | "flops" | "parameters">(shapes.length ? "latency" : canFlops ? "flops" : "parameters");
+  const [by, setBy] = useState<"latency" | "flops" | "parameters">(shapes.length ? "latency" : "flops");
   const [shape, setShape] = useState("");
   const [batch, length] = shapes.find((one) => one.join(" ") === shape) ?? usualShape(shapes);
   const spots = by === "latency" ? timedSpots(curves, run.value.bench.filter((row) => row.batch === batch && row.length === length)) : sizedSpots(curves, by);
@@ -212,7 +207,7 @@ function Pareto({ curves }: { curves: Curves }): JSX.Element {
   const whole_ = typeof dense === "number" ? { x: dense, y: curves.dense.value, xRange: slow ? ([slow.low, slow.high] as Range) : null, yRange: rangeOf(curves.dense.low, curves.dense.high) } : null;
   const show = (value: number): string => (by === "latency" ? seconds(value) : short(value));
   const best = frontier(spots, curves.higher_is_better);
-  const options = [...(shapes.length ? [["latency", "Latency"] as const] : []), ...(canFlops ? [["flops", "FLOPs"] as const] : []), ["parameters", "Parameters"] as const].map((one): [typeof by, string] => [one[0], one[1]]);
+  const options = [...(shapes.length ? [["latency", "Latency"] as const] : []), ["flops", "FLOPs"] as const, ["parameters", "Parameters"] as const].map((one): [typeof by, string] => [one[0], one[1]]);
   const names = [...new Set(best.map((spot) => spot.method))];
   return (
     <Figure
@@ -280,13 +275,13 @@ function Sizes({ curves }: { curves: Curves }): JSX.Element {
     { name: "K", show: (value: unknown) => <b>{whole(value as number)}</b> },
     { name: "parameters", show: (value: unknown) => <Share of={dense.parameters} value={value as number} text={short(value as number)} /> },
     { name: "size", show: (value: unknown) => <Share of={dense.bytes} value={value as number} text={short(value as number, "B")} /> },
-    { name: typeof dense.tokens === "number" ? `FLOPs, ${plural(dense.tokens, "token")}` : "FLOPs", show: (value: unknown) => <Share of={dense.flops} value={value as number | null} text={short(value as number)} /> },
-    ...(dense.kv_bytes_per_token ? [{ name: "KV bytes per token", show: (value: unknown) => <Share of={dense.kv_bytes_per_token} value={value as number | null} text={short(value as number, "B")} /> }] : []),
+    { name: `FLOPs, ${plural(dense.tokens, "token")}`, show: (value: unknown) => <Share of={dense.flops} value={value as number} text={short(value as number)} /> },
+    ...(dense.kv_bytes_per_token ? [{ name: "KV bytes per token", show: (value: unknown) => <Share of={dense.kv_bytes_per_token} value={value as number} text={short(value as number, "B")} /> }] : []),
   ];
   return (
     <section class="figure" aria-label="Size">
       <h2>Size</h2>
-      <p class="takeaway">With {steps.method}, {whole(last[0])} heads leave {num((100 * (last[1] ?? 0)) / dense.parameters)} % of the parameters.{dense.kv_bytes_per_token ? "" : " The model keeps no cache of keys and values."}</p>
+      <p class="takeaway">With {steps.method}, {whole(last[0])} heads leave {num((100 * last[1]!) / dense.parameters)} % of the parameters.{dense.kv_bytes_per_token ? "" : " The model keeps no cache of keys and values."}</p>
       <Scroll label="Size by heads kept, table">
         <table>
           <thead><tr>{columns.map((column) => <th key={column.name} scope="col">{column.name}</th>)}</tr></thead>
@@ -297,8 +292,8 @@ function Sizes({ curves }: { curves: Curves }): JSX.Element {
   );
 }
 
-function Share({ of, value, text }: { of: number | null; value: number | null; text: string }): JSX.Element {
-  const share = of && value !== null ? Math.max(0, Math.min(1, value / of)) : null;
+function Share({ of, value, text }: { of: number; value: number; text: string }): JSX.Element {
+  const share = of ? Math.max(0, Math.min(1, value / of)) : null;
   return (
     <span class="share">
       {share !== null && <svg width="48" height="8" aria-hidden="true"><rect class="all" width="48" height="8" /><rect class="left" width={48 * share} height="8" /></svg>}

@@ -137,7 +137,7 @@ function AttendsTo({ index }: { index: HeadIndex }): JSX.Element {
   if (!portraits) return <Section title="What it attends to"><Missing what="What heads attend to was not recorded in this run." makes="portraits" /></Section>;
   const { pos, relation, distances, distance } = portraits;
   const kind = heads.value.places[index]?.block.kind ?? "";
-  const chance = (of: NonNullable<typeof pos>): Maybe[] => of.expected_by_kind?.[kind] ?? of.expected;
+  const chance = (of: NonNullable<typeof pos>): Maybe[] | undefined => of.expected_by_kind[kind];
   const apart = kind === "cross" ? "Dependencies join words of one text; cross-attention joins two texts." : undefined;
   return (
     <Section title="What it attends to" note={`Over ${whole(portraits.n_sentences)} sentences. Entropy ${num(portraits.entropy[index])} nats, largest weight ${num(portraits.confidence[index])} on average.`}>

@@ -7,7 +7,7 @@ import { num, capital, interval, passOver, plural, pValue, seconds, secondsRange
 import { kindName } from "../heads";
 import { Check, Choose, CopyButton, Missing } from "../parts/basics";
 import { download } from "../page";
-import { benchName, byLayer, commandOf, computed, guessText, isNoisy, latency, planFile, planFileName, planOrder, pointsOf, quantity, RANKING, shapesOf, speedText, standingText, usualShape, verdict, type Between, type Quantity } from "../plan";
+import { benchName, byLayer, commandOf, computed, guessText, latency, planFile, planFileName, planOrder, pointsOf, quantity, RANKING, shapesOf, speedText, standingText, usualShape, verdict, type Between, type Quantity } from "../plan";
 import { choice, clamp, heads, keep, method, methods, onePerBlock, plan, protect, run, seed, seeds, selected, standing, wholeGroups } from "../state";
 import { PruneForm } from "./live";
 
@@ -99,8 +99,7 @@ function Card({ name, value, detail, from = null }: { name: string; value: strin
 function tests(curves: Curves, point: Point): string[] {
   const own = `${signed(point.difference)} (${interval(point.low, point.high, signed)}), ${point.test} p ${pValue(point.p)}`;
   const loss = curves.metric !== "loss" && typeof point.loss_difference === "number" ? `loss ${signed(point.loss_difference)}, p ${pValue(point.loss_p)}` : "";
-  const found = verdict(curves, point);
-  return [own, loss, found === null ? "" : found.worse ? `a significant loss${found.by ? `, ${found.by}` : ""}` : "no significant loss, by metric or loss"];
+  return [own, loss, verdict(curves, point)];
 }
 
 function MetricCard(): JSX.Element {
@@ -145,8 +144,7 @@ function timed(bench: BenchRow[], batch: number, length: number): string {
   const rows = bench.filter((row) => row.name === "removed" && row.batch === batch && row.length === length);
   const [one] = rows;
   if (!one) return `Measured for ${[...new Set(bench.map(benchName))].slice(0, 3).join("; ")}`;
-  const dense = bench.find((row) => row.name === "dense" && row.of === one.of && row.batch === batch && row.length === length);
-  if (rows.length === 1) return `Measured for ${benchName(one)}: ${dense ? `${speedText(one, dense)} ` : ""}at batch ${batch}, length ${length}`;
+  if (rows.length === 1) return `Measured for ${benchName(one)}: ${speedText(one)} at batch ${batch}, length ${length}`;
   return `Measured for ${[...new Set(rows.map(benchName))].slice(0, 3).join("; ")}${rows.length > 3 ? " and others" : ""}`;
 }
 
@@ -157,12 +155,11 @@ function LatencyCard({ batch, length }: { batch: number; length: number }): JSX.
   const name = `latency, batch ${batch}, length ${length}`;
   if (standing.value === "whole") {
     const dense = bench.find((row) => row.name === "dense" && row.batch === batch && row.length === length);
-    return dense ? <Card name={name} value={seconds(dense.seconds)} detail={[spread(dense), isNoisy(dense) ? "noisy measurement" : ""]} /> : <Card name="latency" value="not measured" detail={`${COMMANDS.bench(run.value)} measures it`} />;
+    return dense ? <Card name={name} value={seconds(dense.seconds)} detail={[spread(dense), dense.is_noisy ? "noisy measurement" : ""]} /> : <Card name="latency" value="not measured" detail={`${COMMANDS.bench(run.value)} measures it`} />;
   }
-  const time = ["measured", "between", "seeds"].includes(standing.value) ? latency(run.value, method.value, batch, length, keep.value) : null;
+  const time = ["measured", "between", "seeds"].includes(standing.value) ? latency(run.value, choice.value, batch, length) : null;
   if (time) {
-    const noisy = isNoisy(time) || isNoisy(time.dense);
-    return <Card name={name} value={seconds(time.seconds)} detail={[spread(time), `${speedText(time, time.dense)} (${seconds(time.dense.seconds)}, ${spread(time.dense)})`, noisy ? "noisy measurement" : ""]} from={origin({ ...time, value: 0 })} />;
+    return <Card name={name} value={seconds(time.seconds)} detail={[spread(time), `${time.row ? speedText(time.row) : "the whole model"} (${seconds(time.dense.seconds)}, ${spread(time.dense)})`, time.row && time.row.seed !== seed.value ? `timed with seed ${time.row.seed}` : "", time.isNoisy ? "noisy measurement" : ""]} from={origin({ ...time, value: 0 })} />;
   }
   if (!bench.length) return <Card name="latency" value="not measured" detail={`${COMMANDS.bench(run.value)} measures it`} />;
   return <Card name="latency" value="not measured" detail={`for ${standing.value === "changed" || standing.value === "short" ? "these heads" : method.value.replace(RANKING, "")}. ${timed(bench, batch, length)}`} />;

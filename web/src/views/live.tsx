@@ -175,11 +175,10 @@ export function PruneForm(): JSX.Element {
 }
 
 function Pruned({ answer: { folder, point }, of }: { answer: LiveApi["prune"]["answer"]; of: RunData }): JSX.Element {
-  const found = of.curves && verdict(of.curves, point);
   const test = `${point.p === null ? "" : `; ${point.test} p ${pValue(point.p)}`}${typeof point.loss_p === "number" ? `; p of the loss ${pValue(point.loss_p)}` : ""}`;
   return (
     <p role="status">
-      Written to <code>{folder}</code>: {point.method}, {plural(point.keep, "head")}, seed {point.seed}: {of.curves?.metric ?? "metric"} <b>{num(point.value)}</b>, {signed(point.difference)} against the whole model (95 % interval {interval(point.low, point.high, signed)}{test}){found ? (found.worse ? `, a significant loss ${found.by}` : ", no significant loss") : ""}. {plural(point.removed.length, "head")} went{of.curves ? "; the map and the curves show it now" : ""}.
+      Written to <code>{folder}</code>: {point.method}, {plural(point.keep, "head")}, seed {point.seed}: {of.curves?.metric ?? "metric"} <b>{num(point.value)}</b>, {signed(point.difference)} against the whole model (95 % interval {interval(point.low, point.high, signed)}{test}){of.curves && `, ${verdict(of.curves, point)}`}. {plural(point.removed.length, "head")} went{of.curves ? "; the map and the curves show it now" : ""}.
     </p>
   );
 }

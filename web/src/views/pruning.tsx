@@ -9,7 +9,7 @@ import { Check, Missing, useWidth } from "../parts/basics";
 import { Figure } from "../parts/figure";
 import { useRoving } from "../parts/roving";
 import { markOf, through } from "../parts/shapes";
-import { favourite, quantity, verdict } from "../plan";
+import { bestOf, quantity, verdict } from "../plan";
 import { dark, keep, method, run, seed, standing } from "../state";
 import { KeepPanel } from "./keep";
 
@@ -53,10 +53,11 @@ const styleOf = (series: Series): { stroke: string; dash: string } =>
   series.isRandom ? { stroke: "var(--muted)", dash: "3 4" } : { stroke: css(category(series.at, dark.value)), dash: DASHES[series.at % DASHES.length]! };
 
 function takeaway(curves: Curves, total: number): string {
-  const best = favourite(curves);
+  const best = bestOf(curves);
   const whole_ = `The whole model has ${curves.metric} ${num(curves.dense.value)}.`;
-  if (best?.keep == null) return `${whole_} Every measured pruned model loses significantly, by metric or loss.`;
-  return `${whole_} With ${best.method}, ${whole(best.keep)} of ${plural(total, "head")} are enough: the smallest measured K without a significant loss by metric or loss.`;
+  if (!best) return `${whole_} No measured model lost a head.`;
+  if (!best.isSafe) return `${whole_} Every measured pruned model loses significantly, by metric or loss.`;
+  return `${whole_} With ${best.point.method}, ${whole(best.point.keep)} of ${plural(total, "head")} are enough: the smallest measured K without a significant loss by metric or loss.`;
 }
 
 function CurveFigure({ curves }: { curves: Curves }): JSX.Element {
@@ -196,19 +197,14 @@ function Seeds({ looked, curves }: { looked: { series: Series; at: number } | nu
       <strong>{looked.series.method}, K {step.keep}</strong>
       <span>{curves.metric} mean <b>{num(step.mean)}</b></span>
       {step.points.map((point) => (
-        <span key={point.seed}>seed {point.seed}: <b>{num(point.value)}</b> ({signed(point.difference)}, {interval(point.low, point.high, signed)}, p {pValue(point.p)}{typeof point.loss_p === "number" && curves.metric !== "loss" ? `, p of the loss ${pValue(point.loss_p)}` : ""}{worseText(curves, point)})</span>
+        <span key={point.seed}>seed {point.seed}: <b>{num(point.value)}</b> ({signed(point.difference)}, {interval(point.low, point.high, signed)}, p {pValue(point.p)}{typeof point.loss_p === "number" && curves.metric !== "loss" ? `, p of the loss ${pValue(point.loss_p)}` : ""}, {verdict(curves, point)})</span>
       ))}
     </div>
   );
 }
 
-function worseText(curves: Curves, point: Point): string {
-  const found = verdict(curves, point);
-  return found === null ? "" : found.worse ? `, a significant loss ${found.by}` : ", no significant loss";
-}
-
 function pointTable(curves: Curves): { columns: { name: string }[]; rows: (string | number | boolean | null)[][] } {
   const columns = ["method", "K", "seed", curves.metric, "difference", "low", "high", "p", "test", "loss difference", "loss p", "significant loss", "trained", "repaired", "parameters", "bytes"].map((name) => ({ name }));
-  const rows = curves.points.map((point) => [point.method, point.keep, point.seed, point.value, point.difference, point.low, point.high, point.p, point.test, point.loss_difference ?? null, point.loss_p ?? null, point.is_worse ?? null, point.is_trained, point.is_repaired ?? null, point.parameters, point.bytes]);
+  const rows = curves.points.map((point) => [point.method, point.keep, point.seed, point.value, point.difference, point.low, point.high, point.p, point.test, point.loss_difference, point.loss_p, point.worse_by.length > 0, point.is_trained, point.is_repaired, point.parameters, point.bytes]);
   return { columns, rows };
 }
