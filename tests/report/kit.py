@@ -166,7 +166,6 @@ def _portraits(rng: np.random.Generator, names: list[str], *, text: str, tokens:
         "pos": {
             "names": [text, "no word"],
             "share": [[0.5, None]] * n,
-            "expected": [0.5, 0.5],
             "expected_by_kind": {"encoder-self": [0.5, 0.5]},
         },
         "relation": None,

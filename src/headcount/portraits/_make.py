@@ -219,8 +219,7 @@ class _Sheet:
 
     def _part(self, table: Sequence[Any], expected: Mapping[str, np.ndarray], part: slice, names: list[str]) -> dict[str, Any]:
         by_kind = {kind: [round(float(v), 6) if np.isfinite(v) else 0.0 for v in row[part]] for kind, row in expected.items()}
-        first = next(iter(by_kind.values()), [0.0] * len(names))
-        return {"names": names, "share": [_plain(row, part, len(names)) for row in table], "expected": first, "expected_by_kind": by_kind}
+        return {"names": names, "share": [_plain(row, part, len(names)) for row in table], "expected_by_kind": by_kind}
 
     def _near(self, view: str, places: list[int], similar: list[list[Any]]) -> None:
         blocks, rows = self.probe.blocks_of(view), self.probe.kept_rows.get(view, {})

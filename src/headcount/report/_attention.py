@@ -14,8 +14,7 @@ from headcount.runs.schema import BlockRecord
 from headcount.runs.store import Run
 
 KIND = "portraits"
-PORTRAIT = ("n_sentences", "distances", "distance", "entropy", "confidence", "similar", "examples")
-SHARES = ("pos", "relation")
+PORTRAIT = ("n_sentences", "distances", "distance", "pos", "relation", "entropy", "confidence", "similar", "examples")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +78,4 @@ def portraits_of(run: Run, heads: Sequence[str], blocks: Sequence[BlockRecord]) 
         if target is not None:
             maps[int(sentence), target] = array
     found = {name: content[name] for name in PORTRAIT}
-    found |= {name: _share(content[name]) for name in SHARES}
     return found, Maps(content["sentences"], maps, [len(block.heads) for block in blocks]), notes
-
-
-def _share(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Shares of attention with what chance gives in each kind of attention."""
-    return None if told is None else {name: told[name] for name in ("names", "share", "expected_by_kind")}
