@@ -77,7 +77,7 @@ def shown(found: Evaluation) -> str:
     return f"{found.loss:.3f} ± {found.loss_stderr:.3f} | {name} {found.value:.4g}"
 
 
-def order(name: str, out: Path, limit: int | None) -> None:
+def order(name: str, out: Path, limit: int | None, with_recovery: bool = True) -> None:
     model, task = opened(name)
     heads = hc.HeadMap.of(model)
     unit = max(map(len, heads.units()))
@@ -91,10 +91,12 @@ def order(name: str, out: Path, limit: int | None) -> None:
         for keep in keeps
         for seed in range(5)
     ]
-    made = Curves(out / name, f"demo/{name}", model, task, [*wishes, *recovered], "python benchmarks/embedded.py", limit)
+    made = Curves(
+        out / name, f"demo/{name}", model, task, [*wishes, *(recovered if with_recovery else [])], "python benchmarks/embedded.py", limit
+    )
     factor = 100.0 if made.dense.metric == "accuracy" else 1.0
     print(f"\n{made.told(factor)}\n")
-    print(made.table(factor, 1 if factor > 1 or made.dense.metric == "bleu" else 3))
+    print(made.table(factor, 1 if factor > 1 or made.dense.metric == "BLEU" else 3))
     for keep in keeps:
         print(f"\n{keep} heads, by loss: {made.order(keep)}")
     print(made.failed)
@@ -148,6 +150,7 @@ def main() -> None:
     parser.add_argument("what", choices=("models", *TASKS, "encoder", "defaults"))
     parser.add_argument("--out", type=Path, help="Where runs are kept; needed by all but models.")
     parser.add_argument("--limit", type=int, help="Examples of the report.")
+    parser.add_argument("--without-recovery", action="store_true", help="Leave out the models that are trained after the cut.")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.what == "models":
@@ -155,7 +158,7 @@ def main() -> None:
     elif options.out is None:
         parser.error(f"{options.what} keeps its runs: name a folder with --out")
     elif options.what in TASKS:
-        order(options.what, options.out, options.limit)
+        order(options.what, options.out, options.limit, not options.without_recovery)
     else:
         {"encoder": encoder, "defaults": defaults}[options.what](options.out, options.limit)
 
