@@ -1,7 +1,7 @@
 """What pruning costs on real data: fine-tunes a model on SST-2 or MRPC, then prunes it by every method that trains no weights.
 
     python benchmarks/results.py sst2 --data DATA --model MiniLM --out RUN [--methods …] [--keep 75%,50%,25%,12.5%] [--seeds 3]
-    python benchmarks/results.py sst2 --data DATA --model MiniLM --out RUN --gated          # gates, pipelined DSP: gates on frozen weights, one seed
+    python benchmarks/results.py sst2 --data DATA --model MiniLM --out RUN --gated          # gates, pipelined DSP: gates on frozen weights
     python benchmarks/results.py sst2 --data DATA --model MiniLM --out RUN --trained        # joint DSP, L0, recovery at 25 and 12.5 %, one seed
 
 Everything is kept in RUN and goes on after a stop. Scores are fitted on the training sentences, the number shown is on the test sentences.
@@ -26,9 +26,12 @@ from headcount.pruning import Wish, grid
 from headcount.tasks import open_task
 from headcount.training import Recipe, fine_tune
 
-UNTRAINED = ("surgeon", "gradient", "rank(by=gradient;again=true)", "fisher", "ablation", "random")
+SCORES = ("confidence", "distance", "entropy", "magnitude", "output-norm", "activation-norm", "fluctuation", "wanda", "lrp")
+LAYERS = ("layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
+ROLES = ("role:prune", "role:spare")
+UNTRAINED = ("surgeon", "gradient", "rank(by=gradient;again=true)", "fisher", "ablation", "random", *LAYERS, *ROLES, *SCORES)
 GATED = ("gates", "dsp:pipelined")
-"""Train gates on frozen weights; one seed."""
+"""Train gates on frozen weights."""
 
 
 def read_sst2(folder: Path, out: Path) -> tuple[Path, Path, Path]:
@@ -89,14 +92,15 @@ def wishes(options: argparse.Namespace, n_heads: int) -> list[Wish]:
         return made + [Wish(m, keep, recover=options.pruning_epochs, options=o, recipe=recipe) for m, o in recovered for keep in few]
     if options.gated:
         some = replace(recipe, epochs=0.5 * options.pruning_epochs)
-        return [Wish(method, keep, repair=True, recipe=some) for method in GATED for keep in keeps]
+        return [Wish(method, keep, seed, repair=True, recipe=some) for method in GATED for seed in range(options.seeds) for keep in keeps]
     return untrained(options.methods.split(","), keeps, options.seeds)
 
 
 def untrained(methods: Sequence[str], keeps: Sequence[int], seeds: int) -> list[Wish]:
-    """Methods that train nothing, with repair; without it gradient and random."""
+    """Methods that train nothing, with repair; gradient and random without it too, and with the means of removed heads in their place."""
     repaired = grid(methods, keeps, seeds, Wish("random", 1, repair=True))
-    return repaired + grid(["gradient", "random"], keeps, seeds, Wish("random", 1, repair=False))
+    others = (Wish("random", 1, repair=False), Wish("random", 1, ablation="mean"))
+    return repaired + [wish for other in others for wish in grid(["gradient", "random"], keeps, seeds, other)]
 
 
 def told(made: Curves) -> str:

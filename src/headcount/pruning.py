@@ -21,7 +21,9 @@ from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
 from headcount.pruners import Choice, Method, Pruned, carry_out, parse_method, prune
 from headcount.pruners._contract import read_options
+from headcount.pruners._prune import check_stand_in
 from headcount.pruners._scope import only
+from headcount.refit import Ablation
 from headcount.runs.cells import Cell, Spec, safe_name
 from headcount.runs.outcomes import PRUNED, Change, Evaluation, compare_with, method_name, outcome, rows_of, smallest_safe, spared, told_p
 from headcount.runs.store import Run
@@ -76,6 +78,8 @@ class Wish:
     """The control of Voita et al.: draw the weights of the smaller model anew, and train them for that many epochs."""
     protected: tuple[str, ...] = ()
     """Heads that stay whatever their score."""
+    ablation: Ablation = "zero"
+    """What stands in for a removed head: nothing, or its mean output."""
 
     @property
     def name(self) -> str:
@@ -90,6 +94,7 @@ class Wish:
         parts += [f"floor {self.floor}"] if self.floor else []
         parts += [self.unit] if self.unit != "kv_group" else []
         parts += [f"seed {self.seed}"] if self.seed else []
+        parts += ["means stand in"] if self.ablation == "mean" else []
         parts += ["repaired" if self.repair else "not repaired"] if self.repair is not None else []
         parts += [f"recovered {self.recover:g}"] if self.recover else []
         parts += [f"from scratch {self.scratch:g}"] if self.scratch else []
@@ -102,6 +107,7 @@ class Wish:
         told |= {"kinds": list(self.kinds)} if self.kinds else {}
         told |= {"scratch": self.scratch} if self.scratch is not None else {}
         told |= {"protected": list(self.protected)} if self.protected else {}
+        told |= {"ablation": self.ablation} if self.ablation != "zero" else {}
         return {**told, "options": dict(self.options), "recipe": self.recipe.told()}
 
     @classmethod
@@ -129,6 +135,11 @@ def check_wish(model: nn.Module, wish: Wish) -> None:
             raise PlanError(f"{name} is a number of epochs above 0, got {getattr(wish, name)}")
     if wish.scratch and (wish.recover or wish.repair):
         raise PlanError("weights that are drawn anew for the control (scratch) have nothing to repair or to recover; name one of them")
+    if wish.scratch and wish.ablation != "zero":
+        raise PlanError(
+            f"weights that are drawn anew for the control (scratch) hold no {wish.ablation} of removed heads; leave ablation out"
+        )
+    check_stand_in(model, made, wish.ablation, wish.repair, wish.kinds)
     heads = HeadMap.of(unwrap(model))
     from headcount.scores import Scores
 
@@ -149,7 +160,13 @@ def _budget(wish: Wish) -> Budget:
 
 def _how(wish: Wish, folder: Path | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """What is done to a choice of heads."""
-    told = {"repair": False if wish.scratch else wish.repair, "recover": wish.recover, "recipe": wish.recipe, "seed": wish.seed}
+    told = {
+        "repair": False if wish.scratch else wish.repair,
+        "recover": wish.recover,
+        "recipe": wish.recipe,
+        "seed": wish.seed,
+        "ablation": wish.ablation,
+    }
     return {**told, "folder": folder, "progress": progress}
 
 

@@ -18,8 +18,8 @@ from headcount.errors import UnsupportedModel
 from headcount.gates import output_tensors
 from headcount.heads import HeadMap
 from headcount.observe import evaluating
-from headcount.refit import refit
-from headcount.refit.blocks import projection, read
+from headcount.refit import fold_means, refit
+from headcount.refit.blocks import has_bias, projection, read
 from headcount.surgery.verify import difference, run
 from headcount.testing.families import VARIANTS, has_sdpa, variant
 from headcount.testing.laws import Subject, uneven
@@ -113,6 +113,28 @@ def test_streaming_gives_what_one_pass_gives(name: str, monkeypatch: pytest.Monk
         for block, fitted in whole.blocks.items():
             assert other.blocks[block].share == fitted.share
             torch.testing.assert_close(other.blocks[block].weights, fitted.weights, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [v.name for v in VARIANTS])
+def test_means_in_the_bias_are_the_gate_that_puts_means_there(name: str) -> None:
+    model, batches, plan = family(name, "eager")
+    before = weights(model)
+    touched = [block for block in HeadMap.of(model).blocks if len(plan.kept(block)) < block.n_heads]
+    bare = [block.name for block in touched if not has_bias(model.get_submodule(block.o.path))]
+    if bare:
+        with pytest.raises(UnsupportedModel, match=f"block {bare[0]} has no bias"):
+            fold_means(model, plan, batches)
+        return
+    made = fold_means(model, plan, batches)
+    small = hc.cut(made, plan, inputs=batches[0])
+    with hc.mask(model, plan.removed, how="mean", data=batches):
+        wanted = [run(model, batch) for batch in batches]
+    for batch, right in zip(batches, wanted, strict=True):
+        assert difference(run(small, batch), right) < LOOSE.get(name, 1e-9)
+    assert difference(run(hc.cut(model, plan, inputs=batches[0]), batches[0]), wanted[0]) > 1e-6, "zero and mean differ"
+    changed = {key for key, value in made.state_dict().items() if not torch.equal(value, before[key])}
+    assert changed == {f"{block.o.path}.bias" for block in touched}
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in before.items())
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama-grouped", "t5", "marian", "vit", "albert"])

@@ -18,6 +18,8 @@ from headcount.errors import DataError, PlanError
 from headcount.evaluate import evaluate
 from headcount.pruners import PRUNERS, fisher, prune, rank, surgeon
 from headcount.pruning import Pruning, Wish, compare, grid, parse_method, rows, smallest_safe
+from headcount.refit import fold_means
+from headcount.report._curves import command_of
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import model_record
 from headcount.surgery import cost
@@ -174,6 +176,11 @@ def test_a_budget_of_latency_gives_a_faster_model_or_says_that_it_cannot() -> No
         (["--keep", "4", "--recover", "-1"], 1, "above 0"),
         (["--keep", "4", "--protect", "L9H9"], 1, "protected head L9H9"),
         (["--keep", "4", "--protect", "first"], 1, "first"),
+        (["--keep", "4", "--ablation", "uniform"], 1, "ablation is zero or mean here, and uniform a gate"),
+        (["--keep", "4", "--ablation", "median"], 1, "ablation is zero or mean, got 'median'"),
+        (["--keep", "4", "--ablation", "mean", "--repair"], 1, "leave ablation or repair out"),
+        (["--keep", "4", "--ablation", "mean", "--method", "dsp"], 1, "dsp trains for heads that give nothing"),
+        (["--keep", "4", "--ablation", "mean", "--scratch", "1"], 1, "leave ablation out"),
     ],
 )
 def test_wrong_wishes_are_told_before_any_work(
@@ -238,6 +245,26 @@ def test_the_model_of_a_finished_cell_is_the_one_it_was(method: str, redone: boo
     assert same.spec == cell.spec and bool(chosen) is not redone
     for name, value in expected.model.state_dict().items():
         assert torch.equal(small.state_dict()[name], value), name
+
+
+def test_means_stand_in_for_removed_heads(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = given
+    words = ["prune", model, "--train", data, "--keep", "6", "--method", "gradient", "--no-bench", "--out", tmp_path / "run"]
+    zero, mean = (result(capsys, *words, "--no-repair"), result(capsys, *words, "--ablation", "mean"))
+    assert zero["plan"] == mean["plan"] and zero["folder"] != mean["folder"]
+    assert mean["rows"][0]["method"] == "gradient + mean" and mean["rows"][0]["loss"] != zero["rows"][0]["loss"]
+    assert "gradient + mean" in (Path(mean["folder"]) / "README.md").read_text(encoding="utf-8")
+    nothing, means = (hc.load(made["folder"]).state_dict() for made in (zero, mean))
+    assert {name for name in nothing if not torch.equal(nothing[name], means[name])} and nothing.keys() == means.keys()
+    assert all(torch.equal(nothing[name], means[name]) for name in nothing if not name.endswith("attention.output.dense.bias"))
+    run = Run.open(tmp_path / "run")
+    (cell,) = [cell for cell in run.results(pruning.KIND).values() if cell.content["wish"].get("ablation")]
+    assert "--ablation mean" in command_of(run.record(), "run", cell) and Wish.of(cell.content["wish"]).ablation == "mean"
+    whole, work = shared("encoder"), task("encoder", 64)
+    tuned = prune(whole, work, "fisher", 6, ablation="mean")
+    assert not tuned.repaired and tuned.plan == prune(whole, work, "fisher", 6, repair=False).plan
+    expected = hc.cut(fold_means(whole, tuned.plan, work), tuned.plan).state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in tuned.model.state_dict().items()), "means in place of tuned gates"
 
 
 def test_training_needs_a_task() -> None:

@@ -29,6 +29,7 @@ WISHES = {
     "one seed": Wish("random", 12, seed=3, recipe=Recipe(seed=3)),
     "protected": Wish("surgeon", 12, protected=("L0H1", "L2H3"), floor=1, unit="even"),
     "from scratch": Wish("surgeon", 12, scratch=2.0),
+    "means": Wish("surgeon", 12, ablation="mean"),
     "parameters": Wish("surgeon", 0, limit=("parameters", 1234567)),
     "bytes": Wish("surgeon", 0, limit=("kv_bytes", 98304)),
     "time": Wish("surgeon", 0, limit=("latency", 0.0123456789)),

@@ -109,7 +109,7 @@ def test_a_guess_is_called_one_wherever_it_is_shown(opened):
     page = one.go("pruning?keep=96&method=surgeon")
     assert "guess" not in page.locator(".keep").inner_text()
     assert (
-        "Output projections were refitted: the plan alone does not give this model; use the command." in page.locator(".take").inner_text()
+        "Output projections were changed: the plan alone does not give this model; use the command." in page.locator(".take").inner_text()
     )
 
 

@@ -155,7 +155,7 @@ export interface Point {
   loss_p: Maybe; // paired t
   /** By what it is significantly worse than the whole model, at 5 %; nothing if it is not. `smallest_safe` is about this. */
   worse_by: ("metric" | "loss")[];
-  /** Whether output projections were refitted, so that the plan alone does not give this model. */
+  /** Whether output projections were refitted, or hold means of removed heads, so that the plan alone does not give this model. */
   is_repaired: boolean;
   removed: HeadIndex[];
   parameters: number;

@@ -22,7 +22,7 @@ export const glossary = (tau = 3): [string, string][] => [
   ["entropy", "How widely attention is spread, in nats: 0 is all on one token."],
   ["Jensen–Shannon distance", "How different two heads attend on average: 0 is the same, 1 has nothing in common."],
   ["guess", "Which heads go at a K that was not measured: those of the nearest measured models, filled in by an importance. The method may choose others."],
-  ["repaired", "Output projections were refitted after removal, so that the list of heads alone does not give the model."],
+  ["repaired", "Output projections were refitted after removal, or got the mean outputs of removed heads, so that the list of heads alone does not give the model."],
   ["interpolated", "Not measured: a straight line between the nearest measured numbers of heads."],
   ["McNemar", "A paired test of right and wrong answers of two models on the same examples."],
   ["rank correlation", "Spearman's: 1 is the same order of heads, 0 unrelated, −1 reversed."],

@@ -23,6 +23,12 @@ Latency = Annotated[
     typer.Option("--latency", min=0.0, metavar="MS", help="Instead of --keep: milliseconds for 8 rows of 128 tokens, measured here."),
 ]
 Options = Annotated[list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the method.")]
+Ablation = Annotated[
+    str,
+    typer.Option(
+        "--ablation", metavar="NAME", help="What stands in for a removed head: nothing (zero), or its mean output, in the bias (mean)."
+    ),
+]
 Repair = Annotated[
     bool | None, typer.Option("--repair/--no-repair", help="Refit output projections in closed form; by default unless training follows.")
 ]

@@ -9,6 +9,7 @@ import typer
 from headcount.cli import _data
 from headcount.cli._options import split
 from headcount.cli._pruning import (
+    Ablation,
     Distil,
     Epochs,
     Floor,
@@ -52,6 +53,7 @@ def run(
     engine: Engine = "local",
     join: Join = False,
     option: Options = None,
+    ablation: Ablation = "zero",
     repair: Repair = None,
     recover: Recover = None,
     scratch: Scratch = None,
@@ -76,6 +78,7 @@ def run(
         template = Wish(
             "random",
             1,
+            ablation=ablation,  # pyright: ignore[reportArgumentType]
             repair=repair,
             recover=recover,
             scratch=scratch,

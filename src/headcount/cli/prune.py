@@ -10,6 +10,7 @@ import typer
 from headcount.cli import _data
 from headcount.cli._options import split
 from headcount.cli._pruning import (
+    Ablation,
     Distil,
     Epochs,
     Floor,
@@ -52,6 +53,7 @@ def run(
     kinds: Kinds = None,
     method: Method = "surgeon",
     option: Options = None,
+    ablation: Ablation = "zero",
     repair: Repair = None,
     recover: Recover = None,
     scratch: Scratch = None,
@@ -82,6 +84,7 @@ def run(
             limit=limit,
             kinds=wanted,
             seed=given.seed if method_seed is None else method_seed,
+            ablation=ablation,  # pyright: ignore[reportArgumentType]
             repair=repair,
             recover=recover,
             scratch=scratch,

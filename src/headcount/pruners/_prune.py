@@ -1,4 +1,4 @@
-"""`prune`: ask for K heads, get the best K-head model by any method: choose → fold gates → repair → cut and verify → recover."""
+"""`prune`: ask for K heads, get the best K-head model by any method: choose → fold gates or means → repair → cut and verify → recover."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headcount.pruners._contract import About, Choice, Work, read_options
 from headcount.pruners._judge import better
 from headcount.pruners._knapsack import plan_within
 from headcount.pruners._scope import only
-from headcount.refit import Fitted, refit
+from headcount.refit import Ablation, Fitted, check_ablation, fold_means, refit
 from headcount.refit.blocks import projection, read, write
 from headcount.registry import Registry, Variant
 from headcount.scores import Scores
@@ -87,6 +87,7 @@ class Options(TypedDict, total=False):
     """All keyword arguments of `prune` beside the method, the budget and the method's own options."""
 
     kinds: Sequence[str]
+    ablation: Ablation
     repair: bool | None
     recover: float | None
     recipe: Recipe
@@ -109,11 +110,12 @@ def prune(
     """The model with `keep` heads (or a `fraction` of them, or a Budget) that a method makes of it; the model given stays as it is.
 
     `headcount ls pruners` lists the methods, the name of an importance stands for rank by it; `options` are those of the method. `kinds` names the
-    attention that may lose heads (encoder-self, decoder-self, cross): `keep` then counts heads of these, and all others stay. `repair` refits the
-    output projections in closed form (on unless training follows; dropped, as the history tells, where predictions on the selection split are nearer
-    to the dense model's without it), `recover` fine-tunes the cut model for that many epochs by the `recipe`, as every method that trains uses it.
-    With a `folder`, training that was stopped goes on. Calls with the same model and data find the same scores: a dict given as `shared` to all of
-    them holds what one has found for the others.
+    attention that may lose heads (encoder-self, decoder-self, cross): `keep` then counts heads of these, and all others stay. `ablation` says what
+    stands in for a removed head: nothing ("zero"), or its mean output ("mean", in the bias of the output projection). `repair` refits the output
+    projections in closed form, bias included (on unless training follows or means stand in; dropped, as the history tells, where predictions on the
+    selection split are nearer to the dense model's without it), `recover` fine-tunes the cut model for that many epochs by the `recipe`, as every
+    method that trains uses it. With a `folder`, training that was stopped goes on. Calls with the same model and data find the same scores: a dict
+    given as `shared` to all of them holds what one has found for the others.
     """
     inner = unwrap(model)
     name, named = parse_method(method)
@@ -132,6 +134,7 @@ def prune(
         raise DataError(
             f"{made} with recovery={recover} trains, which needs a Task: examples, a way to batch them, and a loss (see docs/tasks.md)"
         )
+    check_stand_in(inner, made, how.get("ablation", "zero"), how.get("repair"), how.get("kinds", ()))
     check_weights(inner)
     counted = replace(budget, parameters=None, kv_bytes=None, latency=None, fraction=0.5, floor=0) if limited else budget
     work = _work(inner, heads, data, counted, made, options, how)
@@ -143,6 +146,17 @@ def prune(
             raise PlanError(f"{made} gives no scores, so that it cannot fill a budget of {budget.limit}")
         choice = Choice(plan_within(inner, heads, choice.scores, budget), history=choice.history, scores=choice.scores)
     return _finish(work, made, choice, how)
+
+
+def check_stand_in(model: nn.Module, method: Method, ablation: str, repair: bool | None, kinds: Sequence[str] = ()) -> None:
+    """Refuses what cannot stand in for removed heads in a model, or not beside this method and a repair."""
+    check_ablation(model, ablation, kinds)
+    if ablation == "mean" and repair:
+        raise PlanError("repair refits the bias too, which holds what means would put there; leave ablation or repair out")
+    if ablation == "mean" and method.about.trains:
+        raise PlanError(
+            f"{method} trains for heads that give nothing once they are gone; leave ablation=mean out, or choose a method that does not train"
+        )
 
 
 def carry_out(model: nn.Module, data: Data, method: str, choice: Choice, **how: Unpack[Options]) -> Pruned:
@@ -178,19 +192,24 @@ def _budget(keep: int | Budget | None, fraction: float | None) -> Budget:
 
 
 def _finish(work: Work, method: Method, choice: Choice, how: Options) -> Pruned:
-    """Folds, repairs, cuts and recovers what was chosen.
+    """Folds gates or means, repairs, cuts and recovers what was chosen.
 
     Weights that a method trained for the heads that stay are not refitted: the removed ones do nothing there that could be made up for. Where a
     method tuned gates alone, the repair of the dense model is weighed against what it made.
     """
+    by_means = how.get("ablation") == "mean"
+    if by_means:  # in place of gates or weights that a method tuned for heads that give nothing
+        choice = replace(choice, model=None, gates=None)
     source = choice.model if choice.model is not None else work.model
     if choice.gates is not None:
         source = fold(source, choice.gates)
+    if by_means:
+        source = fold_means(source, choice.plan, work.data)
     repaired: dict[str, Fitted] = {}
     history = list(choice.history)
     wanted, recover = how.get("repair"), how.get("recover")
     is_trained = choice.model is not None and method.about.trains == "weights"
-    if (wanted if wanted is not None else not recover) and not is_trained and choice.plan.removed:
+    if (wanted if wanted is not None else not (recover or by_means)) and not is_trained and choice.plan.removed:
         made, entry = better(work, choice.plan, source, choice.repaired or refit(work.model, choice.plan, work.data))
         source, repaired = made.model, made.blocks
         history.append(entry)

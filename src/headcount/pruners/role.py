@@ -20,7 +20,11 @@ def choose(work: Work, variant: str) -> Choice:
     tokenizer = _tokenizer(work)
     wanted = [name.strip() for name in work.options["roles"].split(",") if name.strip()]
     only = None if wanted == ["any"] else wanted
-    table = roles(work.model, work.data, tokenizer, alignment={"limit": work.options["limit"]}, only=only, seed=work.seed)
+    limit = work.options["limit"]
+    table = work.once(
+        ("roles", work.options["tokenizer"], tuple(wanted), limit, work.seed),
+        lambda: roles(work.model, work.data, tokenizer, alignment={"limit": limit}, only=only, seed=work.seed),
+    )
     having = {head for head, found in table.labels().items() if found}
     if not having:
         raise PlanError(

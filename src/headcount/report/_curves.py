@@ -162,7 +162,7 @@ def _point(row: Mapping[str, Any], cell: Cell, dense: Evaluation, places: Mappin
         "loss_difference": short(row["loss difference"]),
         "loss_p": short(row["loss p"], 3),
         "worse_by": worse_by(row),
-        "is_repaired": bool(told["repaired"]),
+        "is_repaired": bool(told["repaired"]) or wish.get("ablation") == "mean",
         "removed": [places[head] for head in told["removed"] if head in places],
         **{name: told["cost"][name] for name in COSTS},
         "command": command,
@@ -180,6 +180,7 @@ def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None)
     rest += ["--protect", ",".join(wish["protected"])] if wish.get("protected") else []
     rest += ["--floor", str(wish["floor"])] if wish.get("floor") else []
     rest += ["--unit", wish["unit"]] if wish.get("unit", "kv_group") != "kv_group" else []
+    rest += ["--ablation", wish["ablation"]] if wish.get("ablation") else []
     rest += [] if wish["repair"] is None else ["--repair" if wish["repair"] else "--no-repair"]
     rest += [word for name in ("recover", "scratch") if wish.get(name) for word in (f"--{name}", plain_number(wish[name]))]
     rest += [

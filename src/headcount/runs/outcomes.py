@@ -150,6 +150,7 @@ def method_name(wish: Mapping[str, Any]) -> str:
     name += f"({';'.join(f'{key}={value}' for key, value in sorted(options.items()))})" if options else ""
     name += f" of {'+'.join(wish['kinds'])}" if wish.get("kinds") else ""
     name += f" sparing {spared(wish['protected'])}" if wish.get("protected") else ""
+    name += f" + {wish['ablation']}" if wish.get("ablation") else ""
     name += "" if wish["repair"] is None else " + repair" if wish["repair"] else " without repair"
     name += f" + recover {wish['recover']:g}" if wish["recover"] else ""
     return name + (f", from scratch {wish['scratch']:g}" if wish.get("scratch") else "")

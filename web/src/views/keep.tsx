@@ -226,7 +226,7 @@ function LayersLeft(): JSX.Element {
 function beyondPlan(): string {
   const { point } = plan.value;
   const like = point ? [point] : pointsOf(run.value.curves, method.value);
-  const what = [like.some((one) => one.is_repaired) && "output projections were refitted", like.some((one) => one.is_trained) && "weights were trained"].filter(Boolean).join(" and ");
+  const what = [like.some((one) => one.is_repaired) && "output projections were changed", like.some((one) => one.is_trained) && "weights were trained"].filter(Boolean).join(" and ");
   if (!what) return "";
   return point ? `${capital(what)}: the plan alone does not give this model; use the command.` : `In the measured models of ${method.value} ${what}: a plan alone does not give such a model.`;
 }
