@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 from torch import Tensor, nn
 
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import pad_id, unwrap
 from headcount.checks import check_batch
 from headcount.data import Data, Split, Task, told_of
 from headcount.heads import HeadMap
@@ -78,13 +78,12 @@ def evaluate(model: nn.Module, data: Data, **options: Unpack[Options]) -> Evalua
 
 def reading_of(model: nn.Module, data: Data, options: Options) -> Reading:
     """How data are read under these options."""
-    pad = getattr(model.config, "pad_token_id", None)
     return Reading(
         data,
         options.get("split", "report"),
         options.get("limit"),
         options.get("batch_size"),
-        pad if isinstance(pad, int) else 0,
+        pad_id(model),
         options.get("progress"),
         memory=options.get("memory"),
     )

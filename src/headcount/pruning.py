@@ -19,10 +19,7 @@ from headcount.errors import ArtefactError, HeadcountError, PlanError
 from headcount.evaluate import evaluate, evaluate_into, fingerprint_of
 from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
-from headcount.pruners import Choice, Method, Pruned, carry_out, parse_method, prune
-from headcount.pruners._contract import read_options
-from headcount.pruners._prune import check_stand_in
-from headcount.pruners._scope import only
+from headcount.pruners import Choice, Method, Pruned, carry_out, check_stand_in, only, parse_method, prune, read_options
 from headcount.refit import Ablation
 from headcount.runs.cells import Cell, Spec, safe_name
 from headcount.runs.outcomes import PRUNED, Change, Evaluation, compare_with, method_name, outcome, rows_of, smallest_safe, spared, told_p

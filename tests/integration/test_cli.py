@@ -299,7 +299,7 @@ def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[st
 
 
 def test_names_from_files_cannot_steer_the_terminal() -> None:
-    from headcount.cli._session import plain
+    from headcount.terminal.session import plain
 
     assert "\x1b" not in plain("bert\x1b[2Jx")
 

@@ -11,9 +11,9 @@ import pytest
 from toys import saved_classifier, saved_table
 
 from headcount.cli import main
-from headcount.cli._run import _worker_arguments
-from headcount.cli._session import Session
 from headcount.runs import Run
+from headcount.terminal.run import _worker_arguments
+from headcount.terminal.session import Session
 
 BY = "gradient,ablation"
 

@@ -22,13 +22,13 @@ from starlette.testclient import TestClient
 
 import headcount as hc
 from headcount.evaluate import evaluate
-from headcount.report._attention import unpack
+from headcount.reading.reader import reader_of
+from headcount.report.attention import unpack
 from headcount.runs.store import Run
 from headcount.serve.app import Site, application
 from headcount.serve.live import LiveRun
 from headcount.surgery.source import local_folder
 from headcount.tasks import open_task
-from headcount.tasks._reader import reader_of
 
 
 def answered(client: TestClient, action: str, asked: Any) -> Any:

@@ -14,9 +14,9 @@ from contract import TYPES, check, wrong
 from kit import MADE, heads_of, make_run, wish
 
 from headcount.report import collect
-from headcount.report._attention import unpack
 from headcount.report._roles import letters
 from headcount.report._scores import significant
+from headcount.report.attention import unpack
 from headcount.runs.cells import Spec
 from headcount.runs.outcomes import (
     Best,
@@ -142,7 +142,7 @@ def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -
 
 
 def test_what_is_left_out_is_counted_in_words() -> None:
-    from headcount.report._curves import _left_out
+    from headcount.report.curves import _left_out
 
     assert _left_out(0, 0) == []
     assert _left_out(1, 2) == [
@@ -210,7 +210,7 @@ def test_the_loss_of_a_model_is_by_its_metric_its_loss_or_both() -> None:
 
 def test_speed_is_told_with_its_doubts() -> None:
     from headcount.report._bench import judged
-    from headcount.report._told import _faster, noise_of
+    from headcount.report.told import _faster, noise_of
 
     def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
         times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 5}
@@ -228,7 +228,7 @@ def test_speed_is_told_with_its_doubts() -> None:
 
 
 def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None:
-    from headcount.report._curves import command_of
+    from headcount.report.curves import command_of
     from headcount.runs.cells import Cell
 
     run = make_run(tmp_path / "run", text="a name; rm -rf /")

@@ -13,7 +13,7 @@ from headcount import pruning
 from headcount.cli import main
 from headcount.errors import PlanError
 from headcount.pruning import Wish, grid
-from headcount.report._curves import command_of, commands_of, milliseconds, plain_number
+from headcount.report.curves import command_of, commands_of, milliseconds, plain_number
 from headcount.runs.cells import Cell, Spec
 from headcount.runs.schema import RunRecord
 from headcount.training import Recipe

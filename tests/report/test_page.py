@@ -17,7 +17,7 @@ from kit import make_run
 
 from headcount.errors import ArtefactError
 from headcount.report import collect, page, write_report
-from headcount.report._attention import unpack
+from headcount.report.attention import unpack
 from headcount.report.page import BAD, Bundle, bundle, data_text
 from headcount.report.write import fitted, most_important
 

@@ -20,7 +20,7 @@ from headcount.portraits._numbers import DISTANCES, distance_bins, distances, ev
 from headcount.portraits._sample import sample_tokens
 from headcount.portraits._side import GAP, example
 from headcount.report import collect
-from headcount.report._attention import unpack
+from headcount.report.attention import unpack
 from headcount.roles import Corpus, corpus_of
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import model_record

@@ -20,12 +20,12 @@ from headcount.data import Split, Task
 from headcount.errors import DataError, UnsupportedModel
 from headcount.files import opened_model
 from headcount.pruning import Sizes, check_methods
+from headcount.reading.reader import reader_of
 from headcount.roles import SENTENCES, Corpus, Parsed, corpus_of
 from headcount.runs.store import Run
 from headcount.surgery import load
 from headcount.surgery.source import local_folder
 from headcount.tasks import open_task
-from headcount.tasks._reader import reader_of
 from headcount.training import Recipe
 
 __all__ = ["KEEPS", "METHODS", "SCORES", "SEEDS", "Job", "Step", "analyze", "corpus_for", "walk"]

@@ -25,7 +25,7 @@ from headcount.importance import Method, agreements, score_into, verdicts
 from headcount.observe import on_device
 from headcount.plan import Plan
 from headcount.portraits import Portraits, portraits_into
-from headcount.portraits._make import LONGEST, SENTENCES
+from headcount.portraits.make import LONGEST, SENTENCES
 from headcount.pruning import Change, Pruning, Sizes, Wish, check_wish, compare, grid, method_name, rows, smallest_safe
 from headcount.report import write_report
 from headcount.roles import Corpus, RoleTable, roles_into

@@ -33,6 +33,20 @@ def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device if placed is None else torch.device(placed)
 
 
+def pad_id(model: nn.Module) -> int:
+    """The token that fills a model's batches; 0 where its configuration names none."""
+    found = getattr(model.config, "pad_token_id", None)
+    return found if isinstance(found, int) else 0
+
+
+def start_id(model: nn.Module) -> int | None:
+    """The token that a decoder behind an encoder starts with; None for other models."""
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return None
+    found = getattr(model.config, "decoder_start_token_id", None)
+    return found if isinstance(found, int) else pad_id(model)
+
+
 def transposed(module: nn.Module) -> bool:
     """Whether a linear layer stores (in, out), as transformers' Conv1D does."""
     return hasattr(module, "nf") and not hasattr(module, "out_features")

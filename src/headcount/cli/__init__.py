@@ -9,17 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-INTERRUPTED, TERMINATED = 130, 143
-
-
-class Terminated(SystemExit):
-    """SIGTERM came. Libraries that are being imported may catch it and fail in another way, so that it came is kept."""
-
-    came = False
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        Terminated.came = True
+from headcount.terminal.stop import INTERRUPTED, TERMINATED, Terminated
 
 
 @contextmanager

@@ -12,12 +12,12 @@ import typer
 from typer.core import TyperGroup
 
 from headcount import __version__
-from headcount.cli import Terminated
-from headcount.cli._session import complain
 from headcount.errors import HeadcountError, UnknownName
 from headcount.registry import Registry, unknown
+from headcount.terminal.session import complain
+from headcount.terminal.stop import INTERRUPTED, Terminated
 
-FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+FAILED, WRONG_USAGE = 1, 2
 VERBS = Registry("command", "headcount.cli")
 # typer carries its own copy of click in newer releases, so its exceptions are found through typer.
 ClickException: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")

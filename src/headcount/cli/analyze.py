@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._options import split
-from headcount.cli._pruning import Epochs, Rate, TrainBatch, recipe
-from headcount.cli._run import Place
-from headcount.cli._session import Session
-from headcount.cli._text import Embedded, File, Parser, check_embedded
 from headcount.files import placed
+from headcount.terminal import inputs
+from headcount.terminal.options import split
+from headcount.terminal.pruning import Epochs, Rate, TrainBatch, method_names, recipe
+from headcount.terminal.run import Place
+from headcount.terminal.session import Session
+from headcount.terminal.text import Embedded, File, Parser, check_embedded
 
 if TYPE_CHECKING:
     from headcount.roles import Corpus
@@ -44,10 +44,10 @@ def shares(text: str) -> list[float]:
     return found
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     out: Out,
     text: File = None,
     embedded: Embedded = None,
@@ -68,13 +68,12 @@ def run(
     wanted = shares(keep)
     with Place(out).taken(say) as kept:
         from headcount.analyze import Job, walk
-        from headcount.cli.compare import _names
         from headcount.importance import Method
         from headcount.pruning import check_methods
 
         if kept is None:
             raise typer.BadParameter("analyze is led by one process; start it without torchrun")
-        check_methods(_names(methods))
+        check_methods(method_names(methods))
         scores = [str(Method.parse(name)) for name in split(by)]
         live, _, folder = given.open_model(say)
         task = given.open_task(say, live, folder)
@@ -89,12 +88,12 @@ def run(
             scored=scored if given.limit is None else min(scored, given.limit),
             reported=reported if given.limit is None else min(reported, given.limit),
             by=scores,
-            methods=_names(methods),
+            methods=method_names(methods),
             keeps=wanted,
             seeds=seeds,
             recipe=recipe(given, rate, train_batch, 0.0, epochs),
             watch=say.watch,
-            tokenizer=_data.reader_of(live, folder, given.trust_remote_code),
+            tokenizer=inputs.reader_of(live, folder, given.trust_remote_code),
             longest=longest,
             folder=folder,
             config={"opened": {**given.opened, **({"text": placed(text)} if text else {}), **({"embedded": embedded} if embedded else {})}},
@@ -109,15 +108,15 @@ def run(
         say.next("serve", out)
 
 
-def _corpus(say: Session, given: _data.Shared, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
+def _corpus(say: Session, given: inputs.Shared, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
     """The text that roles and portraits are taken on; without one that was asked for, why the task has none."""
     from headcount.analyze import corpus_for
-    from headcount.cli._text import corpus, trees_of
     from headcount.roles import SENTENCES
+    from headcount.terminal.text import corpus, trees_of
 
     given = given._replace(limit=given.limit or SENTENCES)
     text = corpus(say, given, live, folder, **named) if named["text"] or named["embedded"] else None
-    reader = _data.reader_of(live, folder, given.trust_remote_code)
+    reader = inputs.reader_of(live, folder, given.trust_remote_code)
     found, why = corpus_for(live, named["task"], reader, text=text, limit=given.limit, trees=trees_of(named["parser"]))
     if why:
         say.note(f"roles are left out: {why}")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Quiet, TrustRemoteCode, Verbose, split
-from headcount.cli._session import Session, session
+from headcount.terminal.options import AllowPickle, Auto, Device, Dtype, Json, Quiet, TrustRemoteCode, Verbose, split
+from headcount.terminal.session import Session, session
 
 Targets = Annotated[
     list[str],
@@ -49,8 +49,8 @@ def run(
         from dataclasses import asdict
 
         from headcount.bench import bench
-        from headcount.cli._models import open_model
         from headcount.surgery import cost
+        from headcount.terminal.models import open_model
 
         trust = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
         models = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, SomeHeads, TrustRemoteCode, Verbose, split
-from headcount.cli._session import session
+from headcount.terminal.options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, SomeHeads, TrustRemoteCode, Verbose, split
+from headcount.terminal.session import session
 
 
 def run(
@@ -23,8 +23,8 @@ def run(
 ) -> int:
     """Prove on this very model that gates act and leave no trace, that a cut equals the gates, and that a reload equals what was saved."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.cli._models import open_model
         from headcount.plan import Plan
+        from headcount.terminal.models import open_model
         from headcount.testing.laws import check_model
 
         plan = Plan.removing(split(heads)) if heads else None

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._options import split
-from headcount.cli._pruning import (
+from headcount.terminal import inputs
+from headcount.terminal.options import split
+from headcount.terminal.pruning import (
     Ablation,
     Distil,
     Epochs,
@@ -23,11 +23,12 @@ from headcount.cli._pruning import (
     TrainBatch,
     Unit,
     heads_of,
+    method_names,
     recipe,
     show_table,
 )
-from headcount.cli._run import Engine, Join, Out, Place, Workers, describe
-from headcount.cli._session import Session
+from headcount.terminal.run import Engine, Join, Out, Place, Workers, describe
+from headcount.terminal.session import Session
 
 Methods = Annotated[
     str,
@@ -41,10 +42,10 @@ Keep = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many hea
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of methods with chance in them.")]
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     methods: Methods = "surgeon,gradient,random",
     keep: Keep = "12.5%,25%,50%,75%",
     seeds: Seeds = 3,
@@ -82,14 +83,14 @@ def run(
             repair=repair,
             recover=recover,
             scratch=scratch,
-            options=_data.pairs(option),
+            options=inputs.pairs(option),
             recipe=recipe(given, rate, train_batch, distil, epochs),
             floor=floor,
             unit=unit,
             kinds=wanted,
             protected=tuple(sorted(set(split(protect or "")))),
         )
-        wishes = grid(_names(methods), keeps, seeds, template, first=given.seed)
+        wishes = grid(method_names(methods), keeps, seeds, template, first=given.seed)
         for wish in wishes:
             check_wish(live, wish)
         if kept is None:
@@ -109,17 +110,6 @@ def run(
         say.result(_result(given.model, str(out), dense, table, safe, failed))
         say.note(f"kept in {out}")
         say.next("prune", given.model, *given.of_task, "--method", "surgeon", "--keep", str(keeps[0]), "--out", str(out))
-
-
-def _names(text: str) -> list[str]:
-    """The methods in a list with commas; brackets may hold some."""
-    found, depth, start = [], 0, 0
-    for place, letter in enumerate(f"{text},"):
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and not depth:
-            found.append(text[start:place].strip())
-            start = place + 1
-    return [name for name in found if name]
 
 
 def _result(model: str, out: str, dense: Any, table: Any, safe: Any, failed: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from headcount.cli._options import (
+from headcount.terminal.options import (
     AllowPickle,
     Auto,
     Device,
@@ -23,7 +23,7 @@ from headcount.cli._options import (
     Verbose,
     split,
 )
-from headcount.cli._session import Session, session
+from headcount.terminal.session import Session, session
 
 if TYPE_CHECKING:
     from torch import nn
@@ -162,8 +162,8 @@ def run(
         wanted = Wanted(heads, plan, scores, method, keep, lower_is_keep)
         given = wanted.read()
         check_target(Path(out), overwrite, NAME)
-        from headcount.cli._models import open_model
         from headcount.surgery import cost, cut, save
+        from headcount.terminal.models import open_model
 
         live, found, folder = open_model(
             say, model, device=device, dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headcount.cli._options import Device, Dtype, Json, Quiet, Seed, Verbose
-from headcount.cli._session import session
+from headcount.terminal.options import Device, Dtype, Json, Quiet, Seed, Verbose
+from headcount.terminal.session import session
 
 Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples for scores and evaluation.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
@@ -36,11 +36,11 @@ def run(
     """Find, score, label and prune the heads of two small trained models by several methods, offline, and write a report of each."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.analyze import Job, walk
-        from headcount.cli._data import reader_of
-        from headcount.cli._models import open_model
-        from headcount.cli._run import Place
         from headcount.roles import corpus_of
         from headcount.tasks import open_task
+        from headcount.terminal.inputs import reader_of
+        from headcount.terminal.models import open_model
+        from headcount.terminal.run import Place
         from headcount.text.embedded import embedded, embedded_translations
         from headcount.training import Recipe
 

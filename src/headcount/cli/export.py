@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from headcount.cli._options import AllowPickle, Auto, Dtype, Json, Model, Overwrite, Quiet, TrustRemoteCode, Verbose
-from headcount.cli._session import session
 from headcount.registry import unknown
+from headcount.terminal.options import AllowPickle, Auto, Dtype, Json, Model, Overwrite, Quiet, TrustRemoteCode, Verbose
+from headcount.terminal.session import session
 
 FORMATS = ("onnx", "portable")
 
@@ -47,8 +47,8 @@ def run(
 
         if to == "portable":
             check_target(out, overwrite, NAME)
-        from headcount.cli._models import open_model
         from headcount.surgery.export import check_onnx_target, export_onnx, export_portable
+        from headcount.terminal.models import open_model
 
         if to == "onnx":
             check_onnx_target(out, overwrite)

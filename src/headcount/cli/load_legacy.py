@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from headcount.cli._options import AllowPickle, Auto, Json, OutFolder, Overwrite, Quiet, Verbose
-from headcount.cli._session import session
+from headcount.terminal.options import AllowPickle, Auto, Json, OutFolder, Overwrite, Quiet, Verbose
+from headcount.terminal.session import session
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint with pruned_heads: a folder, or a hub id.", show_default=False)]
 
@@ -29,10 +29,10 @@ def run(
         from headcount.surgery.manifest import NAME, removed_of
 
         check_target(out, overwrite, NAME)
-        from headcount.cli._models import decided, hush
         from headcount.heads import HeadMap
         from headcount.surgery import load_legacy, save
         from headcount.surgery.load import local_folder
+        from headcount.terminal.models import decided, hush
 
         hush(say)
         say.doing(f"loading {folder}")

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from headcount.archs.families import FAMILIES, Family
-from headcount.cli._options import Json, Quiet, Verbose
-from headcount.cli._session import session
 from headcount.registry import Registry, unknown
+from headcount.terminal.options import Json, Quiet, Verbose
+from headcount.terminal.session import session
 
 PACKAGES = ("importance", "pruners", "roles", "tasks", "studies")
 Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="What to list; without it, the kinds there are.", show_default=False)]

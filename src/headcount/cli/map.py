@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headcount.cli._options import AllowPickle, Auto, Json, Model, Quiet, TrustRemoteCode, Verbose
-from headcount.cli._session import Session, session
+from headcount.terminal.options import AllowPickle, Auto, Json, Model, Quiet, TrustRemoteCode, Verbose
+from headcount.terminal.session import Session, session
 
 if TYPE_CHECKING:
     from headcount.heads import AttentionBlock, HeadMap
@@ -76,7 +76,7 @@ def run(
 ) -> None:
     """Show every attention block: its heads, where it keeps them, what can be gated and cut. A configuration alone is enough."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.cli._models import open_without_weights
+        from headcount.terminal.models import open_without_weights
 
         live, heads = open_without_weights(say, model, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
         _show_blocks(say, [_row(block) for block in heads.blocks])

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._options import split
-from headcount.cli._pruning import (
+from headcount.terminal import inputs
+from headcount.terminal.options import split
+from headcount.terminal.pruning import (
     Ablation,
     Distil,
     Epochs,
@@ -30,8 +30,8 @@ from headcount.cli._pruning import (
     recipe,
     show_table,
 )
-from headcount.cli._run import Place, describe
-from headcount.cli._session import Session
+from headcount.terminal.run import Place, describe
+from headcount.terminal.session import Session
 
 Method = Annotated[str, typer.Option("--method", metavar="NAME", help="A pruner of `headcount ls pruners`, or an importance to rank by.")]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]
@@ -41,10 +41,10 @@ MethodSeed = Annotated[
 Bench = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how much faster the cut model is.")]
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     out: Out,
     keep: KeepOne = None,
     parameters: Parameters = None,
@@ -69,10 +69,10 @@ def run(
 ) -> None:
     """Prune to K heads, repair, cut, verify, evaluate against the whole model in pairs, and save the smaller model."""
     with Place(out).taken(say) as kept:
-        from headcount.cli._pruning import heads_of, limit_of
         from headcount.plan import Plan
         from headcount.pruning import Pruning, Sizes, Wish, check_wish, parse_method, rows
         from headcount.runs.sweep import sweep
+        from headcount.terminal.pruning import heads_of, limit_of
 
         live, heads, folder = given.open_model(say)
         name, own = parse_method(method)
@@ -88,7 +88,7 @@ def run(
             repair=repair,
             recover=recover,
             scratch=scratch,
-            options={**own, **_data.pairs(option)},
+            options={**own, **inputs.pairs(option)},
             recipe=recipe(given, rate, train_batch, distil, epochs),
             floor=floor,
             unit=unit,

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headcount.cli._options import Json, Quiet, Verbose
-from headcount.cli._session import session
+from headcount.terminal.options import Json, Quiet, Verbose
+from headcount.terminal.session import session
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
 Other = Annotated[Path | None, typer.Argument(metavar="RUN_B", help="A second run of the same heads: B − A is shown.", show_default=False)]
@@ -31,8 +31,8 @@ def run(
     """Write the report of a run: head map, curves, costs, roles, attention, all in one file without a network."""
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
         from headcount.report import write_report
-        from headcount.report._compare import not_comparable
-        from headcount.report._told import missing_of
+        from headcount.report.compare import not_comparable
+        from headcount.report.told import missing_of
         from headcount.report.write import MEGABYTE, too_large
         from headcount.runs.store import Run
 

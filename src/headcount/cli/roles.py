@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._options import split
-from headcount.cli._run import Engine, Join, Out, Place, Workers, describe
-from headcount.cli._session import Session
-from headcount.cli._text import Embedded, File, Parser, check_text, corpus
 from headcount.registry import unknown
+from headcount.terminal import inputs
+from headcount.terminal.options import split
+from headcount.terminal.run import Engine, Join, Out, Place, Workers, describe
+from headcount.terminal.session import Session
+from headcount.terminal.text import Embedded, File, Parser, check_text, corpus
 
 if TYPE_CHECKING:
     from headcount.roles import Corpus, RoleScore, RoleTable
@@ -167,10 +167,10 @@ def _told(read: Corpus) -> str:
     return ", ".join([f"{len(read.sentences)} texts, {tokens} tokens", *(f"{number} {what}" for number, what in facts if number)])
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     text: File = None,
     embedded: Embedded = None,
     parser: Parser = None,
@@ -179,7 +179,7 @@ def run(
     workers: Workers = 1,
     engine: Engine = "local",
     join: Join = False,
-    split_name: _data.Split = "calibration",
+    split_name: inputs.Split = "calibration",
     tau: Tau = 3.0,
     alpha: Alpha = 0.05,
     correct: Correct = "bh",

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._heat import heat_map
-from headcount.cli._options import split
-from headcount.cli._run import Engine, Join, Out, Place, Workers, describe
-from headcount.cli._session import Session
 from headcount.registry import unknown
+from headcount.terminal import inputs
+from headcount.terminal.heat import heat_map
+from headcount.terminal.options import split
+from headcount.terminal.run import Engine, Join, Out, Place, Workers, describe
+from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
     from headcount.importance import Verdict
@@ -135,16 +135,16 @@ def _show_stability(say: Session, scores: Scores, rows: Any) -> None:
     say.table(names, table, right=("examples",))
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     by: By = "gradient",
     out: Out = None,
     workers: Workers = 1,
     engine: Engine = "local",
     join: Join = False,
-    split_name: _data.Split = "calibration",
+    split_name: inputs.Split = "calibration",
     normalise: Normalise = "none",
     lowest: Lowest = None,
     tolerance: Tolerance = 0.01,

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headcount.cli._options import Quiet, Verbose
-from headcount.cli._session import session
+from headcount.terminal.options import Quiet, Verbose
+from headcount.terminal.session import session
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders; two are compared.", show_default=False)]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")]

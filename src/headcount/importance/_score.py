@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from headcount.archs.modules import device_of, unwrap
+from headcount.archs.modules import device_of, pad_id, unwrap
 from headcount.checks import check_weights
 from headcount.data import BLOCK, Data, Split, Task
 from headcount.errors import DataError, NonFinite, PlanError
@@ -124,16 +124,11 @@ def reading_of(model: nn.Module, data: Data, options: Options) -> Reading:
         split=options.get("split", "calibration"),
         limit=options.get("limit"),
         batch_size=options.get("batch_size"),
-        pad_id=_pad_id(model),
+        pad_id=pad_id(model),
         progress=options.get("progress"),
         block_size=BLOCK if options.get("adaptive") is None else RACE_BLOCK,
         memory=options.get("memory"),
     )
-
-
-def _pad_id(model: nn.Module) -> int:
-    value = getattr(model.config, "pad_token_id", None)
-    return value if isinstance(value, int) else 0
 
 
 class _Run:

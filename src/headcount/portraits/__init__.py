@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from headcount.portraits._files import portraits_into
-from headcount.portraits._make import Portraits, attend, portray
+from headcount.portraits.make import Portraits, attend, portray
 
 __all__ = ["Portraits", "attend", "portraits_into", "portray"]

@@ -9,9 +9,8 @@ from torch import nn
 from headcount.archs.modules import unwrap
 from headcount.errors import UnsupportedModel
 from headcount.heads import HeadMap
-from headcount.portraits._make import DEFAULTS, Options, Portraits, _first, _task, portray
-from headcount.roles._contract import Corpus
-from headcount.roles._measure import check_input
+from headcount.portraits.make import DEFAULTS, Options, Portraits, _first, _task, portray
+from headcount.roles import Corpus, check_input
 from headcount.runs.cells import Spec
 from headcount.runs.store import Run
 from headcount.runs.weights import determined_by, made_on

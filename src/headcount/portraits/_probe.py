@@ -14,9 +14,7 @@ from headcount.errors import NonFinite, UnsupportedModel
 from headcount.heads import AttentionBlock
 from headcount.observe import Observation, Observer, reads_text
 from headcount.portraits._numbers import DISTANCES, distance_bins, entropies, even, mass, one_hot, strongest
-from headcount.roles import syntax
-from headcount.roles._contract import Corpus, Side, View
-from headcount.roles._measure import view_of
+from headcount.roles import Corpus, Side, View, syntax, view_of
 
 VIEWS = ("source", "target", "cross")
 

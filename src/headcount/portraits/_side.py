@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headcount.tasks._unknown import unknown_id
+from headcount.reading.unknown import unknown_id
 from headcount.text.aligned import Aligned
 from headcount.text.annotated import Annotated, base
 

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from headcount.pruners._contract import About, Choice, Work
-from headcount.pruners._prune import PRUNERS, Method, Pruned, carry_out, fold, parse_method, prune
+from headcount.pruners._contract import About, Choice, Work, read_options
+from headcount.pruners._prune import PRUNERS, Method, Pruned, carry_out, check_stand_in, fold, parse_method, prune
+from headcount.pruners._scope import only
 
-__all__ = ["PRUNERS", "About", "Choice", "Method", "Pruned", "Work", "carry_out", "fold", "parse_method", "prune"]
+__all__ = [
+    "PRUNERS",
+    "About",
+    "Choice",
+    "Method",
+    "Pruned",
+    "Work",
+    "carry_out",
+    "check_stand_in",
+    "fold",
+    "only",
+    "parse_method",
+    "prune",
+    "read_options",
+]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import pad_id, unwrap
 from headcount.checks import check_batch
 from headcount.data import Task, batch_size_of, blocks, rows_of
 from headcount.errors import PlanError
@@ -24,7 +24,6 @@ from headcount.observe import evaluating, frozen, on_device
 from headcount.plan import Plan
 from headcount.pruners._contract import About, Choice, Scores, Work
 from headcount.refit import refit
-from headcount.refit.blocks import pad_id
 
 ABOUT = About(source="Kwon et al. 2022", options={"limit": 512, "rearrange": True, "tune": True})
 

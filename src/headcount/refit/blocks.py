@@ -40,12 +40,6 @@ def _is_linear(module: Any) -> bool:
         return torch.allclose(module.forward(probe), nn.functional.linear(probe, weight, module.bias), rtol=1e-2, atol=1e-3)
 
 
-def pad_id(model: nn.Module) -> int:
-    """The token that fills a model's batches."""
-    found = getattr(model.config, "pad_token_id", None)
-    return found if isinstance(found, int) else 0
-
-
 def has_bias(module: Any) -> bool:
     """Whether a projection adds a bias."""
     return getattr(module, "bias", None) is not None

@@ -15,13 +15,13 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import pad_id, unwrap
 from headcount.data import Data, batch_size_of, blocks
 from headcount.errors import PlanError, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.observe import mean_outputs
 from headcount.plan import Plan
-from headcount.refit.blocks import has_bias, inputs_of, pad_id, projection, read, write
+from headcount.refit.blocks import has_bias, inputs_of, projection, read, write
 from headcount.refit.repair import EXAMPLES
 
 Ablation = Literal["zero", "mean"]

@@ -16,13 +16,13 @@ from typing import Any, Literal, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import pad_id, unwrap
 from headcount.data import Data, Split, Task, batch_size_of, blocks
 from headcount.errors import DataError
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.observe import evaluating, on_device
 from headcount.plan import Plan
-from headcount.refit.blocks import Batch, has_bias, inputs_of, pad_id, projection, read, real_rows, write
+from headcount.refit.blocks import Batch, has_bias, inputs_of, projection, read, real_rows, write
 from headcount.refit.fit import Fitted, Products, fit, with_ones
 from headcount.refit.lockstep import Lockstep
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import pad_id, unwrap
 from headcount.checks import check_batch
 from headcount.data import Data, Split, Task, batch_size_of, blocks, rows_of
 from headcount.errors import NonFinite
 from headcount.heads import AttentionBlock, Head, HeadMap
 from headcount.losses import ExampleLosses, OneByOne, finite_losses
 from headcount.observe import evaluating, frozen, on_device
-from headcount.refit.blocks import has_bias, inputs_of, pad_id, projection, read, real_rows
+from headcount.refit.blocks import has_bias, inputs_of, projection, read, real_rows
 from headcount.refit.choose import Surgeon
 from headcount.refit.fit import with_ones
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headcount.report._curves import id_of
-from headcount.report._plain import short
+from headcount.report.curves import id_of
+from headcount.report.plain import short
 from headcount.runs.cells import Cell
 from headcount.runs.outcomes import PRUNED, method_name
 from headcount.runs.store import Run

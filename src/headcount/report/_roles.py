@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from headcount.registry import Registry
-from headcount.report._plain import column, plural, short
 from headcount.report._scores import about
+from headcount.report.plain import column, plural, short
 from headcount.runs.cells import Cell
 from headcount.runs.schema import RolesRecord
 from headcount.runs.store import Run

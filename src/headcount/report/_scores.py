@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from headcount.registry import Registry
-from headcount.report._plain import column
+from headcount.report.plain import column
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.scores import Scores

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headcount.registry import Registry
-from headcount.report._attention import Maps, portraits_of
 from headcount.report._bench import bench_of
-from headcount.report._compare import comparison
-from headcount.report._curves import curves_of
-from headcount.report._plain import short
 from headcount.report._roles import roles_of, roles_record, untested
 from headcount.report._scores import about, scores_of
-from headcount.report._told import summary_of, warnings_of
+from headcount.report.attention import Maps, portraits_of
+from headcount.report.compare import comparison
+from headcount.report.curves import curves_of
+from headcount.report.plain import short
+from headcount.report.told import summary_of, warnings_of
 from headcount.runs.schema import BlockRecord, HeadsRecord
 from headcount.runs.store import Run
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from headcount.errors import MissingExtra
 from headcount.files import check_place, make_folder, write_atomic
-from headcount.report._plain import readable
 from headcount.report.collect import collect
+from headcount.report.plain import readable
 from headcount.runs.cells import safe_name
 from headcount.runs.store import Run
 

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from headcount.errors import ArtefactError
-from headcount.report._plain import readable
+from headcount.report.plain import readable
 
 DATA = "headcount-data"
 ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}

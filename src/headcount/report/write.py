@@ -9,7 +9,7 @@ from typing import Any
 
 from headcount.errors import ArtefactError
 from headcount.files import check_place, write_atomic
-from headcount.report._attention import Maps
+from headcount.report.attention import Maps
 from headcount.report.collect import Collected, collect
 from headcount.report.page import DATA, Bundle, bundle, data_text, page
 from headcount.runs.store import Run

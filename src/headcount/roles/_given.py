@@ -15,11 +15,11 @@ from headcount.checks import positions
 from headcount.data import Example, Split, Task, Text
 from headcount.errors import DataError
 from headcount.metrics import IGNORED
+from headcount.reading.unknown import unknown_id, warn_of_unknown
 from headcount.roles._contract import Aligned, Corpus
 from headcount.roles._corpus import align_items
 from headcount.roles._roles import Options, measure
 from headcount.roles._table import RoleTable
-from headcount.tasks._unknown import unknown_id, warn_of_unknown
 from headcount.text.annotated import Annotated
 from headcount.text.given import of_examples, sentences_of
 

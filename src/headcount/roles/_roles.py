@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 from torch import nn
 
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import pad_id, start_id, unwrap
 from headcount.checks import check_weights
 from headcount.errors import DataError
 from headcount.heads import Head, HeadMap
@@ -98,7 +98,7 @@ def measure(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> Rol
 def _probes(model: Any, heads: HeadMap, parts: list[tuple[Corpus, list[Role]]], options: Options) -> Iterator[tuple[RoleProbe, Reading]]:
     """The passes that measure roles: over the text, and over the sequences that some roles bring along."""
     for text, chosen in parts:
-        probe = RoleProbe(model, heads, text, chosen, _pad_id(model), _start_id(model))
+        probe = RoleProbe(model, heads, text, chosen, pad_id(model), start_id(model))
         yield probe, Reading(probe.task(), batch_size=options.get("batch_size"), progress=options.get("progress"))
 
 
@@ -116,7 +116,7 @@ def biases_by_sentence(model: nn.Module, corpus: Corpus, **options: Unpack[Optio
     parts, _ = wanted(inner, corpus, options.get("only"), options.get("seed", 0))
     found: dict[tuple[Head, str], np.ndarray] = {}
     for text, chosen in parts[:1]:
-        probe = RoleProbe(inner, HeadMap.of(inner), text, chosen, _pad_id(inner), _start_id(inner))
+        probe = RoleProbe(inner, HeadMap.of(inner), text, chosen, pad_id(inner), start_id(inner))
         blocks = list(stream(Reading(probe.task(), batch_size=options.get("batch_size")), probe)) if probe.views() else []
         for view in probe.views():
             bias, tokens = (np.concatenate([block[f"{view}/{name}"] for block in blocks]) for name in ("bias", "tokens"))
@@ -174,15 +174,3 @@ def _rows(totals: list[RoleTotals], options: Options, tau: float, alpha: float) 
         rows += rows_of(total, made, q[start : start + len(made.p)], tau=tau, alpha=alpha)
         start += len(made.p)
     return rows
-
-
-def _pad_id(model: Any) -> int:
-    value = getattr(model.config, "pad_token_id", None)
-    return value if isinstance(value, int) else 0
-
-
-def _start_id(model: Any) -> int | None:
-    if not getattr(model.config, "is_encoder_decoder", False):
-        return None
-    value = getattr(model.config, "decoder_start_token_id", None)
-    return value if isinstance(value, int) else _pad_id(model)

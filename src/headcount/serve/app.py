@@ -11,8 +11,8 @@ from typing import Any
 
 from headcount.errors import HeadcountError, MissingExtra
 from headcount.report import collect, page
-from headcount.report._plain import readable
 from headcount.report.page import Bundle, bundle, policy
+from headcount.report.plain import readable
 from headcount.report.write import HARD_MB, MEGABYTE, fitted
 from headcount.serve.guard import Guard
 from headcount.serve.live import ACTIONS, LiveRun

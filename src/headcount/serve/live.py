@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headcount.errors import ArtefactError, DataError, HeadcountError
-from headcount.report._attention import Maps
+from headcount.report.attention import Maps
 from headcount.runs.store import Run
 from headcount.serve.wants import Unwanted, choice, fields_of, number, places, text, truth
 
@@ -58,7 +58,7 @@ class LiveRun:
 
     def tokenizer(self) -> Any:
         """What the model reads by, None where its folder has none."""
-        from headcount.tasks._reader import reader_of
+        from headcount.reading.reader import reader_of
 
         with self._lock:
             if self._tokenizer is None and self.folder is not None:
@@ -158,7 +158,7 @@ def _check_length(tokenizer: Any, texts: Sequence[Sequence[str]], how: Mapping[s
 
 def _unknown(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
     """A note where tokens are unknown."""
-    from headcount.tasks._unknown import unknown_id
+    from headcount.reading.unknown import unknown_id
 
     wanted = unknown_id(tokenizer)
     ids = [each for said in texts for each in tokenizer(*said, add_special_tokens=False, verbose=False)["input_ids"]]
@@ -195,7 +195,7 @@ def ablate(live: LiveRun, asked: Any) -> dict[str, Any]:
     gone, limit = places(given["heads"], "heads", len(live.heads), least=1), number(given["limit"], "limit", 2, EXAMPLES)
     from headcount.evaluate import evaluate
     from headcount.gates import mask
-    from headcount.report._plain import short
+    from headcount.report.plain import short
     from headcount.runs.outcomes import compare_with
 
     task, dense = live.task(), live.evaluated(limit)
@@ -230,7 +230,7 @@ def prune(live: LiveRun, asked: Any) -> dict[str, Any]:
     }
     how |= {} if given["repair"] is None else {"repair": truth(given["repair"], "repair")}
     from headcount.pruning import Pruning, check_wish
-    from headcount.report._curves import dense_of, point_of
+    from headcount.report.curves import dense_of, point_of
 
     wish = _wish(live, method, keep, how)
     check_wish(live.model(), wish)

@@ -150,8 +150,8 @@ def averaged(made: Sequence[Evaluation], task: Task) -> Evaluation:
 
 def levels(text: str | None, heads: HeadMap, shares: Sequence[float]) -> list[int]:
     """How many heads stay at each level of a curve, most first: as asked for, or these shares of the units that stay or go together."""
-    from headcount.cli._options import split
-    from headcount.cli._pruning import heads_of
+    from headcount.terminal.options import split
+    from headcount.terminal.pruning import heads_of
 
     if text is not None:
         return sorted({heads_of(part, heads) for part in split(text)}, reverse=True)

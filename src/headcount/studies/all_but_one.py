@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._session import Session
 from headcount.studies._drops import means_of
+from headcount.terminal import inputs
+from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,8 +83,8 @@ def _row(
     return LayerRow(name, tuple(map(str, kept)), chosen, rise, left.value, change, 1.0)
 
 
-@_data.over_data
-def run(say: Session, given: _data.Shared, how: How = "zero") -> None:
+@inputs.over_data
+def run(say: Session, given: inputs.Shared, how: How = "zero") -> None:
     """Can a layer live on one head? The best head of each, chosen on the selection split and reported on the report split."""
     from headcount.importance import Method
 

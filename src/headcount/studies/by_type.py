@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._session import Session
+from headcount.terminal import inputs
+from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,8 +99,8 @@ def _row(
     )
 
 
-@_data.over_data
-def run(say: Session, given: _data.Shared, by: By = "gradient") -> None:
+@inputs.over_data
+def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
     """Which attention matters most: encoder, cross or decoder? Scores by type, and the loss without half and without all heads of each."""
     from headcount.importance import Method, score
 

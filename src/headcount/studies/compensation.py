@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._pruning import Epochs, Options, Rate, TrainBatch
-from headcount.cli._run import Place
-from headcount.cli._session import Session
 from headcount.studies._kept import Folder, corrected, keep_rows, led
+from headcount.terminal import inputs
+from headcount.terminal.pruning import Epochs, Options, Rate, TrainBatch
+from headcount.terminal.run import Place
+from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
     import numpy as np
@@ -213,10 +213,10 @@ def tuned_into(
     return cell
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     out: Folder,
     keep: Keep,
     method: Method = "gradient",
@@ -231,17 +231,17 @@ def run(
 
     by = str(Importance.parse(by))
     with Place(out).taken(say) as taken:
-        from headcount.cli._pruning import heads_of, recipe
-        from headcount.cli._run import describe
         from headcount.plan import Plan
         from headcount.pruning import Pruning, Wish, check_wish, parse_method
         from headcount.runs.sweep import sweep
+        from headcount.terminal.pruning import heads_of, recipe
+        from headcount.terminal.run import describe
 
         kept = led(taken, "compensation")
         live, heads, folder = given.open_model(say)
         name, own = parse_method(method)
         how = recipe(given, rate, train_batch, 0.0, epochs)
-        wish = Wish(name, heads_of(keep, heads), seed=given.seed, repair=False, options={**own, **_data.pairs(option)}, recipe=how)
+        wish = Wish(name, heads_of(keep, heads), seed=given.seed, repair=False, options={**own, **inputs.pairs(option)}, recipe=how)
         check_wish(live, wish)
         if wish.keep < 2:
             raise typer.BadParameter("compensation compares the heads that stay; keep 2 or more")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._run import Place
-from headcount.cli._session import Session
 from headcount.errors import ArtefactError
 from headcount.studies._drops import drop, levels, without
 from headcount.studies._kept import Folder, keep_rows, led
+from headcount.terminal import inputs
+from headcount.terminal.run import Place
+from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
     from torch import nn
@@ -121,10 +121,10 @@ def _repaired(model: nn.Module, plan: Plan, task: Task) -> nn.Module:
     return refit(model, plan, task).model
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     out: Folder,
     more: More = None,
     by: By = "gradient",
@@ -139,7 +139,7 @@ def run(
     by = str(Method.parse(by))
     found = find([given.model, *(more or [])])
     with Place(out).taken(say) as taken:
-        from headcount.cli._run import describe
+        from headcount.terminal.run import describe
 
         kept = led(taken, "dynamics")
         _check_heads(found, given)
@@ -175,7 +175,7 @@ def _reader(name: str | None) -> Path | None:
     return None if name is None else local_folder(name)
 
 
-def _check_heads(found: Sequence[Checkpoint], given: _data.Shared) -> None:
+def _check_heads(found: Sequence[Checkpoint], given: inputs.Shared) -> None:
     """Refuses models that are not of one training, before any work."""
     from headcount.heads import HeadMap
     from headcount.surgery import load

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._options import split
-from headcount.cli._session import Session
-from headcount.cli._text import Embedded, File, Parser, check_text, corpus
 from headcount.errors import ArtefactError, DataError
+from headcount.terminal import inputs
+from headcount.terminal.options import split
+from headcount.terminal.session import Session
+from headcount.terminal.text import Embedded, File, Parser, check_text, corpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,10 +71,10 @@ def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -
     return [replace(change, q=float(value)) for change, value in zip(found, q, strict=True)]
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     other: Second,
     text: File = None,
     embedded: Embedded = None,
@@ -106,7 +106,7 @@ def run(
     say.result({"study": "finetune-roles", "a": given.model, "b": other, "changes": [{**asdict(c), "head": str(c.head)} for c in changes]})
 
 
-def _task(say: Session, given: _data.Shared, folder: Path, first: nn.Module, second: nn.Module) -> Task:
+def _task(say: Session, given: inputs.Shared, folder: Path, first: nn.Module, second: nn.Module) -> Task:
     """The task, made for whichever of the models has the head that it needs: as a rule the fine-tuned one."""
     try:
         return given.open_task(say, second, folder)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._options import split
-from headcount.cli._pruning import Rate, Repair, TrainBatch
-from headcount.cli._run import Place
-from headcount.cli._session import Session
 from headcount.errors import DataError
 from headcount.studies._drops import drop, levels, relative_gap, score_of, without
 from headcount.studies._kept import Folder, corrected, keep_rows, led
 from headcount.studies.layers import LAYER, THIRDS, groups
+from headcount.terminal import inputs
+from headcount.terminal.options import split
+from headcount.terminal.pruning import Rate, Repair, TrainBatch
+from headcount.terminal.run import Place
+from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
     from torch import nn
@@ -165,7 +165,7 @@ def between_models(found: Found, one: Subject, other: Subject, *, seed: int = 0)
 
 
 def fine_tuned(
-    run: Run, given: _data.Shared, say: Session, recipe: Recipe, labels: str | None, more: Mapping[str, str]
+    run: Run, given: inputs.Shared, say: Session, recipe: Recipe, labels: str | None, more: Mapping[str, str]
 ) -> tuple[nn.Module, Path]:
     """The model after training on its task, with a fresh head if it has none for it; kept in the run."""
     from headcount.data import told_of
@@ -196,13 +196,13 @@ def _clean(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _with_head(given: _data.Shared, say: Session, labels: str | None) -> tuple[nn.Module, Path]:
+def _with_head(given: inputs.Shared, say: Session, labels: str | None) -> tuple[nn.Module, Path]:
     """The model as it is if it classifies already, else with a new head for these classes."""
     import torch
 
-    from headcount.cli._models import choose_device, hush
     from headcount.surgery import load
     from headcount.surgery.source import local_folder, read_config
+    from headcount.terminal.models import choose_device, hush
 
     folder = local_folder(given.model)
     named = " ".join(read_config(folder, given.trust_remote_code).get("architectures") or ())
@@ -220,10 +220,10 @@ def _with_head(given: _data.Shared, say: Session, labels: str | None) -> tuple[n
     return live.to(choose_device(given.device)).eval(), folder
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     out: Folder,
     tasks: Tasks,
     against: Against = None,
@@ -240,9 +240,9 @@ def run(
     """Do languages need the same layers, and does a multilingual model lose more? Prune, evaluate on each language, against a monolingual one."""
     names, common = _names(given, tasks, against, shared)
     with Place(out).taken(say) as taken:
-        from headcount.cli._run import describe
         from headcount.heads import HeadMap
         from headcount.pruning import Wish, check_wish, parse_method
+        from headcount.terminal.run import describe
         from headcount.training import Recipe
 
         kept = led(taken, "languages")
@@ -256,7 +256,7 @@ def run(
                 if not subjects:
                     first, heads, _ = given.open_model(say)
                     describe(kept, say, given, first, heads, {"study": "languages", "tasks": names, "fine-tune": recipe.told()})
-                live, folder = fine_tuned(kept, mine, say, recipe, labels, _data.pairs(tune_option))
+                live, folder = fine_tuned(kept, mine, say, recipe, labels, inputs.pairs(tune_option))
             else:
                 live, heads, folder = mine.open_model(say)
                 if not subjects:
@@ -283,7 +283,7 @@ def run(
         say.result({"study": "languages", **asked, "rows": rows, "between languages": spread, "against": gaps})
 
 
-def _names(given: _data.Shared, tasks: str, against: str | None, shared: str | None) -> tuple[list[str], list[str]]:
+def _names(given: inputs.Shared, tasks: str, against: str | None, shared: str | None) -> tuple[list[str], list[str]]:
     """The tasks of the model and those of the other one; refuses what cannot be meant."""
     names = list(dict.fromkeys(split(tasks)))
     if given.task is not None:

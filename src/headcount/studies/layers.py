@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._run import Out, Place
-from headcount.cli._session import Session
 from headcount.studies._drops import check_how, drop, interval, means_of, score_of, without
 from headcount.studies._kept import corrected, keep_rows
+from headcount.terminal import inputs
+from headcount.terminal.run import Out, Place
+from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,14 +122,14 @@ def _pairs(wanted: Sequence[Group], made: dict[tuple[str, str], Evaluation], who
     return found
 
 
-@_data.over_data
-def run(say: Session, given: _data.Shared, how: How = "zero", out: Out = None) -> None:
+@inputs.over_data
+def run(say: Session, given: inputs.Shared, how: How = "zero", out: Out = None) -> None:
     """Which layers matter? The loss and metric when thirds, single layers and pairs of layers lose their heads, paired with the whole model."""
     check_how(how)
     with Place(out).taken(say) as kept:
         live, heads, folder = given.open_model(say)
         if kept is not None:
-            from headcount.cli._run import describe
+            from headcount.terminal.run import describe
 
             describe(kept, say, given, live, heads, {"study": "layers", "how": how, "limit": given.limit})
         task = given.open_task(say, live, folder)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._pruning import Rate, Recover, Repair, TrainBatch
-from headcount.cli._run import Place
-from headcount.cli._session import Session
 from headcount.errors import PlanError
 from headcount.studies._drops import averaged, drop, interval, levels, score_of
 from headcount.studies._kept import Folder, corrected, keep_rows, led
+from headcount.terminal import inputs
+from headcount.terminal.pruning import Rate, Recover, Repair, TrainBatch
+from headcount.terminal.run import Place
+from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
     from torch import nn
@@ -132,10 +132,10 @@ def _told(what: str, made: Any) -> dict[str, Any]:
     }
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     out: Folder,
     role: Roles,
     keep: Keep = None,
@@ -147,9 +147,9 @@ def run(
 ) -> None:
     """Are the heads of a role needed? Prune them first, spare them longest, or take random ones, at the same numbers of heads."""
     with Place(out).taken(say) as taken:
-        from headcount.cli._pruning import recipe
-        from headcount.cli._run import describe
         from headcount.pruning import Pruning, Wish, check_wish
+        from headcount.terminal.pruning import recipe
+        from headcount.terminal.run import describe
 
         kept = led(taken, "role-pruning")
         live, heads, folder = given.open_model(say)
@@ -159,7 +159,7 @@ def run(
             check_wish(live, replace(template, keep=number))
         describe(kept, say, given, live, heads, {"study": "role-pruning", "roles": role, "keep": keeps, "seeds": seeds})
         task = given.open_task(say, live, folder)
-        tokenizer = _data.reader_of(live, folder, given.trust_remote_code)
+        tokenizer = inputs.reader_of(live, folder, given.trust_remote_code)
         owners = {name: having(live, task, tokenizer, name) for name in dict.fromkeys(role)}
         for name, found in owners.items():
             say.note(f"{len(found)} of {len(heads)} heads have the role {name}: {', '.join(map(str, found))}")

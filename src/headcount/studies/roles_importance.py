@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._session import Session
-from headcount.cli._text import Embedded, Parser, check_embedded, corpus
+from headcount.terminal import inputs
+from headcount.terminal.session import Session
+from headcount.terminal.text import Embedded, Parser, check_embedded, corpus
 
 if TYPE_CHECKING:
     from headcount.roles import RoleTable
@@ -94,10 +94,10 @@ def _row(role, method, has, place, values, random, repeats) -> RoleRow:
     )
 
 
-@_data.over_data
+@inputs.over_data
 def run(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     by: By = "gradient,confidence",
     text: Text = None,
     embedded: Embedded = None,
@@ -105,9 +105,9 @@ def run(
 ) -> None:
     """Do the heads that matter have roles? Importance and confidence by role, with intervals."""
     check_embedded(text, embedded)
-    from headcount.cli._options import split
     from headcount.importance import Method, score_all
     from headcount.roles import roles
+    from headcount.terminal.options import split
 
     live, _, folder = given.open_model(say)
     task = given.open_task(say, live, folder)

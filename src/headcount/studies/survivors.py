@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
-from headcount.cli._options import Device, Dtype, Json, Quiet, Seed, Verbose
-from headcount.cli._session import Session, session
-from headcount.cli._text import Embedded, File, Parser, check_text, corpus
 from headcount.errors import ArtefactError
 from headcount.studies._kept import corrected, keep_rows
+from headcount.terminal import inputs
+from headcount.terminal.options import Device, Dtype, Json, Quiet, Seed, Verbose
+from headcount.terminal.session import Session, session
+from headcount.terminal.text import Embedded, File, Parser, check_text, corpus
 
 if TYPE_CHECKING:
     import numpy as np
@@ -154,9 +154,9 @@ def run(
     folder: RunFolder,
     text: File = None,
     embedded: Embedded = None,
-    task: _data.TaskName = None,
+    task: inputs.TaskName = None,
     parser: Parser = None,
-    limit: _data.Limit = None,
+    limit: inputs.Limit = None,
     everything: All = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -170,8 +170,8 @@ def run(
     Roles are those of the run (headcount roles … --out RUN), or measured on --embedded, --text or --task, and kept there.
     """
     with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.cli._run import Place
         from headcount.runs.store import Run
+        from headcount.terminal.run import Place
 
         kept_of(Run.open(folder))
         with Place(folder).taken(say) as kept:
@@ -179,7 +179,7 @@ def run(
 
             run = led(kept, "survivors")
             name = run.record().model.name
-            given = _data.Shared(name, task=task, limit=limit, device=device, dtype=dtype, seed=seed, quiet=quiet, verbose=verbose)
+            given = inputs.Shared(name, task=task, limit=limit, device=device, dtype=dtype, seed=seed, quiet=quiet, verbose=verbose)
             table = _roles(say, run, given, text, embedded, parser)
             levels, overall = survivors(table, kept_of(run), seed=seed)
             asked = {"weights": run.record().model.weights, "roles": table.data, "seed": seed}
@@ -196,7 +196,7 @@ def run(
             )
 
 
-def _roles(say: Session, run: Run, given: _data.Shared, text: Path | None, embedded: str | None, parser: str | None) -> RoleTable:
+def _roles(say: Session, run: Run, given: inputs.Shared, text: Path | None, embedded: str | None, parser: str | None) -> RoleTable:
     """The roles of a run, or those measured on the text that is named, which the run keeps."""
     from headcount.roles import read_roles, roles_into
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headcount.cli._options import Json, Quiet, Seed, Verbose
-from headcount.cli._session import session
 from headcount.errors import ArtefactError
+from headcount.terminal.options import Json, Quiet, Seed, Verbose
+from headcount.terminal.session import session
 
 if TYPE_CHECKING:
     from headcount.scores import Scores

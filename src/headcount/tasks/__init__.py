@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from headcount.errors import DataError
+from headcount.reading.tables import Source
 from headcount.registry import Registry, unknown
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 TASKS = Registry("tasks", "headcount.tasks")
 ALWAYS = frozenset({"name", "model", "tokenizer", "variant", "limit", "seed", "options"})
 """What every request has, whatever its task."""
-Source = tuple[Path, ...] | Any
-"""Files that belong together (parallel ones), or a datasets.Dataset; None for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Any
 from headcount.checks import config_of
 from headcount.errors import DataError
 from headcount.metrics import ACCURACY, BY_NAME, PEARSON, Metric
+from headcount.reading.tables import Named
 from headcount.registry import unknown
 from headcount.tasks import Request
-from headcount.tasks._tables import Named
 
 Labelled = tuple[str, Any]
 """Where a label stands, and what it is."""

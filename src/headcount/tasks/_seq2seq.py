@@ -10,10 +10,10 @@ from headcount.archs.modules import unwrap
 from headcount.data import SPLITS, Split, Task, Text, Texts
 from headcount.errors import DataError
 from headcount.metrics import FROM_TEXTS
+from headcount.reading.tables import Group, Layout, read
 from headcount.tasks import Request
 from headcount.tasks._generate import Translations, key, most_tokens
 from headcount.tasks._splits import divide, each
-from headcount.tasks._tables import Group, Layout, read
 from headcount.tasks._tokens import Packed, check_tokenizer, encode, make_task, texts_of
 
 USES = (

@@ -12,8 +12,8 @@ import numpy as np
 
 from headcount.data import Split, Text, Texts
 from headcount.errors import DataError
+from headcount.reading.lines import kind_of, lines
 from headcount.tasks import Request, Source
-from headcount.tasks._lines import kind_of, lines
 from headcount.tasks._splits import told
 from headcount.tasks._tokens import encode, longest, texts_of
 
@@ -60,7 +60,7 @@ def texts(request: Request, divided: Callable[[], Mapping[Split, Sequence[Passag
 
 def _texts(request: Request, source: Source) -> Iterator[tuple[str, str]]:
     if not isinstance(source, tuple) or kind_of(source[0]) in TABLES or source[0].is_dir():
-        from headcount.tasks._tables import Group, Layout, read
+        from headcount.reading.tables import Group, Layout, read
 
         named = {"text": request.text_column} if request.text_column else {}
         yield from (

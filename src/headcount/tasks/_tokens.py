@@ -14,8 +14,8 @@ from headcount.data import Example, Split, Task, Text, Texts, pad
 from headcount.errors import DataError
 from headcount.losses import accepts
 from headcount.metrics import Metric
+from headcount.reading.unknown import unknown_id, warn_of_unknown
 from headcount.tasks import Request
-from headcount.tasks._unknown import unknown_id, warn_of_unknown
 
 UNLIMITED = 10**6
 """Tokenizers without a limit state a number beyond this one."""

@@ -12,10 +12,10 @@ from headcount.checks import config_of
 from headcount.data import Split, Task, Text
 from headcount.errors import DataError
 from headcount.metrics import ACCURACY, Metric
+from headcount.reading.tables import Group, Layout, Row, read
 from headcount.tasks import Request
 from headcount.tasks._labels import check_several, metric_of, n_labels, to_classes, to_numbers
 from headcount.tasks._splits import divide, each, told
-from headcount.tasks._tables import Group, Layout, Row, read
 from headcount.tasks._tokens import Packed, check_head, check_tokenizer, encode, make_task, pad_id, texts_of
 
 USES = ("train", "eval", "text_column", "text_pair_column", "label_column", "max_length", "truncate", "metric")

@@ -11,9 +11,9 @@ from typing import Any
 from headcount.data import Task
 from headcount.errors import DataError
 from headcount.metrics import ACCURACY, F1, MATTHEWS, PEARSON, Metric
+from headcount.reading.tables import read
 from headcount.tasks import Request
 from headcount.tasks._splits import divide
-from headcount.tasks._tables import read
 from headcount.tasks.classification import check_model, from_rows, key, layout
 
 USES = ("train", "eval", "text_column", "text_pair_column", "label_column", "max_length", "truncate", "metric")

@@ -17,10 +17,10 @@ from torch import Tensor
 from headcount.checks import config_of
 from headcount.data import Example, Task, pad
 from headcount.errors import DataError, MissingExtra
+from headcount.reading.tables import Group, Layout, Row, read
 from headcount.tasks import Request, Source
 from headcount.tasks._labels import check_several, metric_of, n_labels, to_classes
 from headcount.tasks._splits import divide, each, told
-from headcount.tasks._tables import Group, Layout, Row, read
 from headcount.tasks._tokens import check_head
 
 USES = ("train", "eval", "image_column", "label_column", "metric")

@@ -13,12 +13,12 @@ from typing import Any
 from headcount.data import SPLITS, Split, Task, Text
 from headcount.errors import DataError
 from headcount.metrics import IGNORED, TOKEN_ACCURACY
+from headcount.reading.lines import kind_of, lines
+from headcount.reading.tables import Group, Layout, Row, read
 from headcount.registry import unknown
 from headcount.tasks import Request, Source
 from headcount.tasks._labels import check_several, to_classes
-from headcount.tasks._lines import kind_of, lines
 from headcount.tasks._splits import divide, each, told
-from headcount.tasks._tables import Group, Layout, Row, read
 from headcount.tasks._tokens import Packed, check_head, check_tokenizer, check_tokens, longest, make_task, texts_of
 
 USES = ("train", "eval", "text_column", "label_column", "max_length", "truncate")

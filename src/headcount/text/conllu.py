@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from headcount.errors import DataError
-from headcount.tasks._lines import lines
+from headcount.reading.lines import lines
 from headcount.text.annotated import Annotated, Note, Word, inside
 from headcount.text.coreference import DEFAULT, clusters, place_of_name
 

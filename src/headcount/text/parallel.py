@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from headcount.errors import DataError
-from headcount.tasks._lines import lines
+from headcount.reading.lines import lines
 from headcount.text.annotated import Annotated
 
 LINK = re.compile(r"([0-9]+)-([0-9]+)")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headcount.errors import DataError
+from headcount.reading.lines import kind_of, lines
+from headcount.reading.tables import Group, Layout, Row, read
 from headcount.registry import unknown
-from headcount.tasks._lines import kind_of, lines
-from headcount.tasks._tables import Group, Layout, Row, read
 from headcount.text.annotated import Annotated, Word, pair
 from headcount.text.conllu import read_conllu
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from headcount.cli import Terminated
-from headcount.cli._session import Session
 from headcount.errors import MissingExtra, NothingLeft
 from headcount.registry import unknown
+from headcount.terminal.session import Session
+from headcount.terminal.stop import Terminated
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from headcount.cli._data import Shared
     from headcount.heads import HeadMap
     from headcount.runs.store import Run
+    from headcount.terminal.inputs import Shared
 
 LOCAL = "local"
 PATIENCE = 10.0

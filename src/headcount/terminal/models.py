@@ -12,11 +12,11 @@ import typer
 from torch import nn
 
 from headcount.archs import record
-from headcount.cli._session import Session
 from headcount.heads import HeadMap
 from headcount.surgery.load import load, shaped
 from headcount.surgery.source import built, class_of, local_folder, read_config
 from headcount.surgery.verify import float_dtype
+from headcount.terminal.session import Session
 
 
 def hush(session: Session) -> None:

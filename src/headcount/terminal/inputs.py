@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from headcount.cli._options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, Seed, TrustRemoteCode, Verbose
-from headcount.cli._session import Session, session
 from headcount.files import opened_model, placed
+from headcount.terminal.options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, Seed, TrustRemoteCode, Verbose
+from headcount.terminal.session import Session, session
 
 if TYPE_CHECKING:
     from torch import nn
@@ -116,7 +116,7 @@ class Shared(NamedTuple):
 
     def open_model(self, say: Session) -> tuple[nn.Module, HeadMap, Path]:
         """The model, its heads and its folder."""
-        from headcount.cli._models import open_model
+        from headcount.terminal.models import open_model
 
         trust = {"allow_pickle": self.allow_pickle, "trust_remote_code": self.trust_remote_code}
         return open_model(say, self.model, device=self.device, dtype=self.dtype, auto=self.auto, **trust)
@@ -169,6 +169,6 @@ def over_data(verb: Callable[..., None]) -> Callable[..., None]:
 
 def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
     """The tokenizer or image processor of a model folder; None where there is none."""
-    from headcount.tasks._reader import reader_of as read
+    from headcount.reading.reader import reader_of as read
 
     return read(model, folder, trust)

@@ -8,8 +8,8 @@ from typing import Any
 
 from headcount.errors import ArtefactError
 from headcount.registry import Registry
-from headcount.report._plain import plural, short
 from headcount.report._scores import IMPORTANCE
+from headcount.report.plain import plural, short
 from headcount.runs.cells import Cell
 from headcount.runs.outcomes import (
     EVALUATION,

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli import _data
 from headcount.registry import unknown
+from headcount.terminal import inputs
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from headcount.cli._session import Session
     from headcount.data import Task
     from headcount.roles import Corpus
+    from headcount.terminal.session import Session
     from headcount.text.annotated import Annotated as Sentence
 
 KINDS = ("english", "tavi", "translation")
@@ -33,7 +33,7 @@ Parser = Annotated[
 ]
 
 
-def check_text(given: _data.Shared, text: Path | None, embedded: str | None) -> None:
+def check_text(given: inputs.Shared, text: Path | None, embedded: str | None) -> None:
     """Raises unless one text is named, and only options that mean something to it."""
     named = [name for name, value in (("--text", text), ("--embedded", embedded), ("--task", given.task)) if value is not None]
     if len(named) != 1:
@@ -54,7 +54,7 @@ def check_embedded(text: Path | None, embedded: str | None) -> None:
         raise unknown("embedded text", embedded, KINDS)
 
 
-def _refuse(given: _data.Shared, names: Iterable[str], owner: str) -> None:
+def _refuse(given: inputs.Shared, names: Iterable[str], owner: str) -> None:
     wrong = next((name for name in names if getattr(given, name)), None)
     if wrong is not None:
         raise typer.BadParameter(f"--{wrong.replace('_', '-')} goes with {owner}; leave it out")
@@ -62,7 +62,7 @@ def _refuse(given: _data.Shared, names: Iterable[str], owner: str) -> None:
 
 def corpus(
     say: Session,
-    given: _data.Shared,
+    given: inputs.Shared,
     live: nn.Module,
     folder: Path,
     *,
@@ -78,7 +78,7 @@ def corpus(
     """
     from headcount.roles import corpus_of
 
-    tokenizer, trees = _data.reader_of(live, folder, given.trust_remote_code), trees_of(parser)
+    tokenizer, trees = inputs.reader_of(live, folder, given.trust_remote_code), trees_of(parser)
     if text is not None or embedded is not None:
         _check_reads_text(live, folder, tokenizer)
     if text is None and embedded is None:
@@ -110,7 +110,7 @@ def trees_of(parser: str | None) -> Any:
     return lambda sentences: parsed(sentences, parse)
 
 
-def _sentences(given: _data.Shared, text: Path | None, embedded: str | None, named: dict[str, Any]) -> Iterable[Sentence]:
+def _sentences(given: inputs.Shared, text: Path | None, embedded: str | None, named: dict[str, Any]) -> Iterable[Sentence]:
     if embedded is None:
         from headcount.text.plain import read_text
 

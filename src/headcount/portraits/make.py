@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import pad_id, start_id, unwrap
 from headcount.checks import check_weights
 from headcount.data import Task
 from headcount.errors import DataError, HeadcountError
@@ -23,9 +23,7 @@ from headcount.portraits._numbers import DISTANCES, NO_WORD, STRONGEST, distance
 from headcount.portraits._probe import VIEWS, Kinds, PortraitProbe, visible_blocks
 from headcount.portraits._sample import generator, sample_tokens, shown_sentences
 from headcount.portraits._side import example, side_of, token_texts
-from headcount.roles import syntax
-from headcount.roles._contract import LEAST, Corpus
-from headcount.roles._measure import RoleProbe, check_input, view_of
+from headcount.roles import LEAST, Corpus, RoleProbe, check_input, syntax, view_of
 from headcount.stream import Progress, Reading, stream, world
 
 SENTENCES, SHOWN, LONGEST = 256, 8, 32
@@ -100,9 +98,7 @@ def _first(corpus: Corpus, limit: int) -> Corpus:
 
 def _task(model: Any, heads: HeadMap, corpus: Corpus) -> Task:
     """The corpus as data that stream through the model, just as roles read it."""
-    from headcount.roles._roles import _pad_id, _start_id
-
-    return RoleProbe(model, heads, corpus, (), _pad_id(model), _start_id(model)).task()
+    return RoleProbe(model, heads, corpus, (), pad_id(model), start_id(model)).task()
 
 
 def _kinds(corpus: Corpus) -> Kinds:
@@ -264,20 +260,15 @@ class _Sheet:
         source = token_texts(self.corpus.sentences[number], self.tokenizer)
         if view == "source":
             return example(source, query, keys, weight)
-        target = token_texts(self.corpus.targets[number], self.tokenizer, start=self._start())
+        target = token_texts(self.corpus.targets[number], self.tokenizer, start=start_id(self.model))
         return example(target, query, keys, weight) if view == "target" else example(source, query, keys, weight, target)
-
-    def _start(self) -> int | None:
-        from headcount.roles._roles import _start_id
-
-        return _start_id(self.model)
 
     def sentences(self, chosen: Sequence[int]) -> dict[str, Any]:
         """The sentences that are shown whole."""
         causal = not self.corpus.targets and any(block.kind == "decoder-self" for block in self.probe.blocks)
         found = []
         for number in chosen:
-            target = side_of(self.corpus.targets[number], self.tokenizer, start=self._start()) if self.corpus.targets else None
+            target = side_of(self.corpus.targets[number], self.tokenizer, start=start_id(self.model)) if self.corpus.targets else None
             sentence = self.corpus.sentences[number]
             name = sentence.annotated.where or f"sentence {number}"
             found.append({"id": name, "source": side_of(sentence, self.tokenizer), "target": target, "causal": causal})

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.cli._session import Session
+from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
-    from headcount.cli._data import Shared
     from headcount.evaluate import Evaluation
     from headcount.heads import HeadMap
+    from headcount.terminal.inputs import Shared
     from headcount.training import Recipe
 
 KeepOne = Annotated[str | None, typer.Option("--keep", metavar="K", help="How many heads stay: a number, or a share such as 25%.")]
@@ -71,6 +71,17 @@ def heads_of(text: str, heads: HeadMap, kinds: Sequence[str] = ()) -> int:
         if type(error) is not ValueError:
             raise
         raise typer.BadParameter(f"--keep is a number of heads or a share such as 25%, got {text}") from error
+
+
+def method_names(text: str) -> list[str]:
+    """The methods in a list with commas; brackets may hold some."""
+    found, depth, start = [], 0, 0
+    for place, letter in enumerate(f"{text},"):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and not depth:
+            found.append(text[start:place].strip())
+            start = place + 1
+    return [name for name in found if name]
 
 
 def limit_of(keep: str | None, **limits: float | None) -> tuple[str, float] | None:

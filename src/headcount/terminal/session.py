@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import typer
 
-from headcount.cli._pulse import Pulse, bar
+from headcount.terminal.pulse import Pulse, bar
 
 PACKAGE = Path(__file__).resolve().parents[1]
 WIDE = 400

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from headcount.report._curves import dense_of
-from headcount.report._plain import column, flat, short
+from headcount.report.curves import dense_of
+from headcount.report.plain import column, flat, short
 from headcount.runs.outcomes import Evaluation, is_right_or_wrong
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run

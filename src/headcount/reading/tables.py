@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headcount.errors import DataError, MissingExtra
-from headcount.tasks import Source
-from headcount.tasks._lines import filled, kind_of, lines, parallel
+from headcount.reading.lines import filled, kind_of, lines, parallel
+
+Source = tuple[Path, ...] | Any
+"""Files that belong together (parallel ones), or a datasets.Dataset; None for nothing."""
 
 KINDS = (".tsv", ".txt", ".csv", ".jsonl", ".json", ".ndjson", ".parquet")
 

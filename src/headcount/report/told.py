@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headcount.report._plain import plural
+from headcount.report.plain import plural
 from headcount.runs.cells import SUFFIX, safe_name
 from headcount.runs.outcomes import told_p
 from headcount.runs.schema import HeadsRecord, RunRecord
