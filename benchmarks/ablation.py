@@ -88,7 +88,8 @@ def _bart(layers: int) -> nn.Module:
 
 
 def _t5(layers: int) -> nn.Module:
-    return transformers.T5ForConditionalGeneration(transformers.T5Config(num_layers=layers, vocab_size=8000, decoder_start_token_id=0))
+    config: Any = transformers.T5Config
+    return transformers.T5ForConditionalGeneration(config(num_layers=layers, vocab_size=8000, decoder_start_token_id=0))
 
 
 FAMILIES: dict[str, tuple[Callable[[int], nn.Module], int]] = {
@@ -200,7 +201,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--family", choices=list(FAMILIES), default="bert")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--length", type=int, default=128)

@@ -172,7 +172,7 @@ def document(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("types", nargs="*", help="model types; all registered ones by default")
     parser.add_argument("--out", type=Path, default=DOCUMENT, help="where the document goes when all types are examined")
     wanted = parser.parse_args()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,23 @@ from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import machine_of, model_record
 from headcount.stats import paired_bootstrap, paired_t
 from headcount.stats.paired import Difference
+
+
+def arguments(doc: str | None, methods: Sequence[str], keep: str = "75%,50%,25%,12.5%") -> argparse.ArgumentParser:
+    """The options of scripts that prune a real model by several methods."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data sets")
+    parser.add_argument("--model", type=Path, required=True, help="the folder of the model")
+    parser.add_argument("--out", type=Path, required=True, help="where everything is kept; a run that was stopped goes on from there")
+    parser.add_argument("--methods", default=",".join(methods))
+    parser.add_argument("--keep", default=keep, help="shares of what can go, that stay")
+    parser.add_argument("--seeds", type=int, default=3)
+    return parser
+
+
+def sizes(shares: str, total: int) -> list[int]:
+    """Numbers of heads, from shares with commas."""
+    return [hc.Budget(fraction=float(share.strip("% ")) / 100).heads(total) for share in shares.split(",")]
 
 
 class Curves:
@@ -51,7 +69,7 @@ class Curves:
     def mean(self, method: str, keep: int) -> Evaluation:
         """The outcome of a method, example by example the mean over its seeds."""
         made = [outcome(cell) for cell in self.cells[method, keep]]
-        parts = None if made[0].parts is None else np.mean([one.parts for one in made], axis=0)
+        parts = None if made[0].parts is None else np.mean([one.parts for one in made if one.parts is not None], axis=0)
         total = self.task.metric.total if self.task.metric else None
         value = None if parts is None or total is None else float(total(parts.sum(axis=0)))
         return replace(made[0], losses=np.mean([one.losses for one in made], axis=0), parts=parts, value=value)

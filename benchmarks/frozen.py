@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from curves import Curves
+from curves import Curves, arguments, sizes
 from peers.sidebyside import put
 from results import make_task, read_sst2, told, tuned, untrained
 from safetensors.torch import load_file, save_file
@@ -128,13 +128,7 @@ def some(task: Task, options: argparse.Namespace) -> Task:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--keep", default="75%,50%,25%,12.5%")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser = arguments(__doc__, METHODS)
     parser.add_argument("--sentences", type=int, default=6920, help="of the training part, that the head is fitted on")
     parser.add_argument("--calibration", type=int, default=256, help="training sentences that choose and repair")
     parser.add_argument("--selection", type=int, default=64, help="validation sentences that judge")
@@ -146,7 +140,7 @@ def main() -> None:
     make_classifier(options, files)
     model, tokenizer = tuned(options, files)
     task = some(make_task("sst2", model, tokenizer, files), options)
-    keeps = [hc.Budget(fraction=float(share.strip("% ")) / 100).heads(len(hc.HeadMap.of(model))) for share in options.keep.split(",")]
+    keeps = sizes(options.keep, len(hc.HeadMap.of(model)))
     wanted = untrained(options.methods.split(","), keeps, options.seeds)
     made = Curves(options.out / "run", "all-mpnet-base-v2", model, task, wanted, "python benchmarks/frozen.py")
     conditions = f"{len(task.calibration)} sentences choose and repair, {len(task.selection)} judge."

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from curves import Curves
+from curves import Curves, arguments
 from frozen import some
 from peers.sidebyside import put, table
 from results import untrained
@@ -216,14 +216,8 @@ def drawn(marked: set[hc.Head], heads: hc.HeadMap, sets: Sequence[frozenset[hc.H
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__, METHODS, "75%,50%,25%")
     parser.add_argument("what", choices=("prune", "roles"))
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--model", type=Path, required=True, help="a folder with a model, or with a GGUF file")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--keep", default="75%,50%,25%", help="shares of the KV groups")
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--length", type=int, default=128, help="tokens in a window")
     parser.add_argument("--calibration", type=int, default=32, help="windows that choose and repair, or show roles")
     parser.add_argument("--selection", type=int, default=8, help="windows that judge")

@@ -38,7 +38,7 @@ def task_of(examples: int, length: int) -> hc.Task:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--examples", type=int, default=128)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--keep", type=float, nargs="+", default=[0.25, 0.5])

@@ -16,8 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from curves import Curves
-from torch.utils.data import ConcatDataset
+from curves import Curves, arguments, sizes
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
@@ -63,9 +62,7 @@ def make_task(name: str, model, tokenizer, files: tuple[Path, Path, Path]) -> Ta
     pair = {"text_pair_column": "text_pair"} if name == "mrpc" else {}
     how = {"text_column": "text", "label_column": "label", "max_length": 128, "truncate": True, **pair}
     chosen, shown = (open_task("classification", model, tokenizer, train=[files[0]], eval=[path], **how) for path in files[1:])
-    return replace(
-        chosen, name=name, selection=ConcatDataset([chosen.selection, chosen.report]), report=ConcatDataset([shown.selection, shown.report])
-    )
+    return replace(chosen, name=name, selection=[*chosen.selection, *chosen.report], report=[*shown.selection, *shown.report])
 
 
 def tuned(options: argparse.Namespace, files: tuple[Path, Path, Path]):
@@ -83,7 +80,7 @@ def tuned(options: argparse.Namespace, files: tuple[Path, Path, Path]):
 
 
 def wishes(options: argparse.Namespace, n_heads: int) -> list[Wish]:
-    keeps = [hc.Budget(fraction=float(share.strip("% ")) / 100).heads(n_heads) for share in options.keep.split(",")]
+    keeps = sizes(options.keep, n_heads)
     recipe = Recipe(epochs=options.pruning_epochs, rate=5e-5, batch=32)
     if options.trained:
         few = sorted(keeps)[:2]
@@ -115,14 +112,8 @@ def told(made: Curves) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__, UNTRAINED)
     parser.add_argument("data_set", choices=("sst2", "mrpc"))
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--methods", default=",".join(UNTRAINED))
-    parser.add_argument("--keep", default="75%,50%,25%,12.5%")
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=float, default=3.0, help="of the fine-tuning before")
     parser.add_argument("--trained", action="store_true", help="methods that train weights, and recovery")
     parser.add_argument("--gated", action="store_true", help="methods that train gates alone, for half as long")

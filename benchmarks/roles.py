@@ -97,7 +97,7 @@ def memory(options: argparse.Namespace) -> dict:
 
 def main() -> None:
     verbs = {"speed": speed, "memory": memory, "memory-of": memory_of}
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=verbs, nargs="?", default="speed")
     parser.add_argument("--sentences", type=int, default=192)
     parser.add_argument("--batch", type=int, default=32)

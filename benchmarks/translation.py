@@ -60,8 +60,9 @@ def make_tokenizer(files: list[Path], size: int) -> PreTrainedTokenizerFast:
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> PegasusForConditionalGeneration:
     torch.manual_seed(0)
+    config: Any = PegasusConfig
     return PegasusForConditionalGeneration(
-        PegasusConfig(
+        config(
             vocab_size=len(tokenizer),
             d_model=256,
             encoder_layers=6,
@@ -115,7 +116,7 @@ class Said:
     def __init__(self, every: int) -> None:
         self.every, self.calls = every, 0
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int | None) -> None:
         self.calls += 1
         if self.calls % self.every == 0:
             print(f"{done} of {total}", flush=True)

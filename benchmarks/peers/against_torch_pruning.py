@@ -132,7 +132,7 @@ def reloaded(model: Any, heads: hc.HeadMap, batch: dict[str, torch.Tensor]) -> s
             model.save_pretrained(folder)
             again = type(model).from_pretrained(folder).eval()
             return "yes" if torch.equal(logits(again, batch), wanted) else "loads, other output"
-        except Exception as error:
+        except Exception as error:  # whatever a peer raises is its answer
             return f"no, {type(error).__name__}"
 
 
@@ -152,7 +152,7 @@ def torch_pruning(family: Family, wanted: Wanted, way: Way, patience: float) -> 
             prune(model, heads, [traced(family, way)], wanted)
         found.heads, found.removed = gone(dense, model, heads)
         found.other = shrunk(dense, model, heads)
-    except Exception as error:
+    except Exception as error:  # whatever a peer raises is its answer
         found.result = f"raises {said(error)}"
         return found
     if not found.removed:
@@ -161,7 +161,7 @@ def torch_pruning(family: Family, wanted: Wanted, way: Way, patience: float) -> 
     expected = masked(family, found.removed)
     try:
         found.result = difference(logits(model, batch), expected)
-    except Exception as error:
+    except Exception as error:  # whatever a peer raises is its answer
         found.result = f"forward raises {said(error)}"
         return found
     found.reload = reloaded(model, heads, batch)
@@ -275,7 +275,7 @@ def _entry(sst2: Any, make: Callable[[int], tuple[Any, int]], keep: int) -> str:
     try:
         model, left = make(keep)
         return f"{100 * sst2.accuracy(model):.1f}" + (f" ({left} heads)" if left != keep else "")
-    except Exception as error:
+    except Exception as error:  # whatever a peer raises is its answer
         return said(error)
 
 

@@ -30,7 +30,7 @@ def loads(folder: str, model: Any, batch: Batch) -> str:
         with torch.no_grad():
             same = torch.allclose(again(**batch).logits, model(**batch).logits, atol=1e-5)
         return "yes" if same else "loads, other output"
-    except Exception as error:
+    except Exception as error:  # whatever a peer raises is its answer
         return f"no, {type(error).__name__}"
 
 
@@ -57,7 +57,7 @@ def main() -> None:
             try:
                 pruner = TransformerPruner(model, transformer_pruning_config=wanted, general_config=general)
                 saved = pruner.prune(dataloader=data, save_model=folder is not None)
-            except Exception as error:
+            except Exception as error:  # whatever a peer raises is its answer
                 return {"error": f"{type(error).__name__}: {error}"[:100]}
         answer: dict[str, Any] = {"seconds": time.process_time() - start, "heads": int(pruner.head_mask.sum())}
         if test is not None:

@@ -88,7 +88,7 @@ class Task:
         return getattr(self, name)
 
 
-def pad(examples: list[Example], pad_id: int = 0) -> dict[str, Any]:
+def pad(examples: Sequence[Example], pad_id: int = 0) -> dict[str, Any]:
     """A batch of examples: sequences padded on the right (labels with -100, masks with 0), an attention mask added for `input_ids`.
 
     It is the default `collate` for examples that hold lists, numbers and tensors.
