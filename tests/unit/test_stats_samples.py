@@ -1,0 +1,319 @@
+"""Statistics of one sample: streamed totals, resampling, ranks."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from drawn import planted, rng
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats as oracle
+
+from headcount import stats
+from headcount.errors import HeadcountError
+from headcount.stats import Samples, StatisticsError, Totals
+
+# Samples and Totals
+
+
+def test_samples_are_ratio_means() -> None:
+    values, weights = rng().normal(size=(700, 5)), rng(1).random((700, 1))
+    samples = Samples.of(values, weights)
+    assert samples.sums.shape == (256, 5)
+    assert samples.n == 700
+    np.testing.assert_allclose(samples.means(), np.average(values, axis=0, weights=weights[:, 0]), rtol=1e-12)
+
+
+def test_stderr_of_single_examples_is_the_textbook_one() -> None:
+    values = rng().normal(size=(100, 3))
+    expected = values.std(0, ddof=1) / 10
+    np.testing.assert_allclose(Samples.of(values).stderr(), expected, rtol=1e-12)
+    np.testing.assert_allclose(stats.jackknife(Samples.of(values)).stderr, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2)])
+@pytest.mark.parametrize("n", [1, 255, 256, 257, 1000])
+def test_totals_do_not_depend_on_how_the_stream_is_cut(shape: tuple[int, ...], n: int) -> None:
+    values, weights = rng(n).normal(size=(n, *shape)) * 1e3, rng(n + 1).random((n, 3)) * (rng(n + 2).random((n, 3)) > 0.1) + 1e-3
+    whole = Totals(*shape)
+    whole.update(values, weights)
+    for trial in range(5):
+        cuts = np.sort(rng(trial).integers(0, n + 1, size=trial * 7))
+        cut = Totals(*shape)
+        for part in np.split(np.arange(n), cuts):
+            if len(part):
+                cut.update(values[part], weights[part])
+        assert cut.mean().tobytes() == whole.mean().tobytes()
+        assert cut.samples().sums.tobytes() == whole.samples().sums.tobytes()
+        assert cut.samples().weights.tobytes() == whole.samples().weights.tobytes()
+        if n > 1:
+            assert cut.stderr().tobytes() == whole.stderr().tobytes()
+
+
+def test_totals_agree_with_the_formula_and_with_samples() -> None:
+    values, weights = rng().normal(size=(1000, 4)), rng(1).integers(0, 3, size=(1000, 4)).astype(float)
+    totals = Totals(4)
+    totals.update(values, weights)
+    mean = (weights * values).sum(0) / weights.sum(0)
+    n = (weights > 0).sum(0)
+    stderr = np.sqrt((weights**2 * (values - mean) ** 2).sum(0) * n / (n - 1)) / weights.sum(0)
+    np.testing.assert_allclose(totals.mean(), mean, rtol=1e-12)
+    np.testing.assert_allclose(totals.stderr(), stderr, rtol=1e-12)
+    np.testing.assert_allclose(totals.samples().sums, Samples.of(values, weights).sums, rtol=1e-12)
+    assert totals.samples().n == Samples.of(values, weights).n == (weights > 0).any(1).sum()
+
+
+def test_totals_survive_a_large_offset_and_a_wild_first_example() -> None:
+    values = rng().normal(size=(5000, 2))
+    shifted = Totals(2)
+    shifted.update(values + 1e9)
+    np.testing.assert_allclose(shifted.stderr(), values.std(0, ddof=1) / np.sqrt(5000), rtol=1e-6)
+    values[0] = 1e7
+    wild = Totals(2)
+    wild.update(values)
+    np.testing.assert_allclose(wild.stderr(), values.std(0, ddof=1) / np.sqrt(5000), rtol=1e-12)
+
+
+def test_totals_of_features_equal_totals_of_each_feature() -> None:
+    values, weights = rng().normal(size=(300, 3, 2)), rng(1).random((300, 1))
+    both = Totals(3, 2)
+    both.update(values, weights)
+    for feature in range(2):
+        one = Totals(3)
+        one.update(values[..., feature], weights)
+        assert one.stderr().tobytes() == np.ascontiguousarray(both.stderr()[:, feature]).tobytes()
+        np.testing.assert_array_equal(one.mean(), both.mean()[:, feature])
+
+
+def test_totals_refuse_and_stay_as_they_were() -> None:
+    totals = Totals(2)
+    totals.update([[1.0, 2.0]])
+    for values, weights, text in [
+        ([[np.nan, 1.0]], None, "finite, got nan"),
+        ([[1.0]], None, "values must be"),
+        ([[1.0, 1.0]], [[-1.0]], "negative"),
+        ([[1.0, 1.0]], [1.0], "weights must be"),
+        (np.empty((0, 2)), None, "empty"),
+    ]:
+        with pytest.raises(StatisticsError, match=text):
+            totals.update(values, weights)
+    assert totals.n == 1
+    np.testing.assert_array_equal(totals.mean(), [1.0, 2.0])
+    with pytest.raises(StatisticsError, match="2 or more"):
+        totals.stderr()
+
+
+@pytest.mark.parametrize(
+    ("sums", "weights", "text"),
+    [
+        (np.zeros((0, 2)), np.ones((0, 2)), "empty"),
+        ([[np.inf]], [[1.0]], "finite"),
+        ([1.0], [1.0], "sums must be"),
+        ([[1.0, 2.0]], [[1.0, 1.0, 1.0]], "sums must be"),
+        ([[1.0, 0.0]], [[1.0, 0.0]], "head 1 has no weight"),
+        ([[1.0], [1.0]], [[1.0], [0.0]], "without weight"),
+        ([[1.0]], [[-1.0]], "negative"),
+    ],
+)
+def test_samples_name_what_is_wrong(sums: object, weights: object, text: str) -> None:
+    with pytest.raises(StatisticsError, match=text) as caught:
+        Samples(sums, weights)  # type: ignore[arg-type]
+    assert isinstance(caught.value, HeadcountError)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_samples_cannot_be_changed() -> None:
+    samples = planted(10, [0.0, 1.0], 1.0)
+    with pytest.raises(ValueError, match="read-only"):
+        samples.sums[0] = 1.0
+
+
+# resampling
+
+
+def test_bootstrap_is_deterministic_and_ignores_empty_groups() -> None:
+    samples = planted(50, [0.0, 1.0, 2.0], 1.0)
+    hollow = Samples(np.insert(samples.sums, 7, 0.0, axis=0), np.insert(samples.weights, 7, 0.0, axis=0))
+    first = stats.bootstrap(samples, seed=3, repeats=100)
+    np.testing.assert_array_equal(first, stats.bootstrap(samples, seed=3, repeats=100))
+    np.testing.assert_array_equal(first, stats.bootstrap(hollow, seed=3, repeats=100))
+    assert not np.array_equal(first, stats.bootstrap(samples, seed=4, repeats=100))
+
+
+def test_bootstrap_in_chunks_equals_bootstrap_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = planted(40, np.arange(6.0), 1.0)
+    whole = stats.bootstrap(samples, seed=1, repeats=300)
+    monkeypatch.setattr("headcount.stats.resampling._CELLS", 40 * 7)
+    np.testing.assert_allclose(stats.bootstrap(samples, seed=1, repeats=300), whole, rtol=1e-12)
+
+
+def test_bootstrap_spread_is_the_standard_error() -> None:
+    samples = planted(200, [0.0, 5.0], 2.0)
+    drawn = stats.bootstrap(samples, seed=0, repeats=8000)
+    np.testing.assert_allclose(drawn.std(0), samples.stderr(), rtol=0.03)
+    np.testing.assert_allclose(drawn.mean(0), samples.means(), atol=0.01)
+
+
+def test_a_rare_head_gets_a_mean_in_every_resample() -> None:
+    weights = np.ones((30, 2))
+    weights[3:, 1] = 0.0
+    samples = Samples.of(rng().normal(size=(30, 2)) * (weights > 0), weights)
+    assert np.isfinite(stats.bootstrap(samples, seed=0, repeats=500)).all()
+    weights[1:, 1] = 0.0
+    with pytest.raises(StatisticsError, match="head 1 has data in 1 group"):
+        stats.bootstrap(Samples.of(np.ones((30, 2)) * (weights > 0), weights), seed=0)
+
+
+@pytest.mark.parametrize(("method", "bca"), [("percentile", False), ("BCa", True)])
+def test_intervals_agree_with_scipy(method: str, bca: bool) -> None:
+    values = rng(5).exponential(size=(60, 2))
+    samples = Samples.of(values)
+    found = stats.intervals(stats.bootstrap(samples, seed=0, repeats=20000), samples=samples if bca else None)
+    known = oracle.bootstrap((values,), np.mean, n_resamples=20000, method=method, axis=0, rng=rng(9)).confidence_interval
+    np.testing.assert_allclose(found.low, known.low, atol=0.012)
+    np.testing.assert_allclose(found.high, known.high, atol=0.012)
+
+
+@pytest.mark.parametrize("bca", [False, True])
+def test_interval_coverage(bca: bool) -> None:
+    # 1000 heads are 1000 simulated data sets, in blocks that share no draw
+    hits = []
+    for block in range(10):
+        samples = planted(100, np.zeros(100), 1.0, seed=block)
+        found = stats.intervals(stats.bootstrap(samples, seed=block, repeats=1000), samples=samples if bca else None)
+        hits.append((found.low <= 0) & (found.high >= 0))
+    assert 0.93 <= np.mean(hits) <= 0.97
+
+
+def test_bca_of_a_constant_head_is_a_point() -> None:
+    samples = Samples.of(np.column_stack([np.full(20, 2.0), rng().normal(size=20)]))
+    found = stats.intervals(stats.bootstrap(samples, seed=0, repeats=200), samples=samples)
+    assert found.low[0] == found.high[0] == 2.0
+
+
+def test_bca_splits_ties_evenly() -> None:
+    samples = Samples.of(np.repeat([[-1.0], [0.0], [1.0]], [2, 16, 2], axis=0))
+    drawn = stats.bootstrap(samples, seed=0, repeats=4000)
+    bca, plain = stats.intervals(drawn, samples=samples), stats.intervals(drawn)
+    np.testing.assert_allclose(bca, plain, atol=0.03)
+
+
+@given(st.floats(0.5, 0.9), st.floats(0.901, 0.99))
+@settings(max_examples=20, deadline=None)
+def test_a_higher_level_gives_a_wider_interval(low: float, high: float) -> None:
+    samples = planted(20, [0.0, 1.0], 1.0)
+    drawn = stats.bootstrap(samples, seed=0, repeats=200)
+    for with_samples in (None, samples):
+        narrow, wide = (stats.intervals(drawn, level, samples=with_samples) for level in (low, high))
+        assert (wide.low <= narrow.low).all()
+        assert (wide.high >= narrow.high).all()
+
+
+def ratio(means: np.ndarray) -> np.ndarray:
+    return means[..., 1] / means[..., 0]
+
+
+def test_jackknife_of_features() -> None:
+    x = rng().random((80, 3)) + 1
+    samples = Samples.of(np.stack([x, 2 * x + 0.1 * rng(1).normal(size=x.shape)], axis=-1))
+    found = stats.jackknife(samples, ratio)
+    np.testing.assert_allclose(found.values, ratio(samples.means()))
+    left = np.array([ratio(np.delete(samples.sums, g, axis=0).mean(0)) for g in range(80)])
+    np.testing.assert_allclose(found.stderr, np.sqrt(79 / 80 * ((left - left.mean(0)) ** 2).sum(0)), rtol=1e-10)
+    np.testing.assert_allclose(stats.bootstrap(samples, seed=0, combine=ratio).std(0), found.stderr, rtol=0.1)
+    with pytest.raises(StatisticsError, match="one number per head"):
+        stats.jackknife(samples)
+    with pytest.raises(StatisticsError, match="combine must turn"):
+        stats.jackknife(samples, lambda means: means)
+
+
+def test_jackknife_takes_the_bias_off_a_square() -> None:
+    values = rng().normal(size=(30, 4))
+    square = Samples.of(values[..., None])
+    found = stats.jackknife(square, lambda means: means[..., 0] ** 2)
+    np.testing.assert_allclose(found.corrected, values.mean(0) ** 2 - values.var(0, ddof=1) / 30, rtol=1e-9)
+
+
+# ranks
+
+
+def test_ranks_break_ties_like_scores() -> None:
+    assert stats.ranks([1.0, 3.0, 3.0, 0.0]).tolist() == [3, 1, 2, 4]
+    assert stats.ranks([1.0, 3.0, 3.0, 0.0], higher_is_keep=False).tolist() == [2, 3, 4, 1]
+    many = rng().integers(0, 2, size=500).astype(float)
+    expected = sorted(range(500), key=lambda head: (-many[head], head))
+    assert np.argsort(stats.ranks(many)).tolist() == expected
+
+
+def test_rank_intervals_cover_ranks_and_lowest_finds_planted_heads() -> None:
+    means = np.array([3.0, 2.8, 0.0, 5.0, 0.1, 1.5])
+    drawn = stats.bootstrap(planted(100, means, 1.0), seed=0)
+    found = stats.rank_intervals(drawn)
+    truth = stats.ranks(means)
+    assert ((found.low <= truth) & (truth <= found.high)).all()
+    assert found.low[3] == found.high[3] == 1
+    probability = stats.lowest(drawn, 2)
+    assert probability.sum() == pytest.approx(2)
+    assert (probability[[2, 4]] > 0.99).all()
+    np.testing.assert_array_equal(stats.lowest(-drawn, 2, higher_is_keep=False), probability)
+
+
+def test_rank_interval_coverage() -> None:
+    means, hits = np.arange(8) * 0.4, []
+    for trial in range(200):
+        found = stats.rank_intervals(stats.bootstrap(planted(60, means, 1.0, seed=trial), seed=trial, repeats=400))
+        truth = stats.ranks(means)
+        hits.append((found.low <= truth) & (truth <= found.high))
+    assert 0.93 <= np.mean(hits) <= 1.0
+
+
+@given(hnp.arrays(float, (20, 6), elements=st.integers(-3, 3).map(float)), st.integers(1, 6))
+@settings(max_examples=50, deadline=None)
+def test_lowest_sums_to_k_and_grows_with_k(drawn: np.ndarray, k: int) -> None:
+    assert stats.lowest(drawn, k).sum() == pytest.approx(k)
+    if k < 6:
+        assert (stats.lowest(drawn, k + 1) >= stats.lowest(drawn, k)).all()
+
+
+def test_units_go_together_by_their_mean() -> None:
+    drawn = np.tile([0.0, 9.0, 3.0, 3.0, 5.0, 5.5], (10, 1))
+    units = [(2, 3), (0, 1), (4, 5)]
+    assert stats.lowest(drawn, 1, units=units).tolist() == [0, 0, 1, 1, 0, 0]
+    assert stats.jointly_lowest(drawn, 2, units=units).heads == (0, 1, 2, 3)
+    for wrong in ([(0, 1)], [(0, 1), (2, 3), (4, 4)], [(0, 1), (2, 3), (4, 5), ()]):
+        with pytest.raises(StatisticsError, match="exactly once"):
+            stats.lowest(drawn, 1, units=wrong)
+
+
+def brute_joint(members: np.ndarray, level: float) -> int:
+    heads = range(members.shape[1])
+    sizes = range(members.shape[1], -1, -1)
+    return next(size for size in sizes if any(members[:, list(c)].all(1).mean() >= level for c in itertools.combinations(heads, size)))
+
+
+def test_joint_set_holds_and_is_nearly_always_the_largest() -> None:
+    equal = 0
+    for trial in range(60):
+        drawn = stats.bootstrap(planted(30, np.arange(7) * 0.25, 1.0, seed=trial), seed=trial, repeats=200)
+        found = stats.jointly_lowest(drawn, 4, level=0.8)
+        members = stats.ranks(drawn) > 3
+        assert found.probability == members[:, list(found.heads)].all(1).mean() >= 0.8
+        equal += len(found.heads) == brute_joint(members, 0.8)
+    assert equal >= 57
+
+
+def test_overlap_against_hypergeometric() -> None:
+    a, b = rng(0).normal(size=40), rng(1).normal(size=40)
+    found = stats.overlap(a, b, 10)
+    lowest = set(np.argsort(a)[:10]) & set(np.argsort(b)[:10])
+    assert (found.shared, found.share, found.expected) == (len(lowest), len(lowest) / 10, 0.25)
+    assert found.p == pytest.approx(oracle.hypergeom(40, 10, 10).sf(found.shared - 1))
+    same = stats.overlap(a, a, 10, end="highest")
+    assert same.share == 1
+    assert same.p == pytest.approx(oracle.hypergeom(40, 10, 10).pmf(10))
+    for k in (0, 41):
+        with pytest.raises(StatisticsError, match="k must be from 1 to 40"):
+            stats.overlap(a, b, k)
