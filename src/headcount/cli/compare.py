@@ -8,25 +8,7 @@ import typer
 
 from headcount.terminal import inputs
 from headcount.terminal.options import split
-from headcount.terminal.pruning import (
-    Ablation,
-    Distil,
-    Epochs,
-    Floor,
-    Kinds,
-    Options,
-    Protect,
-    Rate,
-    Recover,
-    Repair,
-    Scratch,
-    TrainBatch,
-    Unit,
-    heads_of,
-    method_names,
-    recipe,
-    show_table,
-)
+from headcount.terminal.pruning import AS_IT_IS, How, heads_of, method_names, show_table
 from headcount.terminal.run import Engine, Join, Out, Place, Workers, describe
 from headcount.terminal.session import Session
 
@@ -53,49 +35,30 @@ def run(
     workers: Workers = 1,
     engine: Engine = "local",
     join: Join = False,
-    option: Options = None,
-    ablation: Ablation = "zero",
-    repair: Repair = None,
-    recover: Recover = None,
-    scratch: Scratch = None,
-    epochs: Epochs = 1.0,
-    rate: Rate = 5e-5,
-    train_batch: TrainBatch = 32,
-    distil: Distil = 0.0,
-    kinds: Kinds = None,
-    protect: Protect = None,
-    floor: Floor = 0,
-    unit: Unit = "kv_group",
+    how: How = AS_IT_IS,
 ) -> None:
     """Prune by every method to every number of heads, and show what each costs against the whole model on the same examples."""
     if out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
     with Place(out, workers, engine, join).taken(say) as kept:
-        from headcount.pruning import Pruning, Wish, check_wish, compare, grid, rows, smallest_safe
+        from headcount.pruning import Pruning, check_wish, compare, grid, rows, smallest_safe
 
         live, heads, folder = given.open_model(say)
-        wanted = tuple(split(kinds or ""))
-        keeps = [heads_of(text, heads, wanted) for text in split(keep)]
-        template = Wish(
-            "random",
-            1,
-            ablation=ablation,  # pyright: ignore[reportArgumentType]
-            repair=repair,
-            recover=recover,
-            scratch=scratch,
-            options=inputs.pairs(option),
-            recipe=recipe(given, rate, train_batch, distil, epochs),
-            floor=floor,
-            unit=unit,
-            kinds=wanted,
-            protected=tuple(sorted(set(split(protect or "")))),
-        )
+        keeps = [heads_of(text, heads, how.attention) for text in split(keep)]
+        template = how.wish(given, "random", 1)
         wishes = grid(method_names(methods), keeps, seeds, template, first=given.seed)
         for wish in wishes:
             check_wish(live, wish)
         if kept is None:
             raise typer.BadParameter("compare is led by one process; share it with --workers, --engine or --join instead of torchrun")
-        config = {"methods": methods, "keep": keeps, "seeds": seeds, "repair": repair, "recover": recover, "recipe": template.recipe.told()}
+        config = {
+            "methods": methods,
+            "keep": keeps,
+            "seeds": seeds,
+            "repair": how.repair,
+            "recover": how.recover,
+            "recipe": template.recipe.told(),
+        }
         describe(kept, say, given, live, heads, config)
         task = given.open_task(say, live, folder)
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)

@@ -8,28 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headcount.terminal import inputs
-from headcount.terminal.options import split
-from headcount.terminal.pruning import (
-    Ablation,
-    Distil,
-    Epochs,
-    Floor,
-    KeepOne,
-    Kinds,
-    KvBytes,
-    Latency,
-    Options,
-    Parameters,
-    Protect,
-    Rate,
-    Recover,
-    Repair,
-    Scratch,
-    TrainBatch,
-    Unit,
-    recipe,
-    show_table,
-)
+from headcount.terminal.pruning import AS_IT_IS, How, KeepOne, KvBytes, Latency, Parameters, heads_of, limit_of, show_table
 from headcount.terminal.run import Place, describe
 from headcount.terminal.session import Session
 
@@ -50,50 +29,21 @@ def run(
     parameters: Parameters = None,
     kv_bytes: KvBytes = None,
     latency: Latency = None,
-    kinds: Kinds = None,
     method: Method = "surgeon",
-    option: Options = None,
-    ablation: Ablation = "zero",
-    repair: Repair = None,
-    recover: Recover = None,
-    scratch: Scratch = None,
-    epochs: Epochs = 1.0,
-    rate: Rate = 5e-5,
-    train_batch: TrainBatch = 32,
-    distil: Distil = 0.0,
-    protect: Protect = None,
-    floor: Floor = 0,
-    unit: Unit = "kv_group",
+    how: How = AS_IT_IS,
     method_seed: MethodSeed = None,
     bench: Bench = True,
 ) -> None:
     """Prune to K heads, repair, cut, verify, evaluate against the whole model in pairs, and save the smaller model."""
     with Place(out).taken(say) as kept:
         from headcount.plan import Plan
-        from headcount.pruning import Pruning, Sizes, Wish, check_wish, parse_method, rows
+        from headcount.pruning import Pruning, Sizes, check_wish, rows
         from headcount.runs.sweep import sweep
-        from headcount.terminal.pruning import heads_of, limit_of
 
         live, heads, folder = given.open_model(say)
-        name, own = parse_method(method)
-        wanted = tuple(split(kinds or ""))
-        limit = limit_of(keep, parameters=parameters, kv_bytes=kv_bytes, latency=latency)
-        wish = Wish(
-            name,
-            heads_of(keep, heads, wanted) if keep is not None else 0,
-            limit=limit,
-            kinds=wanted,
-            seed=given.seed if method_seed is None else method_seed,
-            ablation=ablation,  # pyright: ignore[reportArgumentType]
-            repair=repair,
-            recover=recover,
-            scratch=scratch,
-            options={**own, **inputs.pairs(option)},
-            recipe=recipe(given, rate, train_batch, distil, epochs),
-            floor=floor,
-            unit=unit,
-            protected=tuple(sorted(set(split(protect or "")))),
-        )
+        size = heads_of(keep, heads, how.attention) if keep is not None else 0
+        seed = given.seed if method_seed is None else method_seed
+        wish = how.wish(given, method, size, seed=seed, limit=limit_of(keep, parameters=parameters, kv_bytes=kv_bytes, latency=latency))
         check_wish(live, wish)
         if kept is None:
             raise typer.BadParameter(

@@ -6,7 +6,7 @@ from typing import Any
 
 from headcount.reading.unknown import unknown_id
 from headcount.text.aligned import Aligned
-from headcount.text.annotated import Annotated, base
+from headcount.text.annotated import Annotated
 
 LONG = 24
 """Examples of longer sentences are windows."""
@@ -52,11 +52,6 @@ def _arcs(text: Annotated) -> list[list[Any]] | None:
     if not any(word.head is not None for word in text.words):
         return None
     return [[i, word.head, word.relation or ""] for i, word in enumerate(text.words) if word.head is not None and word.head >= 0]
-
-
-def relations_of(text: Annotated) -> set[str]:
-    """The relations of a sentence, subtypes under their base."""
-    return {base(word.relation) for word in text.words if word.relation and word.head not in (None, -1)}
 
 
 def example(

@@ -145,26 +145,41 @@ def _listed(value: Any) -> list[Any]:
 
 
 def over_data(verb: Callable[..., None]) -> Callable[..., None]:
-    """The command of a verb over MODEL and data: `verb(say, given, …)` gets the session, the shared options, and its own."""
-    own = list(signature(verb).parameters.values())[2:]
+    """The command of a verb over MODEL and data: `verb(say, given, …)` gets the session, the shared options, and its own.
+
+    A parameter whose type is a NamedTuple stands for the options that are its fields.
+    """
     hints = get_type_hints(verb, include_extras=True)
-    shared = get_type_hints(Shared, include_extras=True)
+    own = list(signature(verb).parameters.values())[2:]
+    groups = {p.name: hints[p.name] for p in own if hasattr(hints[p.name], "_fields")}
 
     def run(**values: Any) -> None:
         context = values.pop("context")
-        given = Shared(**{name: values.pop(name) for name in Shared._fields})
+        given = _gathered(Shared, values)
+        values |= {name: _gathered(group, values) for name, group in groups.items()}
         with session(context, json=given.json, quiet=given.quiet, verbose=given.verbose) as say:
             verb(say, given, **values)
 
-    options = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    options += [Parameter("model", Parameter.KEYWORD_ONLY, annotation=shared["model"])]
-    options += [p.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in own]
-    defaults = Shared._field_defaults
-    options += [Parameter(n, Parameter.KEYWORD_ONLY, default=defaults[n], annotation=shared[n]) for n in Shared._fields[1:]]
+    options = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context), *_options(Shared)[:1]]
+    for one in own:
+        single = one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name])
+        options += _options(groups[one.name]) if one.name in groups else [single]
+    options += _options(Shared)[1:]
     run.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {option.name: option.annotation for option in options}
     run.__doc__ = verb.__doc__
     return run
+
+
+def _options(group: Any) -> list[Parameter]:
+    """The fields of a group as options."""
+    hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
+    return [Parameter(n, Parameter.KEYWORD_ONLY, default=defaults.get(n, Parameter.empty), annotation=hints[n]) for n in group._fields]
+
+
+def _gathered(group: Any, values: dict[str, Any]) -> Any:
+    """A group of options, taken out of all values."""
+    return group(**{name: values.pop(name) for name in group._fields})
 
 
 def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:

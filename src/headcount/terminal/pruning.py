@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from headcount.terminal.inputs import Shared, pairs
+from headcount.terminal.options import split
 from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
     from headcount.evaluate import Evaluation
     from headcount.heads import HeadMap
-    from headcount.terminal.inputs import Shared
+    from headcount.pruning import Wish
     from headcount.training import Recipe
 
 KeepOne = Annotated[str | None, typer.Option("--keep", metavar="K", help="How many heads stay: a number, or a share such as 25%.")]
@@ -56,6 +59,54 @@ Kinds = Annotated[
 Unit = Annotated[
     str, typer.Option("--unit", metavar="NAME", help="kv_group, or even: what goes together where heads share keys and values.")
 ]
+
+
+class How(NamedTuple):
+    """What is done to the heads that a method chooses, and how it trains: the options that all verbs that prune share."""
+
+    kinds: Kinds = None
+    option: Options = None
+    ablation: Ablation = "zero"
+    repair: Repair = None
+    recover: Recover = None
+    scratch: Scratch = None
+    epochs: Epochs = 1.0
+    rate: Rate = 5e-5
+    train_batch: TrainBatch = 32
+    distil: Distil = 0.0
+    protect: Protect = None
+    floor: Floor = 0
+    unit: Unit = "kv_group"
+
+    @property
+    def attention(self) -> tuple[str, ...]:
+        """The kinds of attention that may lose heads."""
+        return tuple(split(self.kinds or ""))
+
+    def wish(self, given: Shared, method: str, keep: int, **more: Any) -> Wish:
+        """One pruned model; `more` are further fields of it."""
+        from headcount.pruning import Wish, parse_method
+
+        name, own = parse_method(method)
+        made = Wish(
+            name,
+            keep,
+            repair=self.repair,
+            recover=self.recover,
+            scratch=self.scratch,
+            options={**own, **pairs(self.option)},
+            recipe=recipe(given, self.rate, self.train_batch, self.distil, self.epochs),
+            floor=self.floor,
+            unit=self.unit,
+            kinds=self.attention,
+            protected=tuple(sorted(set(split(self.protect or "")))),
+            ablation=self.ablation,  # pyright: ignore[reportArgumentType]
+        )
+        return replace(made, **more)
+
+
+AS_IT_IS = How()
+"""No option given."""
 
 
 def heads_of(text: str, heads: HeadMap, kinds: Sequence[str] = ()) -> int:
