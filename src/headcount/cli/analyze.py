@@ -14,6 +14,7 @@ from headcount.terminal.pruning import Epochs, Rate, TrainBatch, method_names, r
 from headcount.terminal.run import Place
 from headcount.terminal.session import Session
 from headcount.terminal.text import Embedded, File, Parser, check_embedded
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from headcount.roles import Corpus
@@ -44,7 +45,7 @@ def shares(text: str) -> list[float]:
     return found
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.terminal.options import AllowPickle, Auto, Device, Dtype, Json, Quiet, TrustRemoteCode, Verbose, split
-from headcount.terminal.session import Session, session
+from headcount.terminal import inputs
+from headcount.terminal.options import split
+from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 Targets = Annotated[
     list[str],
@@ -28,46 +30,33 @@ def _numbers(text: str, what: str) -> list[int]:
     return [int(part) for part in parts]
 
 
+@verb
 def run(
-    context: typer.Context,
+    say: Session,
     targets: Targets,
     batches: Batches = "1,8,32",
     lengths: Lengths = "32,128",
     rounds: Rounds = 5,
-    auto: Auto = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    allow_pickle: AllowPickle = False,
-    trust_remote_code: TrustRemoteCode = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    loading: inputs.Loading = inputs.ANYHOW,
 ) -> None:
     """Measure forward passes by batch size and length, interleaved, as medians with quartiles."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        sizes, tokens = _numbers(batches, "--batches"), _numbers(lengths, "--lengths")
-        from dataclasses import asdict
+    sizes, tokens = _numbers(batches, "--batches"), _numbers(lengths, "--lengths")
+    from dataclasses import asdict
 
-        from headcount.bench import bench
-        from headcount.surgery import cost
-        from headcount.terminal.models import open_model
+    from headcount.bench import bench
+    from headcount.surgery import cost
 
-        trust = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
-        models = {
-            name: open_model(say, folder, device=device, dtype=dtype, auto=auto, **trust)[0] for name, folder in _named(targets).items()
-        }
-        with say.progress("measuring", "sizes") as advance:
-            found = bench(models, batches=sizes, lengths=tokens, rounds=rounds, progress=advance)
-        _show(say, found)
-        if longer := sorted(set(tokens) - {timing.length for timing in found}):
-            most = max(timing.length for timing in found)
-            say.note(
-                f"length {', '.join(map(str, longer))} is beyond the {most} positions that the models share; {most} was measured instead"
-            )
-        costs = {name: cost(model).to_dict() for name, model in models.items()}
-        columns = ("model", *next(iter(costs.values())))
-        say.table(columns, [(name, *(f"{value:,}" for value in made.values())) for name, made in costs.items()], right=columns[1:])
-        say.result({"timings": [asdict(timing) for timing in found], "costs": costs})
+    models = {name: loading.open(say, folder)[0] for name, folder in _named(targets).items()}
+    with say.progress("measuring", "sizes") as advance:
+        found = bench(models, batches=sizes, lengths=tokens, rounds=rounds, progress=advance)
+    _show(say, found)
+    if longer := sorted(set(tokens) - {timing.length for timing in found}):
+        most = max(timing.length for timing in found)
+        say.note(f"length {', '.join(map(str, longer))} is beyond the {most} positions that the models share; {most} was measured instead")
+    costs = {name: cost(model).to_dict() for name, model in models.items()}
+    columns = ("model", *next(iter(costs.values())))
+    say.table(columns, [(name, *(f"{value:,}" for value in made.values())) for name, made in costs.items()], right=columns[1:])
+    say.result({"timings": [asdict(timing) for timing in found], "costs": costs})
 
 
 def _named(targets: list[str]) -> dict[str, str]:

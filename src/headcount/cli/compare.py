@@ -11,6 +11,7 @@ from headcount.terminal.options import split
 from headcount.terminal.pruning import AS_IT_IS, How, heads_of, method_names, show_table
 from headcount.terminal.run import Engine, Join, Out, Place, Workers, describe
 from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 Methods = Annotated[
     str,
@@ -24,7 +25,7 @@ Keep = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many hea
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of methods with chance in them.")]
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

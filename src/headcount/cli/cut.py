@@ -8,22 +8,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from headcount.terminal import inputs
 from headcount.terminal.options import (
-    AllowPickle,
-    Auto,
-    Device,
-    Dtype,
     Heads,
-    Json,
     Model,
     OutFolder,
     Overwrite,
-    Quiet,
-    TrustRemoteCode,
-    Verbose,
     split,
 )
-from headcount.terminal.session import Session, session
+from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from torch import nn
@@ -134,8 +128,9 @@ def show_costs(say: Session, before: Cost, after: Cost) -> None:
     say.table(("", "before", "after", "left"), rows, right=("before", "after", "left"))
 
 
+@verb
 def run(
-    context: typer.Context,
+    say: Session,
     model: Model,
     out: OutFolder,
     heads: Heads = None,
@@ -145,38 +140,27 @@ def run(
     keep: Keep = None,
     lower_is_keep: LowerIsKeep = False,
     overwrite: Overwrite = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    auto: Auto = None,
-    allow_pickle: AllowPickle = False,
-    trust_remote_code: TrustRemoteCode = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    loading: inputs.Loading = inputs.ANYHOW,
 ) -> None:
     """Remove heads for good, prove that the smaller model equals the gated one, and save it."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.files import check_target
-        from headcount.surgery.manifest import NAME
+    from headcount.files import check_target
+    from headcount.surgery.manifest import NAME
 
-        wanted = Wanted(heads, plan, scores, method, keep, lower_is_keep)
-        given = wanted.read()
-        check_target(Path(out), overwrite, NAME)
-        from headcount.surgery import cost, cut, save
-        from headcount.terminal.models import open_model
+    wanted = Wanted(heads, plan, scores, method, keep, lower_is_keep)
+    given = wanted.read()
+    check_target(Path(out), overwrite, NAME)
+    from headcount.surgery import cost, cut, save
 
-        live, found, folder = open_model(
-            say, model, device=device, dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
-        )
-        going = wanted.plan_for(given, live, found)
-        say.doing("cutting, and comparing with the gated model")
-        before = cost(live)
-        small = cut(live, going, in_place=True)
-        after = cost(small)
-        say.doing("saving")
-        save(small, out, command=say.command, cost=(before, after), companions=folder, overwrite=overwrite)
-        say.note(f"cut equals gate; wrote {out}")
-        show_costs(say, before, after)
-        removed = [str(head) for head in going.removed]
-        say.result({"model": model, "out": str(out), "removed": removed, "before": before.to_dict(), "after": after.to_dict()})
-        say.next("check", out)
+    live, found, folder = loading.open(say, model)
+    going = wanted.plan_for(given, live, found)
+    say.doing("cutting, and comparing with the gated model")
+    before = cost(live)
+    small = cut(live, going, in_place=True)
+    after = cost(small)
+    say.doing("saving")
+    save(small, out, command=say.command, cost=(before, after), companions=folder, overwrite=overwrite)
+    say.note(f"cut equals gate; wrote {out}")
+    show_costs(say, before, after)
+    removed = [str(head) for head in going.removed]
+    say.result({"model": model, "out": str(out), "removed": removed, "before": before.to_dict(), "after": after.to_dict()})
+    say.next("check", out)

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from headcount.terminal.options import Device, Dtype, Json, Quiet, Seed, Verbose
-from headcount.terminal.session import session
+from headcount.terminal.options import Device, Dtype, Seed
+from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples for scores and evaluation.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
@@ -22,69 +23,66 @@ PORTRAYED = 48
 """Sentences that portraits of heads are taken on."""
 
 
+@verb
 def run(
-    context: typer.Context,
+    say: Session,
     out: Out = Path("runs/demo"),
     limit: Limit = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     seed: Seed = 0,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """Find, score, label and prune the heads of two small trained models by several methods, offline, and write a report of each."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.analyze import Job, walk
-        from headcount.roles import corpus_of
-        from headcount.tasks import open_task
-        from headcount.terminal.inputs import reader_of
-        from headcount.terminal.models import open_model
-        from headcount.terminal.run import Place
-        from headcount.text.embedded import embedded, embedded_translations
-        from headcount.training import Recipe
+    from headcount.analyze import Job, walk
+    from headcount.roles import corpus_of
+    from headcount.tasks import open_task
+    from headcount.terminal.inputs import reader_of
+    from headcount.terminal.models import open_model
+    from headcount.terminal.run import Place
+    from headcount.text.embedded import embedded, embedded_translations
+    from headcount.training import Recipe
 
-        steps, reports = [], []
-        for name, task in SHOWN.items():
-            with Place(out / name).taken(say) as kept:
-                if kept is None:
-                    raise typer.BadParameter("demo is led by one process; start it without torchrun")
-                model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
-                tokenizer = reader_of(model, folder)
-                size, reported = SIZES[name] if limit is None else (max(limit, 64), limit)
-                data = open_task(task, model, tokenizer, seed=seed, size=size)
-                number = min(200, reported)
-                if name == "translator":
-                    text, how = (
-                        embedded_translations(number=number, seed=seed),
-                        {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)},
-                    )
-                else:
-                    text, how = embedded("english", number, seed=seed), {}
-                job = Job(
-                    f"demo/{name}",
-                    model,
-                    data,
-                    corpus_of(model, text, tokenizer, **how),
-                    seed,
-                    say.command,
-                    scored=min(256, reported),
-                    reported=reported,
-                    keeps=(0.25, 0.5),
-                    seeds=SEEDS[name],
-                    recipe=Recipe(epochs=1.0, rate=RATES[name], seed=seed),
-                    watch=say.watch,
-                    tokenizer=tokenizer,
-                    folder=folder,
-                    portrayed=PORTRAYED,
-                    config={"opened": {"task": task, "task_option": [f"size={size}"], "limit": reported, "seed": seed}},
+    steps, reports = [], []
+    for name, task in SHOWN.items():
+        with Place(out / name).taken(say) as kept:
+            if kept is None:
+                raise typer.BadParameter("demo is led by one process; start it without torchrun")
+            model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
+            tokenizer = reader_of(model, folder)
+            size, reported = SIZES[name] if limit is None else (max(limit, 64), limit)
+            data = open_task(task, model, tokenizer, seed=seed, size=size)
+            number = min(200, reported)
+            if name == "translator":
+                text, how = (
+                    embedded_translations(number=number, seed=seed),
+                    {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)},
                 )
-                for step in walk(job, kept):
-                    steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
-                    reports += [step.numbers["path"]] if step.name == "report" else []
-                    say.line(f"{name:<10} {step.name:<9} {step.text}")
-                    say.doing(f"{name}, after step {step.name}")
-        say.result({"out": str(out), "steps": steps, "reports": reports})
-        for path in reports:
-            say.line(f"report: {path}")
-        say.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")
+            else:
+                text, how = embedded("english", number, seed=seed), {}
+            job = Job(
+                f"demo/{name}",
+                model,
+                data,
+                corpus_of(model, text, tokenizer, **how),
+                seed,
+                say.command,
+                scored=min(256, reported),
+                reported=reported,
+                keeps=(0.25, 0.5),
+                seeds=SEEDS[name],
+                recipe=Recipe(epochs=1.0, rate=RATES[name], seed=seed),
+                watch=say.watch,
+                tokenizer=tokenizer,
+                folder=folder,
+                portrayed=PORTRAYED,
+                config={"opened": {"task": task, "task_option": [f"size={size}"], "limit": reported, "seed": seed}},
+            )
+            for step in walk(job, kept):
+                steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
+                reports += [step.numbers["path"]] if step.name == "report" else []
+                say.line(f"{name:<10} {step.name:<9} {step.text}")
+                say.doing(f"{name}, after step {step.name}")
+    say.result({"out": str(out), "steps": steps, "reports": reports})
+    for path in reports:
+        say.line(f"report: {path}")
+    say.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")

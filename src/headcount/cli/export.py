@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from headcount.registry import unknown
-from headcount.terminal.options import AllowPickle, Auto, Dtype, Json, Model, Overwrite, Quiet, TrustRemoteCode, Verbose
-from headcount.terminal.session import session
+from headcount.terminal.options import AllowPickle, Auto, Dtype, Model, Overwrite, TrustRemoteCode
+from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 FORMATS = ("onnx", "portable")
 
@@ -26,8 +27,9 @@ To = Annotated[
 Out = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
 
 
+@verb
 def run(
-    context: typer.Context,
+    say: Session,
     model: Model,
     to: To,
     out: Out,
@@ -36,32 +38,28 @@ def run(
     auto: Auto = None,
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """Write a model as an ONNX file, or as a portable folder that keeps its shapes and zeroes the removed heads."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.files import check_target
-        from headcount.surgery.manifest import NAME
+    from headcount.files import check_target
+    from headcount.surgery.manifest import NAME
 
-        if to == "portable":
-            check_target(out, overwrite, NAME)
-        from headcount.surgery.export import check_onnx_target, export_onnx, export_portable
-        from headcount.terminal.models import open_model
+    if to == "portable":
+        check_target(out, overwrite, NAME)
+    from headcount.surgery.export import check_onnx_target, export_onnx, export_portable
+    from headcount.terminal.models import open_model
 
-        if to == "onnx":
-            check_onnx_target(out, overwrite)
+    if to == "onnx":
+        check_onnx_target(out, overwrite)
 
-        live, _, folder = open_model(
-            say, model, device="cpu", dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
-        )
-        say.doing(f"exporting to {to}")
-        if to == "onnx":
-            made = export_onnx(live, out, overwrite=overwrite)
-        else:
-            made = {"path": str(export_portable(live, out, command=say.command, companions=folder, overwrite=overwrite))}
-        for name, value in made.items():
-            if value != "":
-                say.line(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
-        say.result({"model": model, "to": to, **made})
+    live, _, folder = open_model(
+        say, model, device="cpu", dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+    )
+    say.doing(f"exporting to {to}")
+    if to == "onnx":
+        made = export_onnx(live, out, overwrite=overwrite)
+    else:
+        made = {"path": str(export_portable(live, out, command=say.command, companions=folder, overwrite=overwrite))}
+    for name, value in made.items():
+        if value != "":
+            say.line(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
+    say.result({"model": model, "to": to, **made})

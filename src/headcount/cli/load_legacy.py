@@ -6,43 +6,41 @@ from typing import Annotated
 
 import typer
 
-from headcount.terminal.options import AllowPickle, Auto, Json, OutFolder, Overwrite, Quiet, Verbose
-from headcount.terminal.session import session
+from headcount.terminal.options import AllowPickle, Auto, OutFolder, Overwrite
+from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint with pruned_heads: a folder, or a hub id.", show_default=False)]
 
 
+@verb
 def run(
-    context: typer.Context,
+    say: Session,
     folder: Folder,
     out: OutFolder,
     overwrite: Overwrite = False,
     auto: Auto = None,
     allow_pickle: AllowPickle = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """Import a checkpoint whose heads transformers 4 pruned, and save it as a folder of headcount."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.files import check_target
-        from headcount.surgery.manifest import NAME, removed_of
+    from headcount.files import check_target
+    from headcount.surgery.manifest import NAME, removed_of
 
-        check_target(out, overwrite, NAME)
-        from headcount.heads import HeadMap
-        from headcount.surgery import load_legacy, save
-        from headcount.surgery.load import local_folder
-        from headcount.terminal.models import decided, hush
+    check_target(out, overwrite, NAME)
+    from headcount.heads import HeadMap
+    from headcount.surgery import load_legacy, save
+    from headcount.surgery.load import local_folder
+    from headcount.terminal.models import decided, hush
 
-        hush(say)
-        say.doing(f"loading {folder}")
-        source = local_folder(folder)
-        model = load_legacy(source, auto=auto, allow_pickle=allow_pickle)
-        heads = HeadMap.of(model)
-        decided(say, model, heads)
-        save(model, out, command=say.command, companions=source, overwrite=overwrite)
-        say.note(f"wrote {out}")
-        rows = [(b.name, b.n_heads, b.n_original, ", ".join(str(head.index) for head in b.heads) or "none") for b in heads.blocks]
-        say.table(("block", "heads", "of", "kept"), rows, right=("heads", "of"))
-        say.result({"model": folder, "out": str(out), "class": type(model).__name__, "n_heads": len(heads), "removed": removed_of(heads)})
-        say.next("check", out)
+    hush(say)
+    say.doing(f"loading {folder}")
+    source = local_folder(folder)
+    model = load_legacy(source, auto=auto, allow_pickle=allow_pickle)
+    heads = HeadMap.of(model)
+    decided(say, model, heads)
+    save(model, out, command=say.command, companions=source, overwrite=overwrite)
+    say.note(f"wrote {out}")
+    rows = [(b.name, b.n_heads, b.n_original, ", ".join(str(head.index) for head in b.heads) or "none") for b in heads.blocks]
+    say.table(("block", "heads", "of", "kept"), rows, right=("heads", "of"))
+    say.result({"model": folder, "out": str(out), "class": type(model).__name__, "n_heads": len(heads), "removed": removed_of(heads)})
+    say.next("check", out)

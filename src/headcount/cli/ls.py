@@ -10,8 +10,8 @@ import typer
 
 from headcount.archs.families import FAMILIES, Family
 from headcount.registry import Registry, unknown
-from headcount.terminal.options import Json, Quiet, Verbose
-from headcount.terminal.session import session
+from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 PACKAGES = ("importance", "pruners", "roles", "tasks", "studies")
 Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="What to list; without it, the kinds there are.", show_default=False)]
@@ -49,17 +49,17 @@ def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     return found
 
 
-def run(context: typer.Context, kind: Kind = None, json: Json = False, quiet: Quiet = False, verbose: Verbose = False) -> None:
+@verb
+def run(say: Session, kind: Kind = None) -> None:
     """List the kinds of things that have names, or the names of one kind."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        kinds = _kinds()
-        if kind is not None and kind not in kinds:
-            raise unknown("kind", kind, kinds)
-        rows = kinds[kind]() if kind else [{"kind": name, "names": len(rows())} for name, rows in sorted(kinds.items())]
-        columns = list(rows[0]) if rows else ["name"]
-        say.table(columns, [[_cell(value) for value in row.values()] for row in rows])
-        say.result({"kind": kind, "rows": rows})
-        if kind == "archs":
-            say.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
-        elif kind is None:
-            say.next("ls", next(iter(sorted(kinds))))
+    kinds = _kinds()
+    if kind is not None and kind not in kinds:
+        raise unknown("kind", kind, kinds)
+    rows = kinds[kind]() if kind else [{"kind": name, "names": len(rows())} for name, rows in sorted(kinds.items())]
+    columns = list(rows[0]) if rows else ["name"]
+    say.table(columns, [[_cell(value) for value in row.values()] for row in rows])
+    say.result({"kind": kind, "rows": rows})
+    if kind == "archs":
+        say.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
+    elif kind is None:
+        say.next("ls", next(iter(sorted(kinds))))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from headcount.terminal.options import AllowPickle, Auto, Json, Model, Quiet, TrustRemoteCode, Verbose
-from headcount.terminal.session import Session, session
+from headcount.terminal.options import AllowPickle, Auto, Model, TrustRemoteCode
+from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from headcount.heads import AttentionBlock, HeadMap
@@ -64,28 +63,25 @@ def _entry(block: AttentionBlock) -> dict[str, Any]:
     }
 
 
+@verb
 def run(
-    context: typer.Context,
+    say: Session,
     model: Model,
     auto: Auto = None,
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """Show every attention block: its heads, where it keeps them, what can be gated and cut. A configuration alone is enough."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.terminal.models import open_without_weights
+    from headcount.terminal.models import open_without_weights
 
-        live, heads = open_without_weights(say, model, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
-        _show_blocks(say, [_row(block) for block in heads.blocks])
-        if any(block.gate_only for block in heads.blocks):
-            say.table(("can be gated, not cut", "reason"), _reasons(heads))
-        if heads.refused:
-            say.table(("refused", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
-        refused = [{"path": r.path, "class": r.class_name, "reason": r.reason} for r in heads.refused]
-        names = {"model": model, "class": type(live).__name__, "model_type": heads.model_type}
-        say.result({**names, "n_heads": len(heads), "blocks": [_entry(block) for block in heads.blocks], "refused": refused})
-        if not next(live.parameters()).is_meta:
-            say.next("check", model)
+    live, heads = open_without_weights(say, model, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+    _show_blocks(say, [_row(block) for block in heads.blocks])
+    if any(block.gate_only for block in heads.blocks):
+        say.table(("can be gated, not cut", "reason"), _reasons(heads))
+    if heads.refused:
+        say.table(("refused", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
+    refused = [{"path": r.path, "class": r.class_name, "reason": r.reason} for r in heads.refused]
+    names = {"model": model, "class": type(live).__name__, "model_type": heads.model_type}
+    say.result({**names, "n_heads": len(heads), "blocks": [_entry(block) for block in heads.blocks], "refused": refused})
+    if not next(live.parameters()).is_meta:
+        say.next("check", model)

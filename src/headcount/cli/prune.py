@@ -11,6 +11,7 @@ from headcount.terminal import inputs
 from headcount.terminal.pruning import AS_IT_IS, How, KeepOne, KvBytes, Latency, Parameters, heads_of, limit_of, show_table
 from headcount.terminal.run import Place, describe
 from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 Method = Annotated[str, typer.Option("--method", metavar="NAME", help="A pruner of `headcount ls pruners`, or an importance to rank by.")]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]
@@ -20,7 +21,7 @@ MethodSeed = Annotated[
 Bench = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how much faster the cut model is.")]
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

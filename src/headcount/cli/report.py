@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headcount.terminal.options import Json, Quiet, Verbose
-from headcount.terminal.session import session
+from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
 Other = Annotated[Path | None, typer.Argument(metavar="RUN_B", help="A second run of the same heads: B − A is shown.", show_default=False)]
@@ -17,44 +17,41 @@ Figures = Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="
 MaxMb = Annotated[float, typer.Option("--max-mb", metavar="MB", help="The largest size of the file; attention maps are left out first.")]
 
 
+@verb
 def run(
-    context: typer.Context,
+    say: Session,
     run: RunFolder,
     run_b: Other = None,
     out: Out = None,
     figures: Figures = None,
     max_mb: MaxMb = 2.0,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """Write the report of a run: head map, curves, costs, roles, attention, all in one file without a network."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.report import write_report
-        from headcount.report.compare import not_comparable
-        from headcount.report.told import missing_of
-        from headcount.report.write import MEGABYTE, too_large
-        from headcount.runs.store import Run
+    from headcount.report import write_report
+    from headcount.report.compare import not_comparable
+    from headcount.report.told import missing_of
+    from headcount.report.write import MEGABYTE, too_large
+    from headcount.runs.store import Run
 
-        say.doing("reading the run")
-        first, second = Run.open(run), Run.open(run_b) if run_b is not None else None
-        path = write_report(first, second, out, max_mb=max_mb)
-        for each in filter(None, (first, second)):
-            for text in missing_of(each, each.record()):
-                say.note(f"warning: {each.folder}: {text}")
-        why = None if second is None else not_comparable(first, second)
-        if why:
-            say.note(f"warning: {why}")
-        if path.stat().st_size > max_mb * MEGABYTE:
-            say.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
-        drawn: list[Path] = []
-        if figures is not None:
-            from headcount.report.figures import write_figures
+    say.doing("reading the run")
+    first, second = Run.open(run), Run.open(run_b) if run_b is not None else None
+    path = write_report(first, second, out, max_mb=max_mb)
+    for each in filter(None, (first, second)):
+        for text in missing_of(each, each.record()):
+            say.note(f"warning: {each.folder}: {text}")
+    why = None if second is None else not_comparable(first, second)
+    if why:
+        say.note(f"warning: {why}")
+    if path.stat().st_size > max_mb * MEGABYTE:
+        say.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
+    drawn: list[Path] = []
+    if figures is not None:
+        from headcount.report.figures import write_figures
 
-            say.doing("drawing figures")
-            drawn = write_figures(first, figures)
-        say.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
-        for each in (path, *drawn):
-            say.line(str(each))
-        say.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(each) for each in drawn]})
-        say.next("serve", *filter(None, (run, run_b)))
+        say.doing("drawing figures")
+        drawn = write_figures(first, figures)
+    say.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
+    for each in (path, *drawn):
+        say.line(str(each))
+    say.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(each) for each in drawn]})
+    say.next("serve", *filter(None, (run, run_b)))

@@ -13,6 +13,7 @@ from headcount.terminal.options import split
 from headcount.terminal.run import Engine, Join, Out, Place, Workers, describe
 from headcount.terminal.session import Session
 from headcount.terminal.text import Embedded, File, Parser, check_text, corpus
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from headcount.roles import Corpus, RoleScore, RoleTable
@@ -167,7 +168,7 @@ def _told(read: Corpus) -> str:
     return ", ".join([f"{len(read.sentences)} texts, {tokens} tokens", *(f"{number} {what}" for number, what in facts if number)])
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

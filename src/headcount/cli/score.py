@@ -13,6 +13,7 @@ from headcount.terminal.heat import heat_map
 from headcount.terminal.options import split
 from headcount.terminal.run import Engine, Join, Out, Place, Workers, describe
 from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from headcount.importance import Verdict
@@ -135,7 +136,7 @@ def _show_stability(say: Session, scores: Scores, rows: Any) -> None:
     say.table(names, table, right=("examples",))
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

@@ -14,6 +14,7 @@ import typer
 from headcount.studies._drops import means_of
 from headcount.terminal import inputs
 from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,7 +84,7 @@ def _row(
     return LayerRow(name, tuple(map(str, kept)), chosen, rise, left.value, change, 1.0)
 
 
-@inputs.over_data
+@verb
 def run(say: Session, given: inputs.Shared, how: How = "zero") -> None:
     """Can a layer live on one head? The best head of each, chosen on the selection split and reported on the report split."""
     from headcount.importance import Method

@@ -13,6 +13,7 @@ import typer
 
 from headcount.terminal import inputs
 from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +100,7 @@ def _row(
     )
 
 
-@inputs.over_data
+@verb
 def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
     """Which attention matters most: encoder, cross or decoder? Scores by type, and the loss without half and without all heads of each."""
     from headcount.importance import Method, score

@@ -18,6 +18,7 @@ from headcount.terminal import inputs
 from headcount.terminal.pruning import Epochs, Options, Rate, TrainBatch
 from headcount.terminal.run import Place
 from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     import numpy as np
@@ -213,7 +214,7 @@ def tuned_into(
     return cell
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

@@ -20,6 +20,7 @@ from headcount.studies._kept import Folder, keep_rows, led
 from headcount.terminal import inputs
 from headcount.terminal.run import Place
 from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from torch import nn
@@ -121,7 +122,7 @@ def _repaired(model: nn.Module, plan: Plan, task: Task) -> nn.Module:
     return refit(model, plan, task).model
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

@@ -16,6 +16,7 @@ from headcount.terminal import inputs
 from headcount.terminal.options import split
 from headcount.terminal.session import Session
 from headcount.terminal.text import Embedded, File, Parser, check_text, corpus
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,7 @@ def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -
     return [replace(change, q=float(value)) for change, value in zip(found, q, strict=True)]
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

@@ -23,6 +23,7 @@ from headcount.terminal.options import split
 from headcount.terminal.pruning import Rate, Repair, TrainBatch
 from headcount.terminal.run import Place
 from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from torch import nn
@@ -220,7 +221,7 @@ def _with_head(given: inputs.Shared, say: Session, labels: str | None) -> tuple[
     return live.to(choose_device(given.device)).eval(), folder
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

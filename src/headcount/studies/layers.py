@@ -17,6 +17,7 @@ from headcount.studies._kept import corrected, keep_rows
 from headcount.terminal import inputs
 from headcount.terminal.run import Out, Place
 from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,7 +123,7 @@ def _pairs(wanted: Sequence[Group], made: dict[tuple[str, str], Evaluation], who
     return found
 
 
-@inputs.over_data
+@verb
 def run(say: Session, given: inputs.Shared, how: How = "zero", out: Out = None) -> None:
     """Which layers matter? The loss and metric when thirds, single layers and pairs of layers lose their heads, paired with the whole model."""
     check_how(how)

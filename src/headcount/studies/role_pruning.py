@@ -19,6 +19,7 @@ from headcount.terminal import inputs
 from headcount.terminal.pruning import Rate, Recover, Repair, TrainBatch
 from headcount.terminal.run import Place
 from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from torch import nn
@@ -132,7 +133,7 @@ def _told(what: str, made: Any) -> dict[str, Any]:
     }
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

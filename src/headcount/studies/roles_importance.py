@@ -15,6 +15,7 @@ import typer
 from headcount.terminal import inputs
 from headcount.terminal.session import Session
 from headcount.terminal.text import Embedded, Parser, check_embedded, corpus
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from headcount.roles import RoleTable
@@ -94,7 +95,7 @@ def _row(role, method, has, place, values, random, repeats) -> RoleRow:
     )
 
 
-@inputs.over_data
+@verb
 def run(
     say: Session,
     given: inputs.Shared,

@@ -17,9 +17,10 @@ import typer
 from headcount.errors import ArtefactError
 from headcount.studies._kept import corrected, keep_rows
 from headcount.terminal import inputs
-from headcount.terminal.options import Device, Dtype, Json, Quiet, Seed, Verbose
-from headcount.terminal.session import Session, session
+from headcount.terminal.options import Device, Dtype, Seed
+from headcount.terminal.session import Session
 from headcount.terminal.text import Embedded, File, Parser, check_text, corpus
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,8 +150,9 @@ def kept_of(run: Run) -> Kept:
     return found
 
 
+@verb
 def run(
-    context: typer.Context,
+    say: Session,
     folder: RunFolder,
     text: File = None,
     embedded: Embedded = None,
@@ -161,39 +163,35 @@ def run(
     device: Device = "auto",
     dtype: Dtype = "auto",
     seed: Seed = 0,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """Do specialised heads go last? Roles of the heads that every level of a comparison keeps, against chance.
 
     Roles are those of the run (headcount roles … --out RUN), or measured on --embedded, --text or --task, and kept there.
     """
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        from headcount.runs.store import Run
-        from headcount.terminal.run import Place
+    from headcount.runs.store import Run
+    from headcount.terminal.run import Place
 
-        kept_of(Run.open(folder))
-        with Place(folder).taken(say) as kept:
-            from headcount.studies._kept import led
+    kept_of(Run.open(folder))
+    with Place(folder).taken(say) as kept:
+        from headcount.studies._kept import led
 
-            run = led(kept, "survivors")
-            name = run.record().model.name
-            given = inputs.Shared(name, task=task, limit=limit, device=device, dtype=dtype, seed=seed, quiet=quiet, verbose=verbose)
-            table = _roles(say, run, given, text, embedded, parser)
-            levels, overall = survivors(table, kept_of(run), seed=seed)
-            asked = {"weights": run.record().model.weights, "roles": table.data, "seed": seed}
-            keep_rows(run, "survivors", asked, [asdict(row) for row in levels])
-            _show(say, levels, overall, everything)
-            say.result(
-                {
-                    "study": "survivors",
-                    "run": str(folder),
-                    "model": name,
-                    "levels": [asdict(row) for row in levels],
-                    "survival": [asdict(row) for row in overall],
-                }
-            )
+        run = led(kept, "survivors")
+        name = run.record().model.name
+        given = inputs.Shared(name, task=task, limit=limit, device=device, dtype=dtype, seed=seed)
+        table = _roles(say, run, given, text, embedded, parser)
+        levels, overall = survivors(table, kept_of(run), seed=seed)
+        asked = {"weights": run.record().model.weights, "roles": table.data, "seed": seed}
+        keep_rows(run, "survivors", asked, [asdict(row) for row in levels])
+        _show(say, levels, overall, everything)
+        say.result(
+            {
+                "study": "survivors",
+                "run": str(folder),
+                "model": name,
+                "levels": [asdict(row) for row in levels],
+                "survival": [asdict(row) for row in overall],
+            }
+        )
 
 
 def _roles(say: Session, run: Run, given: inputs.Shared, text: Path | None, embedded: str | None, parser: str | None) -> RoleTable:

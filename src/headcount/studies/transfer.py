@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headcount.errors import ArtefactError
-from headcount.terminal.options import Json, Quiet, Seed, Verbose
-from headcount.terminal.session import session
+from headcount.terminal.options import Seed
+from headcount.terminal.session import Session
+from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from headcount.scores import Scores
@@ -83,32 +84,29 @@ def _sets(folders: list[Path], by: str | None) -> dict[str, dict[str, Scores]]:
     return moved
 
 
+@verb
 def run(
-    context: typer.Context,
+    say: Session,
     runs: Runs,
     by: By = None,
     seed: Seed = 0,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """Do the same heads matter on other data? Correlations of the scores of two or more runs, with intervals."""
-    with session(context, json=json, quiet=quiet, verbose=verbose) as say:
-        found = [pair for sets in _sets(runs, by).values() for pair in transfer(sets, seed=seed)]
-        rows = [
-            (
-                pair.method,
-                pair.a,
-                pair.b,
-                f"{pair.pearson.value:.2f} ({pair.pearson.low:.2f} … {pair.pearson.high:.2f})",
-                f"{pair.spearman.value:.2f} ({pair.spearman.low:.2f} … {pair.spearman.high:.2f})",
-                f"{pair.p:.2g}",
-                f"{pair.lowest.shared} of {pair.lowest.k} ({pair.lowest.expected * pair.lowest.k:.1f} by chance)",
-            )
-            for pair in found
-        ]
-        say.table(("method", "run", "against", "Pearson", "Spearman", "p", "lowest shared"), rows)
-        for pair in found:
-            if pair.same_data:
-                say.note(f"{pair.a} and {pair.b} were scored on the same examples, so their agreement says nothing about other data")
-        say.result({"study": "transfer", "pairs": [asdict(pair) for pair in found]})
+    found = [pair for sets in _sets(runs, by).values() for pair in transfer(sets, seed=seed)]
+    rows = [
+        (
+            pair.method,
+            pair.a,
+            pair.b,
+            f"{pair.pearson.value:.2f} ({pair.pearson.low:.2f} … {pair.pearson.high:.2f})",
+            f"{pair.spearman.value:.2f} ({pair.spearman.low:.2f} … {pair.spearman.high:.2f})",
+            f"{pair.p:.2g}",
+            f"{pair.lowest.shared} of {pair.lowest.k} ({pair.lowest.expected * pair.lowest.k:.1f} by chance)",
+        )
+        for pair in found
+    ]
+    say.table(("method", "run", "against", "Pearson", "Spearman", "p", "lowest shared"), rows)
+    for pair in found:
+        if pair.same_data:
+            say.note(f"{pair.a} and {pair.b} were scored on the same examples, so their agreement says nothing about other data")
+    say.result({"study": "transfer", "pairs": [asdict(pair) for pair in found]})

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from headcount.files import opened_model, placed
-from headcount.terminal.options import AllowPickle, Auto, Device, Dtype, Json, Model, Quiet, Seed, TrustRemoteCode, Verbose
-from headcount.terminal.session import Session, session
+from headcount.terminal.options import AllowPickle, Auto, Device, Dtype, Model, Seed, TrustRemoteCode
+from headcount.terminal.session import Session
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,6 +62,26 @@ def pairs(texts: list[str] | None) -> dict[str, str]:
     return found
 
 
+class Loading(NamedTuple):
+    """How a model is loaded."""
+
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    auto: Auto = None
+    allow_pickle: AllowPickle = False
+    trust_remote_code: TrustRemoteCode = False
+
+    def open(self, say: Session, model: str) -> tuple[nn.Module, HeadMap, Path]:
+        """The model, its heads and its folder."""
+        from headcount.terminal.models import open_model
+
+        return open_model(say, model, **self._asdict())
+
+
+ANYHOW = Loading()
+"""No option given."""
+
+
 class Shared(NamedTuple):
     """The options of every verb over MODEL and data, under the names of the Python arguments they become."""
 
@@ -88,9 +106,6 @@ class Shared(NamedTuple):
     seed: Seed = 0
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
-    json: Json = False
-    quiet: Quiet = False
-    verbose: Verbose = False
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -116,10 +131,7 @@ class Shared(NamedTuple):
 
     def open_model(self, say: Session) -> tuple[nn.Module, HeadMap, Path]:
         """The model, its heads and its folder."""
-        from headcount.terminal.models import open_model
-
-        trust = {"allow_pickle": self.allow_pickle, "trust_remote_code": self.trust_remote_code}
-        return open_model(say, self.model, device=self.device, dtype=self.dtype, auto=self.auto, **trust)
+        return Loading(**{name: getattr(self, name) for name in Loading._fields}).open(say, self.model)
 
     def open_task(self, say: Session, model: nn.Module, folder: Path) -> Task:
         """The task, for a model and the tokenizer in its folder."""
@@ -142,44 +154,6 @@ def _told(value: Any) -> Any:
 
 def _listed(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
-
-
-def over_data(verb: Callable[..., None]) -> Callable[..., None]:
-    """The command of a verb over MODEL and data: `verb(say, given, …)` gets the session, the shared options, and its own.
-
-    A parameter whose type is a NamedTuple stands for the options that are its fields.
-    """
-    hints = get_type_hints(verb, include_extras=True)
-    own = list(signature(verb).parameters.values())[2:]
-    groups = {p.name: hints[p.name] for p in own if hasattr(hints[p.name], "_fields")}
-
-    def run(**values: Any) -> None:
-        context = values.pop("context")
-        given = _gathered(Shared, values)
-        values |= {name: _gathered(group, values) for name, group in groups.items()}
-        with session(context, json=given.json, quiet=given.quiet, verbose=given.verbose) as say:
-            verb(say, given, **values)
-
-    options = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context), *_options(Shared)[:1]]
-    for one in own:
-        single = one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name])
-        options += _options(groups[one.name]) if one.name in groups else [single]
-    options += _options(Shared)[1:]
-    run.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
-    run.__annotations__ = {option.name: option.annotation for option in options}
-    run.__doc__ = verb.__doc__
-    return run
-
-
-def _options(group: Any) -> list[Parameter]:
-    """The fields of a group as options."""
-    hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
-    return [Parameter(n, Parameter.KEYWORD_ONLY, default=defaults.get(n, Parameter.empty), annotation=hints[n]) for n in group._fields]
-
-
-def _gathered(group: Any, values: dict[str, Any]) -> Any:
-    """A group of options, taken out of all values."""
-    return group(**{name: values.pop(name) for name in group._fields})
 
 
 def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
