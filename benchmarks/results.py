@@ -29,6 +29,8 @@ SCORES = ("confidence", "distance", "entropy", "magnitude", "output-norm", "acti
 LAYERS = ("layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
 ROLES = ("role:prune", "role:spare")
 UNTRAINED = ("surgeon", "gradient", "rank(by=gradient;again=true)", "fisher", "ablation", "random", *LAYERS, *ROLES, *SCORES)
+PUBLISHED = {"tau": 1000.0, "cool": 0.67, "rate": 0.5, "init": "none", "settle": 0.0}
+"""The schedule of Li et al. 2021 for MNLI."""
 GATED = ("gates", "dsp:pipelined")
 """Train gates on frozen weights."""
 
@@ -84,7 +86,8 @@ def wishes(options: argparse.Namespace, n_heads: int) -> list[Wish]:
     recipe = Recipe(epochs=options.pruning_epochs, rate=5e-5, batch=32)
     if options.trained:
         few = sorted(keeps)[:2]
-        made = [Wish(method, keep, recipe=recipe) for method in ("dsp", "l0") for keep in few]
+        gated = (("dsp", {}), ("dsp", PUBLISHED), ("l0", {}))
+        made = [Wish(method, keep, options=own, recipe=recipe) for method, own in gated for keep in few]
         recovered = (("rank", {"by": "gradient"}), ("random", {}))
         return made + [Wish(m, keep, recover=options.pruning_epochs, options=o, recipe=recipe) for m, o in recovered for keep in few]
     if options.gated:
