@@ -231,7 +231,7 @@ class Pruning:
         """Makes and saves the model of a finished cell from what was chosen there, if that changed no weights; says whether it could."""
         if "gates" not in cell.content or wish.scratch:
             return False
-        choice = Choice(Plan.removing(cell.content["removed"]), gates=cell.content["gates"])
+        choice = Choice(Plan.removing(cell.content["removed"], protected=wish.protected), gates=cell.content["gates"])
         made = carry_out(self.model, self.task, wish.method, choice, **_how(wish))
         self._save(cell.spec, wish, made, outcome(cell))
         return True

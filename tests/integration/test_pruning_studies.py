@@ -165,6 +165,24 @@ def test_survivors_of_a_planted_role() -> None:
     assert lived["last", "offset:-1"].q < 0.01 < lived["random", "offset:-1"].q and lived["first", "offset:-1"].difference < 0
 
 
+def test_survivors_among_heads_that_share_keys_move_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two heads of a group have a role together and go together: half as many chances, not twice the evidence."""
+    monkeypatch.setattr(survivors, "REPEATS", 1000)
+    heads = hc.HeadMap.of(hc.load("demo/encoder")).heads
+    units = [heads[place : place + 2] for place in range(0, 32, 2)]
+    table = table_of(heads, {"offset:-1": {str(head) for unit in units[:6] for head in unit}})
+    generator = np.random.default_rng(1)
+    kept = {
+        (f"draw {draw}", 16): [frozenset(head for i in generator.choice(16, 8, replace=False) for head in units[i])] for draw in range(300)
+    }
+    together, overall = survivors.survivors(table, kept, units=units)
+    apart, _ = survivors.survivors(table, kept)
+    shares = [np.mean([row.p < 0.05 for row in rows if row.role == "offset:-1"]) for rows in (together, overall, apart)]
+    assert shares[0] < 0.05 and shares[1] < 0.07 and shares[2] > 0.08, shares
+    evenly = {("even", 16): [frozenset(heads[::2])]}
+    assert survivors.survivors(table, evenly, units=units) == survivors.survivors(table, evenly), "groups that went in part are no units"
+
+
 def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ("compare", model, "--train", data, "--methods", "magnitude", "--keep", "25%,50%", "--seeds", 2, "--limit", 12, "--no-repair")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -39,7 +39,7 @@ REPEATS = 10_000
 class Level:
     """One method, number of heads and role: of the `survivors` (mean over `seeds`) how many have it, and how many would by chance.
 
-    `p` is two-sided: twice the smaller tail of the sum over seeds of hypergeometric numbers.
+    `p` is two-sided: twice the smaller tail of the sum over seeds of hypergeometric numbers, or of draws of KV groups where these went as a whole.
     """
 
     method: str
@@ -72,20 +72,48 @@ class Survival:
 
 Kept = Mapping[tuple[str, int], Sequence[frozenset["Head"]]]
 """By method and number of heads, the survivors of every seed."""
+Units = Sequence[Sequence["Head"]]
+"""Heads that share keys and values."""
 
 
-def survivors(table: RoleTable, kept: Kept, *, seed: int = 0) -> tuple[list[Level], list[Survival]]:
-    """Every method, level and role that some heads have and some lack; p-values of any role, and of the single ones, are corrected apart."""
+def survivors(table: RoleTable, kept: Kept, *, units: Units = (), seed: int = 0) -> tuple[list[Level], list[Survival]]:
+    """Every method, level and role that some heads have and some lack; p-values of any role, and of the single ones, are corrected apart.
+
+    Where heads that share keys and values went together, chance moves these `units`, not single heads.
+    """
+    together = _whole(units, [one for several in kept.values() for one in several])
     groups = {role: (tested, having) for role, (tested, having) in _groups(table).items() if 0 < len(having) < len(tested)}
-    found = [asdict(_level(key, sets, role, *group)) for key, sets in kept.items() for role, group in groups.items()]
+    made = {role: Group(tested, having, _units_of(tested, together)) for role, (tested, having) in groups.items()}
+    found = [asdict(_level(key, sets, role, group, seed)) for key, sets in kept.items() for role, group in made.items()]
     overall = []
     for method in dict.fromkeys(method for method, _ in kept):
         sets = [one for (name, _), several in kept.items() if name == method for one in several]
-        overall += [asdict(_survival(method, sets, role, *group, seed)) for role, group in groups.items()]
+        overall += [asdict(_survival(method, sets, role, group, seed)) for role, group in made.items()]
     for rows in (found, overall):  # the question of the study is asked of any role; single roles are a search of their own
         corrected([row for row in rows if row["role"] == ANY])
         corrected([row for row in rows if row["role"] != ANY])
     return [Level(**row) for row in found], [Survival(**row) for row in overall]
+
+
+class Group(NamedTuple):
+    """The heads that were tested for a role, those that have it, and what moves together."""
+
+    tested: list[Head]
+    having: set[Head]
+    units: list[list[Head]]
+
+
+def _whole(units: Units, sets: Sequence[frozenset[Head]]) -> Units:
+    """The units, if each of them stayed or went as a whole."""
+    return units if all(len(one.intersection(unit)) in (0, len(unit)) for one in sets for unit in units) else ()
+
+
+def _units_of(tested: list[Head], together: Units) -> list[list[Head]]:
+    """What moves together of some heads; heads alone where nothing does."""
+    mine = set(tested)
+    found = [[head for head in unit if head in mine] for unit in together]
+    rest = mine.difference(head for unit in found for head in unit)
+    return [unit for unit in found if unit] + [[head] for head in tested if head in rest]
 
 
 def _groups(table: RoleTable) -> dict[str, tuple[list[Head], set[Head]]]:
@@ -99,14 +127,31 @@ def _groups(table: RoleTable) -> dict[str, tuple[list[Head], set[Head]]]:
     return found
 
 
-def _level(key: tuple[str, int], sets: Sequence[frozenset[Head]], role: str, tested: list[Head], having: set[Head]) -> Level:
+def _level(key: tuple[str, int], sets: Sequence[frozenset[Head]], role: str, group: Group, seed: int) -> Level:
+    tested, having, units = group
     alive = [one.intersection(tested) for one in sets]
     seen = sum(len(one & having) for one in alive)
     total = sum(map(len, alive))
-    p = _tails(seen, [len(one) for one in alive], len(tested), len(having))
+    if len(units) == len(tested):
+        p = _tails(seen, [len(one) for one in alive], len(tested), len(having))
+    else:
+        p = _drawn(seen, [sum(unit[0] in one for unit in units) for one in alive], [len(having.intersection(unit)) for unit in units], seed)
     share = seen / total if total else 0.0
     counts = total / len(sets), seen / len(sets)
     return Level(*key, len(sets), role, len(having), len(tested), *counts, share, len(having) / len(tested), p)
+
+
+def _drawn(seen: int, drawn: Iterable[int], having: Sequence[int], seed: int) -> float:
+    """Twice the smaller tail of the number of heads with a role in units drawn at random, so many for each seed of a method."""
+    import numpy as np
+
+    random = np.random.Generator(np.random.Philox(seed))
+    counts, total = np.array(having), np.zeros(REPEATS, dtype=int)
+    for number in drawn:
+        order = random.random((REPEATS, len(counts))).argsort(1)[:, :number]
+        total += counts[order].sum(1)
+    tail = min(int((total <= seen).sum()), int((total >= seen).sum()))
+    return min(1.0, 2 * (1 + tail) / (REPEATS + 1))
 
 
 def _tails(seen: int, drawn: Iterable[int], heads: int, having: int) -> float:
@@ -120,17 +165,37 @@ def _tails(seen: int, drawn: Iterable[int], heads: int, having: int) -> float:
     return float(min(1.0, 2 * min(chance[: seen + 1].sum(), chance[seen:].sum())))
 
 
-def _survival(method: str, sets: Sequence[frozenset[Head]], role: str, tested: list[Head], having: set[Head], seed: int) -> Survival:
+def _survival(method: str, sets: Sequence[frozenset[Head]], role: str, group: Group, seed: int) -> Survival:
     import numpy as np
 
-    lived = np.array([sum(head in one for one in sets) / len(sets) for head in tested])
-    has = np.array([head in having for head in tested])
+    ordered = sorted(group.units, key=len)
+    heads = [head for unit in ordered for head in unit]
+    lived = np.array([sum(head in one for one in sets) / len(sets) for head in heads])
+    has = np.array([head in group.having for head in heads])
     gap = float(lived[has].mean() - lived[~has].mean())
     random = np.random.Generator(np.random.Philox(seed))
-    mixed = random.permuted(np.tile(lived, (REPEATS, 1)), axis=1)
+    parts, start = [], 0
+    for size in sorted({len(unit) for unit in ordered}):  # units change places with those of their size
+        number = sum(len(unit) == size for unit in ordered)
+        each = lived[start : start + number * size : size]
+        parts.append(random.permuted(np.tile(each, (REPEATS, 1)), axis=1).repeat(size, axis=1))
+        start += number * size
+    mixed = np.concatenate(parts, axis=1)
     drawn = mixed[:, has].mean(1) - mixed[:, ~has].mean(1)
     p = (1 + int((np.abs(drawn) >= abs(gap) - 1e-12).sum())) / (REPEATS + 1)
     return Survival(method, role, int(has.sum()), float(lived[has].mean()), float(lived[~has].mean()), gap, p)
+
+
+def units_of(run: Run) -> list[list[Head]]:
+    """The heads of a run that share keys and values."""
+    from headcount.heads import Head
+
+    found = []
+    for block in run.heads().blocks:
+        heads = [Head.parse(head) for head in block.heads]
+        size = len(heads) // block.n_kv_heads if block.n_kv_heads else 1
+        found += [heads[start : start + size] for start in range(0, len(heads), max(1, size))]
+    return found
 
 
 def kept_of(run: Run) -> Kept:
@@ -179,7 +244,7 @@ def run(
         name = run.record().model.name
         given = inputs.Shared(name, task=task, limit=limit, device=device, dtype=dtype, seed=seed)
         table = _roles(say, run, given, text, embedded, parser)
-        levels, overall = survivors(table, kept_of(run), seed=seed)
+        levels, overall = survivors(table, kept_of(run), units=units_of(run), seed=seed)
         asked = {"weights": run.record().model.weights, "roles": table.data, "seed": seed}
         keep_rows(run, "survivors", asked, [asdict(row) for row in levels])
         _show(say, levels, overall, everything)
