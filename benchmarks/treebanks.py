@@ -83,9 +83,9 @@ def is_of(role: str, family: str) -> bool:
 class Readings:
     """Measures one model on sentences, into a run for each set of them."""
 
-    def __init__(self, out: Path, name: str, folder: Path | str) -> None:
+    def __init__(self, out: Path, name: str, folder: Path | str, auto: str | None = None) -> None:
         self.out, self.name = out, name
-        self.model: Any = hc.load(folder)
+        self.model: Any = hc.load(folder, auto=auto)
         self.tokenizer = AutoTokenizer.from_pretrained(local_folder(folder))
 
     def read(self, text: str, sentences: Sequence[Annotated], number: int, stacks: Mapping[str, str]) -> list[Reading]:
@@ -115,7 +115,7 @@ def treebank(data: Path, name: str, part: str) -> list[Annotated]:
 
 def english_model(options: argparse.Namespace) -> list[Reading]:
     """An English encoder on English, and on the same sentences in German, of which it knows nothing."""
-    made = Readings(options.out, options.model.name, options.model)
+    made = Readings(options.out, options.model.name, options.model, "AutoModel")
     found = []
     for title, name, part in (("EWT, English", "en_ewt", "dev"), ("PUD, English", "en_pud", "test"), ("PUD, German", "de_pud", "test")):
         found += made.read(name, treebank(options.data, name, part), options.sentences, {"": title})
