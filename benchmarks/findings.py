@@ -160,7 +160,7 @@ def dynamics(options: argparse.Namespace) -> str:
     for step, one in sorted(steps.items()):
         here = {row["keep"]: row for row in found["rows"] if row["step"] == step}
         rows.append([step, percent(one["value"]), *(percent(here[keep]["value"]) for keep in keeps)])
-    return table(("step", "accuracy", *(f"{keep} heads" for keep in keeps)), rows)
+    return table(("examples seen", "accuracy", *(f"{keep} heads" for keep in keeps)), rows)
 
 
 def layers(options: argparse.Namespace) -> str:
