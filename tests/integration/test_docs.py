@@ -56,4 +56,5 @@ def test_every_method_has_a_page(kind: str) -> None:
         text = pages.page(kind, name, module, DOCS / "figures")
         assert text.startswith(f"# {name}\n") and module.__doc__.partition("\n")[0] in text
         assert f"| Source | {module.ABOUT.source or 'headcount'} |" in text and f"src/headcount/{kind}/" in text
+        assert f"figures/{kind}-{name}.svg" in text, "make figures draws it"
         assert f"--by {name} " in text or f"--method {name} " in text or f"--only {name} " in text
