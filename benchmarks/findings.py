@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,27 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
 from headcount.cli import main as headcount
-from headcount.roles import corpus_of, roles_into
+from headcount.roles import RoleTable, corpus_of, roles_into
 from headcount.runs.store import Run
+from headcount.studies.survivors import kept_of, units_of
+from headcount.studies.survivors import survivors as lives
 from headcount.text.conllu import read_conllu
 from headcount.training import Recipe, fine_tune
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "findings.md"
 SENTENCES = 400
+KINDS = {"positional": ("offset",), "syntactic": ("syntax",), "rare words": ("rare",)}
+"""The roles of Voita et al. 2019."""
+METHODS = (
+    "surgeon + repair",
+    "gradient + repair",
+    "gradient(again=true) + repair",
+    "fisher + repair",
+    "ablation + repair",
+    "gates + repair",
+    "dsp:pipelined + repair",
+    "random + repair",
+)
 EARLY = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 """Shares of the fine-tuning after which a checkpoint is kept."""
 SIMILAR, APART = 4.0, 2.0
@@ -63,7 +78,7 @@ def percent(value: float) -> str:
 
 
 def survivors(options: argparse.Namespace) -> str:
-    """By method, how long heads with and without a role live in the comparisons of results.py."""
+    """By method, how long heads with and without the roles of Voita et al. live in the comparisons of results.py."""
     rows = []
     for name in ("sst2", "mrpc"):
         folder = getattr(options, name)
@@ -71,13 +86,24 @@ def survivors(options: argparse.Namespace) -> str:
         sentences = list(read_conllu(options.data / "ud" / "en_ewt" / "en_ewt-ud-dev.conllu"))[:SENTENCES]
         with Run.lead(folder / "run", command="python benchmarks/findings.py") as run:
             found = roles_into(run, model, corpus_of(model, sentences, AutoTokenizer.from_pretrained(folder / "tuned")))
-        having = sum(bool(roles) for roles in found.labels().values())
-        print(f"{name}: {having} of {len(found.heads)} heads have a role", flush=True)
-        for row in study("study", "survivors", folder / "run")["survival"]:
-            if row["role"] == "any role":
-                shares = [percent(row["survive_with"]), percent(row["survive_without"])]
-                rows.append([name, row["method"], row["heads_with"], *shares, f"{row['p']:.2g}", f"{row['q']:.2g}"])
-    return table(("task", "method", "heads with a role", "levels they survive", "levels the others survive", "p", "q"), rows, left=2)
+            kept = {key: sets for key, sets in kept_of(run).items() if key[0] in METHODS}
+            _, overall = lives(merged(found), kept, units=units_of(run))
+        for row in overall:
+            if row.role in KINDS:
+                shares = [percent(row.survive_with), percent(row.survive_without)]
+                rows.append([name, row.role, row.method, row.heads_with, *shares, f"{row.p:.2g}", f"{row.q:.2g}"])
+    return table(("task", "role", "method", "heads with it", "levels they survive", "levels the others survive", "p", "q"), rows, left=3)
+
+
+def merged(found: RoleTable) -> RoleTable:
+    """The roles of one kind as one role, by its name."""
+    rows = {}
+    for kind, families in KINDS.items():
+        for row in found:
+            if row.role.partition(":")[0] in families:
+                before = rows.get((row.head, kind))
+                rows[row.head, kind] = replace(row, role=kind, has_role=row.has_role or (before is not None and before.has_role))
+    return RoleTable(tuple(rows.values()), found.heads)
 
 
 def finetuned(options: argparse.Namespace) -> str:
