@@ -220,9 +220,10 @@ export function keepAddress(): void {
       write(wanted, true);
       return;
     }
+    const from = globalThis.location.hash;
     const act = (): void => {
       [last, waiting] = [Date.now(), null];
-      write(wanted, false);
+      if (globalThis.location.hash === from) write(wanted, false); // else the reader went on, and that step is not ours to change
     };
     const wait = last + PAUSE - Date.now();
     if (wait <= 0) act();
