@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +35,29 @@ def run(
     seed: Seed = 0,
 ) -> None:
     """Find, score, label and prune the heads of two small trained models by several methods, offline, and write a report of each."""
+    with _one_thread():
+        steps, reports = _walked(say, out, limit, device, dtype, seed)
+    say.result({"out": str(out), "steps": steps, "reports": reports})
+    for path in reports:
+        say.line(f"report: {path}")
+    say.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Models this small gain nothing from a second thread, and lose much by it where the machine is busy."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
+    """Every step of both models, and the reports."""
     from headcount.analyze import Job, walk
     from headcount.roles import corpus_of
     from headcount.tasks import open_task
@@ -42,7 +67,8 @@ def run(
     from headcount.text.embedded import embedded, embedded_translations
     from headcount.training import Recipe
 
-    steps, reports = [], []
+    steps: list[Any] = []
+    reports: list[str] = []
     for name, task in SHOWN.items():
         with Place(out / name).taken(say) as kept:
             if kept is None:
@@ -82,7 +108,4 @@ def run(
                 reports += [step.numbers["path"]] if step.name == "report" else []
                 say.line(f"{name:<10} {step.name:<9} {step.text}")
                 say.doing(f"{name}, after step {step.name}")
-    say.result({"out": str(out), "steps": steps, "reports": reports})
-    for path in reports:
-        say.line(f"report: {path}")
-    say.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")
+    return steps, reports
