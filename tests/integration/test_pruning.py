@@ -19,7 +19,7 @@ from headcount.evaluate import evaluate
 from headcount.pruners import PRUNERS, fisher, prune, rank, surgeon
 from headcount.pruning import Pruning, Wish, compare, grid, parse_method, rows, smallest_safe
 from headcount.refit import fold_means
-from headcount.report.curves import command_of
+from headcount.runs.commands import command_of
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import model_record
 from headcount.surgery import cost

@@ -228,8 +228,8 @@ def test_speed_is_told_with_its_doubts() -> None:
 
 
 def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None:
-    from headcount.report.curves import command_of
     from headcount.runs.cells import Cell
+    from headcount.runs.commands import command_of
 
     run = make_run(tmp_path / "run", text="a name; rm -rf /")
     told = {"method": "rank", "keep": 6, "seed": 3, "repair": False, "recover": 2.0, "floor": 1, "unit": "even"}

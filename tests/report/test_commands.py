@@ -13,9 +13,10 @@ from headcount import pruning
 from headcount.cli import main
 from headcount.errors import PlanError
 from headcount.pruning import Wish, grid
-from headcount.report.curves import command_of, commands_of, milliseconds, plain_number
 from headcount.runs.cells import Cell, Spec
+from headcount.runs.commands import command_of, commands_of, milliseconds, plain_number
 from headcount.runs.schema import RunRecord
+from headcount.terminal.inputs import Shared
 from headcount.training import Recipe
 
 WISHES = {
@@ -79,6 +80,30 @@ def test_a_command_for_any_number_of_heads(record: RunRecord, monkeypatch: pytes
     found = read_back(made["dsp"].replace("{keep}", "7"), monkeypatch, tmp_path)
     assert found.parts() == Wish("dsp", 7, recipe=Recipe(epochs=2.0)).parts()
     assert "--latency" not in made["surgeon"] and made["dsp"].endswith("--out 'runs/a run'")
+
+
+def test_the_next_command_opens_what_this_one_did() -> None:
+    given = Shared("m", train=[Path("a.csv"), Path("b.csv")], text_column="said", task_option=["metric=f1"], max_length=64, truncate=True)
+    words = [
+        "--train",
+        "a.csv",
+        "--train",
+        "b.csv",
+        "--text-column",
+        "said",
+        "--task-option",
+        "metric=f1",
+        "--max-length",
+        "64",
+        "--truncate",
+    ]
+    assert given.of_task == words and Shared("m").of_task == []
+
+
+@pytest.mark.parametrize("option", ["--option", "--task-option"])
+def test_what_is_no_pair_is_told_of_by_its_option(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prune", "demo/entailment", "--method", "random", "--keep", "4", option, "metric", "--out", str(tmp_path), "-q"]) == 2
+    assert f"{option} takes NAME=VALUE, got 'metric'" in " ".join(capsys.readouterr().err.split())
 
 
 def test_numbers_come_back_as_they_were() -> None:

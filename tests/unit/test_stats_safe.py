@@ -125,17 +125,3 @@ def test_benjamini_hochberg_keeps_false_safety_rare() -> None:
         safe = np.array([row.safe for row in stats.safe_to_remove(damage, tolerance=0.5, worst=None)])
         shares.append(safe[20:].sum() / max(1, safe.sum()))
     assert np.mean(shares) <= 0.05
-
-
-def test_safe_by_rank_is_the_probability_of_the_lowest() -> None:
-    samples = planted(80, np.arange(8) * 0.2, 1.0)
-    drawn = stats.bootstrap(samples, seed=0)
-    rows = stats.safe_by_rank(samples, drawn, 4)
-    probability = stats.lowest(drawn, 4)
-    assert [row.safe for row in rows] == (probability >= 0.95).tolist() == [row.bound > 4 for row in rows]
-    assert any(row.safe for row in rows)
-    np.testing.assert_allclose([row.p for row in rows], 1 - probability)
-    halves = stats.safe_by_rank(samples, drawn, 2, units=[(0, 1), (2, 3), (4, 5), (6, 7)])
-    assert [row.safe for row in halves] == [True] * 4 + [False] * 4
-    with pytest.raises(StatisticsError, match="those of the samples"):
-        stats.safe_by_rank(samples, drawn[:, :3], 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from drawn import planted, rng
@@ -31,7 +29,6 @@ def test_stderr_of_single_examples_is_the_textbook_one() -> None:
     values = rng().normal(size=(100, 3))
     expected = values.std(0, ddof=1) / 10
     np.testing.assert_allclose(Samples.of(values).stderr(), expected, rtol=1e-12)
-    np.testing.assert_allclose(stats.jackknife(Samples.of(values)).stderr, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 2)])
@@ -216,25 +213,18 @@ def ratio(means: np.ndarray) -> np.ndarray:
     return means[..., 1] / means[..., 0]
 
 
-def test_jackknife_of_features() -> None:
+def test_pseudovalues_are_those_of_the_jackknife() -> None:
     x = rng().random((80, 3)) + 1
     samples = Samples.of(np.stack([x, 2 * x + 0.1 * rng(1).normal(size=x.shape)], axis=-1))
-    found = stats.jackknife(samples, ratio)
-    np.testing.assert_allclose(found.values, ratio(samples.means()))
+    found = stats.pseudovalues(samples, ratio)
+    np.testing.assert_allclose(found.means(), ratio(samples.means()))
     left = np.array([ratio(np.delete(samples.sums, g, axis=0).mean(0)) for g in range(80)])
-    np.testing.assert_allclose(found.stderr, np.sqrt(79 / 80 * ((left - left.mean(0)) ** 2).sum(0)), rtol=1e-10)
-    np.testing.assert_allclose(stats.bootstrap(samples, seed=0, combine=ratio).std(0), found.stderr, rtol=0.1)
+    np.testing.assert_allclose(found.stderr(), np.sqrt(79 / 80 * ((left - left.mean(0)) ** 2).sum(0)), rtol=1e-10)
+    np.testing.assert_allclose(stats.bootstrap(samples, seed=0, combine=ratio).std(0), found.stderr(), rtol=0.1)
     with pytest.raises(StatisticsError, match="one number per head"):
-        stats.jackknife(samples)
+        stats.bootstrap(samples, seed=0)
     with pytest.raises(StatisticsError, match="combine must turn"):
-        stats.jackknife(samples, lambda means: means)
-
-
-def test_jackknife_takes_the_bias_off_a_square() -> None:
-    values = rng().normal(size=(30, 4))
-    square = Samples.of(values[..., None])
-    found = stats.jackknife(square, lambda means: means[..., 0] ** 2)
-    np.testing.assert_allclose(found.corrected, values.mean(0) ** 2 - values.var(0, ddof=1) / 30, rtol=1e-9)
+        stats.pseudovalues(samples, lambda means: means)
 
 
 # ranks
@@ -282,27 +272,9 @@ def test_units_go_together_by_their_mean() -> None:
     drawn = np.tile([0.0, 9.0, 3.0, 3.0, 5.0, 5.5], (10, 1))
     units = [(2, 3), (0, 1), (4, 5)]
     assert stats.lowest(drawn, 1, units=units).tolist() == [0, 0, 1, 1, 0, 0]
-    assert stats.jointly_lowest(drawn, 2, units=units).heads == (0, 1, 2, 3)
     for wrong in ([(0, 1)], [(0, 1), (2, 3), (4, 4)], [(0, 1), (2, 3), (4, 5), ()]):
         with pytest.raises(StatisticsError, match="exactly once"):
             stats.lowest(drawn, 1, units=wrong)
-
-
-def brute_joint(members: np.ndarray, level: float) -> int:
-    heads = range(members.shape[1])
-    sizes = range(members.shape[1], -1, -1)
-    return next(size for size in sizes if any(members[:, list(c)].all(1).mean() >= level for c in itertools.combinations(heads, size)))
-
-
-def test_joint_set_holds_and_is_nearly_always_the_largest() -> None:
-    equal = 0
-    for trial in range(60):
-        drawn = stats.bootstrap(planted(30, np.arange(7) * 0.25, 1.0, seed=trial), seed=trial, repeats=200)
-        found = stats.jointly_lowest(drawn, 4, level=0.8)
-        members = stats.ranks(drawn) > 3
-        assert found.probability == members[:, list(found.heads)].all(1).mean() >= 0.8
-        equal += len(found.heads) == brute_joint(members, 0.8)
-    assert equal >= 57
 
 
 def test_overlap_against_hypergeometric() -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headcount.errors import ArtefactError
-from headcount.registry import Registry
-from headcount.report._scores import IMPORTANCE
 from headcount.report.plain import plural, short
 from headcount.runs.cells import Cell
+from headcount.runs.commands import command_of, commands_of
 from headcount.runs.outcomes import (
     EVALUATION,
     PRUNED,
     Evaluation,
     best_of,
     interval,
-    method_name,
     rows_of,
     smallest_safe,
     unpack_evaluation,
@@ -28,14 +25,6 @@ from headcount.runs.store import Run
 from headcount.stats.parts import Total, total_of
 
 DENSE = "dense"
-PRUNERS = Registry("pruners", "headcount.pruners")
-RECIPE: Mapping[str, tuple[str, float]] = {
-    "epochs": ("--epochs", 1.0),
-    "rate": ("--rate", 5e-5),
-    "batch": ("--train-batch", 32),
-    "distil": ("--distil", 0.0),
-}
-"""Fields of a recipe, as options of headcount prune with their defaults."""
 COSTS = ("parameters", "bytes", "flops", "kv_bytes_per_token")
 ID_DIGITS = 12
 
@@ -167,85 +156,3 @@ def _point(row: Mapping[str, Any], cell: Cell, dense: Evaluation, places: Mappin
         **{name: told["cost"][name] for name in COSTS},
         "command": command,
     }
-
-
-def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None) -> str:
-    """The command that makes a pruned model again; with `keep`, one with that many heads instead, which is not quoted."""
-    wish, recipe = cell.content["wish"], cell.content["wish"].get("recipe", {})
-    seed = recipe.get("seed", wish["seed"])
-    words = ["headcount", "prune", record.config.get("opened", {}).get("model", record.model.name)]
-    words += [*task_words(record, cell.spec.parts.get("limit")), *_method_words(wish)]
-    size = _size_words(wish) if keep is None else ["--keep", keep]
-    rest = ["--kinds", ",".join(wish["kinds"])] if wish.get("kinds") else []
-    rest += ["--protect", ",".join(wish["protected"])] if wish.get("protected") else []
-    rest += ["--floor", str(wish["floor"])] if wish.get("floor") else []
-    rest += ["--unit", wish["unit"]] if wish.get("unit", "kv_group") != "kv_group" else []
-    rest += ["--ablation", wish["ablation"]] if wish.get("ablation") else []
-    rest += [] if wish["repair"] is None else ["--repair" if wish["repair"] else "--no-repair"]
-    rest += [word for name in ("recover", "scratch") if wish.get(name) for word in (f"--{name}", plain_number(wish[name]))]
-    rest += [
-        word
-        for name, (option, default) in RECIPE.items()
-        if recipe.get(name, default) != default
-        for word in (option, plain_number(recipe[name]))
-    ]
-    rest += ["--seed", str(seed)] + ([] if wish["seed"] == seed else ["--method-seed", str(wish["seed"])])
-    told = [shlex.join(words), *(size if keep is not None else [shlex.join(size)]), shlex.join([*rest, "--out", f"runs/{out}"])]
-    return " ".join(told)
-
-
-def commands_of(record: RunRecord, out: str, cells: Sequence[Cell]) -> dict[str, str]:
-    """By method a command for any number of heads, `{keep}`, by its first seed; none where heads of some kinds of attention alone are counted."""
-    found: dict[str, str] = {}
-    for cell in sorted(cells, key=lambda cell: cell.content["wish"]["seed"]):
-        wish = cell.content["wish"]
-        if not wish.get("kinds"):
-            found.setdefault(method_name(wish), command_of(record, out, cell, "{keep}"))
-    return found
-
-
-def _method_words(wish: Mapping[str, Any]) -> list[str]:
-    """The method and its options; an importance by its own name, unless a pruner has that too."""
-    options, method = dict(wish["options"]), wish["method"]
-    base = str(options.get("by", "")).partition(":")[0]
-    if method == "rank" and base in IMPORTANCE.names() and base not in PRUNERS.names():
-        method = options.pop("by")
-    return ["--method", method, *(word for name, value in sorted(options.items()) for word in ("--option", f"{name}={value}"))]
-
-
-def _size_words(wish: Mapping[str, Any]) -> list[str]:
-    limit = wish.get("limit")
-    if not limit:
-        return ["--keep", str(wish["keep"])]
-    name, value = limit
-    return [f"--{name.replace('_', '-')}", milliseconds(value) if name == "latency" else plain_number(value)]
-
-
-def plain_number(value: float) -> str:
-    """A number in as few digits as give it back."""
-    if isinstance(value, int):
-        return str(value)
-    return next(text for digits in (6, 17) if float(text := f"{value:.{digits}g}") == value)
-
-
-def milliseconds(value: float) -> str:
-    """Seconds as milliseconds, in as few digits as give them back when they are divided by 1000."""
-    texts = [f"{1000 * value:.{digits}g}" for digits in range(1, 18)]
-    return next((text for text in texts if float(text) / 1000 == value), texts[-1])
-
-
-def task_words(record: RunRecord, limit: int | None = None) -> list[str]:
-    """The words of a command line that name the task and its data, and how the model is opened, as far as the run knows them."""
-    opened = record.config.get("opened", {})
-    names = ("task", "train", "eval", *(name for name in opened if name.endswith("_column")), "task_option", "max_length", "limit")
-    given = {"task": record.task or None, **opened, **({"limit": limit} if limit else {})}
-    given = {**given, "dtype": None if given.get("dtype") == "auto" else given.get("dtype")}
-    words = []
-    for name in (*names, "auto", "dtype"):
-        for value in _listed(given.get(name)):
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return words + (["--truncate"] if opened.get("truncate") else [])
-
-
-def _listed(value: Any) -> list[Any]:
-    return [] if value is None or value is False else list(value) if isinstance(value, list | tuple) else [value]

@@ -13,10 +13,10 @@ from headcount.stats.corrections import Adjust, adjust, benjamini_hochberg, bonf
 from headcount.stats.correlation import correlate, kendall, pearson, spearman
 from headcount.stats.hall import Skewness, bent, straightened
 from headcount.stats.paired import Difference, McNemar, mcnemar, paired_bootstrap, paired_t, sign_flip
-from headcount.stats.ranks import Joint, Overlap, jointly_lowest, lowest, overlap, rank_intervals, ranks
-from headcount.stats.resampling import bootstrap, intervals, jackknife, pseudovalues
-from headcount.stats.safe import Verdict, safe_by_rank, safe_to_remove
-from headcount.stats.samples import GROUPS, Estimate, Intervals, Jackknife, Samples, StatisticsError
+from headcount.stats.ranks import Overlap, lowest, overlap, rank_intervals, ranks
+from headcount.stats.resampling import bootstrap, intervals, pseudovalues
+from headcount.stats.safe import Verdict, safe_to_remove
+from headcount.stats.samples import GROUPS, Estimate, Intervals, Samples, StatisticsError
 from headcount.stats.totals import Totals
 
 __all__ = [
@@ -26,8 +26,6 @@ __all__ = [
     "Difference",
     "Estimate",
     "Intervals",
-    "Jackknife",
-    "Joint",
     "McNemar",
     "Overlap",
     "Samples",
@@ -45,8 +43,6 @@ __all__ = [
     "bootstrap",
     "correlate",
     "intervals",
-    "jackknife",
-    "jointly_lowest",
     "kendall",
     "lowest",
     "mcnemar",
@@ -58,7 +54,6 @@ __all__ = [
     "rank_intervals",
     "ranks",
     "reliability",
-    "safe_by_rank",
     "safe_to_remove",
     "sign_flip",
     "spearman",

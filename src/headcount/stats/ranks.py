@@ -17,14 +17,6 @@ End = Literal["lowest", "highest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
-    """Heads that are all among the lowest k at once, and the probability of that."""
-
-    heads: tuple[int, ...]
-    probability: float
-
-
-@dataclass(frozen=True, slots=True)
 class Overlap:
     """How many of two sets of k out of n heads are shared, the share by chance, and the chance of so many or more (hypergeometric)."""
 
@@ -64,26 +56,6 @@ def lowest(replicates: ArrayLike, k: int, *, higher_is_keep: bool = True, units:
     drawn = table(replicates)
     groups = unit_list(drawn.shape[-1], units)
     return to_heads(lowest_units(drawn, k, groups, higher_is_keep).mean(0), groups)
-
-
-def jointly_lowest(replicates: ArrayLike, k: int, *, higher_is_keep: bool = True, units: Units = (), level: float = 0.95) -> Joint:
-    """The largest set of heads that are all among the lowest k in at least `level` of the replicates: one statement, true at once for all.
-
-    Found greedily, always adding what loses the fewest replicates: what comes back holds, a larger set may now and then exist.
-    """
-    drawn = table(replicates)
-    groups = unit_list(drawn.shape[-1], units)
-    members = lowest_units(drawn, k, groups, higher_is_keep).astype(np.float64)
-    alive, chosen, floor = np.ones(len(members)), [], 1 - tail(level)
-    while len(chosen) < len(groups):
-        shares = alive @ members / len(members)
-        shares[chosen] = -1.0
-        best = int(shares.argmax())
-        if shares[best] < floor:
-            break
-        chosen.append(best)
-        alive = alive * members[:, best]
-    return Joint(tuple(sorted(head for unit in chosen for head in groups[unit])), float(alive.mean()))
 
 
 def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overlap:

@@ -1,4 +1,4 @@
-"""Resampled means of scores, the intervals that follow, and the jackknife."""
+"""Resampled means of scores, the intervals that follow, and pseudo-values of the jackknife."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from headcount.stats.samples import Array, Intervals, Jackknife, Samples, StatisticsError, count, finite, generator, scored, table, tail
+from headcount.stats.samples import Array, Intervals, Samples, StatisticsError, count, finite, generator, scored, table, tail
 
 Combine = Callable[[Array], Array]  # mean features [..., heads, features] -> [..., heads]
 Draw = Callable[[int], NDArray]  # rows -> how often each set of each row takes each group, [rows, sets, groups]
@@ -67,18 +67,6 @@ def intervals(replicates: ArrayLike, level: float = 0.95, *, samples: Samples | 
         low, high = np.quantile(drawn, edges, axis=0)
         return Intervals(low, high)
     return Intervals(*_quantiles(drawn, _bca_shares(drawn, samples, edges, combine)))
-
-
-def jackknife(samples: Samples, combine: Combine | None = None) -> Jackknife:
-    """Values, standard errors and bias-corrected values of a function of mean features, by leaving out one group at a time.
-
-    se² = (G−1)/G Σ (θ₋g − θ̄)²; corrected = Gθ − (G−1)θ̄.
-    """
-    samples = samples.filled()
-    values, left = _combined(samples, samples.means(), combine), _leave_one_out(samples, combine)
-    groups, center = samples.n_groups, left.mean(0)
-    stderr = np.sqrt(((left - center) ** 2).sum(0) * (groups - 1) / groups)
-    return Jackknife(values, stderr, groups * values - (groups - 1) * center)
 
 
 def pseudovalues(samples: Samples, combine: Combine) -> Samples:

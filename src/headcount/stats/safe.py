@@ -1,17 +1,14 @@
-"""The verdict "safe to remove": of a head's own damage, or of its place in a ranking."""
+"""The verdict "safe to remove", from the damage that a head's removal does."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import floor
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from headcount.stats.corrections import Adjust, adjust
 from headcount.stats.hall import bent, straightened
-from headcount.stats.ranks import Units, lowest_units, ranks, to_heads, unit_list, unit_means
-from headcount.stats.samples import Array, Samples, StatisticsError, scored, table, tail
+from headcount.stats.samples import Array, Samples, StatisticsError, scored, tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +42,6 @@ def safe_to_remove(
         cautious = _hall(_with_worst(damage, worst), tolerance, tail(level), skewed=False)
         bound, p = np.maximum(bound, cautious[0]), np.maximum(p, cautious[1])
     return _verdicts(damage.means(), bound, p, level, correct)
-
-
-def safe_by_rank(
-    samples: Samples,
-    replicates: ArrayLike,
-    k: int,
-    *,
-    higher_is_keep: bool = True,
-    units: Units = (),
-    level: float = 0.95,
-    correct: Adjust = "none",
-) -> tuple[Verdict, ...]:
-    """The verdict per head from its probability of being among the lowest k (units, where given): safe when it is at least `level`.
-
-    p is 1 − that probability; `bound` is the best rank still plausible, so without correction a head is safe when its bound is beyond n − k.
-    """
-    estimate, drawn = scored(samples).means(), table(replicates)
-    if drawn.shape[1] != len(estimate):
-        raise StatisticsError(f"replicates must be those of the samples, got {drawn.shape[1]} heads for {len(estimate)}")
-    groups = unit_list(len(estimate), units)
-    inside = lowest_units(drawn, k, groups, higher_is_keep).mean(0)
-    placed = np.sort(ranks(unit_means(drawn, groups), higher_is_keep=higher_is_keep), axis=0)
-    bound = placed[floor(round(len(drawn) * tail(level), 9))]
-    return _verdicts(estimate, to_heads(bound, groups), 1.0 - to_heads(inside, groups), level, correct)
 
 
 def _hall(damage: Samples, tolerance: float, alpha: float, *, skewed: bool) -> tuple[Array, Array]:

@@ -33,15 +33,6 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Jackknife:
-    """The plug-in value per head, its standard error, and the value less the jackknife's estimate of its bias."""
-
-    values: Array
-    stderr: Array
-    corrected: Array
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Samples:
     """Sums of weight·value [groups, heads] or [groups, heads, features], and sums of weights [groups, heads or 1]; `n` counts examples with weight.
 

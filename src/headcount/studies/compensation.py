@@ -242,7 +242,9 @@ def run(
         live, heads, folder = given.open_model(say)
         name, own = parse_method(method)
         how = recipe(given, rate, train_batch, 0.0, epochs)
-        wish = Wish(name, heads_of(keep, heads), seed=given.seed, repair=False, options={**own, **inputs.pairs(option)}, recipe=how)
+        wish = Wish(
+            name, heads_of(keep, heads), seed=given.seed, repair=False, options={**own, **inputs.pairs(option, "--option")}, recipe=how
+        )
         check_wish(live, wish)
         if wish.keep < 2:
             raise typer.BadParameter("compensation compares the heads that stay; keep 2 or more")

@@ -257,7 +257,7 @@ def run(
                 if not subjects:
                     first, heads, _ = given.open_model(say)
                     describe(kept, say, given, first, heads, {"study": "languages", "tasks": names, "fine-tune": recipe.told()})
-                live, folder = fine_tuned(kept, mine, say, recipe, labels, inputs.pairs(tune_option))
+                live, folder = fine_tuned(kept, mine, say, recipe, labels, inputs.pairs(tune_option, "--tune-option"))
             else:
                 live, heads, folder = mine.open_model(say)
                 if not subjects:

@@ -51,13 +51,13 @@ BatchSize = Annotated[
 ]
 
 
-def pairs(texts: list[str] | None) -> dict[str, str]:
-    """Options of the form NAME=VALUE, by name."""
+def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """What an option of the form NAME=VALUE was given, by name."""
     found = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
-            raise typer.BadParameter(f"--task-option takes NAME=VALUE, got {text!r}")
+            raise typer.BadParameter(f"{option} takes NAME=VALUE, got {text!r}")
         found[name.replace("-", "_")] = value
     return found
 
@@ -114,10 +114,10 @@ class Shared(NamedTuple):
 
     @property
     def of_task(self) -> list[str]:
-        """The words of a command line that name the task and its data."""
-        names = ("task", "train", "eval", *(name for name in self._fields if name.endswith("_column")), "task_option")
-        given = [(name, value) for name in names for value in _listed(getattr(self, name))]
-        return [word for name, value in given for word in (f"--{name.replace('_', '-')}", str(value))]
+        """The words of a command line that name the task and its data, and how both are opened."""
+        from headcount.runs.commands import task_words
+
+        return task_words(self._asdict())
 
     @property
     def opened(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class Shared(NamedTuple):
 
         say.doing("reading the data")
         names = ("train", "eval", "max_length", "truncate", "seed", *(name for name in self._fields if name.endswith("_column")))
-        options: dict[str, Any] = {name: getattr(self, name) for name in names} | pairs(self.task_option)
+        options: dict[str, Any] = {name: getattr(self, name) for name in names} | pairs(self.task_option, "--task-option")
         task = open_task(self.task, model, reader_of(model, folder, self.trust_remote_code), **options)
         task = replace(task, batch_size=self.reading["batch_size"])
         sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
@@ -150,10 +150,6 @@ class Shared(NamedTuple):
 
 def _told(value: Any) -> Any:
     return [str(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _listed(value: Any) -> list[Any]:
-    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
 def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:

@@ -94,7 +94,7 @@ class How(NamedTuple):
             repair=self.repair,
             recover=self.recover,
             scratch=self.scratch,
-            options={**own, **pairs(self.option)},
+            options={**own, **pairs(self.option, "--option")},
             recipe=recipe(given, self.rate, self.train_batch, self.distil, self.epochs),
             floor=self.floor,
             unit=self.unit,
