@@ -80,13 +80,14 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=512, help="sentences for gradients")
     parser.add_argument("--ablated", type=int, default=128, help="sentences for ablation")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--name", default="head-mask", help="of the place in the document")
     parser.add_argument("--document", type=Path, default=DOCUMENT)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         lines = compared(options, Path(folder))
     header = ("score", "headcount's name", "sentences", "batch: theirs / ours", "CPU seconds: theirs / ours", "theirs / ours", "agreement")
-    put(options.document, "head-mask", table(header, lines, left=2))
+    put(options.document, options.name, table(header, lines, left=2))
 
 
 if __name__ == "__main__":

@@ -12,14 +12,12 @@ import pandas
 import pytest
 import torch
 from test_score_cli import refused, result, run
-from toys import build, saved_classifier, saved_table, shared, task
+from toys import build, files, saved_classifier, saved_table, shared, task
 
 import headcount as hc
 from headcount.heads import Head
-from headcount.roles import RoleScore, RoleTable
-from headcount.runs import Run
 from headcount.runs.cells import Cell, Spec
-from headcount.studies import compensation, dynamics, layers, role_pruning, survivors
+from headcount.studies import compensation, dynamics, layers
 from headcount.studies._drops import averaged, drop, levels, relative_gap, without
 
 
@@ -40,11 +38,6 @@ def silent(model: torch.nn.Module, chosen: Callable[[Head], bool]) -> None:
     for head in hc.HeadMap.of(model):
         if chosen(head):
             zero(model, head)
-
-
-def files(folder: Path) -> dict[str, int]:
-    """The cells of a run with the time each was written."""
-    return {str(path): path.stat().st_mtime_ns for path in (folder / "cells").rglob("*.cell") if "study" not in path.parts}
 
 
 # What is left of a score.
@@ -122,122 +115,6 @@ def test_layers_on_the_command_line(capsys: pytest.CaptureFixture[str], model: P
     assert mean["rows"][0]["loss"] != first["rows"][0]["loss"]
     code, out, err = run(capsys, *words)
     assert code == 0 and "layers without heads" in out, err
-
-
-# Survivors.
-
-
-def table_of(heads: tuple[Head, ...], having: dict[str, set[str]]) -> RoleTable:
-    """Roles as a test would have found them."""
-    names = RoleScore.__dataclass_fields__
-    fill = dict.fromkeys(names, 0.0) | {
-        "n_sentences": 9,
-        "n_tokens": 99,
-        "baseline_offset": 0,
-        "attainable": True,
-        "note": "",
-        "p_t": None,
-    }
-    rows = [
-        RoleScore(**{**fill, "head": head, "role": role, "has_role": str(head) in own, "by_argmax": False})
-        for role, own in having.items()
-        for head in heads
-    ]
-    return RoleTable(tuple(rows), heads)
-
-
-def test_survivors_of_a_planted_role() -> None:
-    heads = hc.HeadMap.of(hc.load("demo/encoder")).heads
-    special = {str(head) for head in heads[:8]}
-    table = table_of(heads, {"offset:-1": special, "local": {str(h) for h in heads[::4]}})
-    last = {("last", keep): [frozenset(heads[:keep])] for keep in (8, 16)}
-    first = {("first", keep): [frozenset(heads[-keep:])] for keep in (8, 16)}
-    generator = np.random.default_rng(0)
-    drawn = {("random", 8): [frozenset(heads[i] for i in generator.choice(32, 8, replace=False)) for _ in range(50)]}
-    found, overall = survivors.survivors(table, {**last, **first, **drawn})
-    by = {(row.method, row.keep, row.role): row for row in found}
-    assert by["last", 8, "offset:-1"].share == 1 and by["last", 8, "offset:-1"].chance == 0.25
-    assert by["last", 8, "offset:-1"].p == pytest.approx(2 / 10518300), "one way of C(32, 8), twice"
-    assert by["first", 8, "offset:-1"].share == 0 and by["first", 16, "offset:-1"].q < 0.05
-    assert by["random", 8, "offset:-1"].p > 0.01 and by["last", 16, "local"].p == 1
-    lived = {(row.method, row.role): row for row in overall}
-    assert lived["last", "offset:-1"].survive_with == 1 and lived["last", "offset:-1"].survive_without == pytest.approx(8 / 24 / 2)
-    assert lived["last", "offset:-1"].q < 0.01 < lived["random", "offset:-1"].q and lived["first", "offset:-1"].difference < 0
-
-
-def test_survivors_among_heads_that_share_keys_move_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two heads of a group have a role together and go together: half as many chances, not twice the evidence."""
-    monkeypatch.setattr(survivors, "REPEATS", 1000)
-    heads = hc.HeadMap.of(hc.load("demo/encoder")).heads
-    units = [heads[place : place + 2] for place in range(0, 32, 2)]
-    table = table_of(heads, {"offset:-1": {str(head) for unit in units[:6] for head in unit}})
-    generator = np.random.default_rng(1)
-    kept = {
-        (f"draw {draw}", 16): [frozenset(head for i in generator.choice(16, 8, replace=False) for head in units[i])] for draw in range(300)
-    }
-    together, overall = survivors.survivors(table, kept, units=units)
-    apart, _ = survivors.survivors(table, kept)
-    shares = [np.mean([row.p < 0.05 for row in rows if row.role == "offset:-1"]) for rows in (together, overall, apart)]
-    assert shares[0] < 0.05 and shares[1] < 0.07 and shares[2] > 0.08, shares
-    evenly = {("even", 16): [frozenset(heads[::2])]}
-    assert survivors.survivors(table, evenly, units=units) == survivors.survivors(table, evenly), "groups that went in part are no units"
-
-
-def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    words = ("compare", model, "--train", data, "--methods", "magnitude", "--keep", "25%,50%", "--seeds", 2, "--limit", 12, "--no-repair")
-    assert run(capsys, *words, "--out", out)[0] == 0
-    told = refused(capsys, 1, "study", "survivors", out)
-    assert "has no roles; name a text with --embedded, --text or --task" in told and "--out" in told
-    found = result(capsys, "study", "survivors", out, "--embedded", "english", "--limit", 20)
-    assert {(row["method"], row["keep"], row["seeds"]) for row in found["levels"]} <= {
-        (method, keep, seeds) for method, seeds in (("magnitude without repair", 1), ("random without repair", 2)) for keep in (3, 6)
-    }
-    assert all(0 <= row["p"] <= row["q"] <= 1 for row in found["levels"])
-    again = result(capsys, "study", "survivors", out)
-    assert again == found, "the roles are those of the run"
-    assert (out / "study-survivors.csv").is_file()
-    code, shown, err = run(capsys, "study", "survivors", out, "--all")
-    assert code == 0 and "share of the survivors that have a role" in shown, err
-
-
-# Pruning by role.
-
-
-def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ("demo/encoder", "--task", "demo/text", "--task-option", "size=40")
-    labels = result(capsys, "roles", *words, "--only", "offset")["labels"].values()
-    number = {role: sum(role in one for one in labels) for own in labels for role in own}
-    role = min(number, key=lambda name: (abs(number[name] - 8), name))
-    words = ("study", "role-pruning", *words, "--role", role, "--limit", 16, "--seeds", 2, "--keep", "50%", "--out", tmp_path / "run")
-    found = result(capsys, *words)
-    before = files(tmp_path / "run")
-    assert result(capsys, *words) == found and files(tmp_path / "run") == before
-    assert [(row["role"], row["heads"], row["keep"]) for row in found["rows"]] == [
-        (role, "prune", 16),
-        (role, "spare", 16),
-        ("", "random", 16),
-    ]
-    first, second, control = found["rows"]
-    assert first["against spare difference"] == pytest.approx(first["value"] - second["value"])
-    assert first["against random difference"] == pytest.approx(first["value"] - control["value"])
-    own = set(found["heads"][role])
-    for cell in Run.open(tmp_path / "run").results("pruned").values():
-        gone = set(cell.content["removed"])
-        if cell.content["wish"]["method"] == "role:prune":
-            assert own <= gone or gone <= own
-        elif cell.content["wish"]["method"] == "role:spare":
-            assert len(own & gone) == max(0, len(own) - 16)
-
-
-def test_the_level_at_which_just_the_role_goes() -> None:
-    heads = hc.HeadMap.of(shared("encoder"))
-    own = list(heads)[:3]
-    asked = role_pruning.grid(heads, {"local": own}, [6], exact=True)
-    assert {one.keep for one in asked if one.role} == {6, 9} and {one.keep for one in asked if not one.role} == {6, 9}
-    grouped = hc.HeadMap.of(shared("decoder"))
-    asked = role_pruning.grid(grouped, {"local": [grouped[0]]}, [4], exact=True)
-    assert {one.keep for one in asked} == {4}, "half a KV group cannot go"
 
 
 # Dynamics.

@@ -119,3 +119,8 @@ def zero(model: nn.Module, head: hc.Head) -> None:
     rows = torch.tensor(list(part.rows.of(block.position(head))))
     with torch.no_grad():
         dict(model.named_parameters())[part.tensor].index_fill_(part.axis, rows, 0.0)
+
+
+def files(folder: Path) -> dict[str, int]:
+    """The cells of a run with the time each was written."""
+    return {str(path): path.stat().st_mtime_ns for path in (folder / "cells").rglob("*.cell") if "study" not in path.parts}

@@ -202,7 +202,7 @@ def test_methods_are_checked_before_any_work_and_seeds_follow(tmp_path: Path, mo
         with pytest.raises(HeadcountError):
             hc.analyze("demo/entailment", "demo/entailment", out=tmp_path / "run", **options)
         assert not (tmp_path / "run").exists()
-    job: Any = _walk.Job("x", hc.load("demo/entailment"), None, seed=3, methods=("l0",), keeps=(0.5,), seeds=2)  # pyright: ignore[reportArgumentType]
+    job: Any = _walk.Analysis("x", hc.load("demo/entailment"), None, seed=3, methods=("l0",), keeps=(0.5,), seeds=2)  # pyright: ignore[reportArgumentType]
     made = _walk._wishes(job, hc.HeadMap.of(job.model))
     assert [(wish.method, wish.seed) for wish in made] == [("l0", 3), ("l0", 4), ("random", 3), ("random", 4)]
 

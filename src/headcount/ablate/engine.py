@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from headcount.ablate.evaluation import Evaluation, Read
 from headcount.ablate.narrow import Narrow
 from headcount.ablate.packing import packed_linears
+from headcount.ablate.passes import Pass, Read
 from headcount.ablate.player import first_copy
-from headcount.ablate.replay import Change, Record
-from headcount.ablate.trial import Verdict, try_out, without_harm
+from headcount.ablate.replay import Change, Recording
+from headcount.ablate.trial import Proven, try_out, without_harm
 from headcount.archs.modules import device_of, unwrap
 from headcount.attention import eager
 from headcount.errors import GateError
@@ -53,7 +53,7 @@ class Ablator:
         self.withhold, self.pack = frozenset(withhold), pack
         self._gates = HeadGates(self.model, how=how, means=means)
         self.heads = self._gates.heads
-        self._verdict: Verdict | None = None
+        self._proven: Proven | None = None
         self._inputs: tuple[tuple[str, int], ...] = ()
         takes = inspect.signature(self.model.forward).parameters
         self._options = {"use_cache": False} if "use_cache" in takes else {}
@@ -61,7 +61,7 @@ class Ablator:
     @property
     def fallbacks(self) -> dict[str, str]:
         """Why blocks are evaluated by gates, by block path; known after the first batch."""
-        return dict(self._verdict.player.survey.refused) if self._verdict else {}
+        return dict(self._proven.player.survey.refused) if self._proven else {}
 
     @property
     def fallback_reason(self) -> str:
@@ -72,16 +72,16 @@ class Ablator:
     @property
     def reads(self) -> str:
         """`first` or `last` where the trial found that only this position of the last layer is read, else empty."""
-        return self._verdict.narrow.reads if self._verdict and self._verdict.narrow else ""
+        return self._proven.narrow.reads if self._proven and self._proven.narrow else ""
 
     def run(self, batch: Mapping[str, Any], changes: Sequence[Change], read: Read) -> tuple[Any, Any]:
         """What `read` gives for the batch [batch, …], and under every change [changes, batch, …]."""
         self._check(changes)
         with self._quiet():
-            work, verdict = self._judge(Evaluation.of(self.model, on_device(batch, self.model), read, self._options, self.withhold))
-            with packed_linears(self.model) if self.pack and verdict.packs and len(changes) >= PACK_FROM else nullcontext():
-                baseline, record, verdict = self._recorded(work, verdict)
-                results = self._evaluate(work, record, verdict, changes, _narrow_for(work, record, verdict, baseline))
+            work, proven = self._judge(Pass.of(self.model, on_device(batch, self.model), read, self._options, self.withhold))
+            with packed_linears(self.model) if self.pack and proven.packs and len(changes) >= PACK_FROM else nullcontext():
+                baseline, record, proven = self._recorded(work, proven)
+                results = self._evaluate(work, record, proven, changes, _narrow_for(work, record, proven, baseline))
         if not changes:
             return baseline, tree_map(lambda tensor: tensor.unsqueeze(0)[:0], baseline)
         return baseline, tree_map(lambda *tensors: torch.stack(tensors), *results)
@@ -104,54 +104,54 @@ class Ablator:
             else:
                 yield
 
-    def _judge(self, work: Evaluation) -> tuple[Evaluation, Verdict]:
-        """The verdict on this model with inputs of this kind, after a trial if there was none, and the evaluation that it speaks of."""
+    def _judge(self, work: Pass) -> tuple[Pass, Proven]:
+        """What is proven on this model with inputs of this kind, after a trial if there was none, and the pass that it speaks of."""
         inputs = tuple(sorted((name, value.ndim) for name, value in work.batch.items() if isinstance(value, Tensor)))
-        if self._verdict is None or inputs != self._inputs:
+        if self._proven is None or inputs != self._inputs:
             work = without_harm(work)
             self._options = dict(work.options)
-            self._verdict, self._inputs = try_out(self._gates, work), inputs
-        return work, self._verdict
+            self._proven, self._inputs = try_out(self._gates, work), inputs
+        return work, self._proven
 
-    def _recorded(self, work: Evaluation, verdict: Verdict) -> tuple[Any, Record | None, Verdict]:
+    def _recorded(self, work: Pass, proven: Proven) -> tuple[Any, Recording | None, Proven]:
         """The baseline and its record; a batch that takes another way through the model gets a trial of its own."""
         for attempt in range(2):
-            survey = verdict.player.survey
+            survey = proven.player.survey
             if not survey.routes:
                 break
-            baseline, record = verdict.player.record(work)
-            if record.fits(verdict.order, survey.layouts):
-                return baseline, record, verdict
+            baseline, record = proven.player.record(work)
+            if record.fits(proven.order, survey.layouts):
+                return baseline, record, proven
             if attempt == 0:
-                verdict = self._verdict = try_out(self._gates, work)
-        return first_copy(work.result()), None, verdict
+                proven = self._proven = try_out(self._gates, work)
+        return first_copy(work.result()), None, proven
 
     def _evaluate(
-        self, work: Evaluation, record: Record | None, verdict: Verdict, changes: Sequence[Change], narrow: Narrow | None
+        self, work: Pass, record: Recording | None, proven: Proven, changes: Sequence[Change], narrow: Narrow | None
     ) -> list[Any]:
         results: list[Any] = [None] * len(changes)
-        player = verdict.player
+        player = proven.player
         for places in _by_block(changes):
             block = changes[places[0]].block
             route = player.survey.routes.get(block.path) if record else None
-            for part in _parts(places, self._copies(work, record) if verdict.stackable else 1):
+            for part in _parts(places, self._copies(work, record) if proven.stackable else 1):
                 gates = torch.tensor([changes[place].gates for place in part], dtype=torch.float64).view(len(part), block.n_heads)
                 found = player.replay(work, record, route, gates, narrow) if record and route else player.gated(work, block, gates)
                 for row, place in enumerate(part):
                     results[place] = tree_map(lambda tensor, row=row: tensor[row], found)
         return results
 
-    def _copies(self, work: Evaluation, record: Record | None) -> int:
+    def _copies(self, work: Pass, record: Recording | None) -> int:
         """How many copies of the batch stay within `max_tokens`."""
         contexts = record.contexts.values() if record else ()
         tokens = max((context.numel() // max(1, context.shape[-1]) for context in contexts), default=work.tokens)
         return max(1, self.max_tokens // max(1, tokens))
 
 
-def _narrow_for(work: Evaluation, record: Record | None, verdict: Verdict, baseline: Any) -> Narrow | None:
+def _narrow_for(work: Pass, record: Recording | None, proven: Proven, baseline: Any) -> Narrow | None:
     """The narrow last layer, if it gives the baseline of this very batch too."""
-    narrow = verdict.narrow
-    return narrow if narrow and record and verdict.player.narrow_holds(work, record, baseline, narrow) else None
+    narrow = proven.narrow
+    return narrow if narrow and record and proven.player.narrow_holds(work, record, baseline, narrow) else None
 
 
 def _by_block(changes: Sequence[Change]) -> list[list[int]]:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from headcount.ablate.calls import standing_in
-from headcount.ablate.evaluation import Evaluation, gap
 from headcount.ablate.narrow import Narrow, narrowed, places_read
-from headcount.ablate.replay import Record, Route, gated, stand_ins
+from headcount.ablate.passes import Pass, gap
+from headcount.ablate.replay import Recording, Route, gated, stand_ins
 from headcount.ablate.stacking import Layout, tile
 from headcount.ablate.survey import Survey, recording
 from headcount.archs.modules import device_of
@@ -48,11 +48,11 @@ class Player:
         """The model that plays."""
         return self.gates.model
 
-    def record(self, work: Evaluation) -> tuple[Any, Record]:
+    def record(self, work: Pass) -> tuple[Any, Recording]:
         """The unchanged result [rows, …] and what the pass left behind."""
         found = self.survey
         if self.gates.how != "uniform":
-            record = Record()
+            record = Recording()
             with recording(self.model, found.blocks, found.units, record):
                 return first_copy(work.result()), record
         record = _Halves(found.layouts, {path: route.axis for path, route in found.routes.items()})
@@ -62,7 +62,7 @@ class Player:
         with self.gates, recording(self.model, found.blocks, found.units, record):
             return first_copy(work.result(2)), record
 
-    def gated(self, work: Evaluation, block: AttentionBlock, gates: Tensor) -> Any:
+    def gated(self, work: Pass, block: AttentionBlock, gates: Tensor) -> Any:
         """The result [copies, rows, …] by the gates themselves."""
         values = torch.ones(len(gates), len(self.gates.heads), dtype=torch.float64)
         values[:, self.gates.heads.positions(block)] = gates
@@ -70,7 +70,7 @@ class Player:
         with self.gates:
             return work.result(len(gates))
 
-    def replay(self, work: Evaluation, record: Record, route: Route, gates: Tensor, narrow: Narrow | None) -> Any:
+    def replay(self, work: Pass, record: Recording, route: Route, gates: Tensor, narrow: Narrow | None) -> Any:
         """The result [copies, rows, …] by replay."""
         copies, path = len(gates), route.block.path
         context, uniform, forwards = record.contexts[path], record.uniform.get(path), {}
@@ -85,7 +85,7 @@ class Player:
         with standing_in(self.model, forwards, self.survey.altered.intersection(route.recorded)):
             return work.result(copies)
 
-    def narrow_holds(self, work: Evaluation, record: Record, baseline: Any, narrow: Narrow) -> bool:
+    def narrow_holds(self, work: Pass, record: Recording, baseline: Any, narrow: Narrow) -> bool:
         """Whether the narrow last layer gives the baseline of this very batch, with nothing but NaN at the positions that nobody reads."""
         ones = torch.ones(1, narrow.route.block.n_heads, dtype=torch.float64)
         try:
@@ -95,12 +95,12 @@ class Player:
             return False
         return gap(first_copy(found), baseline) <= tolerance(self.model)
 
-    def _places(self, work: Evaluation, record: Record, narrow: Narrow) -> tuple[Tensor, int]:
+    def _places(self, work: Pass, record: Recording, narrow: Narrow) -> tuple[Tensor, int]:
         length = record.contexts[narrow.route.block.path].shape[1]
         return places_read(narrow.reads, work.batch, work.rows, length, device_of(self.model)), length
 
 
-class _Halves(Record):
+class _Halves(Recording):
     """The record of a pass over twice the rows whose second half attends uniformly: its contexts are kept, then overwritten."""
 
     def __init__(self, layouts: Mapping[str, Layout], axes: Mapping[str, int]) -> None:

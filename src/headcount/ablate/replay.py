@@ -47,7 +47,7 @@ class Route:
 
 
 @dataclass(slots=True)
-class Record:
+class Recording:
     """What one unchanged pass left behind: outputs of modules as leaves, inputs of output projections, and the order of it all."""
 
     outputs: dict[str, list[Any]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ def gated(context: Tensor, gates: Tensor, axis: int, alternative: Tensor | None)
     return changed.flatten(-2).flatten(axis, axis + 1)
 
 
-def stand_ins(route: Route, record: Record, layouts: Mapping[str, Layout], changed: Tensor, copies: int) -> dict[str, Forward]:
+def stand_ins(route: Route, record: Recording, layouts: Mapping[str, Layout], changed: Tensor, copies: int) -> dict[str, Forward]:
     """Forward passes that give what is on record, stacked, and `changed` for the block's output projection."""
 
     def recorded(path: str, replaced: Mapping[int, Any] | None = None) -> Forward:

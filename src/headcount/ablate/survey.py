@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headcount.ablate.calls import Calls, altered_by_hooks, largest, only_call, untouched_by, watch
-from headcount.ablate.replay import Record, Route, holds_projection, untouched_slot
+from headcount.ablate.replay import Recording, Route, holds_projection, untouched_slot
 from headcount.ablate.stacking import Layout, flatten, row_axis
 from headcount.heads import AttentionBlock
 
@@ -171,7 +171,7 @@ class _Doubled:
             self.axes[block.path] = str(error)
 
 
-class _Raw(Record):
+class _Raw(Recording):
     """A record that keeps outputs in their structure, and nothing of those that hold other things than tensors."""
 
     def keep(self, path: str, output: Any) -> None:

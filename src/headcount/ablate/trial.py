@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from headcount.ablate.evaluation import Evaluation, gap
 from headcount.ablate.narrow import Narrow, narrow_candidates
 from headcount.ablate.packing import packed_linears
+from headcount.ablate.passes import Pass, gap
 from headcount.ablate.player import Player, first_copy, tolerance
-from headcount.ablate.replay import Record, Route
+from headcount.ablate.replay import Recording, Route
 from headcount.ablate.stacking import tile
 from headcount.ablate.survey import Survey, survey
 from headcount.gates import HeadGates
@@ -26,7 +26,7 @@ PROOF = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Proven:
     """What a trial found: the proven routes and the order of a pass on them, and what else may be done to be fast.
 
     `stackable`: rows do not see each other. `packs`: packed weights give the same numbers. `narrow`: the last layer is read at one position.
@@ -39,25 +39,25 @@ class Verdict:
     narrow: Narrow | None = None
 
 
-def try_out(gates: HeadGates, work: Evaluation) -> Verdict:
+def try_out(gates: HeadGates, work: Pass) -> Proven:
     """Finds the routes on the first examples of a batch and keeps those that give what gates give."""
     trial, baseline = _sample(work)
     stackable, packs = _stacks(trial, baseline), _packs(trial, baseline)
     player = Player(gates, _routes(gates, trial, stackable))
     if not player.survey.routes:
-        return Verdict(player, stackable, packs)
+        return Proven(player, stackable, packs)
     _, record = player.record(trial)
     refused = {
         path: reason for path, route in player.survey.routes.items() if (reason := _disproof(player, trial, record, (route, baseline)))
     }
     player = Player(gates, player.survey.without(refused))
     if not player.survey.routes:
-        return Verdict(player, stackable, packs)
+        return Proven(player, stackable, packs)
     _, record = player.record(trial)
-    return Verdict(player, stackable, packs, tuple(record.order), _narrow(player, trial, record, baseline))
+    return Proven(player, stackable, packs, tuple(record.order), _narrow(player, trial, record, baseline))
 
 
-def without_harm(work: Evaluation) -> Evaluation:
+def without_harm(work: Pass) -> Pass:
     """The evaluation with its options, or without where the model gives something else for them: FSMT has no causal mask with a cache."""
     bare = replace(work, options={})
     _, plain = _sample(bare)
@@ -68,7 +68,7 @@ def without_harm(work: Evaluation) -> Evaluation:
         return bare
 
 
-def _sample(work: Evaluation) -> tuple[Evaluation, Any]:
+def _sample(work: Pass) -> tuple[Pass, Any]:
     trial = work.sample(SAMPLE_ROWS)
     if trial is not work:
         try:
@@ -79,7 +79,7 @@ def _sample(work: Evaluation) -> tuple[Evaluation, Any]:
     return trial, trial.result()
 
 
-def _stacks(trial: Evaluation, baseline: Any) -> bool:
+def _stacks(trial: Pass, baseline: Any) -> bool:
     """Whether examples do not care how many others share their batch."""
     try:
         return gap(trial.result(2), tree_map(lambda tensor: tile(tensor, 0, 2), baseline)) <= tolerance(trial.model)
@@ -87,13 +87,13 @@ def _stacks(trial: Evaluation, baseline: Any) -> bool:
         return False
 
 
-def _packs(trial: Evaluation, baseline: Any) -> bool:
+def _packs(trial: Pass, baseline: Any) -> bool:
     """Whether the kernel for packed weights gives the numbers of the model's own."""
     with packed_linears(trial.model):
         return gap(trial.result(), baseline) <= PACKED_TOLERANCE
 
 
-def _routes(gates: HeadGates, trial: Evaluation, stackable: bool) -> Survey:
+def _routes(gates: HeadGates, trial: Pass, stackable: bool) -> Survey:
     blocks = [block for block in gates.heads.blocks if block.n_heads]
     reason = "" if stackable else "what is read for an example depends on the other rows of its batch"
     if any(getattr(module, "_compiled_call_impl", None) is not None for module in gates.model.modules()):
@@ -107,7 +107,7 @@ def _routes(gates: HeadGates, trial: Evaluation, stackable: bool) -> Survey:
     return Survey(refused={block.path: reason for block in blocks})
 
 
-def _disproof(player: Player, trial: Evaluation, record: Record, case: tuple[Route, Any]) -> str:
+def _disproof(player: Player, trial: Pass, record: Recording, case: tuple[Route, Any]) -> str:
     """Why a route does not give what gates give, next to the baseline; empty where it does."""
     route, baseline = case
     n_heads = route.block.n_heads
@@ -126,7 +126,7 @@ def _disproof(player: Player, trial: Evaluation, record: Record, case: tuple[Rou
     return "" if difference <= allowed else f"replay differs from gates by {difference:.2g}"
 
 
-def _narrow(player: Player, trial: Evaluation, record: Record, baseline: Any) -> Narrow | None:
+def _narrow(player: Player, trial: Pass, record: Recording, baseline: Any) -> Narrow | None:
     last = player.survey.last
     candidates = narrow_candidates(player.model, last, player.survey.calls) if last else []
     return next((found for found in candidates if player.narrow_holds(trial, record, first_copy(baseline), found)), None)

@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack
 
 from torch import nn
 
-from headcount.analyze._walk import KEEPS, METHODS, SCORES, SEEDS, Job, Step, Watch, walk
+from headcount.analyze._walk import KEEPS, METHODS, SCORES, SEEDS, Analysis, Step, Watch, walk
 from headcount.archs.modules import unwrap
 from headcount.data import Split, Task
 from headcount.errors import DataError, UnsupportedModel
@@ -28,11 +28,11 @@ from headcount.surgery.source import local_folder
 from headcount.tasks import open_task
 from headcount.training import Recipe
 
-__all__ = ["KEEPS", "METHODS", "SCORES", "SEEDS", "Job", "Step", "analyze", "corpus_for", "walk"]
+__all__ = ["KEEPS", "METHODS", "SCORES", "SEEDS", "Analysis", "Step", "analyze", "corpus_for", "walk"]
 
 
 class Options(TypedDict, total=False):
-    """How much is done: fields of `Job`, under their names, and the `batch_size` of the task."""
+    """How much is done: fields of `Analysis`, under their names, and the `batch_size` of the task."""
 
     name: str
     seed: int
@@ -80,7 +80,7 @@ def analyze(
     )
     told = _command(name, task.name, {"out": str(out), **({"text": text} if isinstance(text, str | Path) else {}), **asked})
     rest: dict[str, Any] = {**options, "config": {**_opened(model, data), **options.get("config", {})}}
-    job = Job(name, live, task, corpus, command=told, tokenizer=tokenizer, folder=folder, no_roles=why, **rest)
+    job = Analysis(name, live, task, corpus, command=told, tokenizer=tokenizer, folder=folder, no_roles=why, **rest)
     with Run.lead(Path(out), command=told) as kept:
         for step in walk(job, kept):
             if said is not None:
@@ -98,7 +98,7 @@ def _opened(model: Any, data: Any) -> dict[str, Any]:
 
 def _command(name: str, task: str, options: Mapping[str, Any]) -> str:
     """The call as it is noted: with the options that are not as they would be without."""
-    usual = {each.name: each.default if each.default_factory is MISSING else each.default_factory() for each in fields(Job)}
+    usual = {each.name: each.default if each.default_factory is MISSING else each.default_factory() for each in fields(Analysis)}
     given = {key: value for key, value in options.items() if key not in ("name", "watch", "config") and usual.get(key, MISSING) != value}
     words = [f"{key}={str(value)!r}" if isinstance(value, Path) else f"{key}={value!r}" for key, value in given.items()]
     return f"headcount.analyze({', '.join([repr(name), repr(task), *words])})"

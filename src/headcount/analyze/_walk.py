@@ -57,7 +57,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Analysis:
     """A model and its task, and how much is to be done with them: examples, importances, pruners, shares of heads, seeds."""
 
     name: str
@@ -100,7 +100,7 @@ class Job:
         return {name: value for name, value in on_device(batch, self.model).items() if needed or name != "labels"}
 
 
-def walk(work: Job, kept: Run) -> Iterator[Step]:
+def walk(work: Analysis, kept: Run) -> Iterator[Step]:
     """Takes one model the whole way, one step at a time."""
     heads = HeadMap.of(work.model)
     wishes = _wishes(work, heads)
@@ -127,7 +127,7 @@ def walk(work: Job, kept: Run) -> Iterator[Step]:
     yield _report(work, kept)
 
 
-def _describe(work: Job, heads: HeadMap, kept: Run) -> None:
+def _describe(work: Analysis, heads: HeadMap, kept: Run) -> None:
     machine = machine_of(work.model)
     config = {
         "by": list(work.by),
@@ -141,7 +141,7 @@ def _describe(work: Job, heads: HeadMap, kept: Run) -> None:
     kept.describe(describe_run(model_record(work.model, work.name), **facts), heads)
 
 
-def _find(work: Job, heads: HeadMap) -> Step:
+def _find(work: Analysis, heads: HeadMap) -> Step:
     heads.verify(work.model)
     layouts = sorted({block.layout for block in heads.blocks})
     kv_heads = sum(block.n_kv_heads for block in heads.blocks)
@@ -161,7 +161,7 @@ def _numbers(made: Evaluation) -> dict[str, Any]:
     return {"loss": made.loss, "loss_stderr": made.loss_stderr, "metric": made.metric, "value": made.value, "n_examples": made.n_examples}
 
 
-def _evaluate(work: Job, heads: HeadMap, kept: Run) -> Step:
+def _evaluate(work: Analysis, heads: HeadMap, kept: Run) -> Step:
     options: Any = {"limit": work.reported, "progress": work.progress("evaluating")}
     whole = evaluate_into(kept, "dense", work.model, work.task, **options)
     with HeadGates(work.model, torch.zeros(len(heads))):
@@ -170,7 +170,7 @@ def _evaluate(work: Job, heads: HeadMap, kept: Run) -> Step:
     return work.step("evaluate", text, whole=_numbers(whole), none=_numbers(none))
 
 
-def _score(work: Job, found: dict[str, Scores]) -> Step:
+def _score(work: Analysis, found: dict[str, Scores]) -> Step:
     judged = verdicts(found["ablation"], seed=work.seed) if "ablation" in found else []
     safe = [str(verdict.head) for verdict in judged if verdict.safe]
     first = next(iter(found.values()))
@@ -182,7 +182,7 @@ def _score(work: Job, found: dict[str, Scores]) -> Step:
     return work.step("score", text, strongest=str(first.ranking()[0]), safe=safe, agreement=agreed)
 
 
-def _look(work: Job, kept: Run) -> Iterator[Step]:
+def _look(work: Analysis, kept: Run) -> Iterator[Step]:
     """What heads do and what they attend to; where the model or its data do not show that, why."""
     if work.corpus is None:
         yield work.step("roles", f"left out: {work.no_roles or 'no text was given'}")
@@ -200,13 +200,13 @@ def _look(work: Job, kept: Run) -> Iterator[Step]:
     yield _portray(work, portraits_into(kept, work.model, work.corpus, work.tokenizer, **asked))
 
 
-def _portray(work: Job, made: Portraits) -> Step:
+def _portray(work: Analysis, made: Portraits) -> Step:
     told = made.content
     text = f"what each head attends to on {told['n_sentences']} texts, {len(told['sentences'])} of them whole" if told["heads"] else ""
     return work.step("portraits", ". ".join(filter(None, [text, *(note.rstrip(".") for note in made.notes)])), notes=made.notes)
 
 
-def _roles(work: Job, table: RoleTable) -> Step:
+def _roles(work: Analysis, table: RoleTable) -> Step:
     labels = table.labels()
     some = [head for head, found in labels.items() if found]
     counts = {role: sum(role in found for found in labels.values()) for role in table.roles()}
@@ -220,14 +220,14 @@ def _roles(work: Job, table: RoleTable) -> Step:
     )
 
 
-def _wishes(work: Job, heads: HeadMap) -> list[Wish]:
+def _wishes(work: Analysis, heads: HeadMap) -> list[Wish]:
     sizes = sorted({len(unit) for unit in heads.units()})
     unit = sizes[-1]
     keeps = sorted({max(unit, round(share * len(heads) / unit) * unit) for share in work.keeps})
     return grid(work.methods, keeps, work.seeds, Wish("random", 1, recipe=work.recipe), first=work.seed)
 
 
-def _prune(work: Job, pruning: Pruning, dense: Evaluation, cells: Sequence[Cell], failed: dict[str, HeadcountError]) -> Step:
+def _prune(work: Analysis, pruning: Pruning, dense: Evaluation, cells: Sequence[Cell], failed: dict[str, HeadcountError]) -> Step:
     table = rows(pruning, dense, cells)
     safe = smallest_safe(table)
     least = min((row["keep"] for row in table), default=0)
@@ -251,7 +251,7 @@ def _best(pruning: Pruning, dense: Evaluation, cells: Sequence[Cell]) -> Wish | 
     return Wish.of(cells[best.at].content["wish"]) if best is not None else None
 
 
-def _keep(work: Job, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[Cell, nn.Module, Step]:
+def _keep(work: Analysis, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[Cell, nn.Module, Step]:
     """Makes the best model, or loads it where it is finished, and says what it costs and saves."""
     cell, small = pruning.kept(wish, progress=work.progress("the best model"))
     change: Change = pruning.change(dense, cell)["loss"]
@@ -267,7 +267,7 @@ def _keep(work: Job, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[C
     return cell, small, work.step("keep", text, method=wish.method, keep=wish.keep, folder=str(pruning.place(cell.spec)), **numbers)
 
 
-def _prove(work: Job, heads: HeadMap, pruning: Pruning, cell: Cell, small: nn.Module) -> Iterator[Step]:
+def _prove(work: Analysis, heads: HeadMap, pruning: Pruning, cell: Cell, small: nn.Module) -> Iterator[Step]:
     """The saved model against the one in memory, and, where its weights are the dense model's, against the gated one."""
     batch, plan = work.batch(), Plan.removing(cell.content["removed"])
     back = load(pruning.place(cell.spec)).to(next(small.parameters()).device)
@@ -289,7 +289,7 @@ def _prove(work: Job, heads: HeadMap, pruning: Pruning, cell: Cell, small: nn.Mo
         yield _generate(work, heads, plan, small, batch)
 
 
-def _generate(work: Job, heads: HeadMap, plan: Plan, small: nn.Module, batch: dict[str, Tensor]) -> Step:
+def _generate(work: Analysis, heads: HeadMap, plan: Plan, small: nn.Module, batch: dict[str, Tensor]) -> Step:
     options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
     prompt = {name: value[:, : value.shape[1] // 2] for name, value in batch.items()}
     with HeadGates(work.model, gates_of(heads, plan)):
@@ -301,7 +301,7 @@ def _generate(work: Job, heads: HeadMap, plan: Plan, small: nn.Module, batch: di
     )
 
 
-def _bench(work: Job, pruning: Pruning, cell: Cell) -> Step:
+def _bench(work: Analysis, pruning: Pruning, cell: Cell) -> Step:
     timings = pruning.timings(cell)
     faster = [row for row in timings if row["name"] == "removed"]
     told = ", ".join(f"{row['speedup']:.2f} at batch {row['batch']}" for row in faster)
@@ -310,6 +310,6 @@ def _bench(work: Job, pruning: Pruning, cell: Cell) -> Step:
     )
 
 
-def _report(work: Job, kept: Run) -> Step:
+def _report(work: Analysis, kept: Run) -> Step:
     path = write_report(kept)
     return work.step("report", f"{path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser", path=str(path))

@@ -68,7 +68,7 @@ def run(
     check_embedded(text, embedded)
     wanted = shares(keep)
     with Place(out).taken(say) as kept:
-        from headcount.analyze import Job, walk
+        from headcount.analyze import Analysis, walk
         from headcount.importance import Method
         from headcount.pruning import check_methods
 
@@ -79,7 +79,7 @@ def run(
         live, _, folder = given.open_model(say)
         task = given.open_task(say, live, folder)
         corpus, why = _corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
-        job = Job(
+        job = Analysis(
             given.model,
             live,
             task,

@@ -58,7 +58,7 @@ def _one_thread() -> Iterator[None]:
 
 def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
     """Every step of both models, and the reports."""
-    from headcount.analyze import Job, walk
+    from headcount.analyze import Analysis, walk
     from headcount.roles import corpus_of
     from headcount.tasks import open_task
     from headcount.terminal.inputs import reader_of
@@ -85,7 +85,7 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
                 )
             else:
                 text, how = embedded("english", number, seed=seed), {}
-            job = Job(
+            job = Analysis(
                 f"demo/{name}",
                 model,
                 data,

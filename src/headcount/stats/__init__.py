@@ -15,7 +15,7 @@ from headcount.stats.hall import Skewness, bent, straightened
 from headcount.stats.paired import Difference, McNemar, mcnemar, paired_bootstrap, paired_t, sign_flip
 from headcount.stats.ranks import Overlap, lowest, overlap, rank_intervals, ranks
 from headcount.stats.resampling import bootstrap, intervals, pseudovalues
-from headcount.stats.safe import Verdict, safe_to_remove
+from headcount.stats.safe import Safety, safe_to_remove
 from headcount.stats.samples import GROUPS, Estimate, Intervals, Samples, StatisticsError
 from headcount.stats.totals import Totals
 
@@ -28,12 +28,12 @@ __all__ = [
     "Intervals",
     "McNemar",
     "Overlap",
+    "Safety",
     "Samples",
     "Skewness",
     "Stability",
     "StatisticsError",
     "Totals",
-    "Verdict",
     "adjust",
     "agreement",
     "away_from_zero",

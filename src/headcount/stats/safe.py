@@ -12,7 +12,7 @@ from headcount.stats.samples import Array, Samples, StatisticsError, scored, tai
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Safety:
     """Whether one head (by index) is safe to remove: q ≤ 1 − level, with the estimate and the bound that p comes from."""
 
     head: int
@@ -25,7 +25,7 @@ class Verdict:
 
 def safe_to_remove(
     damage: Samples, *, tolerance: float, worst: float | None, level: float = 0.95, correct: Adjust = "bh"
-) -> tuple[Verdict, ...]:
+) -> tuple[Safety, ...]:
     """The verdict per head from the damage that removing it alone does (loss rise, metric fall; more is worse): a non-inferiority test.
 
     H0: damage ≥ tolerance. p is one-sided, `bound` the upper confidence bound at `level` of this one head, q corrects p over heads, and a head is
@@ -64,7 +64,7 @@ def _with_worst(damage: Samples, worst: float) -> Samples:
     return Samples(np.concatenate([damage.sums, sums]), np.concatenate([damage.weights, weight]), damage.n + 1)
 
 
-def _verdicts(estimate: Array, bound: Array, p: Array, level: float, correct: Adjust) -> tuple[Verdict, ...]:
+def _verdicts(estimate: Array, bound: Array, p: Array, level: float, correct: Adjust) -> tuple[Safety, ...]:
     q = adjust(p, correct)
     rows = zip(estimate.tolist(), bound.tolist(), p.tolist(), q.tolist(), (q <= tail(level)).tolist(), strict=True)
-    return tuple(Verdict(head, *row) for head, row in enumerate(rows))
+    return tuple(Safety(head, *row) for head, row in enumerate(rows))

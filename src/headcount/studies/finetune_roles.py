@@ -32,7 +32,7 @@ Only = Annotated[str | None, typer.Option("--only", metavar="NAME,…", help="Ro
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RoleChange:
     """One head and role: its bias in both models, the paired difference b − a with interval, p and corrected q, and whether it has the role."""
 
     head: Head
@@ -49,7 +49,7 @@ class Change:
     has: bool
 
 
-def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -> list[Change]:
+def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -> list[RoleChange]:
     """Every head × role that both models were tested for, with the paired difference."""
     from headcount.roles import biases_by_sentence, measure
     from headcount.stats import benjamini_hochberg, paired_t
@@ -67,7 +67,7 @@ def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -
         gap = values[1][row.head, row.role] - values[0][row.head, row.role]
         later, shift = pairs[row.head, row.role], paired_t(gap)
         told = (shift.difference, shift.low, shift.high, shift.p)
-        found.append(Change(row.head, row.role, len(gap), row.bias, later.bias, *told, 1.0, row.has_role, later.has_role))
+        found.append(RoleChange(row.head, row.role, len(gap), row.bias, later.bias, *told, 1.0, row.has_role, later.has_role))
     q = benjamini_hochberg([change.p for change in found]) if found else []
     return [replace(change, q=float(value)) for change, value in zip(found, q, strict=True)]
 
@@ -118,12 +118,12 @@ def _task(say: Session, given: inputs.Shared, folder: Path, first: nn.Module, se
             raise error from None
 
 
-def _word(change: Change) -> str:
+def _word(change: RoleChange) -> str:
     return "lost" if change.had and not change.has else "gained" if change.has and not change.had else ""
 
 
-def _layers(changes: list[Change]) -> list[tuple[str, str, int, int]]:
-    blocks: dict[str, list[Change]] = {}
+def _layers(changes: list[RoleChange]) -> list[tuple[str, str, int, int]]:
+    blocks: dict[str, list[RoleChange]] = {}
     for change in changes:
         blocks.setdefault(str(change.head).rpartition("H")[0], []).append(change)
     return [

@@ -18,7 +18,7 @@ Read = Callable[[Any, Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Pass:
     """A model on a batch; `options` go to the model too, entries of the batch named in `withhold` do not."""
 
     model: nn.Module
@@ -29,7 +29,7 @@ class Evaluation:
     withhold: frozenset[str]
 
     @classmethod
-    def of(cls, model: nn.Module, batch: Mapping[str, Any], read: Read, options: Mapping[str, Any], withhold: frozenset[str]) -> Evaluation:
+    def of(cls, model: nn.Module, batch: Mapping[str, Any], read: Read, options: Mapping[str, Any], withhold: frozenset[str]) -> Pass:
         """An evaluation of a whole batch."""
         kept = {name: value for name, value in options.items() if name not in batch}
         return cls(model, batch, batch_rows(batch), read, kept, withhold)
@@ -40,11 +40,11 @@ class Evaluation:
         texts = [self.batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(self.batch.get(name), Tensor)]
         return max(texts, default=256 * self.rows)
 
-    def sample(self, rows: int) -> Evaluation:
+    def sample(self, rows: int) -> Pass:
         """The evaluation of the first few examples."""
         if rows >= self.rows:
             return self
-        return Evaluation(self.model, first_rows(self.batch, self.rows, rows), rows, self.read, self.options, self.withhold)
+        return Pass(self.model, first_rows(self.batch, self.rows, rows), rows, self.read, self.options, self.withhold)
 
     def forward(self, copies: int = 1) -> Any:
         """The model's output for so many copies of the batch; models that draw random numbers draw the same ones in every pass."""
