@@ -93,13 +93,13 @@ def wishes(options: argparse.Namespace, n_heads: int) -> list[Wish]:
     if options.gated:
         some = replace(recipe, epochs=0.5 * options.pruning_epochs)
         return [Wish(method, keep, seed, repair=True, recipe=some) for method in GATED for seed in range(options.seeds) for keep in keeps]
-    return untrained(options.methods.split(","), keeps, options.seeds)
+    return untrained(options.methods.split(","), keeps, options.seeds, means=True)
 
 
-def untrained(methods: Sequence[str], keeps: Sequence[int], seeds: int) -> list[Wish]:
-    """Methods that train nothing, with repair; gradient and random without it too, and with the means of removed heads in their place."""
+def untrained(methods: Sequence[str], keeps: Sequence[int], seeds: int, *, means: bool = False) -> list[Wish]:
+    """Methods that train nothing, with repair; gradient and random without it too, and with `means` of removed heads in their place."""
     repaired = grid(methods, keeps, seeds, Wish("random", 1, repair=True))
-    others = (Wish("random", 1, repair=False), Wish("random", 1, ablation="mean"))
+    others = [Wish("random", 1, repair=False), *([Wish("random", 1, ablation="mean")] if means else [])]
     return repaired + [wish for other in others for wish in grid(["gradient", "random"], keeps, seeds, other)]
 
 
