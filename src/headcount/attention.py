@@ -62,13 +62,9 @@ def visible_keys(block: AttentionBlock, module: nn.Module, scores: Tensor) -> Te
     floor = max(torch.finfo(scores.dtype).min / 2, torch.finfo(weight.dtype).min / 2, MASKED)
     masked_below = family_of(module).masked_below
     seen = scores > (floor if masked_below is None else masked_below)
-    if _has_sink(block):
+    if block.sink:
         seen = torch.cat([seen[..., :-1], torch.zeros_like(seen[..., -1:])], dim=-1)
     return seen
-
-
-def _has_sink(block: AttentionBlock) -> bool:
-    return any(s.tensor.endswith(".sinks") for s in block.slices)
 
 
 class _Softmax(TorchFunctionMode):

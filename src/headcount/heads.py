@@ -134,6 +134,8 @@ class AttentionBlock:
     arguments: tuple[HeadArgument, ...] = ()
     gate_only: str = ""
     time_first: bool = False
+    sink: bool = False
+    """Whether attention has one more key than there are tokens, which takes what no token should get."""
 
     @property
     def n_heads(self) -> int:

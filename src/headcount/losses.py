@@ -7,6 +7,7 @@ against the model's own loss on the batch; where none fits, examples run one by 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,14 @@ def token_losses(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> 
     """Cross-entropy at every position, 0 where the label is ignored."""
     flat = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return flat.view(labels.shape)
+
+
+def divergences(wanted: Float[Tensor, "*place classes"], given: Float[Tensor, "*place classes"]) -> Float[Tensor, "*place"]:
+    """How far logits are from wanted ones at every place: the Kullback-Leibler divergence, or squares where a model says a single number."""
+    if wanted.shape[-1] == 1:
+        return (given - wanted).square().squeeze(-1)
+    before, after = wanted.log_softmax(-1), given.log_softmax(-1)
+    return (before.exp() * (before - after)).sum(-1)
 
 
 def _mean_over_tokens(logits: Tensor, labels: Tensor) -> tuple[Losses, Tensor]:
@@ -98,13 +107,28 @@ def _span(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
 RULES: tuple[Rule, ...] = (_classes, _squares, _many_labels, _tokens, _next_tokens, _span)
 
 
-def _fits(rule: Rule, output: Any, batch: Batch) -> bool:
+ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
+"""How far a loss in half precision may be from the same in full, relative to it."""
+
+
+def _gap(rule: Rule, output: Any, batch: Batch) -> float:
+    """How far a rule is from the model's own loss, as a share of what rounding explains: up to 1 it fits; infinite where it does not apply."""
     made = rule(output, batch)
     if made is None:
-        return False
+        return math.inf
     losses, weights = made
-    ours = (losses.double() * weights).sum() / weights.sum()
-    return bool(torch.isclose(ours, output["loss"].double(), rtol=2e-2 if losses.dtype == torch.bfloat16 else 1e-3, atol=1e-5))
+    ours, own = ((losses.double() * weights).sum() / weights.sum()).item(), output["loss"].item()
+    gap = abs(ours - own) / (ROUNDING.get(output["loss"].dtype, 1e-3) * abs(own) + 1e-5)
+    return gap if math.isfinite(gap) else math.inf
+
+
+def _fitting(output: Any, batch: Batch) -> Rule | None:
+    """The rule that is closest to the model's own loss; None where none fits, or where half precision cannot tell two apart."""
+    gaps = sorted((_gap(rule, output, batch), place) for place, rule in enumerate(RULES))
+    fitting = [RULES[place] for gap, place in gaps if gap <= 1]
+    if not fitting or (len(fitting) > 1 and output["loss"].dtype in ROUNDING):
+        return None
+    return fitting[0]
 
 
 def _own_loss(output: Any) -> Tensor:
@@ -147,7 +171,7 @@ class ExampleLosses:
 
     def _choose(self, output: Any, batch: Batch) -> None:
         _own_loss(output)
-        self._rule = next((rule for rule in RULES if _fits(rule, output, batch)), None)
+        self._rule = _fitting(output, batch)
         self.one_by_one = self._rule is None
 
     def _single(self, output: Any, batch: Batch) -> Losses:

@@ -234,7 +234,7 @@ class Observer:
     def _keep(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> None:
         if not self._forward:
             return
-        if any(s.tensor.endswith(".sinks") for s in block.slices):
+        if block.sink:
             probabilities, visible = probabilities[..., :-1], visible[..., :-1]
         self._pending[block.path] = _Pending(probabilities.detach(), visible)
 

@@ -28,7 +28,8 @@ class Budget:
     """How much may stay: `keep` heads, a `fraction` of them, or what fits into a limit of `parameters`, of `kv_bytes` per token, or of `latency`.
 
     At least `floor` heads stay in every block, and `protected` heads always. Latency is in seconds for one pass over `bench_batch` rows of
-    `bench_length` tokens, on this machine. `headcount.prune` turns such limits into plans; a ranking alone (`Plan.keep_top`) takes numbers of heads.
+    `bench_length` tokens (or as many as the model reads), on this machine. `headcount.prune` turns such limits into plans; a ranking alone
+    (`Plan.keep_top`) takes numbers of heads.
     """
 
     keep: int | None = None

@@ -202,9 +202,9 @@ class Pruning:
         """The cell of a wish."""
         return Spec(KIND, wish.name, {**self.base, "wish": wish.parts()})
 
-    def job(self, wish: Wish, *, keep_model: bool = False, progress: Progress | None = None) -> Job:
-        """How a wish is computed."""
-        return Job(self.spec(wish), lambda: self._compute(wish, keep_model, progress))
+    def job(self, wish: Wish, *, progress: Progress | None = None) -> Job:
+        """How a wish is computed, without its model being kept."""
+        return Job(self.spec(wish), lambda: self._compute(wish, False, progress))
 
     def _compute(self, wish: Wish, keep_model: bool, progress: Progress | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         spec = self.spec(wish)
@@ -307,7 +307,11 @@ class Pruning:
                 self.run.warn(f"{error}; the model is made again")
         if cell is not None and self._again(wish, cell):
             return cell, self.model_of(wish)
-        content, arrays = self._compute(wish, True, progress)
+        try:
+            content, arrays = self._compute(wish, True, progress)
+        except HeadcountError as error:
+            self.run.log(f"failed: {KIND} {wish.name}: {error}")
+            raise
         cell = cell or self.run.commit(spec, content, arrays, made=self.made)
         return cell, self.model_of(wish)
 

@@ -72,6 +72,28 @@ def test_heads_that_share_keys_stay_together(method: str) -> None:
         prune(model, data, method, Budget(keep=len(heads) // 2, unit="even"), recipe=Recipe(batch=8))
 
 
+def test_gates_learn_with_the_heads_that_stay() -> None:
+    """Protected heads and those of the floor are open in every step, so that the model that is cut is the one that was trained."""
+    from headcount.pruners import gates
+
+    seen: list[torch.Tensor] = []
+
+    class Watched(gates.Projected):
+        def sample(self, step: int, steps: int) -> torch.Tensor:
+            made = super().sample(step, steps)
+            seen.append(made.detach().clone())
+            return made
+
+    model, data = shared("encoder"), task("encoder", 32)
+    heads = hc.HeadMap.of(model).heads
+    budget = Budget(keep=4, floor=1, protected=frozenset(heads[-2:]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gates, "Projected", Watched)
+        made = prune(model, data, "gates", budget, recipe=Recipe(batch=8, epochs=4), repair=False)
+    kept = torch.tensor([head not in made.plan.removed for head in heads])
+    assert all(bool((one[-2:] != 0).all()) for one in seen) and torch.equal(seen[-1] != 0, kept)
+
+
 def test_a_frozen_decoder_keeps_its_bits_and_its_heads() -> None:
     """The encoder-only experiment of Voita et al.: encoder heads are gated, the decoder neither learns nor loses anything."""
     model, data = shared("marian"), task("marian", 32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from headcount.runs.commands import command_of
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import model_record
 from headcount.surgery import cost
+from headcount.testing.shrink import tiny_model
 from headcount.training import Recipe
 
 
@@ -245,6 +247,34 @@ def test_the_model_of_a_finished_cell_is_the_one_it_was(method: str, redone: boo
     assert same.spec == cell.spec and bool(chosen) is not redone
     for name, value in expected.model.state_dict().items():
         assert torch.equal(small.state_dict()[name], value), name
+
+
+def test_limits_beside_kinds_groups_and_units() -> None:
+    model, data = shared("marian"), task("marian", 16)
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    made = prune(model, data, "rank", hc.Budget(parameters=int(whole * 0.98)), kinds=["cross"], repair=False)
+    heads = hc.HeadMap.of(model)
+    assert made.plan.removed and all(heads.block_of(head).kind == "cross" for head in made.plan.removed)
+    odd = tiny_model("llama", auto="AutoModelForCausalLM", num_hidden_layers=3, num_key_value_heads=1)
+    batch = {"input_ids": torch.arange(5, 17).view(2, 6), "labels": torch.arange(5, 17).view(2, 6)}
+    total = sum(parameter.numel() for parameter in odd.parameters())
+    small = prune(odd, batch, "rank", hc.Budget(parameters=int(total * 0.9)), options={"by": "magnitude"}, repair=False)
+    assert sum(parameter.numel() for parameter in small.model.parameters()) <= 0.9 * total
+    with pytest.raises(PlanError, match="whole KV groups; unit='even' goes with keep"):
+        prune(odd, batch, "rank", hc.Budget(parameters=int(total * 0.9), unit="even"), repair=False)
+
+
+def test_prune_makes_the_model_that_compare_only_measured(
+    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = given
+    shared_words = ["--train", data, "--keep", "6", "--no-repair", "--out", tmp_path / "run"]
+    result(capsys, "compare", model, "--methods", "random", "--seeds", "1", *shared_words)
+    assert not (tmp_path / "run" / "models").exists()
+    for _ in range(2):
+        made = result(capsys, "prune", model, "--method", "random", "--no-bench", *shared_words)
+        assert len(hc.HeadMap.of(hc.load(made["folder"]))) == 6
+        shutil.rmtree(made["folder"])  # and again, when it is gone
 
 
 def test_means_stand_in_for_removed_heads(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from torch import nn
 
 import headcount as hc
 from headcount.archs.inputs import probe_inputs
-from headcount.errors import ArtefactError, PlanError, UnknownName, VerificationError
+from headcount.errors import ArtefactError, PlanError, UnknownName, UnsupportedModel, VerificationError
 from headcount.gates import output_tensors
 from headcount.heads import Head
 from headcount.observe import mean_outputs, observe
@@ -385,3 +386,72 @@ def test_means_are_not_touched_by_padding_in_time_first_models() -> None:
     assert seen.outputs.shape[:2] == batch["input_ids"].shape
     assert torch.equal(seen.queries, batch["attention_mask"].bool())
     assert set(mean_outputs(model, [batch])) == {b.path for b in hc.HeadMap.of(model).blocks}
+
+
+def test_magnitude_reads_heads_that_can_only_be_gated_and_refuses_adapters() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    model = tiny_model("olmo2")
+    block = hc.HeadMap.of(model).blocks[0]
+    assert block.gate_only
+    attention = model.get_submodule(block.path)
+    rows = slice(0, block.head_dim)
+    parts = [attention.q_proj.weight[rows], attention.k_proj.weight[rows], attention.v_proj.weight[rows], attention.o_proj.weight[:, rows]]
+    norm = torch.cat([part.double().flatten() for part in parts]).norm().item()
+    assert hc.score(model, None, "magnitude").values[0] == pytest.approx(norm)
+    adapted: Any = get_peft_model(model, LoraConfig(target_modules=["q_proj"]))
+    with pytest.raises(UnsupportedModel, match="merge it first"):
+        hc.score(adapted, None, "magnitude")
+
+
+def test_a_sink_is_no_key_under_adapters() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    from headcount.archs.inputs import probe_inputs
+    from headcount.observe import observe
+
+    model = tiny_model("gpt_oss")
+    batch = probe_inputs(model)
+    adapted: Any = get_peft_model(model, LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=True))
+    (seen,) = observe(adapted, [batch])
+    length = batch["input_ids"].shape[1]
+    assert all(one.block.sink and one.attention is not None and one.attention.shape[-2:] == (length, length) for one in seen)
+
+
+def test_a_teacher_of_one_number_teaches() -> None:
+    from types import SimpleNamespace
+
+    from headcount.training.trainer import divergence
+
+    teacher = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=1)
+    batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "labels": torch.zeros(2)}
+    with torch.no_grad():
+        wanted = teacher(input_ids=batch["input_ids"]).logits
+    inputs = {"input_ids": batch["input_ids"]}
+    assert divergence(teacher, SimpleNamespace(logits=wanted + 2), inputs).item() == pytest.approx(4)
+    assert divergence(teacher, SimpleNamespace(logits=wanted), inputs).item() == 0
+
+
+@pytest.mark.parametrize("by", ["ablation:mean", "all-but-one:mean"])
+def test_means_of_heads_that_see_windows(by: str) -> None:
+    model = tiny_model("swin", auto="AutoModelForImageClassification", num_labels=2)
+    batch = {"pixel_values": probe_inputs(model, batch=2)["pixel_values"], "labels": torch.tensor([0, 1])}
+    found = hc.score(model, batch, by)
+    head = found.heads[0]
+    others = [other for other in found.heads if other.layer == head.layer and other != head]
+    gone = [head] if by == "ablation:mean" else others
+    with torch.no_grad():
+        whole = model.eval()(**batch).loss.item()
+        with hc.mask(model, gone, how="mean", data=[batch]):
+            left = model(**batch).loss.item()
+    assert found[head] == pytest.approx(left - whole, rel=1e-3, abs=1e-6)
+
+
+def test_scores_of_one_batch_have_verdicts_without_spread() -> None:
+    from headcount.importance import agreements, stabilities, verdicts
+
+    model = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=2)
+    batch = {"input_ids": torch.arange(5, 29).view(8, 3), "labels": torch.arange(8) % 2}
+    scores = {by: hc.score(model, batch, by) for by in ("gradient:batch", "ablation")}
+    assert all(row.safe is None and row.low is None for row in verdicts(scores["gradient:batch"]))
+    assert stabilities(scores["gradient:batch"]) == () and set(agreements(scores)) == {"gradient:batch"}

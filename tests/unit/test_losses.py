@@ -166,6 +166,26 @@ def test_a_model_without_a_loss_is_refused_with_a_remedy(by: str, labels: bool) 
         hc.score(model, batch if labels else {k: v for k, v in batch.items() if k != "labels"}, by)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_losses_in_half_precision_are_told_apart(dtype: torch.dtype) -> None:
+    for seed in range(10):
+        logits, labels = 2 * torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)), torch.arange(8) % 3
+        output = {"logits": logits.to(dtype), "loss": cross_entropy(logits.to(dtype), labels)}
+        losses = ExampleLosses(nn.Module())
+        assert output["loss"].dtype == dtype and losses(output, {"labels": labels}).shape == (8,) and not losses.one_by_one
+
+
+def test_the_rule_that_fits_best_is_taken() -> None:
+    """Two rules may be within rounding of each other: full precision tells them apart, half precision does not try to."""
+    logits, labels = torch.zeros(2, 4, 5), torch.tensor([[1, 2, 3, 4], [4, 3, 2, 1]])
+    logits[:, :, 1] += 1e-3 * torch.arange(8).view(2, 4)
+    shifted = cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    expected = cross_entropy(logits[:, :-1].transpose(1, 2), labels[:, 1:], reduction="none").mean(-1)
+    torch.testing.assert_close(ExampleLosses(nn.Module())({"logits": logits, "loss": shifted}, {"labels": labels}), expected)
+    with pytest.raises(OneByOne):
+        ExampleLosses(nn.Module())({"logits": logits, "loss": shifted.bfloat16()}, {"labels": labels})
+
+
 def test_later_batches_of_another_kind_are_refused() -> None:
     model, batch = CASES["next tokens"]()
     losses = ExampleLosses(model)

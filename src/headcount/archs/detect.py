@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from headcount.archs import names, record
 from headcount.archs.extras import arguments_of, extra_slices, gate_only_reason, projection_slices
@@ -110,6 +110,7 @@ def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: 
         arguments=arguments_of(module),
         gate_only=reason,
         time_first=family_of(module).time_first,
+        sink=isinstance(getattr(module, "sinks", None), Tensor),
     )
 
 

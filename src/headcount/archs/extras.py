@@ -100,7 +100,8 @@ def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice
     return found
 
 
-def _projection_problem(model: nn.Module, projection: Projection) -> str:
+def projection_problem(model: nn.Module, projection: Projection) -> str:
+    """Why a projection has no plain weight that could be read and cut, or nothing."""
     layer = model.get_submodule(projection.path)
     weight = layer._parameters.get("weight")
     if weight is None:
@@ -130,5 +131,5 @@ def gate_only_reason(model: nn.Module, module: nn.Module, geometry: Geometry) ->
     """Why a cut of this block cannot equal a gate, or nothing."""
     reason = family_of(module).gate_only or _norm_problem(module, geometry)
     for projection in (geometry.q, geometry.k, geometry.v, geometry.o):
-        reason = reason or _projection_problem(model, projection)
+        reason = reason or projection_problem(model, projection)
     return reason

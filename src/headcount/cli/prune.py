@@ -39,7 +39,6 @@ def run(
     with Place(out).taken(say) as kept:
         from headcount.plan import Plan
         from headcount.pruning import Pruning, Sizes, check_wish, rows
-        from headcount.runs.sweep import sweep
 
         live, heads, folder = given.open_model(say)
         size = heads_of(keep, heads, how.attention) if keep is not None else 0
@@ -56,15 +55,12 @@ def run(
         with say.progress("evaluating the whole model"):
             dense = pruning.dense()
         with say.progress(f"pruning by {method}") as advance:
-            cells, failed = sweep(kept, [pruning.job(wish, keep_model=True, progress=advance)], made=pruning.made)
-        for error in failed.values():
-            raise error
-        kept.present(*cells)
-        (cell,) = cells
+            cell, _ = pruning.kept(wish, advance)
+        kept.present(cell)
         place = pruning.place(cell.spec)
         plan = Plan.removing(cell.content["removed"])
         plan.write(place.parent / f"{place.name}.plan.json", heads, weights=pruning.base["weights"])
-        made = rows(pruning, dense, cells)
+        made = rows(pruning, dense, [cell])
         show_table(say, dense, made)
         timings = pruning.timings(cell)
         _show_timings(say, timings)

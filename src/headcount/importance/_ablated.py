@@ -13,6 +13,7 @@ from headcount.data import n_rows
 from headcount.gates import HeadGates
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.importance._contract import Work
+from headcount.importance._pass import by_example
 from headcount.losses import Losses
 from headcount.observe import Observation, Observer, evaluating, on_device
 from headcount.stats import Totals
@@ -42,16 +43,18 @@ def changes(heads: HeadMap, gates: Gates) -> Iterator[Change]:
 def mean_outputs(work: Work) -> dict[str, Tensor]:
     """The mean output of every head over the real tokens of the data, read in the same fixed order as for scores."""
     found: dict[str, Tensor] = {}
+    rows: list[int] = []
 
     def add(seen: Observation) -> None:
         assert seen.outputs is not None
         real = torch.where(seen.queries[..., None, None], seen.outputs.double(), 0).sum(1)
-        found[seen.block.path] = found.get(seen.block.path, 0) + real
-        count = f"{seen.block.path}/n"
-        found[count] = found.get(count, 0) + seen.queries.sum(-1, keepdim=True).double()
+        total, number = by_example(seen.block, rows[0], real, seen.queries.sum(-1, keepdim=True).double())
+        found[seen.block.path] = found.get(seen.block.path, 0) + total
+        found[f"{seen.block.path}/n"] = found.get(f"{seen.block.path}/n", 0) + number
 
     def measure(batch: Mapping[str, Any], _numbers: list[int]) -> dict[str, Tensor]:
         found.clear()
+        rows[:] = [n_rows(batch)]
         with observer:
             observer.run(batch)
         return dict(found)
@@ -64,7 +67,7 @@ def mean_outputs(work: Work) -> dict[str, Tensor]:
         for block in work.heads.blocks:
             if block.n_heads:
                 number = measured[f"{block.path}/n"]
-                means = measured[block.path] / number[..., None]
+                means = measured[block.path] / number[..., None].clip(min=1)
                 sums.setdefault(block.path, Totals(block.n_heads, block.value_dim)).update(means, number)
     return {path: torch.from_numpy(total.mean()) for path, total in sums.items()}
 

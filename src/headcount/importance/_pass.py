@@ -83,24 +83,12 @@ class SharedPass:
     def _add(self, name: str, adds: bool, block: AttentionBlock, new: Pair) -> None:
         """Merges what one call of a block gave: rows of one example (windows) and several calls become one number."""
         values, weights = new
-        values, weights = self._by_example(block, values if adds else values * _wide(weights, values), weights)
+        values, weights = by_example(block, self._rows, values if adds else values * _wide(weights, values), weights)
         old = self._found[name].get(block.path)
         if adds:
             self._found[name][block.path] = (values if old is None else old[0] + values, torch.ones_like(weights))
         else:
             self._found[name][block.path] = (values, weights) if old is None else (old[0] + values, old[1] + weights)
-
-    def _by_example(self, block: AttentionBlock, values: Tensor, weights: Tensor) -> Pair:
-        """Sums over the rows of each example."""
-        rows = values.shape[0]
-        if rows == self._rows:
-            return values, weights
-        if rows == 1:
-            raise OneByOne  # the block flattens its batch
-        if rows % self._rows:
-            raise UnsupportedModel(f"block '{block.path}' has {rows} rows for {self._rows} examples, so they cannot be told apart")
-        parts = (self._rows, rows // self._rows)
-        return values.unflatten(0, parts).sum(1), weights.unflatten(0, parts).sum(1)
 
     def _assembled(self, name: str) -> dict[str, Tensor]:
         """Blocks side by side in flat order; features padded to the widest block's."""
@@ -118,6 +106,19 @@ class SharedPass:
         joined = torch.cat(_padded(values), dim=1)
         joined = method.module.per_example(joined, method.variant) if method.has("per_example") else joined
         return {name: joined, f"{name}/weight": torch.cat(weights, dim=1)}
+
+
+def by_example(block: AttentionBlock, examples: int, values: Tensor, weights: Tensor) -> Pair:
+    """Sums over the rows that a block has for each example, such as windows of an image."""
+    rows = values.shape[0]
+    if rows == examples:
+        return values, weights
+    if rows == 1:
+        raise OneByOne  # the block flattens its batch
+    if rows % examples:
+        raise UnsupportedModel(f"block '{block.path}' has {rows} rows for {examples} examples, so they cannot be told apart")
+    parts = (examples, rows // examples)
+    return values.unflatten(0, parts).sum(1), weights.unflatten(0, parts).sum(1)
 
 
 def _wide(weights: Tensor, values: Tensor) -> Tensor:

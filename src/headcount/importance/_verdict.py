@@ -56,7 +56,7 @@ def verdicts(
     k = quarter(scores) if k is None else k
     places = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep)
     stderr = scores.stderr or (None,) * len(scores.heads)
-    if scores.samples is None or scores.n_examples < 2:
+    if scores.samples is None or scores.samples.n_groups < 2:
         rows = zip(scores.heads, scores.values, stderr, places.tolist(), strict=True)
         return [Verdict(head, value, error, None, None, rank, None, None, None, None) for head, value, error, rank in rows]
     drawn = scores.replicates(repeats, seed)
@@ -88,7 +88,7 @@ def signed_samples(scores: Scores) -> Samples:
 def agreements(found: Mapping[str, Scores], truth: str = "ablation", *, k: int | None = None, seed: int = 0) -> dict[str, Agreement]:
     """How well every other score stands in for true ablation, by method; none where ablation has no spread over examples or heads."""
     real = found[truth]
-    if real.samples is None or real.samples.n < 2 or len(set(real.values)) < 2:
+    if real.samples is None or real.samples.n_groups < 2 or len(set(real.values)) < 2:
         return {}
     k = max(1, len(real.heads) // 4) if k is None else k
     return {
@@ -105,7 +105,7 @@ def _paired(a: Scores, b: Scores) -> bool:
 
 def stabilities(scores: Scores, *, k: int | None = None, seed: int = 0) -> tuple[Stability, ...]:
     """How stable the ranking is by the number of calibration examples: an eighth, a quarter, half and all of them; nothing for a single one."""
-    if scores.samples is None or scores.samples.n < 2:
+    if scores.samples is None or scores.samples.n_groups < 2:
         return ()
     sizes = sorted({max(1, scores.samples.n // part) for part in (8, 4, 2, 1)})
     k = max(1, len(scores.heads) // 4) if k is None else k

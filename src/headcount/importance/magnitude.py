@@ -5,11 +5,11 @@ A KV head counts in full for each of its query heads. There are no examples, so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from headcount.archs.modules import unwrap
+from headcount.archs.weights import PARTS, weights_of
 from headcount.heads import AttentionBlock
 from headcount.importance._contract import About, Work
 
@@ -20,20 +20,11 @@ ABOUT = About(
 
 def of_model(work: Work, _variant: str) -> Tensor:
     """The norm of every head's weights."""
-    tensors = dict(work.model.named_parameters())
-    return torch.cat([_of_block(block, tensors) for block in work.heads.blocks])
+    return torch.cat([_of_block(unwrap(work.model), block) for block in work.heads.blocks])
 
 
-def _of_block(block: AttentionBlock, tensors: Mapping[str, Tensor]) -> Tensor:
+def _of_block(model: nn.Module, block: AttentionBlock) -> Tensor:
     squares = torch.zeros(block.n_heads, dtype=torch.float64)
-    for cut in block.slices:
-        if cut.extra or not cut.tensor.endswith("weight") or cut.tensor not in tensors:
-            continue
-        weight = tensors[cut.tensor].detach()
-        per_unit = [
-            float((weight.index_select(cut.axis, torch.tensor(list(cut.rows.of(unit)), device=weight.device)).double() ** 2).sum())
-            for unit in range(cut.rows.count)
-        ]
-        for position in range(block.n_heads):
-            squares[position] += per_unit[position if cut.unit == "head" else block.group(position)]
+    for part in PARTS:
+        squares += torch.tensor([float((weight.double() ** 2).sum()) for weight in weights_of(model, block, part)], dtype=torch.float64)
     return squares.sqrt()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headcount.data import Task
 from headcount.evaluate import evaluate
-from headcount.losses import shifts
+from headcount.losses import divergences, shifts
 from headcount.metrics import IGNORED
 from headcount.observe import evaluating
 from headcount.plan import Plan
@@ -44,11 +44,7 @@ class Departure:
 
     def _one(self, dense: Tensor, other: Tensor, batch: Any, is_logits: bool) -> Tensor:
         dense, other = dense.double(), other.double()
-        if is_logits and dense.shape[-1] > 1:
-            wanted, given = dense.log_softmax(-1), other.log_softmax(-1)
-            each = (wanted.exp() * (wanted - given)).sum(-1)
-        else:
-            each = (other - dense).square().mean(-1)
+        each = divergences(dense, other) if is_logits else (other - dense).square().mean(-1)
         return _per_example(each, batch, shifts(self.dense))
 
 

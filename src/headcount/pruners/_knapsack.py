@@ -83,6 +83,12 @@ def plan_within(model: nn.Module, heads: HeadMap, scores: Scores, budget: Budget
     return Plan.removing(removed, protected=budget.protected)
 
 
+def check_unit(heads: HeadMap, budget: Budget) -> None:
+    """Refuses a limit with a unit that it cannot be filled by."""
+    if budget.limit is not None and budget.unit != "kv_group" and any(len(unit) > 1 for unit in heads.units()):
+        raise PlanError(f"a budget of {budget.limit[0]} is filled with whole KV groups; unit={budget.unit!r} goes with keep or fraction")
+
+
 def _curve(block: AttentionBlock, heads: HeadMap, worth: Any, budget: Budget, costs: Sequence[float]) -> Curve:
     place = {head: number for number, head in enumerate(block.heads)}
     units = [unit for unit in heads.units() if unit[0] in place and not budget.protected.intersection(unit)]

@@ -20,7 +20,7 @@ from headcount.importance import METHODS
 from headcount.plan import Budget, Plan
 from headcount.pruners._contract import About, Choice, Work, read_options
 from headcount.pruners._judge import better
-from headcount.pruners._knapsack import plan_within
+from headcount.pruners._knapsack import check_unit, plan_within
 from headcount.pruners._scope import only
 from headcount.refit import Ablation, Fitted, check_ablation, fold_means, refit
 from headcount.refit.blocks import projection, read, write
@@ -123,6 +123,7 @@ def prune(
     heads = HeadMap.of(inner)
     budget = only(_budget(keep, fraction), heads, how.get("kinds", ()))
     limited = budget.limit is not None
+    check_unit(heads, budget)
     if budget.limit is not None and made.about.trains:
         raise PlanError(f"{made} trains for a number of heads; name keep, or prune by {budget.limit[0]} with a method that does not train")
     if not limited:
@@ -136,7 +137,7 @@ def prune(
         )
     check_stand_in(inner, made, how.get("ablation", "zero"), how.get("repair"), how.get("kinds", ()))
     check_weights(inner)
-    counted = replace(budget, parameters=None, kv_bytes=None, latency=None, fraction=0.5, floor=0) if limited else budget
+    counted = _half(budget, heads) if limited else budget
     work = _work(inner, heads, data, counted, made, options, how)
     if not limited:
         Plan.keep_top(work.scores([0.0] * len(heads), "check"), budget)
@@ -146,6 +147,13 @@ def prune(
             raise PlanError(f"{made} gives no scores, so that it cannot fill a budget of {budget.limit}")
         choice = Choice(plan_within(inner, heads, choice.scores, budget), history=choice.history, scores=choice.scores)
     return _finish(work, made, choice, how)
+
+
+def _half(budget: Budget, heads: HeadMap) -> Budget:
+    """A number of heads in place of a limit, for methods that score heads on the way to one: half of the units that may go."""
+    free = [unit for unit in heads.units() if budget.protected.isdisjoint(unit)]
+    gone = sum(len(unit) for unit in free[: len(free) // 2])
+    return replace(budget, parameters=None, kv_bytes=None, latency=None, keep=len(heads) - gone, floor=0)
 
 
 def check_stand_in(model: nn.Module, method: Method, ablation: str, repair: bool | None, kinds: Sequence[str] = ()) -> None:

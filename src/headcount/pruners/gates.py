@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headcount.pruners._contract import About, Choice, Work
-from headcount.pruners._gating import by_head, start_from, top, unit_index, units_kept
+from headcount.pruners._gating import by_head, start_from, stay, top, unit_index, units_kept
 from headcount.training import GateCallback, fine_tune
 
 ABOUT = About(
@@ -26,7 +26,7 @@ class Projected:
     """Values of gates, of which the most important stay. Importance is the running mean of what each gate does to the loss, |g ∂L/∂g|."""
 
     def __init__(self, work: Work, number: int) -> None:
-        self.index, self.number, self.options = unit_index(work), number, work.options
+        self.work, self.index, self.number, self.options = work, unit_index(work), number, work.options
         self.values = torch.ones(len(work.heads.units()), dtype=torch.float64, requires_grad=True)
         self.worth = start_from(work, work.options["init"], work.options["limit"], 1.0)
         self._left = len(self.values)
@@ -44,19 +44,24 @@ class Projected:
     def sample(self, step: int, steps: int) -> Tensor:
         """Gates of one step: those that stay."""
         self._left = self.left(step, steps)
-        return by_head(self.values * top(self.worth, self._left), self.index)
+        return by_head(self.values * self._on(), self.index)
+
+    def _on(self) -> Tensor:
+        """Ones for the units that are on: what the plan would keep now, and the highest others."""
+        kept = stay(self.work, self.worth, self.number)
+        return top(torch.where(kept > 0, torch.inf, self.worth), self._left)
 
     def _feel(self, *_: object) -> None:
         """Renews the importance of the gates that are on by what they just did to the loss."""
         assert self.values.grad is not None
-        on = top(self.worth, self._left) > 0
+        on = self._on() > 0
         felt = (self.values.grad * self.values).detach().abs()
         mean = felt[on].mean().clamp(min=1e-300)
         self.worth[on] = 0.95 * self.worth[on] + 0.05 * felt[on] / mean
 
     def hard(self) -> Tensor:
         """The gates that are left now."""
-        return by_head((self.values * top(self.worth, self._left)).detach(), self.index)
+        return by_head((self.values * self._on()).detach(), self.index)
 
     def penalty(self, _step: int, _steps: int) -> None:
         """None: the number is exact."""
@@ -78,7 +83,7 @@ def choose(work: Work, _variant: str) -> Choice:
     model = copy.deepcopy(work.model).requires_grad_(False)
     gating = Projected(work, number)
     made = fine_tune(model, work.task, work.recipe, folder=work.folder, gates=GateCallback(model, gating), progress=work.progress)
-    hard = top(gating.worth, number)
+    hard = stay(work, gating.worth, number)
     values = by_head(gating.worth, gating.index).tolist()
     gates = by_head(torch.where(hard > 0, gating.values.detach(), 1.0), gating.index).tolist()
     return Choice(work.plan(values, "gates"), None, gates, made.history, work.scores(values, "gates"))

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from headcount.data import Task
-    from headcount.heads import AttentionBlock, Head
+    from headcount.heads import Head
     from headcount.plan import Plan
-    from headcount.pruning import Wish
     from headcount.runs.cells import Cell
     from headcount.runs.store import Run
     from headcount.training import Recipe
@@ -44,28 +43,16 @@ REPEATS = 10_000
 
 def slices(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
     """The weights of every head in Q, K, V and O, in float64; heads of one KV group share those of K and V."""
+    from headcount.archs.modules import unwrap
+    from headcount.archs.weights import weights_of
     from headcount.heads import HeadMap
 
-    weights = dict(model.named_parameters())
     found: dict[Head, dict[str, Tensor]] = {}
     for block in HeadMap.of(model).blocks:
+        parts = {part: weights_of(unwrap(model), block, part) for part in PARTS}
         for place, head in enumerate(block.heads):
-            found[head] = {part: _slice(weights, block, part, place) for part in PARTS}
+            found[head] = {part: weights[place].double().cpu() for part, weights in parts.items()}
     return found
-
-
-def _slice(weights: Mapping[str, Tensor], block: AttentionBlock, part: str, place: int) -> Tensor:
-    import torch
-
-    from headcount.errors import UnsupportedModel
-
-    where = getattr(block, part)
-    own = next((s for s in block.slices if s.tensor == f"{where.path}.weight" and s.rows == where.rows), None)
-    if own is None or own.tensor not in weights:
-        raise UnsupportedModel(f"the {part} projection of block {block.name} keeps its heads in no plain weight; merge adapters first")
-    unit = place if own.unit == "head" else block.group(place)
-    weight = weights[own.tensor].detach()
-    return weight.index_select(own.axis, torch.tensor(list(own.rows.of(unit)), device=weight.device)).double().cpu()
 
 
 def changes(before: Mapping[Head, Mapping[str, Tensor]], after: Mapping[Head, Mapping[str, Tensor]]) -> dict[Head, dict[str, float]]:
@@ -234,7 +221,6 @@ def run(
     with Place(out).taken(say) as taken:
         from headcount.plan import Plan
         from headcount.pruning import Pruning, Wish, check_wish, parse_method
-        from headcount.runs.sweep import sweep
         from headcount.terminal.pruning import heads_of, recipe
         from headcount.terminal.run import describe
 
@@ -252,10 +238,8 @@ def run(
         task = given.open_task(say, live, folder)
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
         with say.progress(f"pruning by {method}") as advance:
-            cells, failed = sweep(kept, [pruning.job(wish, keep_model=True, progress=advance)], made=pruning.made)
-        for error in failed.values():
-            raise error
-        small, plan = _small(pruning, wish, live), Plan.removing(cells[0].content["removed"])
+            cell, small = pruning.kept(wish, advance)
+        small, plan = small.to(next(live.parameters()).device).eval(), Plan.removing(cell.content["removed"])
         with say.progress("fine-tuning the pruned model") as advance:
             mine = tuned_into(kept, f"after {wish.name}", small, task, how, by=by, limit=given.limit, progress=advance)
         with say.progress("fine-tuning the whole model") as advance:
@@ -268,11 +252,6 @@ def run(
         }
         result = {"study": "compensation", "model": given.model, "task": task.name, "removed": list(map(str, plan.removed)), "tuned": told}
         say.result({**result, "rows": rows, "even": even, "heads": each})
-
-
-def _small(pruning: Any, wish: Wish, live: nn.Module) -> nn.Module:
-    """The pruned model on the device of the whole one."""
-    return pruning.model_of(wish).to(next(live.parameters()).device).eval()
 
 
 def _show(say: Session, mine: Cell, other: Cell, rows: Sequence[dict[str, Any]], even: Sequence[dict[str, Any]]) -> None:

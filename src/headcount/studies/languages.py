@@ -118,14 +118,10 @@ def _evaluations(run: Run, subject: Subject, command: str, progress: Any, readin
 def _pruned(run: Run, subject: Subject, command: str, reading: dict[str, Any]) -> list[tuple[Wish, nn.Module]]:
     """The pruned models, their heads chosen on the first task."""
     from headcount.pruning import Pruning
-    from headcount.runs.sweep import sweep
 
     pruning = Pruning(run, subject.model, next(iter(subject.tasks.values())), limit=reading.get("limit"), command=command)
-    _, failed = sweep(run, [pruning.job(wish, keep_model=True) for wish in subject.wishes], made=pruning.made)
-    for error in failed.values():
-        raise error
     device = next(subject.model.parameters()).device
-    return [(wish, pruning.model_of(wish).to(device).eval()) for wish in subject.wishes]
+    return [(wish, pruning.kept(wish)[1].to(device).eval()) for wish in subject.wishes]
 
 
 def between_languages(found: Found, subject: Subject) -> list[dict[str, Any]]:

@@ -23,7 +23,12 @@ Parameters = Annotated[int | None, typer.Option("--parameters", min=1, help="Ins
 KvBytes = Annotated[int | None, typer.Option("--kv-bytes", min=1, help="Instead of --keep: bytes of KV cache per token.")]
 Latency = Annotated[
     float | None,
-    typer.Option("--latency", min=0.0, metavar="MS", help="Instead of --keep: milliseconds for 8 rows of 128 tokens, measured here."),
+    typer.Option(
+        "--latency",
+        min=0.0,
+        metavar="MS",
+        help="Instead of --keep: milliseconds for 8 rows of 128 tokens, or as many as the model reads, measured here.",
+    ),
 ]
 Options = Annotated[list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the method.")]
 Ablation = Annotated[

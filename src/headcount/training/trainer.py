@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax
 from torch.utils.data import Sampler
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -19,7 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from headcount.archs.modules import unwrap
 from headcount.errors import ArtefactError, NonFinite
 from headcount.files import PARTIAL, read_json, sha256, sync_folder, write_json
-from headcount.losses import shifts
+from headcount.losses import divergences, shifts
 from headcount.metrics import IGNORED
 from headcount.observe import evaluating, on_device
 from headcount.training.gates import GateCallback
@@ -205,12 +204,10 @@ def _finite(made: Any, step: int) -> Any:
 
 
 def divergence(teacher: nn.Module, output: Any, inputs: dict[str, Any]) -> Tensor:
-    """The mean Kullback-Leibler divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
+    """The mean divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with torch.no_grad():
-        wanted = _log_p(teacher(**on_device(inputs, teacher)).logits).to(output.logits.device)
-    given = _log_p(output.logits)
-    labels = inputs.get("labels")
-    each = kl_div(given, wanted, log_target=True, reduction="none").sum(-1)
+        wanted = _wide(teacher(**on_device(inputs, teacher)).logits).to(output.logits.device)
+    each, labels = divergences(wanted, _wide(output.logits)), inputs.get("labels")
     if each.ndim == 2 and isinstance(labels, Tensor) and labels.shape == each.shape:
         if shifts(unwrap(teacher)):
             each, labels = each[:, :-1], labels[:, 1:]  # what a token predicts is the label of the next
@@ -218,5 +215,5 @@ def divergence(teacher: nn.Module, output: Any, inputs: dict[str, Any]) -> Tenso
     return each.mean()
 
 
-def _log_p(logits: Tensor) -> Tensor:
-    return log_softmax(logits if logits.element_size() > 2 else logits.float(), dim=-1)
+def _wide(logits: Tensor) -> Tensor:
+    return logits if logits.element_size() > 2 else logits.float()
