@@ -455,3 +455,17 @@ def test_scores_of_one_batch_have_verdicts_without_spread() -> None:
     scores = {by: hc.score(model, batch, by) for by in ("gradient:batch", "ablation")}
     assert all(row.safe is None and row.low is None for row in verdicts(scores["gradient:batch"]))
     assert stabilities(scores["gradient:batch"]) == () and set(agreements(scores)) == {"gradient:batch"}
+
+
+def test_scores_of_a_run_are_for_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from headcount.cli import main
+
+    run, out = tmp_path / "run", tmp_path / "out"
+    words = ["cut", "demo/entailment", "--keep", "50%", "--out", str(out), "--overwrite", "-q"]
+    for by, code in (("demo/entailment-english", 1), ("demo/entailment", 0)):
+        place = run / Path(by).name
+        assert main(["score", by, "--by", "magnitude", "--out", str(place), "-q"]) == 0
+        capsys.readouterr()
+        assert main([*words, "--scores", str(place)]) == code
+        assert ("holds scores of other weights" in capsys.readouterr().err) == bool(code)
+    assert main([*words, "--scores", str(run / "entailment-english" / "scores.parquet")]) == 0, "a table can be carried over"

@@ -62,7 +62,7 @@ def test_live_actions_tell_what_the_library_tells(analysed: Path, tmp_path: Path
     report = data_of(client.get(f"/?token={TOKEN}").text)
     assert made["point"] in report["runs"][0]["curves"]["points"], "the page shows it at once"
     bad = client.post("/api/0/prune", json={"method": "nonsense", "keep": 12, "protect": [], "repair": True}, headers=ASKS)
-    assert bad.status_code == 422 and "no pruners 'nonsense'" in bad.json()["error"]
+    assert bad.status_code == 422 and "no method of pruning 'nonsense'" in bad.json()["error"]
 
 
 def test_a_pruned_model_answers_with_its_own_numbers(analysed: Path, tmp_path: Path) -> None:

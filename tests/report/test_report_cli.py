@@ -83,7 +83,7 @@ def test_two_runs_another_place_and_json(tmp_path: Path, capsys: pytest.CaptureF
         (["serve", "{0}/run", "--port", "70000"], 2, "65535"),
         (["analyze", "demo/entailment", "--out", "{0}/x", "--keep", "24"], 2, "takes shares"),
         (["analyze", "demo/entailment", "--out", "{0}/x", "--by", "gradeint"], 2, "gradient"),
-        (["analyze", "demo/entailment", "--out", "{0}/x", "--methods", "nope"], 2, "no pruners 'nope'"),
+        (["analyze", "demo/entailment", "--out", "{0}/x", "--methods", "nope"], 2, "no method of pruning 'nope'"),
         (["analyze", "demo/entailment", "--out", "{0}/x", "--methods", "random,rank(bye=gradient)"], 2, "option of"),
         (["report", "{0}/run", "--out", "{0}/run/run.json"], 1, "report*.html"),
     ],

@@ -88,6 +88,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _explain(error: Any) -> None:
     context = getattr(error, "ctx", None)
-    complain(f"error: {error.format_message()}")
+    if error.format_message():  # a group without a command shows its help instead
+        complain(f"error: {error.format_message()}")
     if context is not None:
         complain(f"See: {context.command_path} --help")

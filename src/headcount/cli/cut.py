@@ -93,7 +93,10 @@ class Wanted(NamedTuple):
         """The plan for a model, checked against it."""
         from headcount.errors import PlanError
         from headcount.plan import Plan
+        from headcount.scores import Scores
 
+        if isinstance(given, Scores):
+            self._check_weights(live)
         plan = given if isinstance(given, Plan) else Plan.keep_top(given.fitted(heads), self._budget())
         if not plan.removed:
             raise PlanError(f"nothing would be removed from {heads.describe()}; name heads, or keep fewer")
@@ -104,6 +107,21 @@ class Wanted(NamedTuple):
             weights = weight_hash(live)
         plan.check(heads, weights)
         return plan
+
+    def _check_weights(self, live: nn.Module) -> None:
+        """Refuses scores of a run that is about other weights."""
+        if self.scores is None or not self.scores.is_dir():
+            return
+        from headcount.errors import PlanError
+        from headcount.runs import Run
+        from headcount.runs.weights import weight_hash
+
+        of, here = Run.open(self.scores).record().model.weights, weight_hash(live)
+        if of != here:
+            raise PlanError(
+                f"{self.scores} holds scores of other weights ({of[:12]}; this model has {here[:12]}). To use them for another model of this "
+                f"shape, name the table: --scores {self.scores / 'scores.parquet'}"
+            )
 
     def _budget(self) -> Budget:
         from headcount.plan import Budget

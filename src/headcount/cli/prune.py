@@ -40,10 +40,11 @@ def run(
         from headcount.plan import Plan
         from headcount.pruning import Pruning, Sizes, check_wish, rows
 
+        limit = limit_of(keep, parameters=parameters, kv_bytes=kv_bytes, latency=latency)
         live, heads, folder = given.open_model(say)
         size = heads_of(keep, heads, how.attention) if keep is not None else 0
         seed = given.seed if method_seed is None else method_seed
-        wish = how.wish(given, method, size, seed=seed, limit=limit_of(keep, parameters=parameters, kv_bytes=kv_bytes, latency=latency))
+        wish = how.wish(given, method, size, seed=seed, limit=limit)
         check_wish(live, wish)
         if kept is None:
             raise typer.BadParameter(

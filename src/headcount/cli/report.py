@@ -33,6 +33,8 @@ def run(
     from headcount.report.write import MEGABYTE, too_large
     from headcount.runs.store import Run
 
+    if run_b is not None and run.resolve() == run_b.resolve():
+        raise typer.BadParameter(f"{run} would be compared with itself; name another run, or one alone")
     say.doing("reading the run")
     first, second = Run.open(run), Run.open(run_b) if run_b is not None else None
     path = write_report(first, second, out, max_mb=max_mb)

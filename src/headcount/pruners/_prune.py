@@ -24,7 +24,7 @@ from headcount.pruners._knapsack import check_unit, plan_within
 from headcount.pruners._scope import only
 from headcount.refit import Ablation, Fitted, check_ablation, fold_means, refit
 from headcount.refit.blocks import projection, read, write
-from headcount.registry import Registry, Variant
+from headcount.registry import Registry, Variant, unknown
 from headcount.scores import Scores
 from headcount.stream import Progress
 from headcount.surgery import cut
@@ -64,6 +64,8 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
     base = name.partition(":")[0]
     if base not in PRUNERS.names() and base in METHODS.names():
         return "rank", {"by": name, **options}
+    if base not in PRUNERS.names():
+        raise unknown("method of pruning", base, {*PRUNERS.names(), *METHODS.names()})
     return name, options
 
 

@@ -37,7 +37,7 @@ def _dtype(name: str) -> str:
     return name
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, or a hub id.", show_default=False)]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or demo/NAME.", show_default=False)]
 Heads = Annotated[str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Head addresses, with commas between them.")]
 SomeHeads = Annotated[
     str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Also prove that these heads can be cut.")
