@@ -29,7 +29,7 @@ import headcount as hc
 from headcount.data import Task
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "real-models.md"
-METHODS = ("surgeon", "gradient", "rank(by=gradient;again=true)", "fisher", "random")
+METHODS = ("surgeon", "gradient", "fisher", "random")
 DECAYS = (1e-4, 1e-3, 1e-2, 1e-1)
 CHUNK, BATCH, STEPS = 512, 32, 100
 
@@ -130,7 +130,7 @@ def some(task: Task, options: argparse.Namespace) -> Task:
 def main() -> None:
     parser = arguments(__doc__, METHODS)
     parser.add_argument("--sentences", type=int, default=6920, help="of the training part, that the head is fitted on")
-    parser.add_argument("--calibration", type=int, default=256, help="training sentences that choose and repair")
+    parser.add_argument("--calibration", type=int, default=128, help="training sentences that choose and repair")
     parser.add_argument("--selection", type=int, default=64, help="validation sentences that judge")
     parser.add_argument("--test", type=int, default=500, help="test sentences that are shown")
     parser.add_argument("--document", type=Path, default=DOCUMENT)
