@@ -27,7 +27,7 @@ from headcount.training import Recipe, fine_tune
 
 SCORES = ("confidence", "distance", "entropy", "magnitude", "output-norm", "activation-norm", "fluctuation", "wanda", "lrp")
 LAYERS = ("layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
-ROLES = tuple(f"role:{how}(roles={roles})" for roles in ("any", "offset") for how in ("prune", "spare"))
+ROLES = ("role:prune", "role:spare", "role:prune(roles=offset)", "role:spare(roles=offset)")
 UNTRAINED = ("surgeon", "gradient", "rank(by=gradient;again=true)", "fisher", "ablation", "random", *LAYERS, *ROLES, *SCORES)
 PUBLISHED = {"tau": 1000.0, "cool": 0.67, "rate": 0.5, "init": "none", "settle": 0.0}
 """The schedule of Li et al. 2021 for MNLI."""
