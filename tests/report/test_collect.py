@@ -390,6 +390,36 @@ def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
     assert "protected=L0H1+L1H3" in table and table.count("protected=") == 1
 
 
+def test_floor_and_unit_make_a_method_of_their_own(tmp_path: Path) -> None:
+    plain, floored, even = wish("random", 4), wish("random", 4, floor=1), wish("random", 4, unit="even")
+    assert [method_name(told) for told in (plain, floored, even)] == ["random", "random with floor 1", "random with unit even"]
+    assert method_name(wish("random", 4, floor=2, unit="even", ablation="mean")) == "random with floor 2 and unit even + mean"
+    run = make_run(tmp_path / "run", kinds=("evaluation",))
+    with Run.lead(run.folder) as led:
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), made={}) for told in (plain, floored, even)))
+    curves = collect(run).report["runs"][0]["curves"]
+    assert sorted(point["method"] for point in curves["points"]) == sorted(curves["smallest_safe"]) == sorted(curves["commands"])
+
+
+def test_the_table_of_curves_tells_pruned_models_apart(tmp_path: Path) -> None:
+    import pandas
+
+    run = make_run(tmp_path / "run", kinds=("evaluation",))
+    wishes = [
+        wish("surgeon", 5),
+        wish("surgeon", 0, limit=["parameters", 1234567]),
+        wish("surgeon", 5, ablation="mean"),
+        wish("surgeon", 5, floor=1, unit="even"),
+    ]
+    with Run.lead(run.folder) as led:
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[5:]), made={}) for told in wishes))
+    for table in (pandas.read_csv(run.folder / "curves.csv", keep_default_na=False), pandas.read_parquet(run.folder / "curves.parquet")):
+        assert table["keep"].tolist() == [5] * 4, "a model within a limit of parameters has heads too"
+        found = {tuple(row) for row in table[["floor", "unit", "ablation", "limit"]].itertuples(index=False)}
+        limited = (0, "kv_group", "zero", "parameters=1234567")
+        assert found == {(0, "kv_group", "zero", ""), limited, (0, "kv_group", "mean", ""), (1, "even", "zero", "")}
+
+
 def test_results_whose_cells_are_gone_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from headcount.cli import main
 
