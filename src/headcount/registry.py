@@ -94,6 +94,15 @@ class Registry:
         return importlib.import_module(sources[name])
 
 
+METHODS = Registry("importance", "headcount.importance")
+PRUNERS = Registry("pruners", "headcount.pruners")
+ROLES = Registry("roles", "headcount.roles")
+TASKS = Registry("tasks", "headcount.tasks")
+STUDIES = Registry("studies", "headcount.studies")
+KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in (METHODS, PRUNERS, ROLES, TASKS, STUDIES)}
+"""The one registry of every kind, so that what is added is known to everybody."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A registered file by its name and, where it offers several, its variant; `module` is the file, which declares itself in `ABOUT`."""

@@ -23,12 +23,10 @@ from headcount.importance._pass import SharedPass
 from headcount.importance._race import LOOK, RACE_BLOCK, Race
 from headcount.losses import ExampleLosses
 from headcount.metrics import Metric
-from headcount.registry import Registry, Variant
+from headcount.registry import METHODS, Variant
 from headcount.scores import Normalise, Scores, check_normalise
 from headcount.stats import Samples, Totals, pseudovalues
 from headcount.stream import Measured, Memory, Progress, Reading, stream
-
-METHODS = Registry("importance", "headcount.importance")
 
 
 class Method(Variant):

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from headcount.registry import Registry
+from headcount.registry import METHODS, Registry
 from headcount.report.plain import column
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.scores import Scores
 from headcount.stats import away_from_zero, benjamini_hochberg
 
-IMPORTANCE = Registry("importance", "headcount.importance")
 DESCRIPTIONS = frozenset({"confidence", "entropy", "distance"})
 """Methods that describe a head rather than say what is lost without it."""
 CHANGES, ERRORS, LOWER_IS_BETTER = " change", " stderr", "perplexity"
@@ -40,7 +39,7 @@ def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
     described = name.partition(":")[0] in DESCRIPTIONS
     first = {
         "name": name,
-        "about": about(IMPORTANCE, name),
+        "about": about(METHODS, name),
         "kind": "description" if described else "importance",
         "higher_is_keep": scores.higher_is_keep,
         "values": column(_in_order(scores.values, order)),
