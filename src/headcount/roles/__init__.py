@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from headcount.registry import ROLES
-from headcount.roles._contract import LEAST, About, Corpus, Side, View
+from headcount.roles._contract import LEAST, About, Corpus, Side, View, bare
 from headcount.roles._files import read_roles, roles_into
 from headcount.roles._given import SENTENCES, Parsed, corpus_of, roles
 from headcount.roles._measure import RoleProbe, check_input, view_of
@@ -30,6 +30,7 @@ __all__ = [
     "RoleTable",
     "Side",
     "View",
+    "bare",
     "biases_by_sentence",
     "check_input",
     "corpus_of",
