@@ -23,8 +23,7 @@ from transformers import BertConfig, BertModel
 
 from headcount.data import blocks
 from headcount.demo.tokens import build_tokenizer
-from headcount.roles import corpus_of, measure
-from headcount.roles._measure import RoleProbe
+from headcount.roles import RoleProbe, corpus_of, measure
 from headcount.text.embedded import embedded
 
 

@@ -23,8 +23,7 @@ import headcount as hc
 from headcount.data import pad
 from headcount.metrics import ACCURACY
 from headcount.plan import Budget
-from headcount.pruners import dsp, l0
-from headcount.pruners._contract import Work
+from headcount.pruners import Work, dsp, l0
 from headcount.training import GateCallback, Recipe
 
 

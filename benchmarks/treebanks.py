@@ -170,7 +170,8 @@ def by_layer(readings: Sequence[Reading]) -> str:
     layers = sorted({head.layer for reading in readings for head in reading.heads()})
     rows = []
     for reading in readings:
-        kinds: dict[str, set[hc.Head]] = {**{name: reading.having(name) for name in FAMILIES}, "**two or more of the first three**": reading.several()}
+        kinds: dict[str, set[hc.Head]] = {name: reading.having(name) for name in FAMILIES}
+        kinds["**two or more of the first three**"] = reading.several()
         for name, heads in kinds.items():
             rows.append([reading.name, name, *(sum(head.layer == layer for head in heads) for layer in layers), len(heads)])
     size = sum(head.layer == layers[0] for head in readings[0].heads())

@@ -25,8 +25,7 @@ from headcount.pruners import PRUNERS
 from headcount.pruning import Pruning, Wish, compare, grid, method_name
 from headcount.report.collect import collect
 from headcount.report.figures import STYLE, draw_curves, draw_map, grids
-from headcount.roles import ROLES, corpus_of, roles_into
-from headcount.roles._contract import Corpus, Side, View, bare
+from headcount.roles import ROLES, Corpus, Side, View, bare, corpus_of, roles_into
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import machine_of, model_record
 from headcount.surgery.source import local_folder

@@ -19,8 +19,7 @@ from sidebyside import Peer, put, spearman, table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headcount as hc
-from headcount.roles import Corpus, RoleTable, induction, measure
-from headcount.roles._contract import bare
+from headcount.roles import Corpus, RoleTable, bare, induction, measure
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "peers.md"
 PAIRS = (("offset:-1", "previous_token_head"), ("same", "duplicate_token_head"), ("induction", "induction_head"))

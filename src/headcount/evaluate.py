@@ -29,11 +29,12 @@ class _Examiner:
 
     def __init__(self, model: nn.Module, losses: ExampleLosses, metric: Metric | None) -> None:
         self.model, self.losses, self.metric = model, losses, metric
+        self.heads = HeadMap.of(model)
 
     def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         batch = on_device(batch, self.model)
         check_batch(self.model, batch, numbers)
-        with evaluating(self.model), located(self.model, HeadMap.of(self.model), batch):
+        with evaluating(self.model), located(self.model, self.heads, batch):
             output = self.model(**batch)
             found: dict[str, Tensor] = {"losses": finite_losses(self.losses(output, batch), numbers)}
             if self.metric is not None:

@@ -38,6 +38,9 @@ def _located(module: str) -> ModuleSpec | None:
     return spec
 
 
+SINGULAR = {"pruners": "pruner", "roles": "role", "tasks": "task", "studies": "study"}
+
+
 class Registry:
     """The things of one kind: a name is a module `<package>.<name>` or an entry point in the group `headcount.<kind>`."""
 
@@ -90,8 +93,17 @@ class Registry:
         """The module registered under `name`."""
         sources = self._sources()
         if name not in sources:
-            raise unknown(self.kind, name, sources)
+            raise unknown(SINGULAR.get(self.kind, self.kind), name, sources)
         return importlib.import_module(sources[name])
+
+
+METHODS = Registry("importance", "headcount.importance")
+PRUNERS = Registry("pruners", "headcount.pruners")
+ROLES = Registry("roles", "headcount.roles")
+TASKS = Registry("tasks", "headcount.tasks")
+STUDIES = Registry("studies", "headcount.studies")
+KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in (METHODS, PRUNERS, ROLES, TASKS, STUDIES)}
+"""The one registry of every kind, so that what is added is known to everybody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,9 @@ class Scores:
     """How much each head matters by some method; `units` are the heads that go or stay together (KV groups), by default single heads.
 
     `stderr` is the standard error over examples, 0 where a method reads no data. `samples` keeps what bootstrap and tests need. `columns` are
-    further numbers per head, such as the change of the metric. `data` is the fingerprint of the examples, `conditions` say how it was measured.
+    further numbers per head, such as the change of the metric; `directions` say of those that have one whether more means keep. `describes`
+    says that the method describes a head rather than tells what is lost without it, None that this is not known. `data` is the fingerprint of
+    the examples, `conditions` say how it was measured.
     """
 
     heads: tuple[Head, ...]
@@ -50,6 +52,8 @@ class Scores:
     normalise: Normalise = "none"
     columns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    directions: Mapping[str, bool] = field(default_factory=dict)
+    describes: bool | None = None
 
     def __post_init__(self) -> None:
         if len(self.heads) != len(self.values):

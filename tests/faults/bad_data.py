@@ -160,12 +160,12 @@ def tokenizer_of_another_model(kit: Kit) -> Call:
     return lambda: open_task("classification", kit.stock.bert, tokenizer, train=path)
 
 
-@case("data", "no tasks 'clasification'", "Did you mean 'classification'?")
+@case("data", "no task 'clasification'", "Did you mean 'classification'?")
 def unknown_task(kit: Kit) -> Call:
     return _task(kit, GOOD, task="clasification")
 
 
-@case("data", "no tasks '..'", "Known: ")
+@case("data", "no task '..'", "Known: ")
 def task_whose_name_leads_out(kit: Kit) -> Call:
     return _task(kit, GOOD, task="../../etc/passwd")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import headcount as hc
 from headcount.errors import PlanError
 from headcount.evaluate import Evaluation, evaluate
 from headcount.importance._race import Race
-from headcount.metrics import PERPLEXITY
+from headcount.metrics import ACCURACY, PERPLEXITY
 from headcount.observe import mean_outputs
 from headcount.stats import Samples
 from headcount.testing.float64 import Float64
@@ -180,3 +181,14 @@ def test_a_race_is_right_as_often_as_it_says() -> None:
         wrong += bool((race.lowest != (np.arange(12) < 3))[settled].any())
         decided += int(settled.sum())
     assert wrong <= 0.05 * 200 and decided > 4 * 200
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_the_change_of_a_metric_has_its_own_direction(higher_is_better: bool) -> None:
+    """Without a head that matters an error rate rises and an accuracy falls; with that head alone it is the other way round."""
+    metric = replace(ACCURACY, name="WER", higher_is_better=higher_is_better)
+    for by, more_loss_is_keep in (("ablation", True), ("all-but-one", False)):
+        scores = hc.score(shared("encoder"), task("encoder", N, metric=metric), by=by)
+        assert scores.higher_is_keep == more_loss_is_keep
+        assert scores.directions == {"WER change": more_loss_is_keep != higher_is_better} and scores.describes is False
+    assert hc.score(shared("encoder"), task("encoder", N), by="entropy").describes is True

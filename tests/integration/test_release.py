@@ -86,3 +86,9 @@ def test_pinned_versions_name_everything_that_is_declared() -> None:
         wanted |= set(PROJECT["optional-dependencies"][extra])
     pinned = named([line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line and line[0] != "#"])
     assert named(list(wanted)) - pinned == set()
+
+
+def test_tools_and_benchmarks_come_in_by_the_doors_of_packages() -> None:
+    private = re.compile(r"^\s*(?:from|import) headcount\S*\._\w+", re.MULTILINE)
+    places = [path for folder in ("tools", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    assert places and [path.name for path in places if private.search(path.read_text(encoding="utf-8"))] == []

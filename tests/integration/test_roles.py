@@ -273,7 +273,7 @@ def test_a_mark_that_looks_at_itself_looks_at_no_punctuation() -> None:
 @pytest.mark.parametrize(
     ("only", "message"),
     [
-        (["ofset"], "no roles 'ofset'. Did you mean 'offset'?"),
+        (["ofset"], "no role 'ofset'. Did you mean 'offset'?"),
         (["offset:-7"], "no role of offset '-7'"),
         (["syntax:nsubjj"], "Did you mean 'nsubj'?"),
         (["induction:early"], "no role of induction 'early'"),

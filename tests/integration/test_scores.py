@@ -281,6 +281,13 @@ def poisoned(number: int) -> hc.Task:
     return task("encoder", rows=rows, loss=loss)
 
 
+def test_an_evaluation_looks_for_heads_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, of, seen = shared("encoder"), hc.HeadMap.of, []
+    monkeypatch.setattr(hc.HeadMap, "of", lambda given: (seen.append(given), of(given))[1])
+    evaluate(model, task("encoder", 12), batch_size=2)
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize("number", [3, 141])
 def test_a_loss_that_is_no_number_is_named_by_its_example(number: int) -> None:
     model = shared("encoder")

@@ -15,7 +15,7 @@ from kit import MADE, heads_of, make_run, wish
 
 from headcount.report import collect
 from headcount.report._roles import letters
-from headcount.report._scores import significant
+from headcount.report._scores import _of, significant
 from headcount.report.attention import unpack
 from headcount.runs.cells import Spec
 from headcount.runs.outcomes import (
@@ -390,6 +390,36 @@ def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
     assert "protected=L0H1+L1H3" in table and table.count("protected=") == 1
 
 
+def test_floor_and_unit_make_a_method_of_their_own(tmp_path: Path) -> None:
+    plain, floored, even = wish("random", 4), wish("random", 4, floor=1), wish("random", 4, unit="even")
+    assert [method_name(told) for told in (plain, floored, even)] == ["random", "random with floor 1", "random with unit even"]
+    assert method_name(wish("random", 4, floor=2, unit="even", ablation="mean")) == "random with floor 2 and unit even + mean"
+    run = make_run(tmp_path / "run", kinds=("evaluation",))
+    with Run.lead(run.folder) as led:
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), made={}) for told in (plain, floored, even)))
+    curves = collect(run).report["runs"][0]["curves"]
+    assert sorted(point["method"] for point in curves["points"]) == sorted(curves["smallest_safe"]) == sorted(curves["commands"])
+
+
+def test_the_table_of_curves_tells_pruned_models_apart(tmp_path: Path) -> None:
+    import pandas
+
+    run = make_run(tmp_path / "run", kinds=("evaluation",))
+    wishes = [
+        wish("surgeon", 5),
+        wish("surgeon", 0, limit=["parameters", 1234567]),
+        wish("surgeon", 5, ablation="mean"),
+        wish("surgeon", 5, floor=1, unit="even"),
+    ]
+    with Run.lead(run.folder) as led:
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[5:]), made={}) for told in wishes))
+    for table in (pandas.read_csv(run.folder / "curves.csv", keep_default_na=False), pandas.read_parquet(run.folder / "curves.parquet")):
+        assert table["keep"].tolist() == [5] * 4, "a model within a limit of parameters has heads too"
+        found = {tuple(row) for row in table[["floor", "unit", "ablation", "limit"]].itertuples(index=False)}
+        limited = (0, "kv_group", "zero", "parameters=1234567")
+        assert found == {(0, "kv_group", "zero", ""), limited, (0, "kv_group", "mean", ""), (1, "even", "zero", "")}
+
+
 def test_results_whose_cells_are_gone_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from headcount.cli import main
 
@@ -430,12 +460,41 @@ def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
 def test_columns_of_a_score_say_what_they_are(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from headcount.report._scores import _of
-
     scores = replace(all_scores(make_run(tmp_path / "run"))["ablation"], columns={"accuracy change": (0.1,) * 8, "examples": (3.0,) * 8})
     first, change, examples = _of("ablation", scores, heads_of())
     assert len({first["about"], change["about"], examples["about"]}) == 3
     assert change["name"] == "ablation: accuracy change" and "accuracy" in change["about"]
+
+
+def test_columns_and_kinds_of_scores_are_as_the_run_tells_them(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from headcount.runs.cells import Cell
+    from headcount.runs.scores import pack_scores, unpack_scores
+
+    told = all_scores(make_run(tmp_path / "run"))["gradient"]
+    columns = {"WER change": (0.1,) * 8, "WER stderr": (0.1,) * 8, "examples": (3.0,) * 8}
+    told = replace(told, method="mine", columns=columns, directions={"WER change": True}, describes=True)
+    told = unpack_scores(Cell(Spec("scores", "mine", {}), *pack_scores(told)))
+    first, change, examples = _of("mine", told, heads_of())
+    assert first["kind"] == "description" and change["higher_is_keep"] is True and change["stderr"] is not None
+    assert examples["higher_is_keep"] is True, "the page says 'the lower, the more the head is needed' of what is not"
+    known = _of("confidence", replace(told, describes=False), heads_of())[0]
+    assert known["kind"] == "importance", "what the run tells goes before what is known by name"
+
+
+def test_directions_are_guessed_where_an_old_run_does_not_tell_them(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    old = all_scores(Run.open(Path(__file__).parents[1] / "frozen" / "run-v2"))["ablation"]
+    assert old.describes is None and not old.directions
+    first, change = _of("ablation", old, [str(head) for head in old.heads])
+    assert first["kind"] == "importance" and change["name"] == "ablation: accuracy change" and change["higher_is_keep"] is False
+    scores = replace(old, columns=dict.fromkeys(("accuracy change", "perplexity change"), old.values))
+    for name, direction in (("ablation", True), ("all-but-one", False)):
+        _, accuracy, perplexity = _of(name, replace(scores, higher_is_keep=direction), heads_of())
+        assert (accuracy["higher_is_keep"], perplexity["higher_is_keep"]) == (not direction, direction)
+    assert _of("entropy", old, heads_of())[0]["kind"] == "description"
 
 
 def test_a_run_opens_by_its_name_and_says_which_it_is(tmp_path: Path) -> None:

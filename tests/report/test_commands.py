@@ -122,3 +122,26 @@ def test_models_that_differ_have_names_that_differ() -> None:
 def test_a_grid_begins_at_its_first_seed() -> None:
     assert [wish.seed for wish in grid(["surgeon", "random"], [4], 2, Wish("random", 1), first=3)] == [3, 3, 4]
     assert grid(["surgeon"], [4], 2, Wish("random", 1), first=0) == grid(["surgeon"], [4], 2, Wish("random", 1))
+
+
+def test_what_is_added_is_known_to_commands_report_and_list(
+    record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from headcount.importance import METHODS
+    from headcount.pruners import PRUNERS
+    from headcount.report import collect
+    from headcount.roles import ROLES
+
+    monkeypatch.syspath_prepend(tmp_path)
+    for registry in (METHODS, PRUNERS, ROLES):
+        monkeypatch.setattr(registry, "_added", {})
+        (tmp_path / f"my_{registry.kind}.py").write_text(f'"""One of my own {registry.kind}."""\n')
+        registry.add("mine", f"my_{registry.kind}")
+        assert main(["ls", registry.kind]) == 0
+        assert f"One of my own {registry.kind}." in " ".join(capsys.readouterr().out.split())
+    ranked = cell_of(Wish("rank", 12, options={"by": "mine"}))
+    assert "--method rank --option by=mine" in command_of(record, "run", ranked), "a pruner has that name too"
+    monkeypatch.setattr(PRUNERS, "_added", {})
+    assert "--method mine" in command_of(record, "run", ranked)
+    roles = collect(make_run(tmp_path / "run", n=20, kinds=("roles",), text="mine")).report["runs"][0]["roles"]
+    assert roles["about"][roles["names"].index("mine")] == "One of my own roles."

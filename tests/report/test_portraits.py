@@ -224,6 +224,19 @@ def test_a_model_whose_attention_cannot_be_seen_is_kept_with_the_reason(tmp_path
     assert any("fused kernel" in warning for warning in report["runs"][0]["warnings"])
 
 
+def test_a_model_that_reads_no_text_is_kept_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, corpus, tokenizer = opened("entailment", 4)
+    monkeypatch.setattr(type(model), "main_input_name", "input_features")
+    with Run.lead(tmp_path / "run") as run:
+        run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
+        first, again = (portraits_into(run, model, corpus, tokenizer) for _ in range(2))
+    assert first.content == again.content and not first.content["heads"] and len(run.cells("portraits")) == 1
+    report = collect(Run.open(tmp_path / "run")).whole()
+    check(report, "Report")
+    assert report["runs"][0]["portraits"] is None and "portraits" not in run.record().data
+    assert any(warning.startswith("No portraits: ") and "input_features" in warning for warning in report["runs"][0]["warnings"])
+
+
 def test_attend_shows_one_sentence_whole() -> None:
     model, _, tokenizer = opened("decoder", 2)
     sentences, maps = attend(model, corpus_of(model, ["the queen runs ."], tokenizer), tokenizer)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from headcount.archs.families import FAMILIES, Family
-from headcount.registry import Registry, unknown
+from headcount.registry import KINDS, Registry, unknown
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
-PACKAGES = ("importance", "pruners", "roles", "tasks", "studies")
 Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="What to list; without it, the kinds there are.", show_default=False)]
 
 
@@ -41,12 +40,8 @@ def _named(registry: Registry) -> list[dict[str, Any]]:
 
 
 def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """The kinds that exist, and what lists each: a package of this project, or data."""
-    found: dict[str, Callable[[], list[dict[str, Any]]]] = {"archs": _archs}
-    for kind in PACKAGES:
-        if importlib.util.find_spec(f"headcount.{kind}") is not None:
-            found[kind] = lambda kind=kind: _named(Registry(kind, f"headcount.{kind}"))
-    return found
+    """The kinds that exist, and what lists each: a registry, or data."""
+    return {"archs": _archs, **{kind: partial(_named, registry) for kind, registry in KINDS.items()}}
 
 
 @verb

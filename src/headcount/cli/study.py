@@ -7,9 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headcount.registry import Registry, unknown
-
-STUDIES = Registry("studies", "headcount.studies")
+from headcount.registry import STUDIES, unknown
 
 
 class Studies(TyperGroup):

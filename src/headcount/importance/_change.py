@@ -32,6 +32,10 @@ class MetricChange:
             columns[f"{name} stderr"] = tuple(self._stderr().tolist())
         return columns
 
+    def directions(self, higher_is_keep: bool) -> dict[str, bool]:
+        """Whether more means keep, by column name, from what a rise of the loss means: a better metric is a lower loss."""
+        return {f"{self.metric.name} change": higher_is_keep != self.metric.higher_is_better}
+
     def _change(self, changed: np.ndarray, base: np.ndarray) -> np.ndarray:
         return self.metric.total(changed) - self.metric.total(base)[..., None]
 

@@ -4,7 +4,8 @@
   and head, [batch, heads], or (numbers, weights) for a weighted mean over examples; [batch, heads, features] if the module also has
   `combine(features, model, block, variant)`, which makes the score of each head of a block out of mean features.
 - `of_batch(work, batch, variant)` for methods that run the model themselves; returns [batch, heads], or a mapping with that under "" and,
-  under "metric" and "metric_base", what each example adds to the metric with each head changed [batch, heads, parts] and without [batch, parts].
+  under "metric" and "metric_base", what each example adds to the metric with each head changed [batch, heads, parts] and without [batch, parts];
+  the score is then the rise of the loss, so that its direction gives that of the metric.
   Anything else of shape [batch] is averaged into the conditions of the scores, such as the leakage of relevance.
 - `of_model(work, variant)` for methods that need no data; returns [heads].
 
@@ -38,7 +39,8 @@ class About:
 
     `adds` says that the numbers of a block that runs several times in a pass add up, as gradients do; else their mean is taken.
     `sees_projection` says that a head whose part of the output projection is zero must come out last. `measures_loss` says that a
-    score is the rise of the loss without the head, so that a head is safe to remove where that is small.
+    score is the rise of the loss without the head, so that a head is safe to remove where that is small. `describes` says that a score
+    describes the head, and nothing about what is lost without it.
     """
 
     needs: frozenset[Need]
@@ -49,6 +51,7 @@ class About:
     adds: bool = False
     sees_projection: bool = True
     measures_loss: bool = False
+    describes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,10 @@ from headcount.importance._pass import SharedPass
 from headcount.importance._race import LOOK, RACE_BLOCK, Race
 from headcount.losses import ExampleLosses
 from headcount.metrics import Metric
-from headcount.registry import Registry, Variant
+from headcount.registry import METHODS, Variant
 from headcount.scores import Normalise, Scores, check_normalise
 from headcount.stats import Samples, Totals, pseudovalues
 from headcount.stream import Measured, Memory, Progress, Reading, stream
-
-METHODS = Registry("importance", "headcount.importance")
 
 
 class Method(Variant):
@@ -230,11 +228,12 @@ class _Run:
         values, stderr, samples = self._summed(method, totals)
         scores = self._scores(method, values, stderr, n=totals.n, samples=samples)
         columns = self.metrics[name].columns() if name in self.metrics else {}
+        directions = self.metrics[name].directions(method.about.higher_is_keep) if name in self.metrics else {}
         if self.race is not None and samples is not None:
             columns = {"examples": tuple(np.broadcast_to(samples.weights, samples.sums.shape).sum(0).tolist())}
             scores = replace(scores, conditions={**scores.conditions, **self.race.decisions(scores.heads)})
         asides = {key.partition("/")[2]: fsum(sums) / totals.n for key, sums in self.asides.items() if key.startswith(f"{name}/")}
-        return replace(scores, columns=columns, conditions={**scores.conditions, **asides})
+        return replace(scores, columns=columns, directions=directions, conditions={**scores.conditions, **asides})
 
     def _summed(self, method: Method, totals: Any) -> tuple[np.ndarray, np.ndarray, Samples | None]:
         """Values, standard errors (none of a single example) and samples."""
@@ -275,6 +274,7 @@ class _Run:
             data=reading.fingerprint if n else "",
             seed=work.seed,
             conditions=_conditions(work, reading),
+            describes=method.about.describes,
         )
 
 

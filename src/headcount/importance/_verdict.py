@@ -9,7 +9,7 @@ import numpy as np
 
 from headcount.errors import PlanError
 from headcount.heads import Head
-from headcount.importance._score import METHODS
+from headcount.registry import METHODS
 from headcount.scores import Scores
 from headcount.stats import Agreement, Samples, Stability, agreement, intervals, lowest, rank_intervals, ranks, safe_to_remove, stability
 

@@ -10,7 +10,12 @@ from torch import Tensor
 from headcount.importance._contract import About, Observation, per_token
 
 ABOUT = About(
-    needs=frozenset({"attention"}), higher_is_keep=True, cost="one forward pass", source="Voita et al. 2019", sees_projection=False
+    needs=frozenset({"attention"}),
+    higher_is_keep=True,
+    cost="one forward pass",
+    source="Voita et al. 2019",
+    sees_projection=False,
+    describes=True,
 )
 
 

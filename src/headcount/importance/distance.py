@@ -17,6 +17,7 @@ ABOUT = About(
     cost="one forward pass",
     source="Vig and Belinkov 2019",
     sees_projection=False,
+    describes=True,
 )
 
 

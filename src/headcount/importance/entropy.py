@@ -13,6 +13,7 @@ ABOUT = About(
     cost="one forward pass",
     source="Clark et al. 2019, What Does BERT Look At?",
     sees_projection=False,
+    describes=True,
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Unpack
 
 from torch import nn
@@ -24,18 +26,28 @@ def portraits_into(run: Run, model: nn.Module, corpus: Corpus, tokenizer: Any = 
     asked = {**DEFAULTS, **{name: value for name, value in options.items() if name in DEFAULTS}}
     inner = unwrap(model)
     first = _first(corpus, asked["limit"])
+    parts = {**determined_by(inner), **asked, "named": tokenizer is not None}
     try:
         check_input(inner, first)
         data = fingerprint(Reading(_task(inner, HeadMap.of(inner), first)))
     except UnsupportedModel as error:
-        return Portraits({"heads": [], "notes": [f"No portraits: {error}."]})
-    spec = Spec(KIND, KIND, {**determined_by(inner), **asked, "data": data, "named": tokenizer is not None})
+        return _kept(run, Spec(KIND, KIND, {**parts, "data": "", "refused": str(error)}), partial(_none, error))
+    return _kept(run, Spec(KIND, KIND, {**parts, "data": data}), lambda: portray(inner, corpus, tokenizer, **options))
+
+
+def _kept(run: Run, spec: Spec, make: Callable[[], Portraits]) -> Portraits:
+    """The portraits of a cell, made where it is not there yet."""
     cell = run.find(spec)
     if cell is None:
         try:
-            made = portray(inner, corpus, tokenizer, **options)
+            made = make()
         except UnsupportedModel as error:
-            made = Portraits({"heads": [], "notes": [f"No portraits: {error}."]})
+            made = _none(error)
         cell = run.commit(spec, made.content, made.maps, made=made_on())
-    run.present(cell, data={"portraits": data})
+    data = spec.parts["data"]
+    run.present(cell, data={"portraits": data} if data else None)
     return Portraits(cell.content, cell.arrays)
+
+
+def _none(error: UnsupportedModel) -> Portraits:
+    return Portraits({"heads": [], "notes": [f"No portraits: {error}."]})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headcount.pruners._contract import About, Choice, Work, read_options
-from headcount.pruners._prune import PRUNERS, Method, Pruned, carry_out, check_stand_in, fold, parse_method, prune
+from headcount.pruners._prune import Method, Pruned, carry_out, check_stand_in, fold, parse_method, prune
 from headcount.pruners._scope import only
+from headcount.registry import PRUNERS
 
 __all__ = [
     "PRUNERS",

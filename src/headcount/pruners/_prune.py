@@ -16,7 +16,6 @@ from headcount.checks import check_weights
 from headcount.data import Data, Task
 from headcount.errors import DataError, PlanError
 from headcount.heads import HeadMap
-from headcount.importance import METHODS
 from headcount.plan import Budget, Plan
 from headcount.pruners._contract import About, Choice, Work, read_options
 from headcount.pruners._judge import better
@@ -24,13 +23,11 @@ from headcount.pruners._knapsack import check_unit, plan_within
 from headcount.pruners._scope import only
 from headcount.refit import Ablation, Fitted, check_ablation, fold_means, refit
 from headcount.refit.blocks import projection, read, write
-from headcount.registry import Registry, Variant, unknown
+from headcount.registry import METHODS, PRUNERS, Variant, unknown
 from headcount.scores import Scores
 from headcount.stream import Progress
 from headcount.surgery import cut
 from headcount.training import Recipe, fine_tune
-
-PRUNERS = Registry("pruners", "headcount.pruners")
 
 
 class Method(Variant):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headcount.registry import Registry
+from headcount.registry import ROLES
 from headcount.report._scores import about
 from headcount.report.plain import column, plural, short
 from headcount.runs.cells import Cell
@@ -16,7 +16,6 @@ from headcount.runs.schema import RolesRecord
 from headcount.runs.store import Run
 from headcount.stats import away_from_zero, benjamini_hochberg
 
-ROLES = Registry("roles", "headcount.roles")
 COLUMNS = (
     "bias",
     "low",

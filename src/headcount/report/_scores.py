@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from headcount.registry import Registry
+from headcount.registry import METHODS, Registry
 from headcount.report.plain import column
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.scores import Scores
 from headcount.stats import away_from_zero, benjamini_hochberg
 
-IMPORTANCE = Registry("importance", "headcount.importance")
 DESCRIPTIONS = frozenset({"confidence", "entropy", "distance"})
-"""Methods that describe a head rather than say what is lost without it."""
+"""Methods that describe a head rather than say what is lost without it, in runs that do not tell."""
 CHANGES, ERRORS, LOWER_IS_BETTER = " change", " stderr", "perplexity"
-"""How further columns of a method are named; a head whose loss lowers the metric most is kept first, unless less of the metric is better."""
+"""How further columns of a method are named, and in runs that do not tell, the one metric of which less is better."""
 ALPHA = 0.05
 
 
@@ -37,10 +36,10 @@ def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
     place = {str(head): i for i, head in enumerate(scores.heads)}
     order = [place.get(head) for head in heads]
     errors = _in_order(scores.stderr, order) if scores.stderr and any(scores.stderr) else None
-    described = name.partition(":")[0] in DESCRIPTIONS
+    described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
     first = {
         "name": name,
-        "about": about(IMPORTANCE, name),
+        "about": about(METHODS, name),
         "kind": "description" if described else "importance",
         "higher_is_keep": scores.higher_is_keep,
         "values": column(_in_order(scores.values, order)),
@@ -60,11 +59,16 @@ def _column(first: dict[str, Any], scores: Scores, title: str, order: list[int |
         "name": f"{first['name']}: {title}",
         "about": _about(first["name"], title),
         "kind": "description",
-        "higher_is_keep": title.endswith(CHANGES) and title.startswith(LOWER_IS_BETTER),
+        "higher_is_keep": scores.directions.get(title, _guessed(scores, title)),
         "values": column(values),
         "stderr": None if errors is None else column(errors),
         "significant": significant(values, errors, scores.n_examples),
     }
+
+
+def _guessed(scores: Scores, title: str) -> bool:
+    """Whether more of a column means keep, by its name: a change for the better is a lower loss, and other numbers have no direction."""
+    return not title.endswith(CHANGES) or scores.higher_is_keep == title.startswith(LOWER_IS_BETTER)
 
 
 def _about(method: str, title: str) -> str:

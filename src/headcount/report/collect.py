@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headcount.registry import Registry
+from headcount.registry import STUDIES
 from headcount.report._bench import bench_of
 from headcount.report._roles import roles_of, roles_record, untested
 from headcount.report._scores import about, scores_of
@@ -19,7 +19,6 @@ from headcount.runs.schema import BlockRecord, HeadsRecord
 from headcount.runs.store import Run
 
 SCHEMA = 1
-STUDIES = Registry("studies", "headcount.studies")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from headcount.roles._contract import LEAST, About, Corpus, Side, View
+from headcount.registry import ROLES
+from headcount.roles._contract import LEAST, About, Corpus, Side, View, bare
 from headcount.roles._files import read_roles, roles_into
 from headcount.roles._given import SENTENCES, Parsed, corpus_of, roles
 from headcount.roles._measure import RoleProbe, check_input, view_of
-from headcount.roles._roles import ROLES, biases_by_sentence, measure
+from headcount.roles._roles import biases_by_sentence, measure
 from headcount.roles._table import Colocation, RoleScore, RoleTable
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "RoleTable",
     "Side",
     "View",
+    "bare",
     "biases_by_sentence",
     "check_input",
     "corpus_of",

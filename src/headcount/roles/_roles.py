@@ -12,7 +12,7 @@ from headcount.archs.modules import pad_id, start_id, unwrap
 from headcount.checks import check_weights
 from headcount.errors import DataError
 from headcount.heads import Head, HeadMap
-from headcount.registry import Registry, unknown
+from headcount.registry import ROLES, unknown
 from headcount.roles._contract import LEAST, Corpus
 from headcount.roles._measure import Role, RoleProbe, check_input
 from headcount.roles._table import ALPHA, TAU, RoleScore, RoleTable
@@ -20,7 +20,6 @@ from headcount.roles._test import RoleTotals, rows_of, run_test
 from headcount.stats import Adjust, adjust
 from headcount.stream import Memory, Progress, Reading, fingerprint, stream
 
-ROLES = Registry("roles", "headcount.roles")
 SHOWN = {"self": "self-attention between tokens", "cross": "attention from a translation to its source", "image": "patches of images"}
 
 

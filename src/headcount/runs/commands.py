@@ -6,13 +6,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headcount.registry import Registry
+from headcount.registry import METHODS, PRUNERS
 from headcount.runs.cells import Cell
 from headcount.runs.outcomes import method_name
 from headcount.runs.schema import RunRecord
 
-IMPORTANCE = Registry("importance", "headcount.importance")
-PRUNERS = Registry("pruners", "headcount.pruners")
 RECIPE: Mapping[str, tuple[str, float]] = {
     "epochs": ("--epochs", 1.0),
     "rate": ("--rate", 5e-5),
@@ -66,7 +64,7 @@ def _method_words(wish: Mapping[str, Any]) -> list[str]:
     """The method and its options; an importance by its own name, unless a pruner has that too."""
     options, method = dict(wish["options"]), wish["method"]
     base = str(options.get("by", "")).partition(":")[0]
-    if method == "rank" and base in IMPORTANCE.names() and base not in PRUNERS.names():
+    if method == "rank" and base in METHODS.names() and base not in PRUNERS.names():
         method = options.pop("by")
     return ["--method", method, *(word for name, value in sorted(options.items()) for word in ("--option", f"{name}={value}"))]
 

@@ -150,6 +150,9 @@ def method_name(wish: Mapping[str, Any]) -> str:
     name += f"({';'.join(f'{key}={value}' for key, value in sorted(options.items()))})" if options else ""
     name += f" of {'+'.join(wish['kinds'])}" if wish.get("kinds") else ""
     name += f" sparing {spared(wish['protected'])}" if wish.get("protected") else ""
+    limits = [f"floor {wish['floor']}"] if wish.get("floor") else []
+    limits += [f"unit {wish['unit']}"] if wish.get("unit", "kv_group") != "kv_group" else []
+    name += f" with {' and '.join(limits)}" if limits else ""
     name += f" + {wish['ablation']}" if wish.get("ablation") else ""
     name += "" if wish["repair"] is None else " + repair" if wish["repair"] else " without repair"
     name += f" + recover {wish['recover']:g}" if wish["recover"] else ""

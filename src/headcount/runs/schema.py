@@ -79,7 +79,10 @@ class HeadsRecord(Record):
 
 
 class ScoresRecord(BaseModel):
-    """The content of a cell of scores: one entry per head in the order of `heads`."""
+    """The content of a cell of scores: one entry per head in the order of `heads`.
+
+    `directions` and `describes` are missing in cells that were written before there were such.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     method: str
@@ -94,6 +97,8 @@ class ScoresRecord(BaseModel):
     seed: int
     columns: dict[str, list[float]] = Field(default_factory=dict)
     conditions: dict[str, Any] = Field(default_factory=dict)
+    directions: dict[str, bool] = Field(default_factory=dict)
+    describes: bool | None = None
 
 
 class RoleRecord(BaseModel):

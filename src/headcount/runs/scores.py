@@ -34,6 +34,8 @@ def pack_scores(scores: Scores) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         seed=scores.seed,
         columns={name: list(column) for name, column in scores.columns.items()},
         conditions=dict(scores.conditions),
+        directions=dict(scores.directions),
+        describes=scores.describes,
     )
     return record.model_dump(), {} if scores.samples is None else _arrays(scores.samples)
 
@@ -68,6 +70,8 @@ def unpack_scores(cell: Cell) -> Scores:
         normalise=record.normalise,
         columns={name: tuple(column) for name, column in record.columns.items()},
         conditions=record.conditions,
+        directions=record.directions,
+        describes=record.describes,
     )
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headcount.files import sha256, write_atomic
 from headcount.runs.cells import Damaged
+from headcount.runs.commands import plain_number
 from headcount.runs.records import write_record
 from headcount.runs.schema import TablesRecord
 from headcount.runs.store import Run
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 TABLES, STUDY = "tables.json", "study"
 FURTHER = ("kinds", "protected", "scratch")
 """What a wish may say beside its options; it stands among them."""
+PLAIN = {"floor": 0, "unit": "kv_group", "ablation": "zero"}
+"""What a wish may say that has a column of its own, with what it means to say nothing."""
 Maker = Callable[[Run], "pandas.DataFrame | None"]
 
 
@@ -62,14 +65,28 @@ def _parts(cell: Any) -> dict[str, Any]:
 def _curves(run: Run) -> Any:
     import pandas
 
-    found = []
-    for cell in run.results("pruned").values():
-        told, wish = cell.content, cell.content["wish"]
-        told_options = {**wish["options"], **{name: _told(wish[name]) for name in FURTHER if wish.get(name)}}
-        options = ";".join(f"{name}={value}" for name, value in sorted(told_options.items()))
-        row = {name: wish[name] for name in ("method", "keep", "seed", "repair", "recover")}
-        found.append({**row, "options": options, "loss": told["loss"], told["metric"] or "metric": told["value"], **told["cost"]})
-    return pandas.DataFrame(found) if found else None
+    cells = run.results("pruned")
+    if not cells:
+        return None
+    n_heads = sum(len(block.heads) for block in run.heads().blocks)
+    return pandas.DataFrame([_curve_row(cell.content, n_heads) for cell in cells.values()])
+
+
+def _curve_row(told: Mapping[str, Any], n_heads: int) -> dict[str, Any]:
+    """A pruned model: its wish, how many heads of the whole model it has, what it can do and what it costs."""
+    wish = told["wish"]
+    told_options = {**wish["options"], **{name: _told(wish[name]) for name in FURTHER if wish.get(name)}}
+    return {
+        "method": wish["method"],
+        "keep": n_heads - len(told["removed"]),
+        **{name: wish[name] for name in ("seed", "repair", "recover")},
+        **{name: wish.get(name, default) for name, default in PLAIN.items()},
+        "limit": "=".join((wish["limit"][0], plain_number(wish["limit"][1]))) if wish.get("limit") else "",
+        "options": ";".join(f"{name}={value}" for name, value in sorted(told_options.items())),
+        "loss": told["loss"],
+        told["metric"] or "metric": told["value"],
+        **told["cost"],
+    }
 
 
 def _told(value: Any) -> str:

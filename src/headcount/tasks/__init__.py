@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from headcount.errors import DataError
 from headcount.reading.tables import Source
-from headcount.registry import Registry, unknown
+from headcount.registry import TASKS, unknown
 
 if TYPE_CHECKING:
     from torch import nn
 
     from headcount.data import Task
 
-TASKS = Registry("tasks", "headcount.tasks")
 ALWAYS = frozenset({"name", "model", "tokenizer", "variant", "limit", "seed", "options"})
 """What every request has, whatever its task."""
 

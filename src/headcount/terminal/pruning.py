@@ -124,7 +124,9 @@ def heads_of(text: str, heads: HeadMap, kinds: Sequence[str] = ()) -> int:
             return Budget(fraction=float(text.strip()[:-1]) / 100).heads(total)
         return Budget(keep=int(text)).heads(total)
     except ValueError as error:
-        raise typer.BadParameter(f"--keep is a number of heads from 1 to {total}, or a share up to 100%, such as 25%; got {text}") from error
+        raise typer.BadParameter(
+            f"--keep is a number of heads from 1 to {total}, or a share up to 100%, such as 25%; got {text}"
+        ) from error
 
 
 def method_names(text: str) -> list[str]:
