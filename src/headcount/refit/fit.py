@@ -8,7 +8,6 @@ W' has at most the error of W on the data of the fit, whatever λ is, since it m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,11 +46,6 @@ class Products:
         """Σ ‖x W − y‖² over the tokens."""
         fitted = (weights * (self.gram @ weights - 2 * self.cross)).sum()
         return max(float(fitted) + self.square, 0.0)
-
-    def part(self, kept: Sequence[int]) -> Products:
-        """The sums of some inputs alone."""
-        index = torch.as_tensor(kept, dtype=torch.long, device=self.gram.device)
-        return Products(self.gram[index][:, index], self.cross[index], self.square, self.n)
 
 
 def with_ones(inputs: Float[Tensor, "tokens inputs"]) -> Float[Tensor, "tokens inputs+1"]:

@@ -67,7 +67,7 @@ def refit(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) 
     dense: Any = unwrap(model)
     heads = HeadMap.of(dense)
     plan.check(heads)
-    touched = [block for block in heads.blocks if 0 < len(plan.kept(block)) < block.n_heads or (block.n_heads and not plan.kept(block))]
+    touched = [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]
     if not touched:
         return Repaired(copy.deepcopy(dense), {})
     for block in touched:

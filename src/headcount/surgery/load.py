@@ -27,14 +27,13 @@ def fit(model: nn.Module, blocks: Blocks) -> None:
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
     absolute = {record.relative(model, block.path): block for block in heads.blocks}
-    stacks = {block.stack for block in heads.blocks}
     kept: dict[str, tuple[int, ...]] = {}
     columns: dict[str, tuple[int, ...]] = {}
     small: dict[str, record.Kept] = {}
     for path, entry in blocks.items():
         block = absolute.get(path)
         if block is None:
-            if any(path.partition(".")[0] == name.partition(".")[0] for name in absolute) and stacks:
+            if any(path.partition(".")[0] == name.partition(".")[0] for name in absolute):
                 raise ArtefactError(
                     f"the record of the cut names block '{path}', which {type(model).__name__} does not have; use the config.json that was "
                     "saved with it"
