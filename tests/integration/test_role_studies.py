@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,6 +131,23 @@ def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tm
             assert own <= gone or gone <= own
         elif cell.content["wish"]["method"] == "role:spare":
             assert len(own & gone) == max(0, len(own) - 16)
+
+
+def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def having(model: Any, *_: Any, seed: int = 0) -> list[Head]:
+        asked.append(seed)
+        return list(hc.HeadMap.of(model))[:8]
+
+    monkeypatch.setattr(role_pruning, "having", having)
+    words = ("study", "role-pruning", "demo/encoder", "--task", "demo/text", "--task-option", "size=40", "--role", "any", "--limit", 8)
+    for seed in (0, 5):
+        out = tmp_path / f"run-{seed}"
+        result(capsys, *words, "--seeds", 2, "--keep", "50%", "--seed", seed, "--out", out)
+        drawn = {cell.content["wish"]["seed"] for cell in Run.open(out).results("pruned").values()}
+        assert drawn == {seed, seed + 1}
+    assert asked == [0, 5]
 
 
 def test_the_level_at_which_just_the_role_goes() -> None:
