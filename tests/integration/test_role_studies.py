@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,22 @@ def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Pa
     assert (out / "study-survivors.csv").is_file()
     code, shown, err = run(capsys, "study", "survivors", out, "--all")
     assert code == 0 and "share of the survivors that have a role" in shown, err
+
+
+def test_the_model_of_a_comparison_is_opened_as_it_was(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, data: Path, tmp_path: Path
+) -> None:
+    model = saved_classifier(tmp_path / "models" / "bert")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({name: value for name, value in config.items() if name != "architectures"}))
+    monkeypatch.chdir(model.parent)
+    words = ("--methods", "magnitude", "--keep", "50%", "--seeds", 1, "--limit", 12, "--no-repair", "--out", tmp_path / "run")
+    how = ("--auto", "AutoModelForSequenceClassification", "--dtype", "float64")
+    assert run(capsys, "compare", "bert", "--train", data, *how, *words)[0] == 0
+    monkeypatch.chdir(tmp_path)
+    assert result(capsys, "study", "survivors", tmp_path / "run", "--embedded", "english", "--limit", 20)["model"] == "bert"
+    code, _, err = run(capsys, "bench", tmp_path / "run", "--batches", 1, "--lengths", 8, "--rounds", 1)
+    assert code == 0 and "float64, BertForSequenceClassification" in err, err
 
 
 # Pruning by role.
