@@ -260,6 +260,8 @@ def test_glue_without_network_names_the_way_out(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(datasets, "load_dataset", load)
     with pytest.raises(DataError, match=r"no route to the hub.*--task glue/sst2 --train FILE --eval FILE"):
         open_task("glue/sst2", model("two"), TOKENIZER)
+    with pytest.raises(DataError, match=r"glue \(mnli, train\) cannot be had.*--task glue/mnli-mismatched --train FILE --eval FILE"):
+        open_task("glue/mnli-mismatched", model("two"), TOKENIZER)
     check_task(open_task("glue/sst2", model("two"), TOKENIZER, train=table(tmp_path)), model("two"))
 
 
