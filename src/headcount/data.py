@@ -180,9 +180,7 @@ def _of_examples(examples: Sequence[Example], first: int, collate: Callable[[lis
 
 
 def _of_batch(batch: Batch, first: int) -> Block:
-    if not isinstance(batch, Mapping):
-        raise DataError(f"data must yield batches (mappings of tensors that model(**batch) takes), got {type(batch).__name__}")
-    size = n_rows(batch)
+    size = n_rows(_checked(batch))
     if not size:
         raise DataError(f"the batch that begins at example {first} is empty; leave such batches out")
     lengths = batch["attention_mask"].sum(-1).tolist() if _masked(batch, size) else [0] * size
@@ -250,6 +248,22 @@ def _given(batches: Iterable[Batch], limit: int | None) -> Iterator[Block]:
             block = _of_batch(rows_of(batch, slice(0, limit - first)), first)
         yield block
         first += block.size
+
+
+def batches(data: Data, *, split: Split = "calibration", limit: int | None = None, pad_id: int = 0) -> Iterator[Batch]:
+    """The examples of `data`, at most `limit`, as many at a time as a task says; plain batches without a limit come as they are."""
+    if limit is not None or _examples(data, split, pad_id) is not None:
+        for block in blocks(data, split=split, limit=limit, pad_id=pad_id):
+            yield from (batch for _, batch in block.batches(batch_size_of(data)))
+        return
+    for batch in [data] if isinstance(data, Mapping) else data:
+        yield _checked(batch)
+
+
+def _checked(batch: Batch) -> Batch:
+    if not isinstance(batch, Mapping):
+        raise DataError(f"data must yield batches (mappings of tensors that model(**batch) takes), got {type(batch).__name__}")
+    return batch
 
 
 def number_of_examples(data: Data, split: Split = "calibration", limit: int | None = None) -> int | None:

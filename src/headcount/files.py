@@ -9,7 +9,7 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,11 @@ def placed(path: str | Path) -> str:
 def opened_model(name: str | Path) -> dict[str, str]:
     """Where a model is opened again: the absolute path of a folder; nothing for hub ids and embedded models, which their name finds."""
     return {"model": placed(name)} if placed(name) != str(name) or Path(name).is_absolute() else {}
+
+
+def reopened_model(name: str, config: Mapping[str, Any]) -> str:
+    """Where the model of a run is opened again: as the configuration of the run says (`config.opened`), else by its name."""
+    return (config.get("opened") or {}).get("model", name)
 
 
 def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:

@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.archs.inputs import probe_inputs
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import pad_id, unwrap
 from headcount.attention import AttentionTap
+from headcount.data import Data, batches
 from headcount.errors import GateError, VerificationError
 from headcount.heads import AttentionBlock, Head, HeadMap
 from headcount.observe import evaluating, frozen, mean_outputs
@@ -89,6 +90,7 @@ class HeadGates:
                 stack.callback(torch.compiler.reset)
             if self.how == "uniform":
                 stack.enter_context(AttentionTap(self.model, blocks, self._towards_uniform))
+                stack.callback(self.model.register_forward_pre_hook(_gates_are_open).remove)
             else:
                 for block in blocks:
                     stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block)).remove)
@@ -136,15 +138,23 @@ class HeadGates:
         return torch.where(gate == 1, probabilities, gate * probabilities + (1 - gate) * uniform)
 
 
-def mask(
-    model: nn.Module, heads: str | Head | Iterable[str | Head], how: How = "zero", *, data: Iterable[Mapping[str, Any]] | None = None
-) -> HeadGates:
-    """A context in which the named heads are gone: their output is zero, their mean over `data`, or made by uniform attention."""
+def _gates_are_open(*_: Any) -> None:
+    """A hook that does nothing, by which `gates_open` knows of gates that act on attention."""
+
+
+_gates_are_open.headcount_gate = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def mask(model: nn.Module, heads: str | Head | Iterable[str | Head], how: How = "zero", *, data: Data = None) -> HeadGates:
+    """A context in which the named heads are gone: their output is zero, their mean over `data`, or made by uniform attention.
+
+    `data` are batches, or a task or dataset; of a task it is the calibration split.
+    """
     means = None
     if how == "mean":
         if data is None:
-            raise GateError("how='mean' needs data=, the batches over which the mean output of each head is taken")
-        means = mean_outputs(model, data)
+            raise GateError("how='mean' needs data=, a task or the batches over which the mean output of each head is taken")
+        means = mean_outputs(model, batches(data, pad_id=pad_id(unwrap(model))))
     found = HeadMap.of(model)
     values = torch.ones(len(found), dtype=torch.float64)
     for head in [heads] if isinstance(heads, str | Head) else heads:

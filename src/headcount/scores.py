@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Normalise = Literal["none", "layer", "global"]
+SHOWN = 12
+"""Blocks that a message names."""
 
 
 def check_normalise(how: str) -> None:
@@ -106,7 +108,13 @@ class Scores:
         return replace(self, **fresh)
 
     def __getitem__(self, head: str | Head) -> float:
-        return self.values[self.heads.index(Head.parse(head))]
+        wanted = Head.parse(head)
+        if wanted not in self.heads:
+            blocks = {name: len(places) for name, places in self.blocks().items()}
+            told = ", ".join(f"{name} x {number}" for name, number in list(blocks.items())[:SHOWN])
+            more = f" and {len(blocks) - SHOWN} blocks more" if len(blocks) > SHOWN else ""
+            raise HeadNameError(f"no score of head {wanted}: there are {len(self.heads)} heads, {told}{more}. Name one of scores.heads")
+        return self.values[self.heads.index(wanted)]
 
     def tied(self) -> tuple[tuple[Head, ...], ...]:
         """The units, single heads where none were given."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import socket
 
+import datasets
 import pytest
 import torch
 from torch import nn
+from toys import examples, shared, task
 
 import headcount as hc
 from headcount.archs.inputs import probe_inputs
-from headcount.errors import GateError, UnsupportedModel, VerificationError
+from headcount.data import pad
+from headcount.errors import DataError, GateError, UnsupportedModel, VerificationError
 from headcount.gates import output_tensors
 from headcount.observe import mean_outputs, observe
 from headcount.testing.shrink import tiny_model
@@ -124,6 +127,20 @@ def test_mean_puts_the_mean_output_in_place(bert: tuple[nn.Module, dict]) -> Non
             assert torch.allclose(plain, logits(model, one), atol=1e-12)
         with hc.mask(model, list(hc.HeadMap.of(model)), "zero"):
             assert not torch.allclose(plain, logits(model, one), atol=1e-3)
+
+
+def test_means_are_over_a_task_a_dataset_or_a_batch() -> None:
+    model = shared("encoder")
+    rows = examples("encoder", 40)
+    whole = pad(rows, model.config.pad_token_id)
+    expected = mean_outputs(model, [whole])
+    given = (whole, task("encoder", rows=rows), task("encoder", rows=rows, batch_size=7), datasets.Dataset.from_list(rows), [whole])
+    for data in given:
+        found = hc.mask(model, ["L0H0"], "mean", data=data).means
+        assert found is not None and all(torch.allclose(found[path], expected[path], atol=1e-12) for path in expected)
+    for bad in ("text", [["text"]], rows[0]["input_ids"]):
+        with pytest.raises(DataError, match="data must yield batches"):
+            hc.mask(model, ["L0H0"], "mean", data=bad)
 
 
 def test_means_ignore_padding_and_batching(bert: tuple[nn.Module, dict]) -> None:

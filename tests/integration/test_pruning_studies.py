@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from toys import build, files, saved_classifier, saved_table, shared, task
 import headcount as hc
 from headcount.heads import Head
 from headcount.runs.cells import Cell, Spec
-from headcount.studies import compensation, dynamics, layers
+from headcount.runs.store import Run
+from headcount.studies import compensation, dynamics, languages, layers
 from headcount.studies._drops import averaged, drop, levels, relative_gap, without
+from headcount.terminal.inputs import Shared
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +147,28 @@ def test_dynamics_orders_checkpoints(capsys: pytest.CaptureFixture[str], checkpo
     assert code == 0 and "checkpoint-3 " in out and "heads that go for 10%" in out, err
 
 
+def test_checkpoints_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path) -> None:
+    named = [saved_classifier(tmp_path / f"ep{number}" / "model", seed=number) for number in (1, 2)]
+    words = ("study", "dynamics", *named, "--train", data, "--limit", 12, "--keep", "50%", "--by", "magnitude", "--out", tmp_path / "run")
+    found = result(capsys, *words)
+    assert [row["checkpoint"] for row in found["rows"]] == ["ep1/model", "ep2/model"]
+    assert {"ep1/model: dense", "ep2/model: dense"} <= {
+        cell.spec.name for cell in Run.open(tmp_path / "run").results("evaluation").values()
+    }
+    code, out, err = run(capsys, *words)
+    lines = [line for line in out.splitlines() if "/model" in line]
+    assert code == 0 and len(lines) == 2, err
+    assert all(f"{row['left']:.0%} (" in line for row, line in zip(found["rows"], lines, strict=True))
+
+
+def test_names_of_checkpoints() -> None:
+    assert dynamics.short_names(["a/x", "b/y"]) == ["x", "y"]
+    assert dynamics.short_names(["a/x", "b/x/", "./c/y"]) == ["a/x", "b/x", "c/y"]
+    assert dynamics.short_names(["1/a/x", "2/a/x"]) == ["1/a/x", "2/a/x"]
+    with pytest.raises(hc.HeadcountError, match="a/x is named twice"):
+        dynamics.short_names(["a/x", "b/x", "./a/x"])
+
+
 def test_steps_of_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "epoch-7").mkdir()
     assert dynamics.step_of(tmp_path / "epoch-7") == 7 and dynamics.step_of(tmp_path) is None
@@ -237,6 +262,25 @@ def test_languages_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_p
     assert result(capsys, *words) == found and files(tmp_path / "run") == before
     code, out, err = run(capsys, *words)
     assert code == 0 and "share of its own score" in out, err
+
+
+def test_training_methods_of_languages_follow_the_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ("study", "languages", "demo/entailment", "--tasks", "demo/entailment,demo/entailment-tavi", "--task-option", "size=16")
+    result(capsys, *words, "--keep", "50%", "--method", "magnitude", "--rate", 0.01, "--train-batch", 8, "--out", tmp_path / "run")
+    recipes = [cell.content["wish"]["recipe"] for cell in Run.open(tmp_path / "run").results("pruned").values()]
+    assert [(recipe["rate"], recipe["batch"], recipe["epochs"]) for recipe in recipes] == [(0.01, 8, 1.0)]
+
+
+def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
+    folder = saved_classifier(tmp_path / "bert", auto="AutoModel")
+    torch.save(hc.load(folder).state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    say: Any = SimpleNamespace(verbose=False)
+    given = Shared(str(folder), dtype="float64", allow_pickle=True)
+    made: Any = languages._with_head(given, say, "a,b,c")[0]
+    assert {weight.dtype for weight in made.parameters()} == {torch.float64} and made.config.id2label[2] == "c"
+    with pytest.raises(hc.HeadcountError, match="is a pickle"):
+        languages._with_head(given._replace(allow_pickle=False), say, "a,b,c")
 
 
 def test_zero_shot_transfer_trains_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

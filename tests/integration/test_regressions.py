@@ -17,12 +17,12 @@ from torch import nn
 
 import headcount as hc
 from headcount.archs.inputs import probe_inputs
-from headcount.errors import ArtefactError, PlanError, UnknownName, UnsupportedModel, VerificationError
+from headcount.errors import ArtefactError, HeadNameError, PlanError, UnknownName, UnsupportedModel, VerificationError
 from headcount.gates import output_tensors
 from headcount.heads import Head
 from headcount.observe import mean_outputs, observe
 from headcount.scores import Scores
-from headcount.surgery import cost, cut
+from headcount.surgery import cost, cut, export
 from headcount.surgery.export import export_onnx, export_portable
 from headcount.surgery.verify import difference, run
 from headcount.testing.laws import emptying, uneven
@@ -267,8 +267,28 @@ def test_special_tokens_are_unknown_where_nothing_names_them() -> None:
 
 def test_gates_that_are_open_forbid_a_cut() -> None:
     model = tiny_model("bert")
-    with hc.mask(model, ["L0H0"]), pytest.raises(PlanError, match="leave their context"):
-        cut(model, hc.Plan.removing(["L1H0"]))
+    for how in ("zero", "uniform"):
+        with hc.mask(model, ["L0H0"], how), pytest.raises(PlanError, match="leave their context"):  # pyright: ignore[reportArgumentType]
+            cut(model, hc.Plan.removing(["L1H0"]))
+    assert len(hc.HeadMap.of(cut(model, hc.Plan.removing(["L1H0"])))) == 11
+
+
+def test_a_portable_export_that_differs_says_what_was_not_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small = cut(tiny_model("bert"), hc.Plan.removing(["L1H0"]))
+    monkeypatch.setattr(export, "widen", lambda _: tiny_model("bert", seed=1))
+    with pytest.raises(VerificationError, match=r"the portable model differs from the smaller one .* Nothing was written\."):
+        export.export_portable(small, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_score_of_no_head_says_which_heads_there_are() -> None:
+    scores = hc.Scores((Head("", 0, 0), Head("", 0, 1), Head("", 1, 0)), (1.0, 2.0, 3.0))
+    assert scores["L1H0"] == 3.0
+    with pytest.raises(HeadNameError, match=r"no score of head L99H0: there are 3 heads, L0 x 2, L1 x 1\. Name one of scores\.heads"):
+        scores["L99H0"]
+    long = hc.Scores(tuple(Head("", layer, 0) for layer in range(40)), (0.0,) * 40)
+    with pytest.raises(HeadNameError, match=r"L11 x 1 and 28 blocks more\."):
+        long["L0H1"]
 
 
 def test_verify_keeps_mixed_modes() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,6 +105,22 @@ def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Pa
     assert code == 0 and "share of the survivors that have a role" in shown, err
 
 
+def test_the_model_of_a_comparison_is_opened_as_it_was(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, data: Path, tmp_path: Path
+) -> None:
+    model = saved_classifier(tmp_path / "models" / "bert")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({name: value for name, value in config.items() if name != "architectures"}))
+    monkeypatch.chdir(model.parent)
+    words = ("--methods", "magnitude", "--keep", "50%", "--seeds", 1, "--limit", 12, "--no-repair", "--out", tmp_path / "run")
+    how = ("--auto", "AutoModelForSequenceClassification", "--dtype", "float64")
+    assert run(capsys, "compare", "bert", "--train", data, *how, *words)[0] == 0
+    monkeypatch.chdir(tmp_path)
+    assert result(capsys, "study", "survivors", tmp_path / "run", "--embedded", "english", "--limit", 20)["model"] == "bert"
+    code, _, err = run(capsys, "bench", tmp_path / "run", "--batches", 1, "--lengths", 8, "--rounds", 1)
+    assert code == 0 and "float64, BertForSequenceClassification" in err, err
+
+
 # Pruning by role.
 
 
@@ -130,6 +148,23 @@ def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tm
             assert own <= gone or gone <= own
         elif cell.content["wish"]["method"] == "role:spare":
             assert len(own & gone) == max(0, len(own) - 16)
+
+
+def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def having(model: Any, *_: Any, seed: int = 0) -> list[Head]:
+        asked.append(seed)
+        return list(hc.HeadMap.of(model))[:8]
+
+    monkeypatch.setattr(role_pruning, "having", having)
+    words = ("study", "role-pruning", "demo/encoder", "--task", "demo/text", "--task-option", "size=40", "--role", "any", "--limit", 8)
+    for seed in (0, 5):
+        out = tmp_path / f"run-{seed}"
+        result(capsys, *words, "--seeds", 2, "--keep", "50%", "--seed", seed, "--out", out)
+        drawn = {cell.content["wish"]["seed"] for cell in Run.open(out).results("pruned").values()}
+        assert drawn == {seed, seed + 1}
+    assert asked == [0, 5]
 
 
 def test_the_level_at_which_just_the_role_goes() -> None:

@@ -51,7 +51,6 @@ def test_solve_is_ridge_least_squares_towards_the_old_weights(share: float, bias
 def test_error_is_the_direct_residual() -> None:
     x, y, old = draw(2)
     assert sums(x, y).error(old) == pytest.approx(float(((x @ old - y) ** 2).sum()), rel=1e-12)
-    kept = [0, 3, 5]
 
 
 @given(seed=st.integers(0, 10**6), share=st.floats(1e-9, 1e6), bias=st.booleans(), n=st.integers(2, 40), copies=st.booleans())

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas
 import pytest
 import torch
 from transformers import (
@@ -39,7 +40,9 @@ from headcount.demo.entailment import LABELS
 from headcount.demo.tokens import build_tokenizer
 from headcount.errors import DataError, HeadcountError, MissingExtra, NonFinite, UnknownName
 from headcount.metrics import IGNORED
+from headcount.reading.tables import TABLES
 from headcount.tasks import TASKS, open_task
+from headcount.text.plain import read_text
 
 SIZES: dict[str, Any] = {
     "vocab_size": 240,
@@ -260,6 +263,8 @@ def test_glue_without_network_names_the_way_out(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(datasets, "load_dataset", load)
     with pytest.raises(DataError, match=r"no route to the hub.*--task glue/sst2 --train FILE --eval FILE"):
         open_task("glue/sst2", model("two"), TOKENIZER)
+    with pytest.raises(DataError, match=r"glue \(mnli, train\) cannot be had.*--task glue/mnli-mismatched --train FILE --eval FILE"):
+        open_task("glue/mnli-mismatched", model("two"), TOKENIZER)
     check_task(open_task("glue/sst2", model("two"), TOKENIZER, train=table(tmp_path)), model("two"))
 
 
@@ -301,6 +306,31 @@ def test_language_models(tmp_path: Path, task: str | None, kind: str, by: str) -
     check_task(made, model(kind))
     if by == "window":
         assert {len(made.calibration[i]["input_ids"]) for i in range(len(made.calibration))} <= {32, len(made.calibration[-1]["input_ids"])}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_of_texts_is_one_to_language_models_and_roles(tmp_path: Path, kind: str) -> None:
+    said = sentences(30)
+    rows = pandas.DataFrame({"label": ["a"] * 30, "text": said})
+    path = tmp_path / f"a{kind}"
+    if kind in (".csv", ".tsv"):
+        rows.to_csv(path, index=False, sep="," if kind == ".csv" else "\t")
+    elif kind == ".parquet":
+        rows.to_parquet(path)
+    else:
+        rows.to_json(path, orient="records", lines=True)
+    plain = open_task("lm", model("causal"), TOKENIZER, train=write(tmp_path / "a.txt", said), by="line")
+    made = open_task("lm", model("causal"), TOKENIZER, train=path, by="line")
+    assert [list(made.split(split)) for split in SPLITS] == [list(plain.split(split)) for split in SPLITS]
+    assert [sentence.text for sentence in read_text(path)] == said
+
+
+def test_a_column_of_texts_without_a_header_is_enough(tmp_path: Path) -> None:
+    plain, made = (open_task("lm", model("causal"), TOKENIZER, train=write(tmp_path / name, sentences(30))) for name in ("a.txt", "a.tsv"))
+    assert list(made.report) == list(plain.report)
+    two = write(tmp_path / "b.tsv", [f"{text}\tyes" for text in sentences(30)])
+    with pytest.raises(DataError, match=r"has 2 columns and no header that is known; give 1 \(text\), or name columns with --text-column"):
+        open_task("lm", model("causal"), TOKENIZER, train=two)
 
 
 def test_windows_hold_all_tokens_of_the_text(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.files import reopened_model
 from headcount.terminal import inputs
 from headcount.terminal.options import split
 from headcount.terminal.session import Session
@@ -46,7 +47,7 @@ def run(
     from headcount.bench import bench
     from headcount.surgery import cost
 
-    models = {name: loading.open(say, folder)[0] for name, folder in _named(targets).items()}
+    models = {name: how.open(say, folder)[0] for name, (folder, how) in _named(targets, loading).items()}
     with say.progress("measuring", "sizes") as advance:
         found = bench(models, batches=sizes, lengths=tokens, rounds=rounds, progress=advance)
     _show(say, found)
@@ -59,18 +60,19 @@ def run(
     say.result({"timings": [asdict(timing) for timing in found], "costs": costs})
 
 
-def _named(targets: list[str]) -> dict[str, str]:
-    """The models to measure by name: those given, or the model of a run and those that it kept."""
-    found: dict[str, str] = {}
+def _named(targets: list[str], loading: inputs.Loading) -> dict[str, tuple[str, inputs.Loading]]:
+    """The models to measure by name, and how each is loaded: those given, or the model of a run, as it records it, and those that it kept."""
+    found: dict[str, tuple[str, inputs.Loading]] = {}
     for target in targets:
         if (Path(target) / "run.json").is_file():
             from headcount.runs.store import Run
 
-            found[f"{target}: whole"] = Run.open(Path(target)).record().model.name
+            record = Run.open(Path(target)).record()
+            found[f"{target}: whole"] = reopened_model(record.model.name, record.config), loading.as_recorded(record.config)
             kept = sorted(path for path in (Path(target) / "models").glob("*") if path.is_dir())
-            found |= {path.name: str(path) for path in kept}
+            found |= {path.name: (str(path), loading) for path in kept}
         else:
-            found[target] = target
+            found[target] = target, loading
     return found
 
 

@@ -1,1 +1,1 @@
-"""Reading what users bring: lines and tables of files, the tokenizer or image processor of a model, and text that it does not know."""
+"""Reading what users bring: lines, tables and treebanks of files, the tokenizer or image processor of a model, and text that it does not know."""

@@ -17,7 +17,13 @@ from headcount.reading.lines import filled, kind_of, lines, parallel
 Source = tuple[Path, ...] | Any
 """Files that belong together (parallel ones), or a datasets.Dataset; None for nothing."""
 
-KINDS = (".tsv", ".txt", ".csv", ".jsonl", ".json", ".ndjson", ".parquet")
+TABLES = (".tsv", ".csv", ".jsonl", ".json", ".ndjson", ".parquet")
+"""Endings of files that are tables wherever text is read; any other is plain text there."""
+KINDS = (*TABLES, ".txt")
+"""What is read as a table where only that is wanted: .txt with tabs too."""
+PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"), ("text", "text_pair"))
+SINGLE = (("text",), ("sentence",))
+"""Names that columns of pairs of texts, and of single texts, usually have, tried in this order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from headcount.archs.modules import pad_id, unwrap
-from headcount.data import Data, batch_size_of, blocks
+from headcount.data import Data, batches
 from headcount.errors import PlanError, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.observe import mean_outputs
@@ -67,8 +67,7 @@ def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = EXAMPLE
     touched = {block: (_with_bias(made, block), gone) for block, gone in going.items() if gone}
     if not touched:
         return made
-    found = blocks(data, split="calibration", limit=limit, pad_id=pad_id(made))
-    means = mean_outputs(made, (batch for examples in found for _, batch in examples.batches(batch_size_of(data))))
+    means = mean_outputs(made, batches(data, limit=limit, pad_id=pad_id(made)))
     for block, (module, gone) in touched.items():
         matrix = read(module)
         matrix[-1] += means[block.path][list(gone)].flatten().to(matrix) @ matrix[inputs_of(block, gone)]

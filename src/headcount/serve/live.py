@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headcount.errors import ArtefactError, DataError, HeadcountError
+from headcount.files import reopened_model
 from headcount.report.attention import Maps
 from headcount.runs.store import Run
 from headcount.serve.wants import Unwanted, choice, fields_of, number, places, text, truth
@@ -27,7 +28,7 @@ class LiveRun:
         self.record = run.record()
         self.heads = [head for block in run.heads().blocks for head in block.heads]
         self.opened: Mapping[str, Any] | None = self.record.config.get("opened")
-        self.folder, self.why_not = _at_hand((self.opened or {}).get("model", self.record.model.name))
+        self.folder, self.why_not = _at_hand(reopened_model(self.record.model.name, self.record.config))
         self._model: Any = None
         self._task: Any = None
         self._tokenizer: Any = None

@@ -129,11 +129,10 @@ def means_of(model: nn.Module, task: Task, how: str, limit: int | None, split: S
     check_how(how)
     if how != "mean":
         return None
-    from headcount.data import batch_size_of, blocks
+    from headcount.data import batches
     from headcount.observe import mean_outputs
 
-    made = blocks(task, split=split, limit=limit)
-    return mean_outputs(model, (batch for block in made for _, batch in block.batches(batch_size_of(task))))
+    return mean_outputs(model, batches(task, split=split, limit=limit))
 
 
 def averaged(made: Sequence[Evaluation], task: Task) -> Evaluation:

@@ -44,10 +44,11 @@ SCORED = 512
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model folder of a training run and the step it was saved at, if that is known."""
+    """A model folder of a training run, the step it was saved at, if that is known, and what it is called beside the others."""
 
     name: str
     step: int | None
+    short: str = ""
 
 
 def find(names: Sequence[str]) -> list[Checkpoint]:
@@ -67,8 +68,18 @@ def find(names: Sequence[str]) -> list[Checkpoint]:
         names = found
     if len(names) < 2:
         raise ArtefactError(f"{one} is one model; name a folder of checkpoints, or several model folders")
-    made = [Checkpoint(name, step_of(Path(name))) for name in names]
+    made = [Checkpoint(name, step_of(Path(name)), short) for name, short in zip(names, short_names(names), strict=True)]
     return sorted(made, key=lambda one: one.step or 0) if all(one.step is not None for one in made) else made
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last part of every path where these differ, else as many of the last parts as tell all of them apart."""
+    parts = [Path(name).absolute().parts for name in names]
+    twice = next((name for name, own in zip(names, parts, strict=True) if parts.count(own) > 1), None)
+    if twice is not None:
+        raise ArtefactError(f"{twice} is named twice; name every checkpoint once")
+    number = next(n for n in range(1, max(map(len, parts)) + 1) if len({own[-n:] for own in parts}) == len(parts))
+    return [str(Path(*own[-number:])) for own in parts]
 
 
 def step_of(folder: Path) -> int | None:
@@ -159,14 +170,12 @@ def run(
                 )
             task = mine.open_task(say, live, _reader(tokenizer) or folder)
             with say.progress(f"checkpoint {number + 1} of {len(found)}"):
-                whole, made = curve(
-                    live, task, Path(one.name).name, keeps, by=by, run=kept, seed=given.seed, repair=repair, **given.reading
-                )
+                whole, made = curve(live, task, one.short, keeps, by=by, run=kept, seed=given.seed, repair=repair, **given.reading)
             rows += [{"step": one.step, **row} for row in made]
             summary.append(_summary(one, whole, made, hold))
         asked = {"checkpoints": [one.name for one in found], "keep": keeps, "by": by, "repair": repair, "task": given.task or ""}
         keep_rows(kept, "dynamics", {**asked, "limit": given.limit, "seed": given.seed}, rows)
-        _show(say, rows, summary, hold)
+        _show(say, [one.short for one in found], rows, summary, hold)
         say.result({"study": "dynamics", "by": by, "task": given.task, "repair": repair, "checkpoints": summary, "rows": rows})
 
 
@@ -211,16 +220,16 @@ def _summary(one: Checkpoint, whole: Evaluation, rows: Sequence[dict[str, Any]],
     return {"checkpoint": one.name, "step": one.step, **told, "hold": hold, "removable": gone}
 
 
-def _show(say: Session, rows: list[dict[str, Any]], summary: list[dict[str, Any]], hold: float) -> None:
+def _show(say: Session, names: Sequence[str], rows: list[dict[str, Any]], summary: list[dict[str, Any]], hold: float) -> None:
     shares = sorted({row["removed"] for row in rows})
     by = {(row["checkpoint"], row["removed"]): row for row in rows}
     metric = summary[0]["metric"] or "loss"
     say.line("share of each checkpoint's own score that is left, by the share of heads removed")
     lines = []
-    for one in summary:
-        mine = [by[Path(one["checkpoint"]).name, share] for share in shares]
+    for name, one in zip(names, summary, strict=True):
+        mine = [by[name, share] for share in shares]
         value = one["loss"] if one["value"] is None else one["value"]
         cells = [f"{row['left']:.0%} ({row['left low']:.0%} … {row['left high']:.0%})" for row in mine]
-        lines.append((Path(one["checkpoint"]).name, f"{value:.4g}", *cells, f"{one['removable']:.0%}"))
-    names = ("checkpoint", metric, *(f"{share:.0%}" for share in shares), f"heads that go for {1 - hold:.0%}")
-    say.table(names, lines, right=(metric, names[-1]))
+        lines.append((name, f"{value:.4g}", *cells, f"{one['removable']:.0%}"))
+    columns = ("checkpoint", metric, *(f"{share:.0%}" for share in shares), f"heads that go for {1 - hold:.0%}")
+    say.table(columns, lines, right=(metric, columns[-1]))

@@ -213,7 +213,9 @@ def _with_head(given: inputs.Shared, say: Session, labels: str | None) -> tuple[
     hush(say)
     names = dict(enumerate(split(labels)))
     torch.manual_seed(given.seed)
-    live = load(folder, auto=f"AutoModelFor{CLASSIFIER}", new_layers=True, id2label=names, label2id={v: k for k, v in names.items()})
+    classes = {"id2label": names, "label2id": {name: number for number, name in names.items()}}
+    how = {name: getattr(given, name) for name in ("dtype", "allow_pickle", "trust_remote_code")}
+    live = load(folder, auto=f"AutoModelFor{CLASSIFIER}", new_layers=True, **classes, **how)
     return live.to(choose_device(given.device)).eval(), folder
 
 
@@ -239,21 +241,22 @@ def run(
     with Place(out).taken(say) as taken:
         from headcount.heads import HeadMap
         from headcount.pruning import Wish, check_wish, parse_method
+        from headcount.terminal.pruning import recipe as recipe_of
         from headcount.terminal.run import describe
-        from headcount.training import Recipe
 
         kept = led(taken, "languages")
         called, own = parse_method(method)
-        recipe = Recipe(epochs=tune or 1.0, rate=rate, batch=train_batch, seed=given.seed)
-        template = Wish(called, 1, seed=given.seed, repair=repair, options=own)
+        recipe = recipe_of(given, rate, train_batch, 0.0)
+        tuning = replace(recipe, epochs=tune or 1.0)
+        template = Wish(called, 1, seed=given.seed, repair=repair, options=own, recipe=recipe)
         subjects: list[Subject] = []
         for model, spoken in [(given.model, names), *([(against, common)] if against else [])]:
             mine = given._replace(model=model, task=names[0])
             if tune:
                 if not subjects:
                     first, heads, _ = given.open_model(say)
-                    describe(kept, say, given, first, heads, {"study": "languages", "tasks": names, "fine-tune": recipe.told()})
-                live, folder = fine_tuned(kept, mine, say, recipe, labels, inputs.pairs(tune_option, "--tune-option"))
+                    describe(kept, say, given, first, heads, {"study": "languages", "tasks": names, "fine-tune": tuning.told()})
+                live, folder = fine_tuned(kept, mine, say, tuning, labels, inputs.pairs(tune_option, "--tune-option"))
             else:
                 live, heads, folder = mine.open_model(say)
                 if not subjects:
@@ -273,7 +276,7 @@ def run(
             "tasks": names,
             "wish": template.parts(),
             "keep": keep,
-            "tune": recipe.told() if tune else None,
+            "tune": tuning.told() if tune else None,
         }
         keep_rows(kept, "languages", {**asked, "limit": given.limit, "seed": given.seed}, rows)
         _show(say, subjects, rows, spread, gaps)

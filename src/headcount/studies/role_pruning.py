@@ -36,7 +36,7 @@ Keep = Annotated[
     str | None,
     typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers or shares; else 75%,50%,25%, and all but the role's."),
 ]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Draws of the heads that are chosen at random.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Draws of the heads that are chosen at random, from --seed on.")]
 RANDOM = "random"
 VARIANTS = ("prune", "spare")
 LIMIT = 512
@@ -89,21 +89,25 @@ def _whole(heads: HeadMap, own: list[Head]) -> bool:
 
 
 def role_pruning(
-    pruning: Pruning, asked: Sequence[Asked], template: Wish, *, seeds: int, progress: Any = None
+    pruning: Pruning, asked: Sequence[Asked], template: Wish, *, seeds: int, seed: int = 0, progress: Any = None
 ) -> tuple[Evaluation, list[Any]]:
-    """The dense model, and a row for each choice: change from the dense model, and from random heads of the same number, in pairs."""
+    """The dense model, and a row for each choice: change from the dense model, and from random heads of the same number, in pairs.
+
+    Heads are drawn by `seeds` seeds from `seed` on, by which intervals are drawn too.
+    """
     from headcount.pruning import outcome
     from headcount.runs.sweep import sweep
 
     dense = pruning.dense()
-    wishes = {(one, seed): one.wish(template, seed) for one in asked for seed in range(seeds)}
+    draws = range(seed, seed + seeds)
+    wishes = {(one, draw): one.wish(template, draw) for one in asked for draw in draws}
     jobs = [pruning.job(wish) for wish in wishes.values()]
     cells, failed = sweep(pruning.run, jobs, made=pruning.made, progress=progress)
     for error in failed.values():
         raise error
     pruning.run.present(*cells)
     made = dict(zip(wishes, cells, strict=True))
-    mean = {one: averaged([outcome(made[one, seed]) for seed in range(seeds)], pruning.task) for one in asked}
+    mean = {one: averaged([outcome(made[one, draw]) for draw in draws], pruning.task) for one in asked}
     rows = []
     for one, found in mean.items():
         control = mean[Asked("", RANDOM, one.keep)]
@@ -116,9 +120,9 @@ def role_pruning(
                 "seeds": seeds,
                 "loss": found.loss,
                 "value": found.value,
-                **_told("dense", drop(dense, found, pruning.task)),
-                **({} if not one.role else _told("random", drop(control, found, pruning.task))),
-                **({} if other is None else _told("spare", drop(other, found, pruning.task))),
+                **_told("dense", drop(dense, found, pruning.task, seed=seed)),
+                **({} if not one.role else _told("random", drop(control, found, pruning.task, seed=seed))),
+                **({} if other is None else _told("spare", drop(other, found, pruning.task, seed=seed))),
             }
         )
     corrected([row for row in rows if row["role"]], "against random p", "against random q")
@@ -161,14 +165,15 @@ def run(
         describe(kept, say, given, live, heads, {"study": "role-pruning", "roles": role, "keep": keeps, "seeds": seeds})
         task = given.open_task(say, live, folder)
         tokenizer = inputs.reader_of(live, folder, given.trust_remote_code)
-        owners = {name: having(live, task, tokenizer, name) for name in dict.fromkeys(role)}
+        owners = {name: having(live, task, tokenizer, name, seed=given.seed) for name in dict.fromkeys(role)}
         for name, found in owners.items():
             say.note(f"{len(found)} of {len(heads)} heads have the role {name}: {', '.join(map(str, found))}")
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
         asked = grid(heads, owners, keeps, exact=keep is None)
         with say.progress("pruned models") as advance:
-            dense, rows = role_pruning(pruning, asked, template, seeds=seeds, progress=advance)
-        keep_rows(kept, "role-pruning", {**pruning.base, "roles": role, "keep": keeps, "seeds": seeds, "wish": template.parts()}, rows)
+            dense, rows = role_pruning(pruning, asked, template, seeds=seeds, seed=given.seed, progress=advance)
+        drawn = {"seeds": seeds, "seed": given.seed}
+        keep_rows(kept, "role-pruning", {**pruning.base, "roles": role, "keep": keeps, **drawn, "wish": template.parts()}, rows)
         _show(say, dense, rows)
         told = {name: list(map(str, found)) for name, found in owners.items()}
         whole = {"loss": dense.loss, "metric": dense.metric, "value": dense.value}

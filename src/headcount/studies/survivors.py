@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from headcount.errors import ArtefactError
+from headcount.files import reopened_model
 from headcount.studies._kept import corrected, keep_rows
 from headcount.terminal import inputs
 from headcount.terminal.options import Device, Dtype, Seed
@@ -241,18 +242,20 @@ def run(
         from headcount.studies._kept import led
 
         run = led(kept, "survivors")
-        name = run.record().model.name
-        given = inputs.Shared(name, task=task, limit=limit, device=device, dtype=dtype, seed=seed)
+        record = run.record()
+        how = inputs.Loading(device=device, dtype=dtype).as_recorded(record.config)
+        place = reopened_model(record.model.name, record.config)
+        given = inputs.Shared(place, task=task, limit=limit, seed=seed, **how._asdict())
         table = _roles(say, run, given, text, embedded, parser)
         levels, overall = survivors(table, kept_of(run), units=units_of(run), seed=seed)
-        asked = {"weights": run.record().model.weights, "roles": table.data, "seed": seed}
+        asked = {"weights": record.model.weights, "roles": table.data, "seed": seed}
         keep_rows(run, "survivors", asked, [asdict(row) for row in levels])
         _show(say, levels, overall, everything)
         say.result(
             {
                 "study": "survivors",
                 "run": str(folder),
-                "model": name,
+                "model": record.model.name,
                 "levels": [asdict(row) for row in levels],
                 "survival": [asdict(row) for row in overall],
             }

@@ -85,7 +85,8 @@ def export_portable(model: nn.Module, folder: str | Path, *, inputs: dict[str, A
     """Writes the model at its original shapes, removed heads zeroed, for tools that know nothing of headcount. No smaller, no faster."""
     batch = inputs if inputs is not None else probe_inputs(model)
     dense = widen(model)
-    check(run(model, batch), run(dense, batch), float_dtype(model), "the portable model")
+    end = "Nothing was written. Save the smaller model instead (headcount.save), and report the model class."
+    check(run(model, batch), run(dense, batch), float_dtype(model), "the portable model", than="the smaller one", end=end)
     return save(dense, folder, **kwargs)
 
 

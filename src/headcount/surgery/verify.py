@@ -82,14 +82,27 @@ def every_block_runs(model: nn.Module, blocks: Iterable[AttentionBlock]) -> Iter
         )
 
 
-def check(expected: Sequence[Tensor], found: Sequence[Tensor], dtype: torch.dtype, what: str) -> float:
-    """The difference of a cut model's outputs from the gated ones; raises VerificationError above the dtype's tolerance."""
+CUT_UNDONE = "The cut was not made. Evaluate the plan with gates, and report the model class."
+
+
+def check(
+    expected: Sequence[Tensor],
+    found: Sequence[Tensor],
+    dtype: torch.dtype,
+    what: str,
+    *,
+    than: str = "the gated model",
+    end: str = CUT_UNDONE,
+) -> float:
+    """The difference of a model's outputs (`what`) from those expected (`than`); raises VerificationError above the dtype's tolerance.
+
+    `end` says what was not made, and what to do.
+    """
     if not any(bool(tensor.isfinite().any()) for tensor in expected):
         raise VerificationError("the model gives no finite number on the inputs, so nothing is proven. Pass inputs= on which it works.")
     gap, allowed = difference(found, expected), TOLERANCE[dtype]
     if not gap <= allowed:
         raise VerificationError(
-            f"{what} differs from the gated model by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. The cut was "
-            "not made. Evaluate the plan with gates, and report the model class."
+            f"{what} differs from {than} by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. {end}"
         )
     return gap

@@ -13,6 +13,7 @@ import numpy as np
 from headcount.data import Split, Text, Texts
 from headcount.errors import DataError
 from headcount.reading.lines import kind_of, lines
+from headcount.reading.tables import SINGLE, TABLES, Group, Layout, read
 from headcount.tasks import Request, Source
 from headcount.tasks._splits import told
 from headcount.tasks._tokens import encode, longest, texts_of
@@ -20,7 +21,6 @@ from headcount.tasks._tokens import encode, longest, texts_of
 BY = ("window", "line", "paragraph")
 WINDOW = 512
 """Tokens in a window where model and tokenizer allow more and max_length is not given."""
-TABLES = (".csv", ".jsonl", ".json", ".ndjson", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,9 @@ def texts(request: Request, divided: Callable[[], Mapping[Split, Sequence[Passag
 
 def _texts(request: Request, source: Source) -> Iterator[tuple[str, str]]:
     if not isinstance(source, tuple) or kind_of(source[0]) in TABLES or source[0].is_dir():
-        from headcount.reading.tables import Group, Layout, read
-
         named = {"text": request.text_column} if request.text_column else {}
-        yield from (
-            (row.where, row.text("text")) for row in read(source, Layout((Group({"text": "text_column"}, (("text",),)),), {}, named))
-        )
+        layout = Layout((Group({"text": "text_column"}, SINGLE),), {1: ("text",)}, named)
+        yield from ((row.where, row.text("text")) for row in read(source, layout))
         return
     if request.text_column:
         raise DataError(f"{told(source)} is plain text, so it has no column '{request.text_column}'; leave text_column out")

@@ -12,18 +12,17 @@ from headcount.checks import config_of
 from headcount.data import Split, Task, Text
 from headcount.errors import DataError
 from headcount.metrics import ACCURACY, Metric
-from headcount.reading.tables import Group, Layout, Row, read
+from headcount.reading.tables import PAIRS, SINGLE, Group, Layout, Row, read
 from headcount.tasks import Request
 from headcount.tasks._labels import check_several, metric_of, n_labels, to_classes, to_numbers
 from headcount.tasks._splits import divide, each, told
 from headcount.tasks._tokens import Packed, check_head, check_tokenizer, encode, make_task, pad_id, texts_of
 
 USES = ("train", "eval", "text_column", "text_pair_column", "label_column", "max_length", "truncate", "metric")
-PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"), ("text", "text_pair"))
 LABEL = Group({"label": "label_column"}, (("label",), ("labels",), ("score",)))
 
 
-def layout(request: Request, usual: Sequence[tuple[str, ...]] = (*PAIRS, ("text",), ("sentence",))) -> Layout:
+def layout(request: Request, usual: Sequence[tuple[str, ...]] = (*PAIRS, *SINGLE)) -> Layout:
     """Where the texts and the label are."""
     given = {"text": request.text_column, "text_pair": request.text_pair_column, "label": request.label_column}
     if given["text_pair"] and not given["text"]:

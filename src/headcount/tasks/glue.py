@@ -51,20 +51,21 @@ def build(request: Request) -> Task:
     check_model(request)
     facts = FACTS[request.variant or ""]
     if request.train is None and request.eval is None:
-        train, held_out = (_fetch(facts.config or str(request.variant), split) for split in ("train", facts.validation))
+        train, held_out = (_fetch(str(request.variant), split) for split in ("train", facts.validation))
         request = replace(request, train=train, eval=held_out)
     columns = layout(request, (facts.columns, ("text", "text_pair")[: len(facts.columns)]))
     return from_rows(request, lambda: divide(request, lambda source: read(source, columns), key), facts.metric)
 
 
-def _fetch(name: str, split: str) -> Any:
+def _fetch(variant: str, split: str) -> Any:
     import datasets
 
+    name = FACTS[variant].config or variant
     try:
         return datasets.load_dataset(HUB, name, split=split)
     except Exception as error:  # hub, network and cache fail in many ways, none of them ours
         reason = " ".join(str(error).split())[:200]
         raise DataError(
             f"{HUB} ({name}, {split}) cannot be had: {type(error).__name__}: {reason}. "
-            f"Without the network, give local files: --task glue/{name} --train FILE --eval FILE"
+            f"Without the network, give local files: --task glue/{variant} --train FILE --eval FILE"
         ) from error

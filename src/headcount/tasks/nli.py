@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headcount.data import Task
 from headcount.errors import DataError
-from headcount.reading.tables import Layout, read
+from headcount.reading.tables import PAIRS, Layout, read
 from headcount.tasks import Request
 from headcount.tasks._splits import divide
-from headcount.tasks.classification import PAIRS, USES, check_model, from_rows, key, layout
+from headcount.tasks.classification import USES, check_model, from_rows, key, layout
 
 __all__ = ["USES", "build"]
 

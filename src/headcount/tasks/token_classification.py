@@ -13,6 +13,7 @@ from typing import Any
 from headcount.data import SPLITS, Split, Task, Text
 from headcount.errors import DataError
 from headcount.metrics import IGNORED, TOKEN_ACCURACY
+from headcount.reading.conllu import FIELDS, sentences
 from headcount.reading.lines import kind_of, lines
 from headcount.reading.tables import Group, Layout, Row, read
 from headcount.registry import unknown
@@ -23,8 +24,6 @@ from headcount.tasks._tokens import Packed, check_head, check_tokenizer, check_t
 
 USES = ("train", "eval", "text_column", "label_column", "max_length", "truncate")
 CONLL = (".conll", ".txt", ".tsv", ".bio", ".iob", ".conllu")
-FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-"""The columns of CoNLL-U."""
 
 
 def build(request: Request) -> Task:
@@ -48,7 +47,7 @@ def build(request: Request) -> Task:
 
 def _read(request: Request, source: Source) -> Iterator[Row]:
     if isinstance(source, tuple) and len(source) == 1 and kind_of(source[0]) in CONLL:
-        return _of_conll(request, source[0])
+        return (_of_conllu if kind_of(source[0]) == ".conllu" else _of_conll)(request, source[0])
     words = Group({"tokens": "text_column"}, (("tokens",), ("words",)))
     tags = Group({"tags": "label_column"}, (("tags",), ("ner_tags",), ("labels",)))
     named = {"tokens": request.text_column, "tags": request.label_column}
@@ -57,10 +56,9 @@ def _read(request: Request, source: Source) -> Iterator[Row]:
 
 def _of_conll(request: Request, path: Path) -> Iterator[Row]:
     """One row for each sentence; its number is that of its first line."""
-    pairs = _words_of_conllu(request, path) if kind_of(path) == ".conllu" else _words(request, path)
     sentence: list[tuple[str, str]] = []
     first = 0
-    for number, pair in pairs:
+    for number, pair in _words(request, path):
         if pair is not None:
             first = first if sentence else number
             sentence.append(pair)
@@ -89,19 +87,17 @@ def _words(request: Request, path: Path) -> Iterator[tuple[int, tuple[str, str] 
         yield number, (cells[0], cells[-1])
 
 
-def _words_of_conllu(request: Request, path: Path) -> Iterator[tuple[int, tuple[str, str] | None]]:
+def _of_conllu(request: Request, path: Path) -> Iterator[Row]:
+    """One row for each sentence, of its words alone: neither multi-word tokens (1-2) nor empty nodes (1.1)."""
     word, tag = request.text_column or "form", request.label_column or "upos"
     for name in (word, tag):
         if name not in FIELDS:
             raise unknown("column of CoNLL-U", name, FIELDS)
-    for number, text in lines(path):
-        cells = text.split("\t")
-        if not text.strip():
-            yield number, None
-        elif len(cells) != len(FIELDS) and not text.startswith("#"):
-            raise DataError(f"{path}, line {number} has {len(cells)} columns; CoNLL-U has {len(FIELDS)}")
-        elif cells[0].isdecimal():  # neither comments nor multiword tokens (1-2) nor empty nodes (1.1)
-            yield number, (cells[FIELDS.index(word)], cells[FIELDS.index(tag)])
+    for _, found in sentences(path):
+        words = [line for line in found if line.cells[0].isdecimal()]
+        columns = {role: [line.cells[FIELDS.index(name)] for line in words] for role, name in (("tokens", word), ("tags", tag))}
+        if words:
+            yield Row(columns, str(path), words[0].number)
 
 
 def _check(row: Row) -> None:

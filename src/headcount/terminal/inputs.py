@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -76,6 +77,12 @@ class Loading(NamedTuple):
         from headcount.terminal.models import open_model
 
         return open_model(say, model, **self._asdict())
+
+    def as_recorded(self, config: Mapping[str, Any]) -> Loading:
+        """As the configuration of a run says that its model was loaded, where nothing else is asked for."""
+        opened = config.get("opened") or {}
+        dtype = opened.get("dtype", "auto") if self.dtype == "auto" else self.dtype
+        return self._replace(auto=self.auto or opened.get("auto"), dtype=dtype)
 
 
 ANYHOW = Loading()

@@ -9,44 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 
 from headcount.errors import DataError
-from headcount.reading.lines import lines
+from headcount.reading.conllu import FIELDS, NUMBER, Line, sentences
 from headcount.text.annotated import Annotated, Note, Word, inside
 from headcount.text.coreference import DEFAULT, clusters, place_of_name
 
-N_COLUMNS = 10
-NUMBER = re.compile(r"(?P<first>[0-9]+)(?:-(?P<last>[0-9]+))?(?P<empty>\.[0-9]+)?")
 COMMENT = re.compile(r"#\s*(text|global\.Entity)\s*=\s*(.*?)\s*")
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A line with its cells."""
-
-    where: str
-    cells: Sequence[str]
-
-    def wrong(self, message: str) -> DataError:
-        return DataError(f"{self.where}: {message}")
-
-    @property
-    def form(self) -> str:
-        return self.cells[1]
-
-    @property
-    def misc(self) -> dict[str, str]:
-        return {name: value for name, _, value in (part.partition("=") for part in self.cells[9].split("|"))}
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
     """What stands in the text: a word, or several under one form."""
 
-    row: _Row
-    words: list[_Row]
+    row: Line
+    words: list[Line]
 
     @property
     def space_after(self) -> bool:
@@ -58,12 +36,12 @@ class _Block:
     """A sentence in the making."""
 
     tokens: list[_Token] = field(default_factory=list)
-    words: list[_Row] = field(default_factory=list)
+    words: list[Line] = field(default_factory=list)
     last: int = 0
     """The last word of the multi-word token that is open."""
     empty_mentions: int = 0
 
-    def add(self, row: _Row) -> None:
+    def add(self, row: Line) -> None:
         number = NUMBER.fullmatch(row.cells[0])
         if number is None or (number["last"] and number["empty"]):
             raise row.wrong(f"the ID is {row.cells[0]!r}; it is a number (1), a range (1-2) or an empty node (1.1)")
@@ -74,13 +52,13 @@ class _Block:
         else:
             self._add_word(row, int(number["first"]))
 
-    def _add_range(self, row: _Row, first: int, last: int) -> None:
+    def _add_range(self, row: Line, first: int, last: int) -> None:
         if first != len(self.words) + 1 or last < first or self.last >= first:
             raise row.wrong(f"the range {row.cells[0]} cannot follow word {len(self.words)}; it stands right before its first word")
         self.last = last
         self.tokens.append(_Token(row, []))
 
-    def _add_word(self, row: _Row, number: int) -> None:
+    def _add_word(self, row: Line, number: int) -> None:
         if number != len(self.words) + 1:
             raise row.wrong(f"word {number} follows word {len(self.words)}; words are numbered from 1 without gaps")
         self.words.append(row)
@@ -93,30 +71,17 @@ class _Block:
 def read_conllu(path: str | Path) -> Iterator[Annotated]:
     """The sentences of a treebank, in order, one at a time; what is wrong with it is told with its line."""
     path, place, empty = Path(path), 0, True
-    for has_content, group in groupby(lines(path), lambda line: bool(line[1].strip())):
-        block = list(group) if has_content else []
-        comments = {found[1]: found[2] for _, text in block if (found := COMMENT.fullmatch(text))}
+    for texts, rows in sentences(path):
+        comments = {found[1]: found[2] for text in texts if (found := COMMENT.fullmatch(text))}
         place = place_of_name(comments.get("global.Entity", DEFAULT)) if "global.Entity" in comments else place
-        rows = [_row(path, number, text, first=empty) for number, text in block if not text.startswith("#")]
         if rows:
             empty = False
             yield _sentence(rows, comments.get("text"), place)
     if empty:
-        raise DataError(f"{path} holds no sentence; a CoNLL-U file has a line of {N_COLUMNS} columns for each word")
+        raise DataError(f"{path} holds no sentence; a CoNLL-U file has a line of {len(FIELDS)} columns for each word")
 
 
-def _row(path: Path, number: int, text: str, *, first: bool) -> _Row:
-    cells = text.split("\t")
-    if len(cells) != N_COLUMNS:
-        hint = " This is no CoNLL-U file." if first and not NUMBER.fullmatch(cells[0]) else ""
-        raise DataError(f"{path}, line {number} has {len(cells)} columns, but CoNLL-U has {N_COLUMNS}, set apart by tabs.{hint}")
-    row = _Row(f"{path}, line {number}", cells)
-    if not cells[1]:
-        raise row.wrong("the form is empty; a word has characters")
-    return row
-
-
-def _sentence(rows: Sequence[_Row], text: str | None, place: int) -> Annotated:
+def _sentence(rows: Sequence[Line], text: str | None, place: int) -> Annotated:
     block = _Block()
     for row in rows:
         block.add(row)
@@ -136,7 +101,7 @@ def _sentence(rows: Sequence[_Row], text: str | None, place: int) -> Annotated:
     return Annotated(text, words, found, where=rows[0].where, notes=notes)
 
 
-def _word(row: _Row, head: int | None, span: tuple[int, int]) -> Word:
+def _word(row: Line, head: int | None, span: tuple[int, int]) -> Word:
     _, form, lemma, upos, _, _, _, relation, _, _ = row.cells
     return Word(form, form if form == "_" else _known(lemma), _known(upos), head, _known(relation), *span)
 
@@ -175,7 +140,7 @@ def _skip_white(text: str, at: int) -> int:
     return at
 
 
-def _heads(words: Sequence[_Row]) -> list[int | None]:
+def _heads(words: Sequence[Line]) -> list[int | None]:
     """The governor of every word from 0, -1 for roots; None for all where the column is empty throughout."""
     if all(row.cells[6] == "_" for row in words):
         return [None] * len(words)
@@ -187,7 +152,7 @@ def _heads(words: Sequence[_Row]) -> list[int | None]:
     return list(heads)
 
 
-def _head(row: _Row, n_words: int) -> int:
+def _head(row: Line, n_words: int) -> int:
     text = row.cells[6]
     if not (text.isascii() and text.isdecimal()):
         raise row.wrong(f"the head of '{row.form}' is {text!r}; it is the number of a word, or 0 for the root")
@@ -197,7 +162,7 @@ def _head(row: _Row, n_words: int) -> int:
     return int(text) - 1
 
 
-def _check_reaches_root(number: int, row: _Row, heads: Sequence[int]) -> None:
+def _check_reaches_root(number: int, row: Line, heads: Sequence[int]) -> None:
     at = number
     for _ in heads:
         at = heads[at]

@@ -11,24 +11,13 @@ from typing import Any, Literal
 
 from headcount.errors import DataError
 from headcount.reading.lines import kind_of, lines
-from headcount.reading.tables import Group, Layout, Row, read
+from headcount.reading.tables import PAIRS, SINGLE, TABLES, Group, Layout, Row, read
 from headcount.registry import unknown
 from headcount.text.annotated import Annotated, Word, pair
 from headcount.text.conllu import read_conllu
 
 By = Literal["line", "paragraph"]
 BY = ("line", "paragraph")
-TABLES = (".tsv", ".csv", ".jsonl", ".json", ".ndjson", ".parquet")
-USUAL = (
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("text", "text_pair"),
-    ("text",),
-    ("sentence",),
-)
-"""Names that columns of text usually have, tried in this order."""
 WORD = re.compile(r"\S+")
 NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?")
 
@@ -73,7 +62,7 @@ def _treebank(path: Path, by: By) -> Iterator[Annotated]:
 def _table(source: Any, told: str, by: By, named: Mapping[str, str]) -> Iterator[Annotated]:
     if by != "line":
         raise DataError(f"{told} is a table, which is read by row; leave by={by} out")
-    group = Group({"text": "text_column", "text_pair": "text_pair_column"}, USUAL)
+    group = Group({"text": "text_column", "text_pair": "text_pair_column"}, (*PAIRS, *SINGLE))
     rows = read(source, Layout((group,), {1: ("text",), 2: ("text", "text_pair")}, named))
     return _some((_row(row, first=not number and not named) for number, row in enumerate(rows)), told)
 
