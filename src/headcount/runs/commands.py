@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headcount.files import reopened_model
 from headcount.registry import METHODS, PRUNERS
 from headcount.runs.cells import Cell
 from headcount.runs.outcomes import method_name
@@ -24,7 +25,7 @@ def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None)
     """The command that makes a pruned model again; with `keep`, one with that many heads instead, which is not quoted."""
     wish, recipe = cell.content["wish"], cell.content["wish"].get("recipe", {})
     seed = recipe.get("seed", wish["seed"])
-    words = ["headcount", "prune", record.config.get("opened", {}).get("model", record.model.name)]
+    words = ["headcount", "prune", reopened_model(record.model.name, record.config)]
     words += [*task_words(_opened(record, cell.spec.parts.get("limit"))), *_method_words(wish)]
     size = _size_words(wish) if keep is None else ["--keep", keep]
     rest = ["--kinds", ",".join(wish["kinds"])] if wish.get("kinds") else []
