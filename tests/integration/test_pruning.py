@@ -162,10 +162,10 @@ def test_a_budget_of_latency_gives_a_faster_model_or_says_that_it_cannot() -> No
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["--keep", "0"], 1, "from 1 to 12"),
-        (["--keep", "13"], 1, "from 1 to 12"),
-        (["--keep", "many"], 2, "a number of heads or a share"),
-        (["--keep", "150%"], 1, "at most 1"),
+        (["--keep", "0"], 2, "from 1 to 12"),
+        (["--keep", "13"], 2, "from 1 to 12"),
+        (["--keep", "many"], 2, "a number of heads from 1 to 12, or a share"),
+        (["--keep", "150%"], 2, "a share up to 100%"),
         ([], 2, "exactly one of --keep"),
         (["--keep", "4", "--parameters", "5"], 2, "exactly one of --keep"),
         (["--keep", "4", "--method", "surgery"], 2, "Did you mean 'surgeon'"),
