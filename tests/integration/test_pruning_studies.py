@@ -13,7 +13,7 @@ import pandas
 import pytest
 import torch
 from test_score_cli import refused, result, run
-from toys import build, files, saved_classifier, saved_table, shared, task
+from toys import build, files, saved_classifier, shared, task
 
 import headcount as hc
 from headcount.heads import Head
@@ -22,16 +22,6 @@ from headcount.runs.store import Run
 from headcount.studies import compensation, dynamics, languages, layers
 from headcount.studies._drops import averaged, drop, levels, relative_gap, without
 from headcount.terminal.inputs import Shared
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_classifier(tmp_path_factory.mktemp("models") / "bert")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_table(tmp_path_factory.mktemp("data") / "data.csv")
 
 
 def silent(model: torch.nn.Module, chosen: Callable[[Head], bool]) -> None:

@@ -9,24 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from test_score_cli import refused, result, run
-from toys import files, saved_classifier, saved_table, shared
+from toys import files, saved_classifier, shared
 
 import headcount as hc
 from headcount.heads import Head
 from headcount.roles import RoleScore, RoleTable
 from headcount.runs import Run
 from headcount.studies import role_pruning, survivors
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_classifier(tmp_path_factory.mktemp("models") / "bert")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_table(tmp_path_factory.mktemp("data") / "data.csv")
-
 
 # Which roles survive.
 

@@ -25,16 +25,6 @@ from headcount.tasks import open_task
 STORIES = ("demo/decoder", "--task", "demo/stories", "--limit", "16")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_classifier(tmp_path_factory.mktemp("models") / "bert")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_table(tmp_path_factory.mktemp("data") / "data.csv")
-
-
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
     code = main([str(word) for word in words])
     seen = capsys.readouterr()
