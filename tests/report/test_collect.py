@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from contract import TYPES, check, wrong
-from kit import MADE, heads_of, make_run, wish
+from kit import heads_of, make_run
 
 from headcount.report import collect
 from headcount.report._roles import letters
@@ -19,22 +15,12 @@ from headcount.report._scores import _of, significant
 from headcount.report.attention import unpack
 from headcount.runs.cells import Spec
 from headcount.runs.outcomes import (
-    Best,
-    Evaluation,
-    best_of,
-    compare_with,
-    interval,
-    method_name,
-    outcome,
-    smallest_safe,
     told_p,
-    unpack_evaluation,
-    worse_by,
 )
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.stats import benjamini_hochberg
-from headcount.stats.parts import ratio, total_of
+from headcount.stats.parts import total_of
 
 EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "portraits")
 
@@ -99,155 +85,6 @@ def test_significance_is_told_only_where_it_can_be() -> None:
     assert sum(significant(noise, [1.0] * 400, 1000) or []) <= 2, "without a true effect hardly any head is called"
 
 
-def test_curves_are_what_the_library_tells(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    curves = collect(run).report["runs"][0]["curves"]
-    dense = unpack_evaluation(run.results("evaluation")["dense"])
-    assert curves["metric"] == "accuracy" and curves["dense"]["n_examples"] == 300
-    assert curves["dense"]["low"] < curves["dense"]["value"] < curves["dense"]["high"]
-    cells = {
-        (cell.content["wish"]["method"], cell.content["wish"]["keep"], cell.content["wish"]["seed"]): cell
-        for cell in run.results("pruned").values()
-    }
-    assert len(curves["points"]) == len(cells) == 8
-    for point in curves["points"]:
-        cell = cells[point["method"], point["keep"], point["seed"]]
-        change = compare_with(dense, outcome(cell), ratio)["metric"]
-        assert point["difference"] == pytest.approx(change.difference, rel=1e-4, abs=1e-6)
-        assert (point["low"], point["high"]) == pytest.approx((change.low, change.high), rel=1e-4)
-        assert point["p"] == pytest.approx(change.p, rel=1e-2) and point["test"] == "McNemar"
-        assert len(point["removed"]) == 8 - point["keep"] and point["is_random"] == (point["method"] == "random")
-    assert curves["smallest_safe"]["random"] is None
-
-
-def test_models_of_other_examples_are_left_out_and_named(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", data="one")
-    make_run(tmp_path / "other", data="two")
-    (tmp_path / "run" / "cells" / "pruned").rename(tmp_path / "away")
-    (tmp_path / "other" / "cells" / "pruned").rename(tmp_path / "run" / "cells" / "pruned")
-    data = collect(Run.open(run.folder)).report["runs"][0]
-    assert data["curves"] is None
-    assert any("other examples" in warning for warning in data["warnings"])
-
-
-def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", kinds=("evaluation",))
-    with Run.lead(run.folder) as led:
-        led.present(led.commit(*pack_pruned(run, wish("random", 4), heads_of()[4:], calibration="now"), made={}))
-        led.commit(*pack_pruned(run, wish("random", 2), heads_of()[2:], calibration="before"), made={})
-        led.commit(*pack_pruned(run, wish("random", 6), heads_of()[6:], calibration="now"), made={})
-    data = collect(Run.open(run.folder)).report["runs"][0]
-    assert [point["keep"] for point in data["curves"]["points"]] == [4, 6]
-    assert sum(warning.startswith("1 pruned model of an earlier state") and "is left out" in warning for warning in data["warnings"]) == 1
-
-
-def test_what_is_left_out_is_counted_in_words() -> None:
-    from headcount.report.curves import _left_out
-
-    assert _left_out(0, 0) == []
-    assert _left_out(1, 2) == [
-        "1 pruned model of an earlier state of the run, made on other data, is left out.",
-        "2 pruned models were evaluated on other examples than the whole model and are left out.",
-    ]
-
-
-@pytest.mark.parametrize("how", [{}, {"repair": True}, {"repair": False}, {"recover": 2.0}, {"floor": 1}])
-def test_a_time_names_the_very_model_that_was_timed(how: dict[str, Any], tmp_path: Path) -> None:
-    from headcount.pruning import Wish
-
-    run = make_run(tmp_path / "run", kinds=("evaluation",))
-    times = {"batch": 8, "length": 64, "seconds": 0.2, "low": 0.1, "high": 0.3, "rounds": 5, "name": "removed", "speedup": 1.0}
-    with Run.lead(run.folder) as led:
-        for seed in range(3):
-            asked = Wish("random", 4, seed, **how)
-            _, content, arrays = pack_pruned(run, asked.parts(), heads_of()[4 - seed : 8 - seed])
-            cell = led.commit(Spec("pruned", asked.name, {"wish": asked.parts()}), content, arrays, made={})
-            led.present(cell, led.commit(Spec("bench", asked.name, {"of": cell.spec.key}), {"rows": [times]}, made={}))
-    data = collect(Run.open(run.folder)).report["runs"][0]
-    points = {point["id"]: point for point in data["curves"]["points"]}
-    assert len(points) == len(data["bench"]) == 3
-    for row in data["bench"]:
-        point = points[row["point"]]
-        assert (row["method"], row["keep"], row["seed"]) == (point["method"], point["keep"], point["seed"])
-        assert point["removed"] == list(range(4 - row["seed"], 8 - row["seed"])), row["of"]
-
-
-def test_times_of_a_model_that_is_gone_name_none(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    for path in (run.folder / "cells" / "pruned").iterdir():
-        path.unlink()
-    (report,) = collect(Run.open(run.folder)).whole()["runs"]
-    assert {(row["point"], row["method"], row["keep"], row["seed"]) for row in report["bench"]} == {(None,) * 4}
-    check(report, "RunData")
-
-
-def test_the_best_model_is_decided_once(tmp_path: Path) -> None:
-    row = {"removed": 4, "seed": 0, "loss p": 0.5, "loss difference": 0.1, "loss": 1.0, "method": "a", "keep": 4}
-    worse = {"loss p": 0.001}
-    assert best_of([]) is None and best_of([{**row, "removed": 0, "keep": 8}]) is None
-    assert best_of([{**row, "keep": 6, "loss": 0.5}, row, {**row, "method": "b", "loss": 0.9}]) == Best(2, True)
-    assert best_of([row, {**row, "seed": 1, **worse}, {**row, "keep": 6, "loss": 3.0}]) == Best(2, True), "one bad seed is enough"
-    lost = [{**row, **worse}, {**row, **worse, "keep": 6, "loss": 2.0}, {**row, **worse, "keep": 6, "seed": 1, "loss": 1.5}]
-    assert best_of(lost) == Best(2, False)
-    equal = [row, {**row, "method": "b"}, {**row, "seed": 1}]
-    assert {str(order[best_of(order).at]) for order in permutations(equal)} == {str(row)}, "equals do not depend on their order"  # pyright: ignore[reportOptionalMemberAccess]
-    for seed in range(4):
-        data = collect(make_run(tmp_path / f"run{seed}", seed=seed)).report["runs"][0]
-        (best,) = [point for point in data["curves"]["points"] if point["id"] == data["curves"]["best"]["point"]]
-        safe = data["curves"]["best"]["is_safe"]
-        told = f"{8 - best['keep']} of them can go without" if safe else f"significantly worse, even {best['keep']} by"
-        quoted = re.search(rf"by {best['method']}: loss (\S+) against", data["summary"][1])
-        assert told in data["summary"][1] and quoted is not None and float(quoted[1]) == pytest.approx(best["loss"], rel=1e-3)
-        assert safe == any(keep is not None for keep in data["curves"]["smallest_safe"].values())
-
-
-def test_the_loss_of_a_model_is_by_its_metric_its_loss_or_both() -> None:
-    row = {"loss p": 0.5, "loss difference": 0.1, "metric p": 0.01, "metric difference": -0.1, "higher_is_better": True}
-    assert worse_by(row) == ["metric"] and worse_by({**row, "loss p": 0.01}) == ["metric", "loss"]
-    assert worse_by({**row, "higher_is_better": False}) == worse_by({**row, "metric p": 0.5}) == []
-    assert worse_by({"loss p": 0.01, "loss difference": 0.1}) == ["loss"] and worse_by({"loss p": 0.01, "loss difference": -0.1}) == []
-
-
-def test_speed_is_told_with_its_doubts() -> None:
-    from headcount.report._bench import judged
-    from headcount.report.told import _faster, noise_of
-
-    def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
-        times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 5}
-        return {"of": "surgeon, 8 heads", "name": name, "batch": batch, "length": 64, **times}
-
-    clear = judged([row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)])
-    doubtful = judged([row("dense", 8, 1.4, 3.1, 3.2, 1.0), row("masked", 8, 1.2, 1.3, 1.35, 2.4), row("removed", 8, 1.4, 1.5, 1.6, 2.1)])
-    assert [each["is_apart"] for each in (*clear, *doubtful)] == [False, False, True, False, True, False]
-    assert [each["is_noisy"] for each in (*clear, *doubtful)] == [False, False, False, True, False, False]
-    assert [each["is_odd"] for each in (*clear, *doubtful)] == [False, False, False, False, True, False]
-    told = _faster([*clear, *doubtful], {"threads": 1})
-    assert "is 2.00 times as fast at batch 1, 2.10 at batch 8 (" in told and "; at batch 8 the quartiles overlap" in told
-    assert not noise_of(clear)
-    assert len(noise_of([*clear, *doubtful])) == 1 and "8 × 64" in noise_of(doubtful)[0]
-
-
-def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None:
-    from headcount.runs.cells import Cell
-    from headcount.runs.commands import command_of
-
-    run = make_run(tmp_path / "run", text="a name; rm -rf /")
-    told = {"method": "rank", "keep": 6, "seed": 3, "repair": False, "recover": 2.0, "floor": 1, "unit": "even"}
-    told |= {"options": {"by": "fisher", "again": "true"}, "kinds": ["cross"], "limit": None}
-    words = shlex.split(command_of(run.record(), "run", Cell(Spec("pruned", "x", {}), {"wish": told})))
-    assert words[:3] == ["headcount", "prune", "a name; rm -rf /"]
-    for pair in (
-        ("--method", "rank"),
-        ("--option", "again=true"),
-        ("--keep", "6"),
-        ("--kinds", "cross"),
-        ("--seed", "3"),
-        ("--recover", "2"),
-    ):
-        assert words[words.index(pair[0]) + 1] == pair[1]
-    assert "--no-repair" in words and words[-2:] == ["--out", "runs/run"] and "by=fisher" in words, "fisher alone is another method"
-
-
 def test_roles_keep_every_row_and_say_where_no_head_beats_the_baseline(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     roles = collect(run).report["runs"][0]["roles"]
@@ -295,16 +132,6 @@ def test_totals_by_name_are_those_of_the_metrics() -> None:
     assert total_of("somebody's own") is None
 
 
-def test_the_interval_of_a_metric_holds_the_truth_nineteen_times_in_twenty() -> None:
-    rng, held = np.random.default_rng(0), 0
-    for _ in range(200):
-        parts = np.stack([(rng.random(150) < 0.8).astype(float), np.ones(150)], -1)
-        low, high = interval(Evaluation("t", "report", 150, np.zeros(150), "accuracy", True, float(parts[:, 0].mean()), parts), ratio)
-        assert low is not None and high is not None
-        held += low <= 0.8 <= high
-    assert 180 <= held <= 199
-
-
 def test_few_examples_damage_and_failures_are_told(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", n=50)
     (run.folder / "quarantine").mkdir()
@@ -315,29 +142,6 @@ def test_few_examples_damage_and_failures_are_told(tmp_path: Path) -> None:
     assert sum("50 examples" in text for text in warnings) == 1
     assert sum("1 damaged" in text for text in warnings) == 1
     assert warnings.count("Failed: pruned l0: no luck") == 1
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_summary_quotes_the_test_that_decides(seed: int, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", seed=seed)
-    data = collect(run).report["runs"][0]
-    dense, sentence = unpack_evaluation(run.results("evaluation")["dense"]), data["summary"][1]
-    quoted = re.search(
-        r"by (\w+): loss \S+ against \S+ \(paired t (p [=<] \S+), n = 300\); accuracy \S+ against \S+ \(McNemar (p [=<] \S+)\)", sentence
-    )
-    assert quoted is not None, sentence
-    safe = "without a significant loss" in sentence
-    keep = 8 - int(sentence.split()[0]) if safe else int(re.search(r"even (\d+) by", sentence)[1])  # pyright: ignore[reportOptionalSubscript]
-    wished = [
-        cell
-        for cell in run.results("pruned").values()
-        if (cell.content["wish"]["method"], cell.content["wish"]["keep"]) == (quoted[1], keep)
-    ]
-    changes = [compare_with(dense, outcome(cell), ratio) for cell in wished]
-    assert (quoted[2], quoted[3]) in {(told_p(made["loss"].p), told_p(made["metric"].p)) for made in changes}
-    down = float(re.search(r"accuracy (\S+) against", sentence)[1]) < dense.value  # pyright: ignore[reportOptionalSubscript]
-    loss, metric = (float(text.split()[-1]) for text in quoted.groups()[1:])
-    assert not safe or (loss >= 0.05 and (metric >= 0.05 or not down))
 
 
 def test_p_values_are_written_as_the_page_writes_them() -> None:
@@ -354,70 +158,6 @@ def test_p_values_are_written_as_the_page_writes_them() -> None:
     }
     assert {p: told_p(p) for p in told} == {p: f"p = {text}" for p, text in told.items()}
     assert told_p(0.0) == told_p(0.00099) == "p < 0.001"
-
-
-def test_a_model_that_lost_nothing_is_not_called_safe(tmp_path: Path) -> None:
-    row = {"method": "a", "keep": 8, "removed": 0, "loss p": 1.0, "loss difference": 0.0, "loss": 1.0}
-    worse = {**row, "keep": 4, "removed": 4, "loss p": 0.001, "loss difference": 1.0}
-    assert smallest_safe([row]) == {"a": None} and smallest_safe([row, worse]) == {"a": None}
-    assert smallest_safe([row, {**worse, "loss p": 0.5}]) == {"a": 4}
-    run = make_run(tmp_path / "run", kinds=("evaluation",))
-    with Run.lead(run.folder) as led:
-        made = pack_pruned(run, wish("random", 8), [])
-        led.present(led.commit(*made, made={}))
-    data = collect(run).report["runs"][0]
-    assert data["curves"]["smallest_safe"] == {"random": None} and data["summary"][1].startswith("Nothing was pruned")
-
-
-def pack_pruned(run: Run, told: dict[str, Any], removed: list[str], **parts: Any) -> tuple[Spec, dict[str, Any], dict[str, Any]]:
-    made = unpack_evaluation(run.results("evaluation")["dense"])
-    content = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
-    content |= {"wish": told, "removed": removed, **MADE}
-    return Spec("pruned", f"x{len(removed)} {told}", parts), content, {"losses": made.losses, "parts": made.parts}
-
-
-def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
-    free, spares = wish("random", 4), wish("random", 4, protected=["L0H1", "L1H3"])
-    assert method_name(free) == "random" and method_name(spares) == "random sparing L0H1+L1H3"
-    many = [method_name(wish("random", 4, protected=heads)) for heads in (heads_of()[:5], heads_of()[1:6])]
-    assert many[0].startswith("random sparing 5 heads") and many[0] != many[1]
-    run = make_run(tmp_path / "run", kinds=("evaluation",))
-    with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), made={}) for told in (free, spares)))
-    curves = collect(run).report["runs"][0]["curves"]
-    assert {point["method"] for point in curves["points"]} == set(curves["commands"]) == {"random", "random sparing L0H1+L1H3"}
-    table = (run.folder / "curves.csv").read_text()
-    assert "protected=L0H1+L1H3" in table and table.count("protected=") == 1
-
-
-def test_floor_and_unit_make_a_method_of_their_own(tmp_path: Path) -> None:
-    plain, floored, even = wish("random", 4), wish("random", 4, floor=1), wish("random", 4, unit="even")
-    assert [method_name(told) for told in (plain, floored, even)] == ["random", "random with floor 1", "random with unit even"]
-    assert method_name(wish("random", 4, floor=2, unit="even", ablation="mean")) == "random with floor 2 and unit even + mean"
-    run = make_run(tmp_path / "run", kinds=("evaluation",))
-    with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), made={}) for told in (plain, floored, even)))
-    curves = collect(run).report["runs"][0]["curves"]
-    assert sorted(point["method"] for point in curves["points"]) == sorted(curves["smallest_safe"]) == sorted(curves["commands"])
-
-
-def test_the_table_of_curves_tells_pruned_models_apart(tmp_path: Path) -> None:
-    import pandas
-
-    run = make_run(tmp_path / "run", kinds=("evaluation",))
-    wishes = [
-        wish("surgeon", 5),
-        wish("surgeon", 0, limit=["parameters", 1234567]),
-        wish("surgeon", 5, ablation="mean"),
-        wish("surgeon", 5, floor=1, unit="even"),
-    ]
-    with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[5:]), made={}) for told in wishes))
-    for table in (pandas.read_csv(run.folder / "curves.csv", keep_default_na=False), pandas.read_parquet(run.folder / "curves.parquet")):
-        assert table["keep"].tolist() == [5] * 4, "a model within a limit of parameters has heads too"
-        found = {tuple(row) for row in table[["floor", "unit", "ablation", "limit"]].itertuples(index=False)}
-        limited = (0, "kv_group", "zero", "parameters=1234567")
-        assert found == {(0, "kv_group", "zero", ""), limited, (0, "kv_group", "mean", ""), (1, "even", "zero", "")}
 
 
 def test_results_whose_cells_are_gone_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
