@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 TaskName = Annotated[
     str | None,
-    typer.Option("--task", metavar="TASK", help="A task of `headcount ls tasks`, such as glue/sst2; else the one the model is made for."),
+    typer.Option(
+        "--task",
+        metavar="TASK",
+        help="A task of `headcount ls tasks`, such as glue/sst2; else the one the model is made for (roles: name a text or a task).",
+    ),
 ]
 Train = Annotated[list[Path] | None, typer.Option("--train", metavar="FILE", help="Calibration data; twice for parallel files.")]
 Eval = Annotated[list[Path] | None, typer.Option("--eval", metavar="FILE", help="Data for selection and report; twice for parallel files.")]
