@@ -60,6 +60,10 @@ class NonFinite(HeadcountError, ArithmeticError):
     """A weight, loss or score that is no finite number; names where it came up."""
 
 
+class RoundingError(HeadcountError, ArithmeticError):
+    """Scores that rounding alone moves by more than their standard error."""
+
+
 class StatisticsError(HeadcountError, ValueError):
     """Numbers from which a statistic cannot be made."""
 

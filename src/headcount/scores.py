@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Normalise = Literal["none", "layer", "global"]
 SHOWN = 12
 """Blocks that a message names."""
+ROUNDING = "rounding"
+"""The column that says by how much rounding alone moves each score, as a standard deviation."""
 
 
 def check_normalise(how: str) -> None:
@@ -161,7 +163,13 @@ class Scores:
         factor = self.norms(np.asarray(self.values), how)
         values = tuple((np.asarray(self.values) / factor).tolist())
         stderr = tuple((np.asarray(self.stderr) / factor).tolist()) if self.stderr else ()
-        return replace(self, values=values, stderr=stderr, normalise=how)
+        rounding = {name: tuple((np.asarray(self.columns[name]) / factor).tolist()) for name in (ROUNDING,) if name in self.columns}
+        return replace(self, values=values, stderr=stderr, normalise=how, columns={**self.columns, **rounding})
+
+    def drowned(self) -> tuple[Head, ...]:
+        """The heads whose score rounding alone moves by more than its standard error; none where rounding was not measured."""
+        pairs = zip(self.heads, self.columns.get(ROUNDING, ()), self.stderr, strict=False)
+        return tuple(head for head, rounding, error in pairs if rounding > error)
 
     def norms(self, values: np.ndarray, how: Normalise) -> np.ndarray:
         """What each of `values` [..., heads] is divided by; 1 where all of a block are zero."""
@@ -202,7 +210,8 @@ class Scores:
         """A coloured grid of blocks by heads, for notebooks."""
         names, values = self.grid()
         way = "more" if self.higher_is_keep else "less"
-        return notebook.grid(names, values.tolist(), f"{self.method or 'scores'}: {way} means keep, {self.n_examples} examples")
+        rounding = f", rounding moves scores by up to {max(self.columns[ROUNDING]):.2g}" if ROUNDING in self.columns else ""
+        return notebook.grid(names, values.tolist(), f"{self.method or 'scores'}: {way} means keep, {self.n_examples} examples{rounding}")
 
 
 OURS = frozenset({"method", "head", "stack", "layer", "index", "score", "stderr", "rank"})

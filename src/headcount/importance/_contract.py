@@ -5,7 +5,8 @@
   `combine(features, model, block, variant)`, which makes the score of each head of a block out of mean features.
 - `of_batch(work, batch, variant)` for methods that run the model themselves; returns [batch, heads], or a mapping with that under "" and,
   under "metric" and "metric_base", what each example adds to the metric with each head changed [batch, heads, parts] and without [batch, parts];
-  the score is then the rise of the loss, so that its direction gives that of the metric.
+  the score is then the rise of the loss, so that its direction gives that of the metric. Under "rounding" [batch, heads] may stand by how much
+  each number changes when results are rounded differently; it becomes a column of the scores (see `_rounding`).
   Anything else of shape [batch] is averaged into the conditions of the scores, such as the leakage of relevance.
 - `of_model(work, variant)` for methods that need no data; returns [heads].
 

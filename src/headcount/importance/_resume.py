@@ -10,7 +10,7 @@ from torch import nn
 
 from headcount.archs.modules import unwrap
 from headcount.data import Data, told_of
-from headcount.errors import NonFinite, PlanError
+from headcount.errors import HeadcountError, PlanError, RoundingError
 from headcount.importance._pass import shared_needs
 from headcount.importance._score import Method, Options, reading_of, score_each
 from headcount.runs.blocks import Blocks, begun, discard_blocks
@@ -27,7 +27,7 @@ ASKED = ("split", "limit", "batch_size", "normalise", "seed", "checkpointing", "
 def score_into(run: Run | None, model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]) -> dict[str, Scores]:
     """Like `score_all`, with a run that keeps everything: finished scores are not computed again, others go on where they stopped.
 
-    A method that meets a number that is not finite fails alone, after the others are kept. Only the first of several processes that torchrun
+    A method that meets a number that is not finite, or whose scores drown in rounding, fails alone, after the others are kept. Only the first of several processes that torchrun
     started has the run; without one, nothing is kept.
     """
     names = [str(Method.parse(name)) for name in by]
@@ -65,11 +65,11 @@ class _Scoring:
             return Spec(KIND, name, {"method": name, **self.parts, "needs": self.needs if method.has("of_block") else []})
         return Spec(KIND, name, {"method": name, **self.parts, "data": {}, "split": None, "limit": None})
 
-    def scores(self) -> tuple[dict[str, Scores], dict[str, NonFinite]]:
+    def scores(self) -> tuple[dict[str, Scores], dict[str, HeadcountError]]:
         """The scores that could be made, and why others could not."""
         cells = {} if self.run is None else {name: cell for name in self.names if (cell := self.run.find(self.spec(name))) is not None}
         found = agree({name: unpack_scores(cell) for name, cell in cells.items()})
-        failed: dict[str, NonFinite] = {}
+        failed: dict[str, HeadcountError] = {}
         missing = [name for name in self.names if name not in found]
         if missing:
             made, failed, kept = self._compute(missing)
@@ -79,7 +79,7 @@ class _Scoring:
             self._present(cells, failed)
         return found, failed
 
-    def _compute(self, missing: list[str]) -> tuple[dict[str, Scores], dict[str, NonFinite], dict[str, Cell]]:
+    def _compute(self, missing: list[str]) -> tuple[dict[str, Scores], dict[str, HeadcountError], dict[str, Cell]]:
         memory, names = self._memory(missing)
         options: Options = {**self.options, "memory": memory, "needs": self.needs}
         with nullcontext() if self.run is None else self.run.noting_failure(", ".join(names)):
@@ -114,12 +114,12 @@ class _Scoring:
         parts, goal = {"methods": streamed, "needs": self.needs, **self.parts}, [self.spec(name) for name in names]
         return Blocks(self.run, "+".join(streamed) or "weights", parts, self.made, goal=goal, in_order=in_order)
 
-    def _present(self, cells: dict[str, Cell], failed: dict[str, NonFinite]) -> None:
+    def _present(self, cells: dict[str, Cell], failed: dict[str, HeadcountError]) -> None:
         assert self.run is not None
         if not failed and self.run.leads:
             discard_blocks(self.run, lambda parts: self._is_mine(parts) and set(parts["methods"]) <= cells.keys())
         for name, error in failed.items():
-            self.run.log(f"failed (non-finite): {name}: {error}")
+            self.run.log(f"failed ({'rounding' if isinstance(error, RoundingError) else 'non-finite'}): {name}: {error}")
         self.run.present(*cells.values(), data=_data_print(self.parts))
 
 

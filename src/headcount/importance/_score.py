@@ -15,16 +15,17 @@ from torch import nn
 from headcount.archs.modules import device_of, pad_id, unwrap
 from headcount.checks import check_weights
 from headcount.data import BLOCK, Data, Split, Task
-from headcount.errors import DataError, NonFinite, PlanError
+from headcount.errors import DataError, HeadcountError, NonFinite, PlanError
 from headcount.heads import HeadMap
 from headcount.importance._change import MetricChange
 from headcount.importance._contract import About, Work
 from headcount.importance._pass import SharedPass
 from headcount.importance._race import LOOK, RACE_BLOCK, Race
+from headcount.importance._rounding import RoundingChange, check_rounding
 from headcount.losses import ExampleLosses
 from headcount.metrics import Metric
 from headcount.registry import METHODS, Variant
-from headcount.scores import Normalise, Scores, check_normalise
+from headcount.scores import ROUNDING, Normalise, Scores, check_normalise
 from headcount.stats import Samples, Totals, pseudovalues
 from headcount.stream import Measured, Memory, Progress, Reading, stream
 
@@ -98,8 +99,9 @@ def score_all(model: nn.Module, data: Data, by: Iterable[str], **options: Unpack
 
 def score_each(
     model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]
-) -> tuple[dict[str, Scores], dict[str, NonFinite]]:
-    """Like score_all, but a method that meets a number that is not finite stops alone: scores and failures by method."""
+) -> tuple[dict[str, Scores], dict[str, HeadcountError]]:
+    """Like score_all, but a method fails alone that meets a number that is not finite, or whose scores drown in rounding: scores and failures
+    by method."""
     inner = unwrap(model)
     check_normalise(options.get("normalise", "none"))
     methods = [Method.parse(text) for text in by]
@@ -142,7 +144,8 @@ class _Run:
         self.totals: dict[str, Any] = {}
         self.metrics: dict[str, MetricChange] = {}
         self.asides: dict[str, list[float]] = {}
-        self.failed: dict[str, NonFinite] = {}
+        self.rounding: dict[str, RoundingChange] = {}
+        self.failed: dict[str, HeadcountError] = {}
         self.race = self._race(adaptive) if adaptive is not None else None
 
     def _race(self, k: int) -> Race:
@@ -156,7 +159,9 @@ class _Run:
         if self.streamed:
             self._stream()
         left = {name: method for name, method in self.methods.items() if name not in self.failed}
-        return {name: self._of_data(name) if name in self.streamed else self._of_model(method) for name, method in left.items()}
+        scores = {name: self._of_data(name) if name in self.streamed else self._of_model(method) for name, method in left.items()}
+        self.failed |= {name: error for name, made in scores.items() if (error := check_rounding(made)) is not None}
+        return {name: made for name, made in scores.items() if name not in self.failed}
 
     def _stream(self) -> None:
         if self.work.reading.data is None:
@@ -194,6 +199,8 @@ class _Run:
             for key in measured:
                 if key.startswith(f"{name}/") and measured[key].ndim == 1:
                     self.asides.setdefault(key, []).append(measured[key].sum())
+            if (changes := measured.get(f"{name}/{ROUNDING}")) is not None:
+                self.rounding.setdefault(name, RoundingChange(changes.shape[1])).update(changes)
             if name in self.metrics:
                 self.metrics[name].update(measured[f"{name}/metric"], measured[f"{name}/metric_base"])
 
@@ -227,7 +234,7 @@ class _Run:
         method, totals = self.methods[name], self.totals[name]
         values, stderr, samples = self._summed(method, totals)
         scores = self._scores(method, values, stderr, n=totals.n, samples=samples)
-        columns = self.metrics[name].columns() if name in self.metrics else {}
+        columns = {key: column for made in (self.metrics, self.rounding) if name in made for key, column in made[name].columns().items()}
         directions = self.metrics[name].directions(method.about.higher_is_keep) if name in self.metrics else {}
         if self.race is not None and samples is not None:
             columns = {"examples": tuple(np.broadcast_to(samples.weights, samples.sums.shape).sum(0).tolist())}

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from headcount.archs.modules import unwrap
 from headcount.heads import HeadMap
 from headcount.observe import on_device
+from headcount.relevance.noise import RoundingNoise
 from headcount.relevance.owners import Owners
 from headcount.relevance.record import Recording, record
 from headcount.relevance.rules import RelevanceError, RuleName, make_rule
@@ -51,6 +52,7 @@ def relevance(
     alpha: float = 0.5,
     logits: Callable[[Any], Tensor] | None = None,
     positions: Bool[Tensor, "batch token"] | None = None,
+    noise_seed: int | None = None,
 ) -> Relevance:
     """The relevance of every head for the model's own predictions on a batch; `epsilon` is of the ε rule, `alpha` of the αβ rule.
 
@@ -60,17 +62,19 @@ def relevance(
 
     Shares of the ε rule have either sign and are divided by sums that may nearly cancel, so they can grow large, and rounding with them:
     look whether arrived + leaked is started, and if not take a larger epsilon. The default keeps single precision to 1e-4 in small models.
+    With `noise_seed` every result is rounded at random (see `noise`): the difference from a pass without it is the effect of rounding alone.
     """
     chosen, inner = make_rule(rule, epsilon, alpha), unwrap(model)
     heads, inputs = HeadMap.of(inner), on_device(batch, inner)
-    recording = record(inner, heads, inputs, logits or find_logits)
+    noise = None if noise_seed is None else RoundingNoise(noise_seed)
+    recording = record(inner, heads, inputs, logits or find_logits, noise)
     for node in recording.tape.nodes:
         passing(node)
     with torch.no_grad():
         start = starting(recording.logits, chosen_positions(inner, inputs, recording.logits, positions))
         owners = Owners(recording.tape, recording.n_examples)
         marked = frozenset(slot for _, slot in recording.marks)
-        arrival = Descent(recording.tape, owners, chosen).run(recording.top, start, marked)
+        arrival = Descent(recording.tape, owners, chosen, noise).run(recording.top, start, marked)
         per_head = _per_head(heads, recording, owners, arrival.kept)
     if not bool(per_head.isfinite().all()):
         raise RelevanceError(f"relevance is not finite: {_first_fault(recording.tape)}")

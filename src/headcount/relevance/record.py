@@ -16,6 +16,7 @@ from headcount.attention import eager
 from headcount.errors import UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.observe import evaluating
+from headcount.relevance.noise import RoundingNoise
 from headcount.relevance.tape import Recorder, Tape
 
 NORMALISES = re.compile(r"norm", re.IGNORECASE)
@@ -39,9 +40,11 @@ class Recording:
         return len(self.logits)
 
 
-def record(model: nn.Module, heads: HeadMap, batch: Mapping[str, Any], logits: Callable[[Any], Tensor]) -> Recording:
-    """One forward pass in eval mode on the eager attention path; the model is as it was afterwards."""
-    recorder = Recorder()
+def record(
+    model: nn.Module, heads: HeadMap, batch: Mapping[str, Any], logits: Callable[[Any], Tensor], noise: RoundingNoise | None = None
+) -> Recording:
+    """One forward pass in eval mode on the eager attention path, with `noise` where given; the model is as it was afterwards."""
+    recorder = Recorder(noise)
     marks: list[tuple[AttentionBlock, int]] = []
     sources = {name: value for name, value in batch.items() if isinstance(value, Tensor) and not NO_SOURCE.search(name)}
     with evaluating(model), eager(model), _watched(model, recorder), _marked(model, heads, recorder, marks):

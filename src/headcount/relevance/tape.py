@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headcount.errors import UnsupportedModel
 from headcount.relevance.memory import Region, Write, overlap, overwrite, storage_of
+from headcount.relevance.noise import RoundingNoise
 
 LOOKUPS = {"embedding", "index_select", "index", "gather"}
 """Operations that turn token ids into vectors of a table."""
@@ -86,9 +87,10 @@ class Tape:
 class Recorder(TorchDispatchMode):
     """Writes a tape of what runs inside the context."""
 
-    def __init__(self) -> None:
+    def __init__(self, noise: RoundingNoise | None = None) -> None:
         super().__init__()
         self.tape = Tape()
+        self.noise = noise
         self.stack: list[tuple[str, bool]] = []  # (path of the running module, whether it normalises)
         self.paused = 0
         self._slots: dict[int, int] = {}
@@ -124,17 +126,22 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if self.paused:
-            return func(*args, **kwargs)
+            return self._run(func, args, kwargs)
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
         self._refresh(tensors)
         if not any(id(t) in self._slots or id(t) in self._ids for t in tensors):
-            return func(*args, **kwargs)
+            return self._run(func, args, kwargs)
         arguments = self._named(func, args, kwargs)
         if func._schema.is_mutable:
             return self._run_in_place(func, args, kwargs, arguments)
-        result = func(*args, **kwargs)
+        result = self._run(func, args, kwargs)
         self._keep(func, arguments, tensors, result)
         return result
+
+    def _run(self, func, args, kwargs) -> Any:
+        """The result of an operation, with rounding noise where the tape is recorded with it."""
+        result = func(*args, **kwargs)
+        return result if self.noise is None else self.noise.of_operation(name_of(func), result)
 
     def _named(self, func, args, kwargs) -> dict[str, Any]:
         """The arguments by their names in the schema, tracked values replaced by their slots."""

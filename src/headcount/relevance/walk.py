@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headcount.relevance.noise import RoundingNoise
 from headcount.relevance.owners import Owners
 from headcount.relevance.rules import Rule
 from headcount.relevance.table import passing
@@ -27,8 +28,8 @@ class Arrival:
 class Descent:
     """One walk down a tape."""
 
-    def __init__(self, tape: Tape, owners: Owners, rule: Rule) -> None:
-        self.tape, self.owners, self.rule = tape, owners, rule
+    def __init__(self, tape: Tape, owners: Owners, rule: Rule, noise: RoundingNoise | None = None) -> None:
+        self.tape, self.owners, self.rule, self.noise = tape, owners, rule, noise
         self.dtype = precision(tape)
         self.leaked = torch.zeros(owners.n_examples, dtype=torch.float64)
         self._relevance: dict[int, Tensor] = {}
@@ -68,7 +69,8 @@ class Descent:
     def _pass(self, node: Node, given: list[Tensor | None]) -> None:
         for slot, share in passing(node)(self, node, given):
             known = self._relevance.get(slot)
-            self._relevance[slot] = share if known is None else known + share
+            rounded = share if self.noise is None else self.noise.apply(share)
+            self._relevance[slot] = rounded if known is None else known + rounded
 
 
 def precision(tape: Tape) -> torch.dtype:

@@ -10,7 +10,7 @@ from headcount.registry import METHODS, Registry
 from headcount.report.plain import column
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
-from headcount.scores import Scores
+from headcount.scores import ROUNDING, Scores
 from headcount.stats import away_from_zero, benjamini_hochberg
 
 DESCRIPTIONS = frozenset({"confidence", "entropy", "distance"})
@@ -76,6 +76,8 @@ def _about(method: str, title: str) -> str:
         return (
             f"The {title.removesuffix(CHANGES)} with the head changed as by {method}, minus that of the whole model, on the same examples."
         )
+    if title == ROUNDING:
+        return f"By how much rounding alone moves the score of {method}, as a standard deviation: compare it with the standard error."
     return f"The {title} of each head, noted by {method} beside its score."
 
 

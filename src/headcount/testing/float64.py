@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softmax
+from torch.nn.functional import log_softmax, softmax
 from torch.overrides import TorchFunctionMode
+
+SOFTMAXES = (softmax, torch.softmax, Tensor.softmax, log_softmax, torch.log_softmax, Tensor.log_softmax)
+CASTS = (Tensor.to, Tensor.type)
 
 
 class Float64(TorchFunctionMode):
@@ -14,10 +17,12 @@ class Float64(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         is_double = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
-        if is_double and (func is Tensor.float or (func is Tensor.to and torch.float32 in args)):
+        if is_double and func is Tensor.float:
             return args[0]
+        if is_double and func in CASTS:
+            args = tuple(torch.float64 if argument is torch.float32 else argument for argument in args)
+        if is_double and func in (*CASTS, *SOFTMAXES) and kwargs.get("dtype") is torch.float32:
+            kwargs = kwargs | {"dtype": torch.float64}
         if func is Tensor.float and not args[0].is_floating_point():
-            return args[0].double()  # places, which meet float64 frequencies
-        if is_double and func in (softmax, torch.softmax, Tensor.softmax):
-            kwargs = kwargs | {"dtype": None}
+            return args[0].double()  # positions, which meet float64 frequencies
         return func(*args, **kwargs)

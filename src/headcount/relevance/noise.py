@@ -1,0 +1,51 @@
+"""Rounding as random noise, so that a second pass shows how far rounding alone moves a result.
+
+Sums (matrix products, means, softmax, norms) and functions such as exp differ in their last bit between processors, libraries and shapes of a
+batch. Each of their results is multiplied by 1 + δ with δ uniform in ±1 unit in the last place of its dtype, and so is the relevance that an
+operation hands down (random rounding: Vignes 1993; Parker 1997). Sums and products of two numbers are exact to half a unit everywhere, and
+masks are made of them, so these stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROUNDED = frozenset(
+    "mm bmm addmm baddbmm addbmm addmv mv dot matmul linear convolution _softmax _log_softmax softmax log_softmax sum mean var var_mean std "
+    "native_layer_norm native_group_norm native_batch_norm _fused_rms_norm rms_norm linalg_vector_norm norm logsumexp exp log sin cos tanh "
+    "sigmoid erf gelu silu mish softplus rsqrt pow".split()
+)
+"""Operations whose last bit depends on the processor, the library or the shape of the batch."""
+
+
+class RoundingNoise:
+    """Noise of the size of rounding, the same for the same seed and sequence of operations."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def of_operation(self, name: str, result: Any) -> Any:
+        """The result of an operation, with noise in its first tensor if processors round it differently."""
+        if name not in ROUNDED:
+            return result
+        if isinstance(result, tuple | list):
+            return type(result)([self.apply(result[0]), *result[1:]])
+        return self.apply(result)
+
+    def apply(self, values: Tensor) -> Tensor:
+        """Floating-point values with noise of one unit in the last place; others unchanged."""
+        if not isinstance(values, Tensor) or not values.is_floating_point():
+            return values
+        size = torch.finfo(values.dtype).eps
+        noise = torch.empty(values.shape, dtype=torch.float64, device=values.device)
+        noise.uniform_(-size, size, generator=self._generator(values.device))
+        return torch.addcmul(values.double(), values.double(), noise).to(values.dtype)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self.seed)
+        return self._generators[device]
