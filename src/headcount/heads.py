@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -41,6 +42,13 @@ class Head:
         if match is None:
             raise HeadNameError(f"{text!r} is no head address. Write L<layer>H<head>, zero-based, such as L3H7, or cross.L3H7 in a stack.")
         return cls(match["stack"] or "", int(match["layer"]), int(match["index"]))
+
+
+def tie_order(heads: Sequence[Head], seed: int = 0) -> tuple[int, ...]:
+    """For each head its place in the order in which heads of equal score are ranked: by a hash of seed and address, never by position."""
+    hashes = [blake2b(f"{seed} {head}".encode(), digest_size=16).digest() for head in heads]
+    place = {digest: number for number, digest in enumerate(sorted(hashes))}
+    return tuple(place[digest] for digest in hashes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ class Plan:
 
     @classmethod
     def keep_top(cls, scores: Scores, budget: int | Budget) -> Plan:
-        """The plan that keeps the best-scored heads within a budget; heads of one unit stay or go together, ties fall to the earlier head."""
+        """The plan that keeps the best-scored heads within a budget; heads of one unit stay or go together, ties fall by a hash
+        of the scores' seed and the address."""
         limits = budget if isinstance(budget, Budget) else Budget(keep=budget)
         stay = _choose(scores, limits)
         return cls(tuple(sorted(head for head in scores.heads if head not in stay)), limits.protected)
@@ -252,10 +253,10 @@ def _choose(scores: Scores, limits: Budget) -> set[Head]:
             f"protected head {unknown[0]} has no score; it is not part of this model, or already gone. Take it out of the protected ones"
         )
     wanted = limits.heads(len(scores.heads))
-    place = {head: i for i, head in enumerate(scores.heads)}
+    tie = dict(zip(scores.heads, scores.ties(), strict=True))
     units = _units(scores, limits.unit)
     worth = scores.signed()
-    best = sorted(units, key=lambda unit: (-fsum(worth[head] for head in unit) / len(unit), min(place[head] for head in unit)))
+    best = sorted(units, key=lambda unit: (-fsum(worth[head] for head in unit) / len(unit), min(tie[head] for head in unit)))
     stay = _forced(best, limits)
     if len(stay) > wanted:
         raise PlanError(

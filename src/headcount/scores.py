@@ -12,7 +12,7 @@ import numpy as np
 
 from headcount import notebook
 from headcount.errors import ArtefactError, HeadNameError, PlanError, UnknownName
-from headcount.heads import Head, HeadMap
+from headcount.heads import Head, HeadMap, tie_order
 from headcount.registry import unknown
 from headcount.stats import Samples
 from headcount.tables import Row, number, read_table
@@ -128,10 +128,14 @@ class Scores:
         return {head: sign * value for head, value in zip(self.heads, self.values, strict=True)}
 
     def ranking(self) -> list[Head]:
-        """The heads from the one to keep first to the one to remove first; ties in flat order."""
-        sign = -1.0 if self.higher_is_keep else 1.0
-        order = sorted(range(len(self.heads)), key=lambda i: (sign * self.values[i], i))
+        """The heads from the one to keep first to the one to remove first; ties by a hash of seed and address."""
+        sign, ties = -1.0 if self.higher_is_keep else 1.0, self.ties()
+        order = sorted(range(len(self.heads)), key=lambda i: (sign * self.values[i], ties[i]))
         return [self.heads[i] for i in order]
+
+    def ties(self) -> tuple[int, ...]:
+        """For each head its place in the order in which heads of equal score are ranked."""
+        return tie_order(self.heads, self.seed)
 
     def unit_places(self) -> tuple[tuple[int, ...], ...]:
         """The units by the places of their heads."""

@@ -93,11 +93,6 @@ def test_floors_and_protection_hold(values: list[float], keep: int, floor: int) 
     assert not protected.intersection(plan.removed)
 
 
-def test_ties_fall_to_the_earlier_head() -> None:
-    plan = Plan.keep_top(scored(list(MHA.blocks), [1.0] * 8), 3)
-    assert [str(h) for h in plan.removed] == ["L0H3", "L1H0", "L1H1", "L1H2", "L1H3"]
-
-
 def test_direction_counts() -> None:
     low = scored(list(MHA.blocks), [float(i) for i in range(8)], higher_is_keep=False)
     assert Plan.keep_top(low, 1).removed == MHA.heads[1:]

@@ -231,11 +231,14 @@ def test_pseudovalues_are_those_of_the_jackknife() -> None:
 
 
 def test_ranks_break_ties_like_scores() -> None:
-    assert stats.ranks([1.0, 3.0, 3.0, 0.0]).tolist() == [3, 1, 2, 4]
-    assert stats.ranks([1.0, 3.0, 3.0, 0.0], higher_is_keep=False).tolist() == [2, 3, 4, 1]
+    assert stats.ranks([1.0, 3.0, 3.0, 0.0], ties=range(4)).tolist() == [3, 1, 2, 4]
+    assert stats.ranks([1.0, 3.0, 3.0, 0.0], ties=[3, 2, 1, 0]).tolist() == [3, 2, 1, 4]
+    assert stats.ranks([1.0, 3.0, 3.0, 0.0], higher_is_keep=False, ties=range(4)).tolist() == [2, 3, 4, 1]
     many = rng().integers(0, 2, size=500).astype(float)
-    expected = sorted(range(500), key=lambda head: (-many[head], head))
-    assert np.argsort(stats.ranks(many)).tolist() == expected
+    ties = rng().permutation(500)
+    expected = sorted(range(500), key=lambda head: (-many[head], ties[head]))
+    assert np.argsort(stats.ranks(many, ties=ties)).tolist() == expected
+    assert abs(np.corrcoef(stats.ranks(np.ones(500)), np.arange(500))[0, 1]) < 0.2, "no order of positions unless it is named"
 
 
 def test_rank_intervals_cover_ranks_and_lowest_finds_planted_heads() -> None:

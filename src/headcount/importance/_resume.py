@@ -27,8 +27,8 @@ ASKED = ("split", "limit", "batch_size", "normalise", "seed", "checkpointing", "
 def score_into(run: Run | None, model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]) -> dict[str, Scores]:
     """Like `score_all`, with a run that keeps everything: finished scores are not computed again, others go on where they stopped.
 
-    A method that meets a number that is not finite, or whose scores drown in rounding, fails alone, after the others are kept. Only the first of several processes that torchrun
-    started has the run; without one, nothing is kept.
+    A method that meets a number that is not finite, or whose scores drown in rounding, fails alone, after the others are kept. Only the first
+    of several processes that torchrun started has the run; without one, nothing is kept.
     """
     names = [str(Method.parse(name)) for name in by]
     leads = world()[0] == 0

@@ -54,15 +54,16 @@ def verdicts(
     """The verdict on every head in flat order; `k` units count as the lowest, a quarter of them unless told."""
     check_lowest(k, len(scores.tied()))
     k = quarter(scores) if k is None else k
-    places = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep)
+    ties = scores.ties()
+    places = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, ties=ties)
     stderr = scores.stderr or (None,) * len(scores.heads)
     if scores.samples is None or scores.samples.n_groups < 2:
         rows = zip(scores.heads, scores.values, stderr, places.tolist(), strict=True)
         return [Verdict(head, value, error, None, None, rank, None, None, None, None) for head, value, error, rank in rows]
     drawn = scores.replicates(repeats, seed)
     low, high = intervals(drawn, level)
-    first, last = rank_intervals(drawn, higher_is_keep=scores.higher_is_keep, level=level)
-    chance = lowest(drawn, k, higher_is_keep=scores.higher_is_keep, units=scores.unit_places())
+    first, last = rank_intervals(drawn, higher_is_keep=scores.higher_is_keep, level=level, ties=ties)
+    chance = lowest(drawn, k, higher_is_keep=scores.higher_is_keep, units=scores.unit_places(), ties=ties)
     safe = _safe(scores, tolerance, level) if measures_loss(scores) else (chance >= level).tolist()
     arrays = (column.tolist() for column in (low, high, places, first, last, chance))
     return [Verdict(*row) for row in zip(scores.heads, scores.values, stderr, *arrays, safe, strict=True)]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from scipy.stats import rankdata
 from torch import Tensor
 
 from headcount.errors import PlanError
+from headcount.heads import Head, tie_order
 from headcount.pruners._contract import Work
 
 Units = Float[Tensor, " units"]
@@ -52,13 +55,21 @@ def start_from(work: Work, by: str, limit: int, spread: float) -> Units:
 
     worth = score(work.model, work.data, by, limit=limit, seed=work.seed).signed()
     values = torch.tensor([sum(worth[head] for head in unit) / len(unit) for unit in units], dtype=torch.float64)
-    order = values.argsort(stable=True).argsort(stable=True).double()  # by rank: importances span orders of magnitude
+    order = torch.from_numpy(rankdata(values.numpy()))  # by rank, equal ones alike: importances span orders of magnitude
     return (order - order.mean()) / order.std(correction=0).clamp(min=1e-12) * spread
 
 
-def top(values: Units, number: int) -> Units:
-    """Ones for the highest `number` values, zeros for the rest; ties fall to the earlier unit."""
-    order = sorted(range(len(values)), key=lambda place: (-float(values[place]), place))
+@cache
+def unit_ties(units: tuple[tuple[Head, ...], ...], seed: int) -> tuple[int, ...]:
+    """For each unit its place in the order in which units of equal value are ranked."""
+    heads = [head for unit in units for head in unit]
+    tie = dict(zip(heads, tie_order(heads, seed), strict=True))
+    return tuple(min(tie[head] for head in unit) for unit in units)
+
+
+def top(values: Units, number: int, ties: Sequence[int]) -> Units:
+    """Ones for the highest `number` values, zeros for the rest; equal ones in the order of `ties`."""
+    order = sorted(range(len(values)), key=lambda place: (-float(values[place]), ties[place]))
     hard = torch.zeros_like(values)
     hard[order[:number]] = 1.0
     return hard
@@ -67,7 +78,7 @@ def top(values: Units, number: int) -> Units:
 def stay(work: Work, values: Units, number: int) -> Units:
     """Ones for the units that the plan made of these values keeps: the highest, within the floor and the protected heads of the budget."""
     if not work.budget.floor and not work.budget.protected:
-        return top(values, number)
+        return top(values, number, unit_ties(work.heads.units(), work.seed))
     gone = frozenset(work.plan(values[unit_index(work)].tolist(), "gates").removed)
     return torch.tensor([float(unit[0] not in gone) for unit in work.heads.units()], dtype=values.dtype)
 

@@ -72,8 +72,7 @@ def plan_within(model: nn.Module, heads: HeadMap, scores: Scores, budget: Budget
     fixed, costs = {"parameters": _parameters, "kv_bytes": _kv_bytes, "latency": _latency}[what](model, heads, blocks, budget)
     if limit <= fixed:
         raise PlanError(f"{what} of {limit:g} cannot be met: what no head can change already takes {fixed:g}")
-    worth = scores.signed()
-    curves = [_curve(block, heads, worth, budget, cost_of) for block, cost_of in zip(blocks, costs, strict=True)]
+    curves = [_curve(block, heads, scores, budget, cost_of) for block, cost_of in zip(blocks, costs, strict=True)]
     removed = [
         head
         for curve, number in zip(curves, allocate(curves, limit - fixed), strict=True)
@@ -89,11 +88,11 @@ def check_unit(heads: HeadMap, budget: Budget) -> None:
         raise PlanError(f"a budget of {budget.limit[0]} is filled with whole KV groups; unit={budget.unit!r} goes with keep or fraction")
 
 
-def _curve(block: AttentionBlock, heads: HeadMap, worth: Any, budget: Budget, costs: Sequence[float]) -> Curve:
-    place = {head: number for number, head in enumerate(block.heads)}
-    units = [unit for unit in heads.units() if unit[0] in place and not budget.protected.intersection(unit)]
-    kept = [unit for unit in heads.units() if unit[0] in place and budget.protected.intersection(unit)]
-    order = sorted(units, key=lambda unit: (fsum(worth[head] for head in unit) / len(unit), place[unit[0]]))
+def _curve(block: AttentionBlock, heads: HeadMap, scores: Scores, budget: Budget, costs: Sequence[float]) -> Curve:
+    worth, ties = scores.signed(), dict(zip(scores.heads, scores.ties(), strict=True))
+    units = [unit for unit in heads.units() if unit[0] in block.heads and not budget.protected.intersection(unit)]
+    kept = [unit for unit in heads.units() if unit[0] in block.heads and budget.protected.intersection(unit)]
+    order = sorted(units, key=lambda unit: (fsum(worth[head] for head in unit) / len(unit), -min(ties[head] for head in unit)))
     size = len(units[0]) if units else 1
     able = max(0, min(len(order), (block.n_heads - budget.floor) // size))
     low = min((worth[head] for head in worth), default=0.0)

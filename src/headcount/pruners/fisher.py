@@ -80,7 +80,7 @@ def rearranged(fisher: Tensor, removed: list[int], units: list[int]) -> list[int
             for back in (unit for unit in units if unit not in gone):
                 tried = [back if place == out else place for place in gone]
                 value = rise(tried)
-                if value < current - 1e-15:
+                if value < current - 1e-9 * abs(current):  # more than rounding
                     best, current = tried, value
         if best is not None:
             gone, improved = best, True

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headcount.pruners._contract import About, Choice, Work
-from headcount.pruners._gating import by_head, start_from, stay, top, unit_index, units_kept
+from headcount.pruners._gating import by_head, start_from, stay, top, unit_index, unit_ties, units_kept
 from headcount.training import GateCallback, fine_tune
 
 ABOUT = About(
@@ -49,7 +49,7 @@ class Projected:
     def _on(self) -> Tensor:
         """Ones for the units that are on: what the plan would keep now, and the highest others."""
         kept = stay(self.work, self.worth, self.number)
-        return top(torch.where(kept > 0, torch.inf, self.worth), self._left)
+        return top(torch.where(kept > 0, torch.inf, self.worth), self._left, unit_ties(self.work.heads.units(), self.work.seed))
 
     def _feel(self, *_: object) -> None:
         """Renews the importance of the gates that are on by what they just did to the loss."""

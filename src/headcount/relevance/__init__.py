@@ -43,7 +43,7 @@ class Relevance:
     arrived: Float[Tensor, " batch"]
 
 
-def relevance(
+def relevance(  # noqa: PLR0913 - two arguments, the rest are options by name
     model: nn.Module,
     batch: Mapping[str, Any],
     *,

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROUNDED = frozenset(
-    "mm bmm addmm baddbmm addbmm addmv mv dot matmul linear convolution _softmax _log_softmax softmax log_softmax sum mean var var_mean std "
-    "native_layer_norm native_group_norm native_batch_norm _fused_rms_norm rms_norm linalg_vector_norm norm logsumexp exp log sin cos tanh "
-    "sigmoid erf gelu silu mish softplus rsqrt pow".split()
-)
+ROUNDED = {
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "linear", "convolution", "sum", "mean", "var", "var_mean", "std", "norm",
+    "linalg_vector_norm", "logsumexp", "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "native_batch_norm", "rms_norm",
+    "_fused_rms_norm", "exp", "log", "sin", "cos", "tanh", "sigmoid", "erf", "gelu", "silu", "mish", "softplus", "rsqrt", "pow",
+}  # fmt: skip
 """Operations whose last bit depends on the processor, the library or the shape of the batch."""
 
 

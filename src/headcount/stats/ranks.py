@@ -1,4 +1,4 @@
-"""Ranks under resampling: 1 is the head to keep first, and ties fall to the earlier head."""
+"""Ranks under resampling: 1 is the head to keep first; ties fall in an order that has nothing to do with the position of a head."""
 
 from __future__ import annotations
 
@@ -28,34 +28,41 @@ class Overlap:
     p: float
 
 
-def ranks(values: ArrayLike, *, higher_is_keep: bool = True) -> NDArray[np.int64]:
-    """The rank of every head along the last axis, from 1, keep first."""
+def ranks(values: ArrayLike, *, higher_is_keep: bool = True, ties: Sequence[int] | None = None) -> NDArray[np.int64]:
+    """The rank of every head along the last axis, from 1, keep first.
+
+    `ties` are the places of the heads in the order in which equal ones are ranked, by default a random one that is always the same.
+    """
     numbers = finite(values, "scores")
-    order = np.argsort(-numbers if higher_is_keep else numbers, axis=-1, kind="stable")
+    first = np.random.Generator(np.random.Philox(0)).permutation(numbers.shape[-1]) if ties is None else np.argsort(ties)
+    order = first[np.argsort((-numbers if higher_is_keep else numbers)[..., first], axis=-1, kind="stable")]
     places = np.empty(order.shape, dtype=np.int64)
     np.put_along_axis(places, order, np.broadcast_to(np.arange(1, order.shape[-1] + 1), order.shape), axis=-1)
     return places
 
 
-def rank_intervals(replicates: ArrayLike, *, higher_is_keep: bool = True, level: float = 0.95) -> Intervals:
+def rank_intervals(
+    replicates: ArrayLike, *, higher_is_keep: bool = True, level: float = 0.95, ties: Sequence[int] | None = None
+) -> Intervals:
     """The lowest and highest rank of every head that resampling makes plausible: whole numbers that hold at least `level` of the replicates.
 
     Heads whose scores tie have no rank of their own, and no interval can find it; theirs are wide.
     """
-    placed = ranks(table(replicates), higher_is_keep=higher_is_keep)
+    placed = ranks(table(replicates), higher_is_keep=higher_is_keep, ties=ties)
     edge = tail(level) / 2
     low, high = np.quantile(placed, [edge, 1 - edge], axis=0, method="inverted_cdf").astype(np.int64)
     return Intervals(low, high)
 
 
-def lowest(replicates: ArrayLike, k: int, *, higher_is_keep: bool = True, units: Units = ()) -> Array:
+def lowest(replicates: ArrayLike, k: int, *, higher_is_keep: bool = True, units: Units = (), ties: Sequence[int] | None = None) -> Array:
     """Every head's probability of being among the lowest k, those removed first.
 
     With `units` (heads that go together: KV groups) k counts units, and a unit's place is that of its members' mean.
     """
     drawn = table(replicates)
     groups = unit_list(drawn.shape[-1], units)
-    return to_heads(lowest_units(drawn, k, groups, higher_is_keep).mean(0), groups)
+    of_units = None if ties is None else [min(ties[head] for head in unit) for unit in groups]
+    return to_heads(lowest_units(drawn, k, groups, higher_is_keep, of_units).mean(0), groups)
 
 
 def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overlap:
@@ -69,9 +76,9 @@ def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overl
     return Overlap(k, n, shared, shared / k, k / n, ways / comb(n, k))
 
 
-def ends(values: ArrayLike, k: int, end: End = "lowest") -> NDArray[np.bool_]:
+def ends(values: ArrayLike, k: int, end: End = "lowest", ties: Sequence[int] | None = None) -> NDArray[np.bool_]:
     """Which heads along the last axis are the lowest, or the highest, k; more means keep."""
-    placed = ranks(values)
+    placed = ranks(values, ties=ties)
     n = count(placed.shape[-1], "heads", 1)
     count(k, "k", 1, n)
     if end not in ("lowest", "highest"):
@@ -94,10 +101,12 @@ def unit_means(values: Array, groups: Sequence[tuple[int, ...]]) -> Array:
     return np.stack([values[..., list(unit)].mean(-1) for unit in groups], axis=-1)
 
 
-def lowest_units(drawn: Array, k: int, groups: Sequence[tuple[int, ...]], higher_is_keep: bool) -> NDArray[np.bool_]:
+def lowest_units(
+    drawn: Array, k: int, groups: Sequence[tuple[int, ...]], higher_is_keep: bool, ties: Sequence[int] | None = None
+) -> NDArray[np.bool_]:
     """Which units are among the lowest k, in every replicate."""
     means = unit_means(drawn, groups)
-    return ends(means if higher_is_keep else -means, k)
+    return ends(means if higher_is_keep else -means, k, ties=ties)
 
 
 def to_heads(values: NDArray, groups: Sequence[tuple[int, ...]]) -> Array:

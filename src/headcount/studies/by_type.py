@@ -76,8 +76,7 @@ def _row(
     from headcount.stats import paired_t
 
     whole, drawn, total = facts
-    worth = scores.signed()
-    order = sorted((scores.heads[place] for place in places), key=lambda head: (worth[head], head))
+    order = [head for head in reversed(scores.ranking()) if head in {scores.heads[place] for place in places}]
     results = []
     for gone in (order[: len(order) // 2], order):
         with mask(model, gone):

@@ -1,0 +1,48 @@
+"""Heads of equal score are ranked by a hash of seed and address, never by where they stand in the model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from headcount.heads import Head, tie_order
+from headcount.importance import verdicts
+from headcount.plan import Plan
+from headcount.scores import Scores
+from headcount.stats import Samples
+
+HEADS = tuple(Head("", layer, index) for layer in range(12) for index in range(12))
+EQUAL = Scores(HEADS, (1.0,) * len(HEADS))
+
+
+def test_equal_heads_go_from_everywhere() -> None:
+    layers = [head.layer for head in Plan.keep_top(EQUAL, 72).removed]
+    assert len(set(layers)) == 12 and 4 < np.mean(layers) < 7
+    assert abs(np.corrcoef([HEADS.index(head) for head in EQUAL.ranking()], np.arange(144))[0, 1]) < 0.25
+
+
+def test_the_order_follows_seed_and_address_alone() -> None:
+    assert EQUAL.ranking() == replace(EQUAL).ranking() != replace(EQUAL, seed=1).ranking()
+    backwards = Scores(HEADS[::-1], EQUAL.values)
+    assert backwards.ranking() == EQUAL.ranking()
+    fewer = Scores(HEADS[::2], EQUAL.values[::2])
+    assert fewer.ranking() == [head for head in EQUAL.ranking() if head in fewer.heads]
+    assert sorted(tie_order(HEADS)) == list(range(144))
+
+
+def test_every_ranking_breaks_ties_alike() -> None:
+    values = tuple(float(place % 3) for place in range(144))
+    for higher in (True, False):
+        scores = replace(EQUAL, values=values, higher_is_keep=higher)
+        ranks = {row.head: row.rank for row in verdicts(scores)}
+        assert sorted(HEADS, key=ranks.__getitem__) == scores.ranking()
+        gone = set(Plan.keep_top(scores, 100).removed)
+        assert gone == set(scores.ranking()[100:])
+
+
+def test_chances_of_equal_heads_follow_the_same_order() -> None:
+    samples = Samples(np.ones((8, 144)), np.ones((8, 1)), 8)
+    scores = replace(EQUAL, samples=samples, n_examples=8, stderr=(0.0,) * 144)
+    lowest = {row.head for row in verdicts(scores, k=36, repeats=50) if row.p_lowest == 1.0}
+    assert lowest == set(scores.ranking()[-36:])
