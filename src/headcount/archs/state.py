@@ -183,9 +183,22 @@ def preserved(model: nn.Module) -> Iterator[None]:
 
 
 def forward(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
-    """The output of one forward pass, which leaves the model as it was."""
-    with preserved(model):
+    """The output of one forward pass, which leaves the model and torch's random numbers as they were."""
+    with preserved(model), torch.random.fork_rng(devices=[]):
         return model(**inputs)
+
+
+@contextmanager
+def attention_type_kept(model: nn.Module) -> Iterator[None]:
+    """For training, whose other changes stay: models that switched to full attention on a short batch switch back afterwards."""
+    owners = [module for module in model.modules() if hasattr(module, "set_attention_type") and hasattr(module, "attention_type")]
+    types = [owner.attention_type for owner in owners]
+    try:
+        yield
+    finally:
+        with torch.random.fork_rng(devices=[]):  # a switch draws weights, and puts the model's own in their place
+            for owner, attention_type in zip(owners, types, strict=True):
+                owner.set_attention_type(attention_type)  # pyright: ignore[reportCallIssue]
 
 
 def copy_model(model: nn.Module) -> nn.Module:

@@ -77,7 +77,7 @@ def refit(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) 
     )
     pruned = copy_model(dense)
     work = _Refit(dense, pruned, plan, touched, options.get("share"), options.get("by", "weights"))
-    with evaluating(dense), evaluating(pruned):
+    with evaluating(dense), evaluating(pruned), torch.random.fork_rng(devices=[]):
         work.run(fitting, checking)
     return Repaired(pruned, work.found)
 
