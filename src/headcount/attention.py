@@ -119,8 +119,24 @@ class AttentionTap:
                 before, after = self._hooks(block, module)
                 stack.callback(module.register_forward_pre_hook(before).remove)
                 stack.callback(module.register_forward_hook(after, always_call=True).remove)
+            if any(hasattr(module, "set_attention_type") for module in self.model.modules()):
+                stack.callback(self.model.register_forward_hook(self._require_same_blocks()).remove)
             self._stack = stack.pop_all()
         return self
+
+    def _require_same_blocks(self) -> Callable[..., None]:
+        """A hook that raises UnsupportedModel where a pass put another module in the place of a block, whose attention was then not seen."""
+        hooked = {block.path: self.model.get_submodule(block.path) for block in self.blocks}
+
+        def compare_blocks(*_: Any) -> None:
+            for path, module in hooked.items():
+                if self.model.get_submodule(path) is not module:
+                    raise UnsupportedModel(
+                        f"block '{path}' ({type(module).__name__}) was replaced during the pass, so its attention was not seen: the input is too "
+                        "short for sparse attention. Call set_attention_type('original_full') on the encoder first."
+                    )
+
+        return compare_blocks
 
     def _leave(self) -> None:
         """Leaves the modes of blocks that were interrupted: torch runs no forward hook when a pass ends by Ctrl-C."""

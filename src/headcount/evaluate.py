@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from headcount.archs.modules import pad_id, unwrap
+from headcount.archs.state import forward
 from headcount.checks import check_batch
 from headcount.data import Data, Split, Task, told_of
 from headcount.heads import HeadMap
@@ -35,7 +36,7 @@ class _Examiner:
         batch = on_device(batch, self.model)
         check_batch(self.model, batch, numbers)
         with evaluating(self.model), located(self.model, self.heads, batch):
-            output = self.model(**batch)
+            output = forward(self.model, batch)
             found: dict[str, Tensor] = {"losses": finite_losses(self.losses(output, batch), numbers)}
             if self.metric is not None:
                 found["parts"] = self.metric.parts(self.model, output, batch)

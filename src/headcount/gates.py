@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from headcount.archs.inputs import probe_inputs
 from headcount.archs.modules import pad_id, unwrap
+from headcount.archs.state import feature_caches_bypassed, forward
 from headcount.attention import AttentionTap
 from headcount.data import Data, batches
 from headcount.errors import GateError, VerificationError
@@ -85,6 +86,7 @@ class HeadGates:
     def __enter__(self) -> HeadGates:
         blocks = [block for block in self.heads.blocks if block.n_heads]
         with ExitStack() as stack:
+            stack.enter_context(feature_caches_bypassed(self.model))
             if _stale_graphs():
                 torch.compiler.reset()
                 stack.callback(torch.compiler.reset)
@@ -201,7 +203,7 @@ def _without_gradient(model: nn.Module, heads: HeadMap, batch: dict) -> list[Hea
     values = torch.full((len(heads),), 0.9, dtype=torch.float64, requires_grad=True)
     try:
         with frozen(model), torch.enable_grad(), HeadGates(model, values):
-            results = output_tensors(model(**batch))
+            results = output_tensors(forward(model, batch))
             total = sum((result * _weights(result)).sum() for result in results)
         if not isinstance(total, Tensor) or not total.requires_grad:
             return list(heads)
@@ -222,8 +224,8 @@ def _has_effect(model: nn.Module, heads: HeadMap, head: Head, batch: dict) -> bo
     values[heads.position(head)] = 0.0
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
-        plain = output_tensors(model(**batch))
+        plain = output_tensors(forward(model, batch))
         torch.manual_seed(0)
         with HeadGates(model, values):
-            gated = output_tensors(model(**batch))
+            gated = output_tensors(forward(model, batch))
     return any(not torch.equal(a, b) for a, b in zip(plain, gated, strict=True))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.archs.state import forward
 from headcount.data import n_rows
 from headcount.errors import NonFinite
 from headcount.heads import AttentionBlock, HeadMap
@@ -32,7 +33,7 @@ def first_place(model: nn.Module, heads: HeadMap, batch: Mapping[str, Any]) -> s
             stack.callback(projection.register_forward_pre_hook(_into(block, found)).remove)
             stack.callback(projection.register_forward_hook(_out_of(block, found)).remove)
         try:
-            model(**batch)
+            forward(model, batch)
         except Exception as error:  # the batch failed before for another reason, which is the one to tell
             return f"where it came up first is not known ({type(error).__name__})"
     return f"it came up first in {found[0]}" if found else f"all blocks give finite numbers on its {n_rows(batch)} examples"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headcount.archs.modules import device_of, transposed, unwrap
 from headcount.archs.naming import MEDIA
+from headcount.archs.state import forward, preserved
 from headcount.attention import AttentionTap
 from headcount.errors import GateError, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
@@ -55,15 +56,10 @@ class _Pending:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode and no gradients inside; every module's own mode afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    """Eval mode and no gradients inside; the model with every module's own mode and all of its state as before afterwards."""
+    with preserved(model), torch.no_grad():
+        model.eval()
+        yield
 
 
 @contextmanager
@@ -220,7 +216,7 @@ class Observer:
         self.batch = on_device(batch, self.model)
         self._forward = True
         with torch.set_grad_enabled(self.gradient):
-            return self.model(**self.batch)
+            return forward(self.model, self.batch)
 
     def backward(self, losses: Losses) -> None:
         """Hands over every block of the last pass with the gradient of each example's loss."""

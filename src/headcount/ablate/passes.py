@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headcount.ablate.stacking import batch_rows, first_rows, stack_batch
 from headcount.archs.modules import device_of
+from headcount.archs.state import forward
 
 Read = Callable[[Any, Mapping[str, Any]], Any]
 """(model output, stacked batch) -> a tensor with one row per row of the batch, or a tuple or dict of such tensors."""
@@ -64,7 +65,7 @@ class Pass:
         inputs = {name: value for name, value in batch.items() if name not in self.withhold}
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(0)
-            return self.model(**inputs, **self.options)
+            return forward(self.model, {**inputs, **self.options})
 
 
 def gap(ours: Any, theirs: Any) -> float:

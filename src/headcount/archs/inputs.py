@@ -11,25 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs import media
+from headcount.archs.lengths import probe_length
 from headcount.archs.modules import device_of
 from headcount.archs.probe import N_PADDED, Maker, Probe
+from headcount.archs.state import preserved
 from headcount.errors import ProbeError
 
 _REMEDY = "pass your own inputs, a dict of the forward pass's keyword arguments"
 
 
-def probe_inputs(model: nn.Module, *, batch: int = 2, length: int = 9, seed: int = 0) -> dict[str, Any]:
+def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None, seed: int = 0) -> dict[str, Any]:
     """Keyword arguments for ``model(**inputs)`` that run every attention block where that is possible.
 
-    Every example but the first ends in 2 padded positions where the model takes an attention mask. Multimodal models get a
-    longer sequence: one placeholder token for each feature of the image or the audio. Counting these runs the vision or
-    audio tower once.
+    Without a `length`, texts are as long as the mechanism of the model's attention needs. Every example but the first ends in 2
+    padded positions where the model takes an attention mask. Multimodal models get a longer sequence: one placeholder token for
+    each feature of the image or the audio. Counting these runs the vision or audio tower once.
     """
     model = _unwrapped(model)
+    length = probe_length(model) if length is None else length
     probe = Probe(model, batch, length, torch.Generator().manual_seed(seed), dict(inspect.signature(model.forward).parameters))
     makers = _makers(probe)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), preserved(model):
             for name, maker in makers.items():
                 value = maker(probe)
                 if value is not None:

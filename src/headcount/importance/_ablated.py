@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headcount.ablate import Ablator, Change
+from headcount.archs.state import forward
 from headcount.data import n_rows
 from headcount.gates import HeadGates
 from headcount.heads import AttentionBlock, HeadMap
@@ -120,7 +121,7 @@ class Ablation:
         """The ablator; labels are kept from models that need them only for a mean loss that nobody reads."""
         if self._ablator is None:
             with evaluating(self.work.model):
-                self.work.losses(self.work.model(**batch), batch)
+                self.work.losses(forward(self.work.model, batch), batch)
             decodes = getattr(self.work.model.config, "is_encoder_decoder", False)
             withhold = ["labels"] if self.work.losses.reads_logits and not decodes else []
             limit = 1 if self.work.losses.one_by_one else None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.archs.state import forward
 from headcount.data import Task
 from headcount.evaluate import evaluate
 from headcount.losses import divergences, shifts
@@ -37,7 +38,7 @@ class Departure:
     def __call__(self, output: Any, batch: Any) -> Tensor:
         """One number per example."""
         with torch.no_grad(), evaluating(self.dense):
-            whole: Any = self.dense(**batch)
+            whole: Any = forward(self.dense, batch)
         names = [name for name, value in whole.items() if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1]
         told = [name for name in names if "logits" in name] or names[:1]
         return torch.stack([self._one(whole[name], output[name], batch, "logits" in name) for name in told]).sum(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from headcount.archs.modules import unwrap
+from headcount.archs.state import copy_model
 from headcount.checks import check_weights
 from headcount.data import Data, Task
 from headcount.errors import DataError, PlanError
@@ -237,7 +237,7 @@ def _finish(work: Work, method: Method, choice: Choice, how: Options) -> Pruned:
 @torch.no_grad()
 def fold(model: nn.Module, gates: Any) -> nn.Module:
     """A copy of a model whose output projections have the gates in them."""
-    made = copy.deepcopy(unwrap(model))
+    made = copy_model(unwrap(model))
     heads = HeadMap.of(made)
     for block in heads.blocks:
         if block.n_heads:

@@ -10,12 +10,12 @@ warmer, from gradient importance (`init`). Li, Cotterell & Sachan 2021.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from headcount.archs.state import copy_model
 from headcount.errors import PlanError
 from headcount.pruners._contract import About, Choice, Work
 from headcount.pruners._gating import (
@@ -130,7 +130,7 @@ class Subset:
 def choose(work: Work, variant: str) -> Choice:
     """The plan and the trained model."""
     number = units_kept(work)
-    model = copy.deepcopy(work.model)
+    model = copy_model(work.model)
     frozen = variant == "pipelined"
     if frozen:
         model.requires_grad_(False)

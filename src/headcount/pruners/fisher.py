@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from headcount.archs.modules import pad_id, unwrap
+from headcount.archs.state import forward
 from headcount.checks import check_batch
 from headcount.data import Task, batch_size_of, blocks, rows_of
 from headcount.errors import PlanError
@@ -57,7 +58,7 @@ def _of_batch(work: Work, model: Any, batch: Any, numbers: list[int], losses: Ex
     gates = torch.ones(len(numbers), len(work.heads), device=next(model.parameters()).device, requires_grad=True)
     with torch.enable_grad(), HeadGates(model, gates):
         try:
-            made = finite_losses(losses(model(**batch), batch), numbers)
+            made = finite_losses(losses(forward(model, batch), batch), numbers)
         except OneByOne:
             made = None
         if made is not None:

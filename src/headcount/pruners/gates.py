@@ -6,11 +6,10 @@ the output projections. Zhu & Gupta 2017 use such a schedule for weights.
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor
 
+from headcount.archs.state import copy_model
 from headcount.pruners._contract import About, Choice, Work
 from headcount.pruners._gating import by_head, start_from, stay, top, unit_index, unit_ties, units_kept
 from headcount.training import GateCallback, fine_tune
@@ -80,7 +79,7 @@ class Projected:
 def choose(work: Work, _variant: str) -> Choice:
     """The plan, and the values of the gates that stay."""
     number = units_kept(work)
-    model = copy.deepcopy(work.model).requires_grad_(False)
+    model = copy_model(work.model).requires_grad_(False)
     gating = Projected(work, number)
     made = fine_tune(model, work.task, work.recipe, folder=work.folder, gates=GateCallback(model, gating), progress=work.progress)
     hard = stay(work, gating.worth, number)

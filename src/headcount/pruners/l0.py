@@ -11,13 +11,13 @@ are protected, or of kinds of attention that lose none, have no gate. Voita et a
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headcount.archs.state import copy_model
 from headcount.errors import PlanError
 from headcount.pruners._contract import About, Choice, Work
 from headcount.pruners._gating import by_head, check_shares, free_units, is_settled, levelled, start_from, stay, unit_index, units_kept
@@ -147,7 +147,7 @@ class HardConcrete:
 def choose(work: Work, variant: str) -> Choice:
     """The plan and the trained model."""
     number = units_kept(work)
-    model: Any = copy.deepcopy(work.model)
+    model: Any = copy_model(work.model)
     learning = [parameter.requires_grad for parameter in model.parameters()]
     _freeze(model, work.options["frozen"])
     gating = HardConcrete(work, variant, number)

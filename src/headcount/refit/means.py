@@ -8,7 +8,6 @@ has no such form: it exists as a gate alone.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from headcount.archs.modules import pad_id, unwrap
+from headcount.archs.state import copy_model
 from headcount.data import Data, batches
 from headcount.errors import PlanError, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
@@ -60,7 +60,7 @@ def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = EXAMPLE
 
     Means are those of the dense model over the real tokens of `limit` calibration examples.
     """
-    made = copy.deepcopy(unwrap(model))
+    made = copy_model(unwrap(model))
     heads = HeadMap.of(made)
     plan.check(heads)
     going = {block: tuple(sorted(set(range(block.n_heads)) - set(plan.kept(block)))) for block in heads.blocks}

@@ -6,7 +6,6 @@ causal models and any number type go the same way; padding counts nowhere. docs/
 
 from __future__ import annotations
 
-import copy
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs.modules import pad_id, unwrap
+from headcount.archs.state import copy_model
 from headcount.data import Data, Split, Task, batch_size_of, blocks
 from headcount.errors import DataError
 from headcount.heads import AttentionBlock, HeadMap
@@ -69,15 +69,15 @@ def refit(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) 
     plan.check(heads)
     touched = [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]
     if not touched:
-        return Repaired(copy.deepcopy(dense), {})
+        return Repaired(copy_model(dense), {})
     for block in touched:
         projection(dense, block)
     fitting, checking = _batches(
         dense, data, options.get("split", "calibration"), options.get("limit", EXAMPLES), options.get("batch_size", batch_size_of(data))
     )
-    pruned = copy.deepcopy(dense)
+    pruned = copy_model(dense)
     work = _Refit(dense, pruned, plan, touched, options.get("share"), options.get("by", "weights"))
-    with evaluating(dense), evaluating(pruned):
+    with evaluating(dense), evaluating(pruned), torch.random.fork_rng(devices=[]):
         work.run(fitting, checking)
     return Repaired(pruned, work.found)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs.modules import pad_id, unwrap
+from headcount.archs.state import forward
 from headcount.checks import check_batch
 from headcount.data import Data, Split, Task, batch_size_of, blocks, rows_of
 from headcount.errors import NonFinite
@@ -89,7 +90,7 @@ class _Collector:
     def _run(self, batch: dict[str, Any], numbers: list[int], losses: ExampleLosses) -> None:
         self.batch, self._met = batch, []
         with torch.enable_grad():
-            made = finite_losses(losses(self.model(**batch), batch), numbers)
+            made = finite_losses(losses(forward(self.model, batch), batch), numbers)
             for moments, columns in self._met:
                 moments.gram.addmm_(columns.T, columns)
                 moments.n += len(columns)

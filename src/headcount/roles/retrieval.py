@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from headcount.archs.state import forward
 from headcount.observe import evaluating
 from headcount.roles._contract import About, Corpus, Sieve, View, bare
 from headcount.roles._probes import random_tokens, starts
@@ -38,7 +39,7 @@ def _continued(model: Any, prompts: torch.Tensor, number: int) -> torch.Tensor:
     tokens = prompts.to(next(model.parameters()).device)
     with evaluating(model):
         for _ in range(number):
-            guess = model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits[:, -1].argmax(-1, keepdim=True)
+            guess = forward(model, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}).logits[:, -1].argmax(-1, keepdim=True)
             tokens = torch.cat([tokens, guess], 1)
     return tokens[:, prompts.shape[1] :].cpu()
 

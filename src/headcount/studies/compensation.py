@@ -7,7 +7,6 @@ Published: compensation is spread evenly over layers.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,11 +69,12 @@ def tuned(
     """A fine-tune of a copy of the model: by head the relative change of its parts, and ln of the ratio of its importance after to before."""
     import numpy as np
 
+    from headcount.archs.state import copy_model
     from headcount.evaluate import evaluate
     from headcount.importance import score
     from headcount.training import fine_tune
 
-    live = copy.deepcopy(model)
+    live = copy_model(model)
     before, worth = slices(live), score(live, task, by, limit=min(SCORED, limit or SCORED), seed=recipe.seed).signed()
     fine_tune(live, task, recipe, folder=folder, progress=progress)
     after, then = changes(before, slices(live)), score(live, task, by, limit=min(SCORED, limit or SCORED), seed=recipe.seed).signed()

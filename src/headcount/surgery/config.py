@@ -58,6 +58,14 @@ def show_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -
         setattr(module, "config", ConfigView(base, overrides))  # noqa: B010 - nn.Module types its attributes as modules
 
 
+def show_counts_to_owner(owner: nn.Module, block: AttentionBlock, n_heads: int) -> None:
+    """Gives the owner of a block a view with its head count, if it rebuilds the block from its configuration, as BigBird's does on a short input."""
+    if not hasattr(owner, "set_attention_type"):
+        return
+    sizes = {"num_attention_heads": n_heads, "hidden_size": n_heads * block.head_dim}  # the head dimension is their ratio
+    setattr(owner, "config", ConfigView(base_config(owner.config), sizes))  # noqa: B010
+
+
 def _scalars(module: nn.Module) -> dict[str, Any]:
     simple = (int, float, str, type(None))
     return {name: value for name, value in vars(module).items() if isinstance(value, simple) and name != "training" and name[0] != "_"}

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headcount.archs.inputs import probe_inputs
 from headcount.archs.modules import unwrap
+from headcount.archs.state import forward
 from headcount.attention import eager
 from headcount.heads import HeadMap
 from headcount.observe import evaluating
@@ -61,7 +62,7 @@ def cost(model: nn.Module, inputs: dict[str, Any] | None = None) -> Cost:
     hook = first.register_forward_pre_hook(lambda _, args: positions.append(args[0].shape[:-1].numel()))
     try:
         with evaluating(inner), eager(inner), FlopCounterMode(display=False) as counter:
-            output = inner(**batch)
+            output = forward(inner, batch)
     finally:
         hook.remove()
     parameters = list(inner.parameters())

@@ -13,6 +13,7 @@ from torch import nn
 
 from headcount.archs.inputs import probe_inputs
 from headcount.archs.modules import unwrap
+from headcount.archs.state import copy_model
 from headcount.errors import PlanError, VerificationError
 from headcount.gates import gates_open
 from headcount.heads import HeadMap
@@ -93,7 +94,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
         expected = run_gated(source, plan, batch)
     dtype = float_dtype(source)
     reference = upcast(source, batch) if dtype in HALF else None
-    target = source if in_place else copy.deepcopy(source)
+    target = source if in_place else copy_model(source)
     with _undone_on_error(target):
         _carry_out(target, HeadMap.of(target), plan)
         try:

@@ -37,7 +37,9 @@ def widen(model: nn.Module) -> nn.Module:
     assign(config, record.replaced(model))
     vars(config).pop(record.KEY, None)
     options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
-    dense = type(model)._from_config(config, **options).to(next(model.parameters()).device).eval()  # pyright: ignore[reportAttributeAccessIssue]
+    with torch.random.fork_rng(devices=[]):  # first weights are drawn, and replaced below
+        dense: Any = type(model)._from_config(config, **options)  # pyright: ignore[reportAttributeAccessIssue]
+    dense = dense.to(next(model.parameters()).device).eval()
     small, big = HeadMap.of(model), HeadMap.of(dense)
     if [block.n_original for block in small.blocks] != [block.n_heads for block in big.blocks]:
         raise UnsupportedModel(f"the configuration of this {type(model).__name__} does not build it at its original size")

@@ -13,7 +13,7 @@ from headcount.archs import names, record
 from headcount.archs.modules import runtime_names, transposed
 from headcount.heads import AttentionBlock, HeadMap, Slice
 from headcount.surgery.arguments import ArgumentSlicer, uninstall
-from headcount.surgery.config import show_counts
+from headcount.surgery.config import show_counts, show_counts_to_owner
 from headcount.surgery.ghost import GhostInput, GhostOutput
 
 Columns = dict[str, tuple[int, ...]]
@@ -145,6 +145,7 @@ def reshape(model: nn.Module, cuts: Iterable[Cut], columns: Columns | None = Non
             _install_ghosts(model, block)
         _fit_attributes(module, block, heads, kv_heads)
         show_counts(module, (block.n_heads, block.n_kv_heads), (heads, kv_heads))
+        show_counts_to_owner(model.get_submodule(block.path.rpartition(".")[0]), block, heads)
     tables = {}
     for members in _sharing(cuts):
         left = _slice_arguments(model, members, columns or {})

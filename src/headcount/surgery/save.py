@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from headcount import __version__
+from headcount.archs.state import preserved
 from headcount.errors import ArtefactError, UnsupportedModel
 from headcount.files import new_folder, write_json
 from headcount.heads import HeadMap
@@ -67,7 +68,10 @@ def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
         raise UnsupportedModel(f"push_to_hub names the repository that receives the folder, such as 'me/model'; got {push_to_hub!r}")
     heads = HeadMap.of(model)
     target = Path(folder)
-    with new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh:
+    with (
+        new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
+        preserved(model),
+    ):  # transformers writes into configurations
         model.save_pretrained(fresh, **kwargs)  # pyright: ignore[reportCallIssue]
         if companions is not None:
             _copy_companions(Path(companions), fresh)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.archs.state import copy_model
 from headcount.errors import VerificationError
 from headcount.gates import HeadGates, output_tensors
 from headcount.heads import AttentionBlock, HeadMap
@@ -64,7 +64,7 @@ def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 def upcast(model: nn.Module, batch: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """Copies of a model and a batch in float32."""
     same = {name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in batch.items()}
-    return copy.deepcopy(model).float(), same
+    return copy_model(model).float(), same
 
 
 @contextmanager

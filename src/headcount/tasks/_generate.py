@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs.modules import unwrap
+from headcount.archs.state import preserved
 from headcount.checks import positions
 from headcount.metrics import IGNORED, Batch
 
@@ -41,8 +42,9 @@ class Translations:
     def __call__(self, model: nn.Module, batch: Batch) -> tuple[list[str], list[str]]:
         """What is said and what should be said, by example."""
         inputs = {name: value for name, value in batch.items() if name not in ("labels", "decoder_input_ids")}
-        with torch.no_grad():
-            said = unwrap(model).generate(**inputs, **self.options)  # pyright: ignore[reportCallIssue]
+        inner: Any = unwrap(model)
+        with torch.no_grad(), preserved(inner):
+            said = inner.generate(**inputs, **self.options)
         return self._decode(said), [self.references.get(name) or self._decode(row)[0] for name, row in self._targets(batch)]
 
     def _targets(self, batch: Batch) -> list[tuple[bytes, Tensor]]:

@@ -44,9 +44,14 @@ AUTO: dict[str, str] = {
 # The group norm of these necks has 32 groups whatever the width.
 _GROUPS_OF_32 = {"d_model": 96, "encoder_ffn_dim": 96}
 
+# Blocks so small that a probe of 29 tokens is sparse.
+_SPARSE = {"block_size": 4, "num_random_blocks": 1}
+
 # Dotted attribute of the tiny configuration -> value.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 12, "mamba_d_head": 8},
+    "big_bird": _SPARSE,
+    "bigbird_pegasus": _SPARSE,
     "bit": {"num_groups": 4},
     "bridgetower": {
         "hidden_size": 128,
@@ -71,7 +76,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 12, "mamba_d_head": 8},
     "grounding-dino": _GROUPS_OF_32,
-    "layoutlmv3": {"coordinate_size": 8, "shape_size": 8},
+    "layoutlmv3": {"coordinate_size": 8, "shape_size": 8, "input_size": 64, "patch_size": 8},
     "longcat_flash": {"qk_head_dim": 16},
     "mamba2": {"num_heads": 12, "head_dim": 8, "n_groups": 1},
     "mask2former": {"feature_size": 96, "mask_feature_size": 96, "hidden_dim": 96},

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
 from headcount.archs.modules import device_of, unwrap
+from headcount.archs.state import attention_type_kept
 from headcount.checks import check_batch, check_weights
 from headcount.data import Task
 from headcount.errors import DataError
@@ -133,7 +134,7 @@ def _trainer(
         data_collator=_Collate(model, task),
         callbacks=callbacks,
         loss=task.loss,
-        teacher=teacher.eval() if teacher is not None and recipe.distil else None,
+        teacher=teacher if recipe.distil else None,
         mix=recipe.distil,
     )
     trainer.remove_callback(_printer())
@@ -142,7 +143,8 @@ def _trainer(
 
 def _train(model: Any, trainer: WholeTrainer, before: Path | None, gates: GateCallback | None) -> Trained:
     try:
-        trainer.train(resume_from_checkpoint=str(before) if before else None)
+        with attention_type_kept(model):
+            trainer.train(resume_from_checkpoint=str(before) if before else None)
     finally:
         if gates is not None:
             gates.close()

@@ -16,6 +16,7 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from headcount.archs.modules import unwrap
+from headcount.archs.state import forward
 from headcount.errors import ArtefactError, NonFinite
 from headcount.files import PARTIAL, read_json, sha256, sync_folder, write_json
 from headcount.losses import divergences, shifts
@@ -205,8 +206,8 @@ def _finite(made: Any, step: int) -> Any:
 
 def divergence(teacher: nn.Module, output: Any, inputs: dict[str, Any]) -> Tensor:
     """The mean divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
-    with torch.no_grad():
-        wanted = _wide(teacher(**on_device(inputs, teacher)).logits).to(output.logits.device)
+    with evaluating(teacher):
+        wanted = _wide(forward(teacher, on_device(inputs, teacher)).logits).to(output.logits.device)
     each, labels = divergences(wanted, _wide(output.logits)), inputs.get("labels")
     if each.ndim == 2 and isinstance(labels, Tensor) and labels.shape == each.shape:
         if shifts(unwrap(teacher)):

@@ -1,0 +1,121 @@
+"""The law that no public call changes a model: not its configuration, attributes, buffers, modes, parameters or hooks, nor after an exception."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.data import Task, rows_of
+from headcount.errors import HeadcountError
+from headcount.evaluate import evaluate
+from headcount.gates import HeadGates, mask, output_tensors
+from headcount.heads import HeadMap
+from headcount.importance import score
+from headcount.observe import observe
+from headcount.plan import Plan
+from headcount.refit import repair
+from headcount.surgery import cut, save
+from headcount.surgery.cost import cost
+from headcount.surgery.export import export_portable
+from headcount.surgery.verify import run
+from headcount.testing.fingerprint import unchanged
+
+Call = Callable[[], Any]
+
+
+def outputs_loss(output: Any, _batch: Mapping[str, Any]) -> Tensor:
+    """A loss per example that depends on every entry of the model's first output."""
+    result = output_tensors(output)[0].double()
+    steps = torch.arange(result[0].numel(), device=result.device, dtype=torch.float64)
+    return (result.flatten(1) * (steps * 0.754877666).sin()).sum(1)
+
+
+def _join(examples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.cat([example[name] for example in examples]) for name in examples[0]}
+
+
+def probe_task(batch: Mapping[str, Any]) -> Task:
+    """A task whose examples are the rows of a batch."""
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+    rows = next(iter(tensors.values())).shape[0]
+    examples = [rows_of(tensors, slice(row, row + 1)) for row in range(rows)]
+    return Task("probe", examples, examples, examples, _join, loss=outputs_loss)
+
+
+def _run_masked(model: nn.Module, batch: dict[str, Any], how: Any) -> None:
+    with mask(model, HeadMap.of(model)[:1], how, data=[batch] if how == "mean" else None):
+        run(model, batch)
+
+
+def calls_on(model: nn.Module, batch: dict[str, Any], plan: Plan | None, folder: Path) -> dict[str, Call]:
+    """By name, the public calls that run or read a model; `plan` is None for models that cannot be cut."""
+    task = probe_task(batch)
+    calls: dict[str, Call] = {
+        "HeadMap.verify": lambda: HeadMap.of(model).verify(model, batch),
+        "HeadMap.verify without inputs": lambda: HeadMap.of(model).verify(model),
+        "HeadGates": lambda: HeadGates(model).__enter__().__exit__(),
+        **{f"mask, {how}": lambda how=how: _run_masked(model, batch, how) for how in ("zero", "mean", "uniform")},
+        "observe": lambda: list(observe(model, [batch])),
+        "score by gradient": lambda: score(model, task, "gradient"),
+        "score by ablation": lambda: score(model, task, "ablation"),
+        "evaluate": lambda: evaluate(model, task),
+        "cost": lambda: cost(model, batch),
+        "save": lambda: save(model, folder / "saved", overwrite=True),
+    }
+    if plan is not None:
+        calls |= {
+            "repair": lambda: repair(model, plan, [batch]),
+            "cut": lambda: cut(model, plan, inputs=batch),
+            "export": lambda: export_portable(model, folder / "portable", inputs=batch, overwrite=True),
+        }
+    return calls
+
+
+@contextmanager
+def _interrupted_at(model: nn.Module, path: str, error: type[BaseException]) -> Iterator[None]:
+    """Raises `error` inside whenever a pass reaches a module."""
+
+    def raise_error(*_: Any) -> None:
+        raise error("the pass was interrupted")
+
+    handle = model.get_submodule(path).register_forward_pre_hook(raise_error)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def change_nothing(model: nn.Module, batch: dict[str, Any], plan: Plan | None) -> str:
+    """Makes every public call, each also interrupted in its last block by an error and by Ctrl-C; raises ModelChanged naming what changed."""
+    modes = [module.training for module in model.modules()]
+    for place, module in enumerate(model.modules()):
+        module.training = place % 2 == 0  # no call may leave one mode for all
+    last = next(block for block in reversed(HeadMap.of(model).blocks) if block.n_heads)
+    completed: list[str] = []
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            for name, call in calls_on(model, batch, plan, Path(scratch)).items():
+                with unchanged(model, name):
+                    completed += [name] if _succeeds(call) else []
+                for error in (RuntimeError, KeyboardInterrupt):
+                    with _interrupted_at(model, last.o.path, error), unchanged(model, f"{name}, ended by {error.__name__},"):
+                        _succeeds(call)
+    finally:
+        for module, mode in zip(model.modules(), modes, strict=True):
+            module.training = mode
+    return f"{len(completed)} calls, each also interrupted twice"
+
+
+def _succeeds(call: Call) -> bool:
+    """Whether a call ends without an error; refusals by name and interruptions are as good, if they change nothing."""
+    try:
+        call()
+    except (HeadcountError, RuntimeError, KeyboardInterrupt):
+        return False
+    return True
