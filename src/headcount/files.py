@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
 import os
 import shutil
 import struct
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,6 +36,22 @@ def sha256(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def canonical(content: Any) -> bytes:
+    """The one way to write plain data as JSON, for hashing; refuses numbers that are not finite."""
+    return json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
+
+
+def seal(content: Mapping[str, Any]) -> str:
+    """The hash of a record without its seal."""
+    return hashlib.sha256(canonical({name: value for name, value in content.items() if name != "seal"})).hexdigest()
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with its seal as the last field."""
+    record = {name: value for name, value in content.items() if name != "seal"}
+    return {**record, "seal": seal(record)}
 
 
 def is_file(path: Path) -> bool:
@@ -288,6 +306,7 @@ def check_target(target: Path, overwrite: bool, marker: str) -> None:
     if is_file(target):
         raise ArtefactError(f"{target} is a file; name a folder to write to")
     check_place(target)
+    finish_replacement(target)
     if not target.exists() or not any(target.iterdir()):
         return
     if not overwrite:
@@ -306,10 +325,12 @@ def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.js
     fresh: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        before("mkdir", target)
         fresh = Path(tempfile.mkdtemp(prefix=f".{_short(target.name)}.", suffix=PARTIAL, dir=target.parent))
         yield fresh
+        before("sync", fresh)
         sync_folder(fresh)
-        _take_place(fresh, target)
+        _replace_folder(fresh, target)
     except OSError as error:
         raise ArtefactError(_not_written(target, error)) from error
     finally:
@@ -317,16 +338,91 @@ def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.js
             shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _take_place(fresh: Path, target: Path) -> None:
-    """Renames a finished folder to its place; one that was there goes aside first, and comes back if anything interrupts."""
+def _replace_folder(fresh: Path, target: Path) -> None:
+    """Gives a finished folder the name `target`; a kill at any moment leaves the old folder or the new one there, or both aside to finish from.
+
+    After the exchange `fresh` is the old folder, for the caller to remove.
+    """
     if not target.exists() or not any(target.iterdir()):
+        before("rename", target)
         fresh.rename(target)
-        return
-    aside = fresh.with_suffix(".old")
-    target.rename(aside)
+    else:
+        before("exchange", target)
+        if not _exchange(fresh, target):
+            _replace_in_steps(fresh, target)
+    before("sync", target.parent)
+    _sync_one(target.parent)
+    before("remove", fresh)
+
+
+UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM)
+"""What the kernel answers where it, the file system or a sandbox cannot exchange two names."""
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swaps the names of two folders in one step of the kernel; False where the system or the file system cannot."""
+    names = os.fsencode(first), os.fsencode(second)
     try:
-        fresh.rename(target)
-    except BaseException:
-        aside.rename(target)
-        raise
-    shutil.rmtree(aside)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "darwin":
+            code = libc.renamex_np(*names, ctypes.c_uint(2))  # RENAME_SWAP
+        else:
+            here = ctypes.c_int(-100)  # AT_FDCWD
+            code = libc.renameat2(here, names[0], here, names[1], ctypes.c_uint(2))  # RENAME_EXCHANGE
+    except (AttributeError, OSError, TypeError):  # a C library without the call, or none
+        return False
+    number = ctypes.get_errno()
+    if code and number not in UNSUPPORTED:
+        raise OSError(number, os.strerror(number), str(second))
+    return not code
+
+
+def _aside(target: Path) -> tuple[Path, Path]:
+    """Where a replacement in steps keeps the complete new folder, and the old one."""
+    name = f".{_short(target.name)}.{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:8]}"
+    return target.with_name(f"{name}.complete"), target.with_name(f"{name}.replaced")
+
+
+def _replace_in_steps(fresh: Path, target: Path) -> None:
+    """Replaces a folder by renames, between which `finish_replacement` knows how to go on."""
+    complete, replaced = _aside(target)
+    for leftover in (complete, replaced):  # of a process that died; the folder itself is there
+        shutil.rmtree(leftover, ignore_errors=True)
+    before("rename", complete)
+    fresh.rename(complete)
+    try:
+        before("rename", replaced)
+        target.rename(replaced)
+        before("rename", target)
+        complete.rename(target)
+    except BaseException as error:
+        if isinstance(error, FileNotFoundError) and target.is_dir() and not complete.exists():
+            pass  # another process came upon the folder between two renames, and finished them
+        else:
+            if not target.exists() and replaced.exists():
+                replaced.rename(target)
+            shutil.rmtree(complete, ignore_errors=True)
+            raise
+    before("remove", replaced)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def finish_replacement(target: Path) -> None:
+    """Finishes the replacement of a folder by a process that was killed between its renames; does nothing in any other case."""
+    try:
+        target = target.resolve()
+        complete, replaced = _aside(target)
+        is_interrupted = not target.exists() and complete.is_dir() and replaced.is_dir()
+    except (OSError, ValueError, RuntimeError):  # no path that can be looked at: whoever opens it says why
+        return
+    if not is_interrupted:
+        return
+    try:
+        complete.rename(target)
+    except OSError as error:
+        if not target.is_dir():  # else another process finished it meanwhile
+            raise ArtefactError(
+                f"{target} was being replaced by a process that was killed; its new content is complete in {complete}, which could not be "
+                f"renamed: {error.strerror}. Rename it to {target.name}"
+            ) from error
+    shutil.rmtree(replaced, ignore_errors=True)

@@ -27,6 +27,7 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from headcount.errors import ArtefactError, NonFinite
+from headcount.files import canonical, seal, sealed
 from headcount.runs.schema import VERSION
 
 MAX_LINE = 64 * 2**20
@@ -35,16 +36,6 @@ SUFFIX = ".cell"
 
 class Damaged(ArtefactError):
     """A file of a run that is not what was written."""
-
-
-def canonical(content: Any) -> bytes:
-    """The one way to write plain data as JSON, for hashing; refuses numbers that are not finite."""
-    return json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
-
-
-def seal(content: Mapping[str, Any]) -> str:
-    """The hash of a record without its seal."""
-    return hashlib.sha256(canonical({name: value for name, value in content.items() if name != "seal"})).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -101,7 +92,7 @@ class Cell:
             "sha256": hashlib.sha256(payload).hexdigest(),
         }
         try:
-            line = _line({**head, "seal": seal(head)})
+            line = _line(sealed(head))
         except ValueError as error:
             raise NonFinite(f"{self.spec.kind} '{self.spec.name}' has a number that is not finite; it is not written") from error
         return line + b"\n" + payload

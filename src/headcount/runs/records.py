@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from headcount.errors import ArtefactError
-from headcount.files import json_bytes, read_json, write_atomic
-from headcount.runs.cells import Damaged, seal
+from headcount.files import json_bytes, read_json, seal, sealed, write_atomic
+from headcount.runs.cells import Damaged
 from headcount.runs.schema import VERSION, Record
 
 Kind = TypeVar("Kind", bound=Record)
@@ -59,8 +59,7 @@ def _other_version(path: Path, told: Any) -> str:
 
 
 def _packed(record: Record) -> bytes:
-    content = record.model_dump()
-    return json_bytes({**content, "seal": seal(content)})
+    return json_bytes(sealed(record.model_dump()))
 
 
 def write_record(path: Path, record: Record) -> None:

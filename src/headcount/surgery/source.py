@@ -8,7 +8,7 @@ from typing import Any
 
 from headcount.archs import names
 from headcount.errors import ArtefactError, HeadcountError, UnsupportedModel
-from headcount.files import check_safetensors, read_json
+from headcount.files import check_safetensors, finish_replacement, read_json
 from headcount.registry import unknown
 
 HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies")
@@ -36,6 +36,7 @@ def embedded(name: str | Path) -> Path | None:
 def local_folder(name: str | Path, **hub: Any) -> Path:
     """The folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code)."""
     path = Path(name)
+    finish_replacement(path)
     try:
         if path.is_dir():
             return path
