@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from headcount.errors import ArtefactError
 
@@ -23,6 +23,14 @@ FOLDER = "name a folder that save or save_pretrained wrote"
 """What helps where a file is missing, unless something else does."""
 MAX_TENSORS = 100_000
 PARTIAL = ".partial"
+
+
+class Problem(NamedTuple):
+    """What is wrong with a file of a folder that headcount wrote, by its path there, and the sentence about it."""
+
+    kind: Literal["damaged", "missing", "foreign"]
+    path: str
+    text: str
 
 
 def before(operation: str, path: Path) -> None:
