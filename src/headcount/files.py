@@ -6,6 +6,7 @@ import ctypes
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import struct
@@ -22,6 +23,9 @@ MAX_JSON = 10 * 2**20
 FOLDER = "name a folder that save or save_pretrained wrote"
 """What helps where a file is missing, unless something else does."""
 MAX_TENSORS = 100_000
+BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32,
+        "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64}  # fmt: skip
+"""Bits of an element by the names that safetensors has for its types."""
 PARTIAL = ".partial"
 
 
@@ -261,9 +265,12 @@ def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
         raise ArtefactError(f"{path} has a damaged safetensors header: {error}; fetch the file again") from error
     if 8 + length + end != size:
         raise ArtefactError(f"{path} is damaged: its header promises {8 + length + end} bytes, it has {size}; fetch it again")
-    for name, shape in shapes.items():
-        if min(shape, default=0) < 0:
-            raise ArtefactError(f"{path} is damaged: tensor {name!r:.80} has the shape {shape}; fetch the file again")
+    for begin, last, name in places:
+        shape, bits = shapes[name], BITS.get(tensors[name].get("dtype"))
+        if min(shape, default=0) < 0 or (bits is not None and (math.prod(shape) * bits + 7) // 8 != last - begin):
+            raise ArtefactError(
+                f"{path} is damaged: tensor {name!r:.80} has the shape {shape!s:.80} and {last - begin} bytes; fetch the file again"
+            )
     return shapes
 
 
