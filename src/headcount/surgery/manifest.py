@@ -138,6 +138,18 @@ def problems_of(folder: Path, manifest: Manifest) -> Iterator[Problem]:
         yield Problem("foreign", name, f"{folder / name} is not listed in {NAME}: the folder mixes files of two models; take one out")
 
 
+def problems_of_folder(folder: Path) -> Iterator[Problem]:
+    """Every problem of a saved model by its folder, its manifest included."""
+    try:
+        manifest = read(folder)
+        if manifest is None:
+            yield Problem("missing", NAME, f"{folder / NAME} is missing, so the files of the model cannot be checked; save the model again")
+        else:
+            yield from problems_of(folder, manifest)
+    except (ArtefactError, OSError) as error:
+        yield Problem("damaged", NAME, str(error))
+
+
 def check_files(folder: Path, manifest: Manifest) -> None:
     """Raises ArtefactError naming the first file that is missing, renamed, cut short, changed or foreign."""
     try:

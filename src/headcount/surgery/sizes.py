@@ -20,8 +20,8 @@ MAX_LAYERS, MAX_SIZE, MAX_LABELS = 1024, 2**40, 2**18
 """The largest counts that a configuration may state whatever the weights are."""
 LAYER_COUNTS = ("layers", "n_layer", "depth", "depths", "num_blocks", "num_stages", "codebooks")
 """How names of configuration fields end whose value is a number of modules."""
-FEW = 64
-"""A model may have so many layers, heads or labels however little its weights hold."""
+FEW, FEW_LAYERS = 64, 128
+"""A model may have so many heads or labels, and layers (which may share their weights), however little its weights hold."""
 TIMES, SLACK = 6, 2**27
 """A model may have so many times the elements of its weights while it is built (an embedding that several modules share is stored once), and so
 many beyond: masks, position tables, a fresh task head."""
@@ -58,20 +58,20 @@ def check_counts(path: Path, config: Mapping[str, Any], weights: WeightSizes | N
 def _check_count(path: Path, title: str, name: str, value: int, weights: WeightSizes | None) -> None:
     if value < 1 and name in (*names.HEAD_COUNTS, *names.KV_COUNTS, "num_hidden_layers", "hidden_size"):
         raise ArtefactError(f"{path}: {title} must be at least 1, got {value}; {REMEDY}")
-    is_layers = name.endswith(LAYER_COUNTS)
+    is_layers = name.endswith(LAYER_COUNTS) and not name.startswith("max_")
     most = MAX_LAYERS if is_layers else MAX_LABELS if name == "num_labels" else MAX_SIZE
     if value > most:
         raise ArtefactError(f"{path}: {title} may be at most {most}, got {value!r:.30}; {REMEDY}")
     if weights is None:
         return
     if is_layers:
-        limit, reason = weights.tensors, f"the weights hold {weights.tensors} tensors"
+        limit, reason = max(weights.tensors, FEW_LAYERS), f"the weights hold {weights.tensors} tensors"
     elif name == "num_labels" or name in (*names.HEAD_COUNTS, *names.KV_COUNTS) or name.endswith("experts"):
-        limit, reason = weights.largest, f"no tensor of the weights has a dimension above {weights.largest}"
+        limit, reason = max(weights.largest, FEW), f"no tensor of the weights has a dimension above {weights.largest}"
     else:
         return
-    if value > max(limit, FEW):
-        raise ArtefactError(f"{path}: {title} may be at most {max(limit, FEW)}, since {reason}, got {value!r:.30}; {REMEDY}")
+    if value > limit:
+        raise ArtefactError(f"{path}: {title} may be at most {limit}, since {reason}, got {value!r:.30}; {REMEDY}")
 
 
 @contextmanager
