@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import struct
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from headcount.errors import ArtefactError
 
@@ -20,7 +23,18 @@ MAX_JSON = 10 * 2**20
 FOLDER = "name a folder that save or save_pretrained wrote"
 """What helps where a file is missing, unless something else does."""
 MAX_TENSORS = 100_000
+BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32,
+        "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64}  # fmt: skip
+"""Bits of an element by the names that safetensors has for its types."""
 PARTIAL = ".partial"
+
+
+class Problem(NamedTuple):
+    """What is wrong with a file of a folder that headcount wrote, by its path there, and the sentence about it."""
+
+    kind: Literal["damaged", "missing", "foreign"]
+    path: str
+    text: str
 
 
 def before(operation: str, path: Path) -> None:
@@ -34,6 +48,22 @@ def sha256(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def canonical(content: Any) -> bytes:
+    """The one way to write plain data as JSON, for hashing; refuses numbers that are not finite."""
+    return json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
+
+
+def seal(content: Mapping[str, Any]) -> str:
+    """The hash of a record without its seal."""
+    return hashlib.sha256(canonical({name: value for name, value in content.items() if name != "seal"})).hexdigest()
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with its seal as the last field."""
+    record = {name: value for name, value in content.items() if name != "seal"}
+    return {**record, "seal": seal(record)}
 
 
 def is_file(path: Path) -> bool:
@@ -235,9 +265,12 @@ def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
         raise ArtefactError(f"{path} has a damaged safetensors header: {error}; fetch the file again") from error
     if 8 + length + end != size:
         raise ArtefactError(f"{path} is damaged: its header promises {8 + length + end} bytes, it has {size}; fetch it again")
-    for name, shape in shapes.items():
-        if min(shape, default=0) < 0:
-            raise ArtefactError(f"{path} is damaged: tensor {name!r:.80} has the shape {shape}; fetch the file again")
+    for begin, last, name in places:
+        shape, bits = shapes[name], BITS.get(tensors[name].get("dtype"))
+        if min(shape, default=0) < 0 or (bits is not None and (math.prod(shape) * bits + 7) // 8 != last - begin):
+            raise ArtefactError(
+                f"{path} is damaged: tensor {name!r:.80} has the shape {shape!s:.80} and {last - begin} bytes; fetch the file again"
+            )
     return shapes
 
 
@@ -288,6 +321,7 @@ def check_target(target: Path, overwrite: bool, marker: str) -> None:
     if is_file(target):
         raise ArtefactError(f"{target} is a file; name a folder to write to")
     check_place(target)
+    finish_replacement(target)
     if not target.exists() or not any(target.iterdir()):
         return
     if not overwrite:
@@ -306,10 +340,12 @@ def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.js
     fresh: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        before("mkdir", target)
         fresh = Path(tempfile.mkdtemp(prefix=f".{_short(target.name)}.", suffix=PARTIAL, dir=target.parent))
         yield fresh
+        before("sync", fresh)
         sync_folder(fresh)
-        _take_place(fresh, target)
+        _replace_folder(fresh, target)
     except OSError as error:
         raise ArtefactError(_not_written(target, error)) from error
     finally:
@@ -317,16 +353,91 @@ def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.js
             shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _take_place(fresh: Path, target: Path) -> None:
-    """Renames a finished folder to its place; one that was there goes aside first, and comes back if anything interrupts."""
+def _replace_folder(fresh: Path, target: Path) -> None:
+    """Gives a finished folder the name `target`; a kill at any moment leaves the old folder or the new one there, or both aside to finish from.
+
+    After the exchange `fresh` is the old folder, for the caller to remove.
+    """
     if not target.exists() or not any(target.iterdir()):
+        before("rename", target)
         fresh.rename(target)
-        return
-    aside = fresh.with_suffix(".old")
-    target.rename(aside)
+    else:
+        before("exchange", target)
+        if not _exchange(fresh, target):
+            _replace_in_steps(fresh, target)
+    before("sync", target.parent)
+    _sync_one(target.parent)
+    before("remove", fresh)
+
+
+UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM)
+"""What the kernel answers where it, the file system or a sandbox cannot exchange two names."""
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swaps the names of two folders in one step of the kernel; False where the system or the file system cannot."""
+    names = os.fsencode(first), os.fsencode(second)
     try:
-        fresh.rename(target)
-    except BaseException:
-        aside.rename(target)
-        raise
-    shutil.rmtree(aside)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "darwin":
+            code = libc.renamex_np(*names, ctypes.c_uint(2))  # RENAME_SWAP
+        else:
+            here = ctypes.c_int(-100)  # AT_FDCWD
+            code = libc.renameat2(here, names[0], here, names[1], ctypes.c_uint(2))  # RENAME_EXCHANGE
+    except (AttributeError, OSError, TypeError):  # a C library without the call, or none
+        return False
+    number = ctypes.get_errno()
+    if code and number not in UNSUPPORTED:
+        raise OSError(number, os.strerror(number), str(second))
+    return not code
+
+
+def _aside(target: Path) -> tuple[Path, Path]:
+    """Where a replacement in steps keeps the complete new folder, and the old one."""
+    name = f".{_short(target.name)}.{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:8]}"
+    return target.with_name(f"{name}.complete"), target.with_name(f"{name}.replaced")
+
+
+def _replace_in_steps(fresh: Path, target: Path) -> None:
+    """Replaces a folder by renames, between which `finish_replacement` knows how to go on."""
+    complete, replaced = _aside(target)
+    for leftover in (complete, replaced):  # of a process that died; the folder itself is there
+        shutil.rmtree(leftover, ignore_errors=True)
+    before("rename", complete)
+    fresh.rename(complete)
+    try:
+        before("rename", replaced)
+        target.rename(replaced)
+        before("rename", target)
+        complete.rename(target)
+    except BaseException as error:
+        if isinstance(error, FileNotFoundError) and target.is_dir() and not complete.exists():
+            pass  # another process came upon the folder between two renames, and finished them
+        else:
+            if not target.exists() and replaced.exists():
+                replaced.rename(target)
+            shutil.rmtree(complete, ignore_errors=True)
+            raise
+    before("remove", replaced)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def finish_replacement(target: Path) -> None:
+    """Finishes the replacement of a folder by a process that was killed between its renames; does nothing in any other case."""
+    try:
+        target = target.resolve()
+        complete, replaced = _aside(target)
+        is_interrupted = not target.exists() and complete.is_dir() and replaced.is_dir()
+    except (OSError, ValueError, RuntimeError):  # no path that can be looked at: whoever opens it says why
+        return
+    if not is_interrupted:
+        return
+    try:
+        complete.rename(target)
+    except OSError as error:
+        if not target.is_dir():  # else another process finished it meanwhile
+            raise ArtefactError(
+                f"{target} was being replaced by a process that was killed; its new content is complete in {complete}, which could not be "
+                f"renamed: {error.strerror}. Rename it to {target.name}"
+            ) from error
+    shutil.rmtree(replaced, ignore_errors=True)

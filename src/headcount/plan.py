@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headcount import notebook
 from headcount.errors import ArtefactError, HeadcountError, PlanError
-from headcount.files import check_place, is_file, read_json, write_json
+from headcount.files import check_place, is_file, read_json, seal, sealed, write_json
 from headcount.heads import AttentionBlock, Head, HeadMap
 
 if TYPE_CHECKING:
@@ -113,11 +113,18 @@ class Plan:
 
     @classmethod
     def read(cls, path: str | Path) -> Plan:
-        """The plan in a file that `write` made, or people: {"schema_version": 1, "removed": ["L0H3", …]}, maybe with protected and model."""
+        """The plan in a file that `write` made, or people: {"schema_version": 1, "removed": ["L0H3", …]}, maybe with protected and model.
+
+        A file with a seal, as `write` makes it, must be what was written; people leave the seal out.
+        """
         if not is_file(Path(path)):
             raise ArtefactError(f"{path} is no file; name a plan that Plan.write made, or list heads (--heads L0H3,L2H1)")
         content = read_json(Path(path), unique=True)
-        _check_fields(path, content, required={"schema_version", "removed"}, optional={"protected", "model", "headcount"})
+        _check_fields(path, content, required={"schema_version", "removed"}, optional={"protected", "model", "headcount", "seal"})
+        if "seal" in content and content["seal"] != seal(content):
+            raise ArtefactError(
+                f"{path} does not match its seal: it is damaged, or was edited. Restore it; to use a plan that you edited, take 'seal' out of it"
+            )
         if content["schema_version"] != SCHEMA or isinstance(content["schema_version"], bool):
             raise ArtefactError(
                 f"{path} has schema version {content['schema_version']!r:.20}; this headcount reads {SCHEMA}. Install the version that wrote it"
@@ -132,7 +139,7 @@ class Plan:
         return replace(plan, made_for=_made_for(path, content["model"]) if content.get("model") is not None else None)
 
     def write(self, path: str | Path, heads: HeadMap | None = None, *, weights: str = "") -> None:
-        """Writes the plan as JSON, with the shape of the model it is for (`heads`) and the hash of its weights where these are given."""
+        """Writes the plan as sealed JSON, with the shape of the model it is for (`heads`) and the hash of its weights where these are given."""
         from headcount import __version__
 
         check_place(Path(path))
@@ -143,7 +150,7 @@ class Plan:
         if made_for is not None:
             content["model"] = {"model_type": made_for.model_type, "blocks": dict(made_for.blocks)}
             content["model"] |= {"weights": made_for.weights} if made_for.weights else {}
-        write_json(Path(path), content)
+        write_json(Path(path), sealed(content))
 
     def check(self, heads: HeadMap, weights: str = "") -> None:
         """Raises PlanError unless a cut of the model behind `heads`, with these `weights` where given, can carry this plan out."""
@@ -192,7 +199,7 @@ def _check_made_for(wanted: MadeFor, found: MadeFor) -> None:
     if wanted.weights and found.weights and wanted.weights != found.weights:
         raise PlanError(
             f"the plan is for other weights ({wanted.weights[:12]}; this model has {found.weights[:12]}). To carry it over to another model of "
-            "this shape, take 'weights' out of the file"
+            "this shape, take 'weights' and 'seal' out of the file"
         )
 
 

@@ -17,13 +17,14 @@ from headcount.bench import BATCHES, LENGTHS, bench
 from headcount.data import Task, told_of
 from headcount.errors import ArtefactError, HeadcountError, PlanError
 from headcount.evaluate import evaluate, evaluate_into, fingerprint_of
+from headcount.files import finish_replacement
 from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
 from headcount.pruners import Choice, Method, Pruned, carry_out, check_stand_in, only, parse_method, prune, read_options
 from headcount.refit import Ablation
 from headcount.runs.cells import Cell, Spec, safe_name
 from headcount.runs.outcomes import PRUNED, Change, Evaluation, compare_with, method_name, outcome, rows_of, smallest_safe, spared, told_p
-from headcount.runs.store import Run
+from headcount.runs.store import MODELS, Run
 from headcount.runs.sweep import Job, sweep
 from headcount.runs.weights import determined_by, made_on
 from headcount.stream import Progress
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 KIND = PRUNED
-MODELS, WORK = "models", "work"
+WORK = "work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +272,7 @@ class Pruning:
             told=told_of_model(wish, self.task.name, self.dense(), left, self._change(self.dense(), left), timings),
             overwrite=True,
         )
+        self.run.list_model(self.place(spec))
 
     def _timed(self, spec: Spec, removed: Sequence[Any], small: Callable[[], nn.Module]) -> list[dict[str, Any]]:
         """How fast a model is, beside the whole one, masked and not; measured once."""
@@ -300,8 +302,11 @@ class Pruning:
     def kept(self, wish: Wish, progress: Progress | None = None) -> tuple[Cell, nn.Module]:
         """The cell and the model of a wish: loaded if both are there and whole, else made; the cell stays as it is if it was there."""
         spec, cell = self.spec(wish), self.run.find(self.spec(wish))
+        finish_replacement(self.place(spec))
         if cell is not None and self.place(spec).is_dir():
             try:
+                if (problem := self.run.problem_of_model(self.place(spec).name)) is not None:
+                    raise ArtefactError(problem.text)
                 return cell, self.model_of(wish)
             except ArtefactError as error:
                 self.run.warn(f"{error}; the model is made again")

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from headcount.errors import ArtefactError
-from headcount.files import MAX_JSON, is_file, read_json
+from headcount.files import MAX_JSON, is_file, read_json, seal, sha256
 
 MAX_ROWS = 200_000
 MAX_BYTES = 64 * 2**20
+LISTING = "tables.json"
+"""The file of a run folder that holds the hashes of its tables."""
 KINDS = (".csv", ".tsv", ".json", ".parquet")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
@@ -35,6 +37,7 @@ def read_table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
         most = MAX_JSON if kind == ".json" else MAX_BYTES
         if size > most:
             raise ArtefactError(f"{path} has {size} bytes, more than the {most} that a table of heads may have; keep head and score only")
+        check_listed(path)
         columns, rows = _READERS[kind](path)
         found = list(islice(rows, MAX_ROWS + 1))
     except (OSError, ValueError, RecursionError, csv.Error) as error:
@@ -48,6 +51,24 @@ def read_table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     if not found:
         raise ArtefactError(f"{path} is empty: no row in it; write one for each head")
     return columns, found
+
+
+def check_listed(path: Path) -> None:
+    """Raises ArtefactError for a table of a run folder that is not as the run wrote it, by the sealed hashes in tables.json beside it."""
+    listing = path.with_name(LISTING)
+    if not is_file(listing):
+        return
+    content = read_json(listing, remedy="copy the run folder again with all its files")
+    if not isinstance(content, dict) or "files" not in content or "seal" not in content:
+        return  # a file of somebody else's of that name
+    if content["seal"] != seal(content):
+        raise ArtefactError(f"{listing} is damaged or was edited, so {path.name} cannot be checked; run the command of the run again")
+    listed = [hashes[path.name] for hashes in (content["files"], content.get("before") or {}) if path.name in hashes]
+    if listed and sha256(path) not in listed:
+        raise ArtefactError(
+            f"{path} is damaged or was edited: its hash is not the one in {LISTING}. Run the command of the run again, or, to use a table that "
+            "you edited, move it out of the run folder"
+        )
 
 
 def _of_cells(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:

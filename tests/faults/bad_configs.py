@@ -77,7 +77,7 @@ def one_and_a_half_heads(kit: Kit) -> Call:
     return _map(kit, num_attention_heads=1.5)
 
 
-@case("configs", "its tensors have other shapes than its config.json builds", "Use config.json and weights that were saved together")
+@case("configs", "declares a model of more than", "use the config.json that came with the weights")
 def width_of_ten_million(kit: Kit) -> Call:
     return _load(kit, hidden_size=12_000_000)
 
@@ -92,7 +92,7 @@ def negative_width(kit: Kit) -> Call:
     return _load(kit, hidden_size=-48)
 
 
-@case("configs", "its tensors have other shapes than its config.json builds", "Use config.json and weights that were saved together")
+@case("configs", "declares a model of more than", "use the config.json that came with the weights")
 def vocabulary_of_a_billion(kit: Kit) -> Call:
     return _load(kit, vocab_size=10**9)
 

@@ -218,7 +218,7 @@ def plan_of_another_shape(kit: Kit) -> Call:
     return _plan(kit, model={"model_type": "bert", "blocks": {"L0": 12, "L1": 12}})
 
 
-@case("plans", "other weights (000000000000", "take 'weights' out of the file")
+@case("plans", "other weights (000000000000", "take 'weights' and 'seal' out of the file")
 def plan_of_other_weights(kit: Kit) -> Call:
     return _plan(kit, model={"model_type": "bert", "blocks": {"L0": 6, "L1": 6}, "weights": "0" * 64})
 

@@ -169,7 +169,7 @@ def at(number: int, do: Callable[[str, Path], None], *, on: bool = False) -> Cal
 def crash(operation: str, path: Path) -> None:
     """The end of a process at a file operation; what it was writing is torn."""
     if operation == "write":
-        path.write_bytes(b'{"cell": 2, "torn')
+        path.write_bytes(b'{"cell": 3, "torn')
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -138,8 +138,8 @@ def test_several_processes_that_find_the_same_damage_set_aside_one_file(shm: Pat
 def test_a_version_is_believed_only_under_a_seal(shm: Path, expected: str) -> None:
     """A flipped bit in the version of run.json is damage, not a newer release."""
     path = shm / "finished" / "run.json"
-    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3'))
-    assert json.loads(path.read_text())["schema_version"] == 3
+    path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 4'))
+    assert json.loads(path.read_text())["schema_version"] == 4
     done = grid.finish(shm / "finished")
     assert "run.json is damaged" in done.result["warnings"][0]
     assert grid.digest(shm / "finished") == expected

@@ -18,6 +18,7 @@ from torch import nn
 import headcount as hc
 from headcount.archs.inputs import probe_inputs
 from headcount.errors import ArtefactError, UnsupportedModel
+from headcount.files import json_bytes, seal, sealed
 from headcount.surgery import cost, unregister
 from headcount.surgery.verify import difference, run
 from headcount.testing.laws import emptying
@@ -44,7 +45,7 @@ def folder(pristine: Path, tmp_path: Path) -> Path:
 
 def test_what_is_written(pristine: Path) -> None:
     listing = json.loads((pristine / "heads.json").read_text())
-    assert listing["schema_version"] == 1
+    assert listing["schema_version"] == 2 and listing["seal"] == seal(listing)
     assert listing["removed"] == ["L0H1", "L1H0", "L1H2"]
     assert [block["heads"] for block in listing["blocks"]] == [[0, 2, 3, 4, 5], [1, 3, 4, 5]]
     assert set(listing["files"]) == {"README.md", "config.json", "model.safetensors"}
@@ -153,8 +154,8 @@ def damage_foreign(folder: Path) -> str:
 def damage_schema(folder: Path) -> str:
     listing = json.loads((folder / "heads.json").read_text())
     listing["schema_version"] = 99
-    (folder / "heads.json").write_text(json.dumps(listing))
-    return "schema version 99; this headcount reads 1"
+    (folder / "heads.json").write_bytes(json_bytes(sealed(listing)))
+    return "schema version 99 and this headcount reads 2; install a newer headcount"
 
 
 def damage_manifest(folder: Path) -> str:
@@ -165,15 +166,41 @@ def damage_manifest(folder: Path) -> str:
 def damage_escape(folder: Path) -> str:
     listing = json.loads((folder / "heads.json").read_text())
     listing["files"]["../secret"] = listing["files"]["config.json"]
-    (folder / "heads.json").write_text(json.dumps(listing))
+    (folder / "heads.json").write_bytes(json_bytes(sealed(listing)))
     return "names a file outside the folder"
 
 
 def damage_key(folder: Path) -> str:
     listing = json.loads((folder / "heads.json").read_text())
     del listing["blocks"][0]["of"]
-    (folder / "heads.json").write_text(json.dumps(listing))
+    (folder / "heads.json").write_bytes(json_bytes(sealed(listing)))
     return "heads.json is not valid: blocks.0.of"
+
+
+def damage_removed(folder: Path) -> str:
+    listing = json.loads((folder / "heads.json").read_text())
+    listing["removed"] = ["L0H2", "L1H0", "L1H2"]
+    (folder / "heads.json").write_bytes(json_bytes(listing))
+    return "heads.json is damaged or was edited"
+
+
+def damage_removed_and_sealed(folder: Path) -> str:
+    listing = json.loads((folder / "heads.json").read_text())
+    listing["removed"] = ["L0H2", "L1H0", "L1H2"]
+    (folder / "heads.json").write_bytes(json_bytes(sealed(listing)))
+    return "lists other heads than the model has"
+
+
+def damage_older_schema(folder: Path) -> str:
+    listing = json.loads((folder / "heads.json").read_text())
+    del listing["seal"]
+    (folder / "heads.json").write_bytes(json_bytes({**listing, "schema_version": 1}))
+    return "schema version 1 and this headcount reads 2; open the folder with headcount 0.1.0"
+
+
+def damage_added_generation_config(folder: Path) -> str:
+    (folder / "generation_config.json").write_text('{"num_beams": 4}')
+    return "generation_config.json is not listed in heads.json"
 
 
 DAMAGES = [value for name, value in sorted(globals().items()) if name.startswith("damage_")]

@@ -229,7 +229,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "newer run": (lambda folder: change(folder / "run.json", schema_version=7), "schema version 7.*Install a newer"),
     "newer cell": (
         lambda folder: cell_of(folder).write_bytes(_version(cell_of(folder).read_bytes(), 7)),
-        "schema version 7; this headcount reads version 2",
+        "schema version 7; this headcount reads version 3. Install a newer",
     ),
     "edited run": (lambda folder: (folder / "run.json").write_text((folder / "run.json").read_text().replace("toy", "try")), "was edited"),
     "another record": (lambda folder: shutil.copy(folder / "heads.json", folder / "run.json"), "no RunRecord"),
@@ -288,7 +288,7 @@ def test_a_newer_run_is_refused_and_left_alone(folder: Path) -> None:
 
 def test_a_run_of_schema_1_is_refused_with_the_reason(tmp_path: Path) -> None:
     old = Path(shutil.copytree(FROZEN / "run-v1", tmp_path / "old"))
-    message = r"run.json has schema version 1; this headcount reads version 2. It was written before the first release"
+    message = r"run.json has schema version 1; this headcount reads version 3. It was written before the first release"
     with pytest.raises(ArtefactError, match=message):
         Run.open(old)
     with pytest.raises(ArtefactError, match=message), Run.lead(old) as run:
@@ -297,9 +297,21 @@ def test_a_run_of_schema_1_is_refused_with_the_reason(tmp_path: Path) -> None:
         assert (old / path.relative_to(FROZEN / "run-v1")).read_bytes() == path.read_bytes()
 
 
-def test_a_run_of_schema_2_opens_for_ever(tmp_path: Path) -> None:
-    """Frozen when schema 2 was made: if this fails, a release cannot read what users have."""
-    folder = Path(shutil.copytree(FROZEN / "run-v2", tmp_path / "run"))
+def test_a_run_of_schema_2_is_refused_with_the_release_to_open_it_with(tmp_path: Path) -> None:
+    """Frozen as release 0.1.0 wrote it."""
+    old = Path(shutil.copytree(FROZEN / "run-v2", tmp_path / "old"))
+    message = r"run.json has schema version 2; this headcount reads version 3. Open it with headcount 0.1.0, or run its command in a new folder"
+    with pytest.raises(ArtefactError, match=message):
+        Run.open(old)
+    with pytest.raises(ArtefactError, match=message), Run.lead(old) as run:
+        describe(run)
+    for path in (FROZEN / "run-v2").rglob("*.*"):
+        assert (old / path.relative_to(FROZEN / "run-v2")).read_bytes() == path.read_bytes()
+
+
+def test_a_run_of_schema_3_opens(tmp_path: Path) -> None:
+    """Frozen when schema 3 was made: if this fails, a release cannot read what users have."""
+    folder = Path(shutil.copytree(FROZEN / "run-v3", tmp_path / "run"))
     run = Run.open(folder)
     scores = all_scores(run)
     assert list(scores) == ["ablation", "gradient", "magnitude"] and run.record().command == "headcount score toy"
@@ -314,7 +326,7 @@ def test_a_run_of_schema_2_opens_for_ever(tmp_path: Path) -> None:
     if before != {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".parquet")}:
         for name in before:  # another release of pandas or pyarrow may write the same table in other bytes
             old, new = (
-                pandas.read_parquet(at / name) if name.endswith("t") else pandas.read_csv(at / name) for at in (FROZEN / "run-v2", folder)
+                pandas.read_parquet(at / name) if name.endswith("t") else pandas.read_csv(at / name) for at in (FROZEN / "run-v3", folder)
             )
             pandas.testing.assert_frame_equal(old, new)
 
@@ -374,7 +386,7 @@ def test_names_that_look_alike_in_files_are_other_cells(tmp_path: Path) -> None:
 
 
 def test_forged_records_of_cells_are_damage(tmp_path: Path) -> None:
-    for head in ({}, {"cell": 2}, {"cell": 2, "bytes": "x"}, {"cell": 2, "bytes": 0, "sha256": 5}, {"cell": 2, "kind": 5, "name": []}):
+    for head in ({}, {"cell": 3}, {"cell": 3, "bytes": "x"}, {"cell": 3, "bytes": 0, "sha256": 5}, {"cell": 3, "kind": 5, "name": []}):
         line = json.dumps({**head, "seal": seal(head)}).encode() + b"\n"
         with pytest.raises(Damaged):
             Cell.unpack(line, tmp_path / "x.cell")

@@ -9,6 +9,7 @@ import pytest
 from contract import TYPES, check, wrong
 from kit import heads_of, make_run
 
+from headcount.errors import ArtefactError
 from headcount.report import collect
 from headcount.report._roles import letters
 from headcount.report._scores import _of, significant
@@ -49,7 +50,7 @@ def test_a_run_fits_the_contract_whatever_is_missing(left: str, tmp_path: Path) 
 
 def test_a_run_of_nothing_but_scores_and_the_frozen_run_open(tmp_path: Path) -> None:
     check(collect(make_run(tmp_path / "run", kinds=("scores",))).whole(), "Report")
-    frozen = Run.open(Path(__file__).parents[1] / "frozen" / "run-v2")
+    frozen = Run.open(Path(__file__).parents[1] / "frozen" / "run-v3")
     report = collect(frozen).whole()
     check(report, "Report")
     assert {score["name"] for score in report["runs"][0]["scores"]} >= {"ablation", "gradient", "magnitude"}
@@ -160,20 +161,20 @@ def test_p_values_are_written_as_the_page_writes_them() -> None:
     assert told_p(0.0) == told_p(0.00099) == "p < 0.001"
 
 
-def test_results_whose_cells_are_gone_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_whose_cells_are_gone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from headcount.cli import main
 
     run = make_run(tmp_path / "run", n=20)
-    assert not any("missing" in text for text in collect(run).report["runs"][0]["warnings"])
+    assert main(["report", str(run.folder), "--max-mb", "0.01"]) == 0
+    assert "could not be made as small as the 0.01 MB" in capsys.readouterr().err
     for path in sorted((run.folder / "cells" / "pruned").iterdir())[:2]:
         path.unlink()
     next((run.folder / "cells" / "roles").iterdir()).unlink()
-    told = [text for text in collect(run).report["runs"][0]["warnings"] if "missing" in text]
-    assert len(told) == 1 and told[0].startswith("3 results are listed") and "2 of kind pruned, 1 of kind roles" in told[0]
-    assert main(["report", str(run.folder)]) == 0
-    assert "2 of kind pruned, 1 of kind roles" in capsys.readouterr().err
-    assert main(["report", str(run.folder), "--max-mb", "0.01"]) == 0
-    assert "could not be made as small as the 0.01 MB" in capsys.readouterr().err
+    message = r"run.json lists 3 results whose cells are missing \(first: .*Copy it again with all its cells, or run its command again"
+    with pytest.raises(ArtefactError, match=message):
+        collect(run)
+    assert main(["report", str(run.folder)]) == 1
+    assert "3 results whose cells are missing" in capsys.readouterr().err
 
 
 def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
@@ -223,11 +224,11 @@ def test_columns_and_kinds_of_scores_are_as_the_run_tells_them(tmp_path: Path) -
     assert known["kind"] == "importance", "what the run tells goes before what is known by name"
 
 
-def test_directions_are_guessed_where_an_old_run_does_not_tell_them(tmp_path: Path) -> None:
+def test_directions_are_guessed_where_scores_do_not_tell_them(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    old = all_scores(Run.open(Path(__file__).parents[1] / "frozen" / "run-v2"))["ablation"]
-    assert old.describes is None and not old.directions
+    whole = all_scores(Run.open(Path(__file__).parents[1] / "frozen" / "run-v3"))["ablation"]
+    old = replace(whole, describes=None, directions={})
     first, change = _of("ablation", old, [str(head) for head in old.heads])
     assert first["kind"] == "importance" and change["name"] == "ablation: accuracy change" and change["higher_is_keep"] is False
     scores = replace(old, columns=dict.fromkeys(("accuracy change", "perplexity change"), old.values))

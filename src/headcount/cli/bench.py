@@ -67,10 +67,10 @@ def _named(targets: list[str], loading: inputs.Loading) -> dict[str, tuple[str, 
         if (Path(target) / "run.json").is_file():
             from headcount.runs.store import Run
 
-            record = Run.open(Path(target)).record()
+            run = Run.open(Path(target))
+            record = run.record()
             found[f"{target}: whole"] = reopened_model(record.model.name, record.config), loading.as_recorded(record.config)
-            kept = sorted(path for path in (Path(target) / "models").glob("*") if path.is_dir())
-            found |= {path.name: (str(path), loading) for path in kept}
+            found |= {path.name: (str(path), loading) for path in run.models()}
         else:
             found[target] = target, loading
     return found

@@ -8,6 +8,10 @@ from typing import Any
 from torch import nn
 
 from headcount.errors import ArtefactError
+from headcount.files import read_json
+
+MAX_EDGE = 2**14
+"""The longest edge, in pixels, to which pictures may be resized."""
 
 
 def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
@@ -22,9 +26,25 @@ def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
     files = ("preprocessor_config.json",) if reads_images else ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
     if not any((folder / name).is_file() for name in files):
         return None
+    if reads_images:
+        _check_picture_size(folder / "preprocessor_config.json")
     try:
         return auto.from_pretrained(folder, trust_remote_code=trust)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise ArtefactError(
             f"{folder} holds a tokenizer that cannot be read: {' '.join(str(error).split())[:300]}. Put the one of the model there"
         ) from error
+
+
+def _check_picture_size(path: Path) -> None:
+    """Refuses a processor that would blow pictures up beyond any size that models read."""
+    content = read_json(path)
+    for name in ("size", "crop_size", "pad_size") if isinstance(content, dict) else ():
+        sizes = content.get(name)
+        has_pixels = isinstance(sizes, dict) and {"shortest_edge", "longest_edge"} <= sizes.keys()  # some count pixels, not edges
+        limit = MAX_EDGE**2 if has_pixels else MAX_EDGE
+        for key, value in (sizes if isinstance(sizes, dict) else {"": sizes}).items():
+            if type(value) is int and value > limit:
+                raise ArtefactError(
+                    f"{path}: {name}{f'.{key}' if key else ''} may be at most {limit}, got {value!r:.30}; use the one that came with the model"
+                )

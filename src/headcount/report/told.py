@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headcount.report.plain import plural
-from headcount.runs.cells import SUFFIX, safe_name
 from headcount.runs.outcomes import told_p
 from headcount.runs.schema import HeadsRecord, RunRecord
-from headcount.runs.store import CELLS, LOG, QUARANTINE, Run
+from headcount.runs.store import LOG, QUARANTINE, Run
 
 FEW = 200
 """With fewer examples than this, differences of a few percent cannot be told from chance."""
@@ -97,19 +95,14 @@ def warnings_of(run: Run, record: RunRecord, data: Mapping[str, Any]) -> list[st
 
 
 def missing_of(run: Run, record: RunRecord) -> list[str]:
-    """A sentence about results that run.json lists and whose cells are gone, if there are any."""
-    gone: Counter[str] = Counter()
-    for title, key in record.results.items():
-        kind, _, name = title.partition("/")
-        if not (run.folder / CELLS / safe_name(kind) / f"{safe_name(name)}.{key[:24]}{SUFFIX}").is_file():
-            gone[kind] += 1
+    """A sentence about models that run.json lists and that are gone, or others in their place, if there are any."""
+    gone = [name for name in record.models if run.problem_of_model(name) is not None]
     if not gone:
         return []
-    told = ", ".join(f"{number} of kind {kind}" for kind, number in sorted(gone.items()))
-    number = sum(gone.values())
+    are = "models are" if len(gone) > 1 else "model is"
     return [
-        f"{number} result{'s are' if number > 1 else ' is'} listed in run.json and missing in the run folder ({told}): run the command again, or "
-        "copy the folder again with all its cells."
+        f"{len(gone)} {are} listed in run.json and missing in the run folder, or replaced by another ({', '.join(gone)[:200]}): run the command "
+        "again, or copy the folder again with all its models."
     ]
 
 

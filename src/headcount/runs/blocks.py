@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from headcount.runs.cells import Spec, canonical
+from headcount.files import canonical
+from headcount.runs.cells import Spec
 from headcount.runs.store import Run
 
 KIND = "block"

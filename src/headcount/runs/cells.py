@@ -1,6 +1,6 @@
 """A cell: one finished unit of work in one file, which says by itself what determines it and whether it is whole.
 
-    {"cell": 2, "kind": …, "name": …, "key": …, "parts": …, "made": …, "content": …, "bytes": n, "sha256": …, "seal": …}\\n
+    {"cell": 3, "kind": …, "name": …, "key": …, "parts": …, "made": …, "content": …, "bytes": n, "sha256": …, "seal": …}\\n
     n bytes: arrays as safetensors, or nothing
 
 `key` is the hash of kind, name and `parts`, which hold everything that determines the cell: a cell is used again under the same key alone. `made`
@@ -27,7 +27,8 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from headcount.errors import ArtefactError, NonFinite
-from headcount.runs.schema import VERSION
+from headcount.files import canonical, seal, sealed
+from headcount.runs.schema import VERSION, other_version
 
 MAX_LINE = 64 * 2**20
 SUFFIX = ".cell"
@@ -37,14 +38,8 @@ class Damaged(ArtefactError):
     """A file of a run that is not what was written."""
 
 
-def canonical(content: Any) -> bytes:
-    """The one way to write plain data as JSON, for hashing; refuses numbers that are not finite."""
-    return json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
-
-
-def seal(content: Mapping[str, Any]) -> str:
-    """The hash of a record without its seal."""
-    return hashlib.sha256(canonical({name: value for name, value in content.items() if name != "seal"})).hexdigest()
+class Foreign(Damaged):
+    """A file of a run that is whole, but belongs to another run."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +54,12 @@ class Spec:
     def key(self) -> str:
         """The hash over everything that determines the cell."""
         return hashlib.sha256(canonical([VERSION, self.kind, self.name, self.parts])).hexdigest()
+
+    @property
+    def weights(self) -> str | None:
+        """The hash of the weights of the model that the cell is about, where its parts name one."""
+        found = self.parts.get("weights")
+        return found if isinstance(found, str) else None
 
     @property
     def path(self) -> Path:
@@ -101,7 +102,7 @@ class Cell:
             "sha256": hashlib.sha256(payload).hexdigest(),
         }
         try:
-            line = _line({**head, "seal": seal(head)})
+            line = _line(sealed(head))
         except ValueError as error:
             raise NonFinite(f"{self.spec.kind} '{self.spec.name}' has a number that is not finite; it is not written") from error
         return line + b"\n" + payload
@@ -125,7 +126,7 @@ class Cell:
             raise Damaged(f"{place} is damaged: its numbers are not those that were written")
         spec = Spec(head["kind"], head["name"], head["parts"])
         if spec.key != head["key"] or spec.path.name != place.name:
-            raise Damaged(f"{place} is under another cell's name: it holds {spec.kind} '{spec.name}'")
+            raise Foreign(f"{place} is under another cell's name: it holds {spec.kind} '{spec.name}'")
         return cls(spec, head["content"], _arrays(payload, place), head["made"])
 
 
@@ -157,7 +158,7 @@ def _head(line: bytes, place: Path) -> dict[str, Any]:
     if not whole:
         raise Damaged(f"{place} is damaged: its record is not the one that was written")
     if version != VERSION:
-        raise ArtefactError(f"{place} has schema version {version}; this headcount reads version {VERSION}")
+        raise ArtefactError(other_version(place, version))
     if line != _line(head):
         raise Damaged(f"{place} is damaged: its record is not written as it was")
     return head

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from headcount.errors import ArtefactError
-from headcount.files import json_bytes, read_json, write_atomic
-from headcount.runs.cells import Damaged, seal
-from headcount.runs.schema import VERSION, Record
+from headcount.files import json_bytes, read_json, seal, sealed, write_atomic
+from headcount.runs.cells import Damaged
+from headcount.runs.schema import VERSION, Record, other_version
 
 Kind = TypeVar("Kind", bound=Record)
 
@@ -22,7 +22,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     if type(told) is not int:
         raise Damaged(f"{path} is damaged: it holds another file of a run")
     if told != VERSION:
-        raise ArtefactError(_other_version(path, told))
+        raise ArtefactError(other_version(path, told))
     try:
         found = kind.model_validate({name: value for name, value in content.items() if name != "seal"})
     except ValidationError as error:
@@ -50,19 +50,15 @@ def _sealed(path: Path) -> dict[str, Any]:
     return content
 
 
-def _other_version(path: Path, told: Any) -> str:
-    newer = isinstance(told, int) and told > VERSION
-    remedy = (
-        "Install a newer one to open this run." if newer else "It was written before the first release; run its command in a new folder."
-    )
-    return f"{path} has schema version {told}; this headcount reads version {VERSION}. {remedy}"
-
-
 def _packed(record: Record) -> bytes:
-    content = record.model_dump()
-    return json_bytes({**content, "seal": seal(content)})
+    return json_bytes(sealed(record.model_dump()))
 
 
 def write_record(path: Path, record: Record) -> None:
     """Writes a file of a run, sealed with its hash."""
     write_atomic(path, _packed(record))
+
+
+def hash_of(record: Record) -> str:
+    """The hash of what a record says, by which another record names it."""
+    return seal(record.model_dump())

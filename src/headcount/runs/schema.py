@@ -15,18 +15,32 @@ lock, owner.json               who works here now
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-VERSION = 2
+VERSION = 3
+OLDER = {2: "0.1.0"}
+"""Schemas of earlier releases, and the release to open their runs with."""
 
 
 class Record(BaseModel):
     """What every file of a run has: its version; keys that are not known are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    schema_version: Literal[2] = VERSION
+    schema_version: Literal[3] = VERSION
+
+
+def other_version(path: Path, version: Any) -> str:
+    """The sentence that refuses a file of another schema, with the release to open it with."""
+    if isinstance(version, int) and version > VERSION:
+        remedy = "Install a newer one to open this run."
+    elif version in OLDER:
+        remedy = f"Open it with headcount {OLDER[version]}, or run its command in a new folder."
+    else:
+        remedy = "It was written before the first release; run its command in a new folder."
+    return f"{path} has schema version {version}; this headcount reads version {VERSION}. {remedy}"
 
 
 class ModelRecord(BaseModel):
@@ -41,7 +55,10 @@ class ModelRecord(BaseModel):
 
 
 class RunRecord(Record):
-    """run.json; `data` are the fingerprints of what was read, `results` the keys of the cells that the run shows, by kind and name."""
+    """run.json; `data` are the fingerprints of what was read, `results` the keys of the cells that the run shows, by kind and name.
+
+    `heads` is the hash of what heads.json says, `models` are the seals of the models in models/, by folder: neither can be another run's.
+    """
 
     command: str
     created: str
@@ -54,6 +71,8 @@ class RunRecord(Record):
     machine: dict[str, Any] = Field(default_factory=dict)
     data: dict[str, str] = Field(default_factory=dict)
     results: dict[str, str] = Field(default_factory=dict)
+    heads: str = ""
+    models: dict[str, str] = Field(default_factory=dict)
 
 
 class BlockRecord(BaseModel):

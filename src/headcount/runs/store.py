@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,23 +23,28 @@ from headcount import notebook
 from headcount.errors import ArtefactError, NonFinite
 from headcount.files import (
     PARTIAL,
+    Problem,
     append_line,
     check_place,
     is_file,
     make_folder,
     move,
+    read_json,
     remove,
     remove_folder,
     write_atomic,
 )
 from headcount.heads import HeadMap
-from headcount.runs.cells import SUFFIX, Cell, Damaged, Spec, read_cell, safe_name
+from headcount.runs.cells import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell, safe_name
 from headcount.runs.hold import LOCK, Hold, kernel_locks
-from headcount.runs.records import Kind, read_record, write_record
+from headcount.runs.records import Kind, hash_of, read_record, write_record
 from headcount.runs.schema import BlockRecord, HeadsRecord, ModelRecord, RunRecord
 
 PACKAGES = ("headcount", "torch", "transformers", "numpy", "scipy")
-RUN, HEADS, LOG, CELLS, QUARANTINE = "run.json", "heads.json", "log.txt", "cells", "quarantine"
+RUN, HEADS, LOG, CELLS, QUARANTINE, MODELS = "run.json", "heads.json", "log.txt", "cells", "quarantine", "models"
+SHOWN = ("scores", "roles", "portraits", "evaluation", "pruned")
+"""Kinds of cells that are results of the run's model."""
+_WEIGHTS = re.compile(rb'"weights": "([0-9a-f]{64})"')
 
 
 def versions() -> dict[str, str]:
@@ -102,12 +108,12 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
-        """An existing run, to read."""
+        """An existing run, to read; ArtefactError names the first record or result that is damaged, missing or another run's."""
         folder = Path(folder)
         if not is_file(folder / RUN):
             raise ArtefactError(f"{folder} holds no run: it has no {RUN}. Make one with: headcount score MODEL --task TASK --out {folder}")
         run = cls(folder)
-        run.record()
+        run.check_whole()
         return run
 
     @property
@@ -122,9 +128,45 @@ class Run:
         before = self._known(RUN, RunRecord)
         if before is not None:
             self._check_model(before, record)
-            record = record.model_copy(update={"created": before.created, "results": before.results, "data": before.data})
-        self._known(HEADS, HeadsRecord)
-        self._due = (record, HeadsRecord(blocks=[_block(block) for block in heads.blocks])) if self.leads else None
+            kept = {"created": before.created, "results": self._present_results(before), "data": before.data, "models": before.models}
+            record = record.model_copy(update=kept)
+        known = self._known(HEADS, HeadsRecord)
+        if known is not None and before is not None and hash_of(known) != before.heads and self.leads:
+            self.set_aside(self.folder / HEADS, Foreign(self._foreign_heads()))
+        now = HeadsRecord(blocks=[_block(block) for block in heads.blocks])
+        self._due = (record.model_copy(update={"heads": hash_of(now)}), now) if self.leads else None
+
+    def _present_results(self, record: RunRecord) -> dict[str, str]:
+        """The results that run.json lists and whose cells are there; of others the process that leads says that they are gone."""
+        gone = self.missing_results(record)
+        if gone and self.leads:
+            text = f"{RUN} lists {', '.join(gone)[:300]}, whose cells are gone; they are computed again if this command asks for them"
+            self.log(text)
+            self.warn(f"{self.folder}: {text}")
+        return {title: key for title, key in record.results.items() if title not in gone} if self.leads else dict(record.results)
+
+    def missing_results(self, record: RunRecord) -> list[str]:
+        """The results that run.json lists and whose cells are not there, by kind and name."""
+        return [title for title, key in record.results.items() if not is_file(self.folder / listed_path(title, key))]
+
+    def _foreign_heads(self) -> str:
+        return f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}"
+
+    def check_whole(self) -> None:
+        """Raises ArtefactError unless run.json, heads.json and the cells that they name belong together and are there; reads no results."""
+        record = self.record()
+        self.heads()
+        gone = self.missing_results(record)
+        if gone:
+            raise ArtefactError(
+                f"{self.folder / RUN} lists {len(gone)} result{'s' if len(gone) > 1 else ''} whose cells are missing (first: {gone[0]:.100}): the "
+                f"folder was copied in part, or {RUN} is another run's. Copy it again with all its cells, or run its command again: "
+                f"{record.command}"
+            )
+        is_foreign = self._foreign_test()
+        for path in self.unlisted(record):
+            if _mentions_other_weights(path, record.model.weights) and (cell := self._whole(path)) is not None:
+                is_foreign(cell)
 
     def _write_due(self) -> None:
         """Writes what `describe` said, once."""
@@ -151,9 +193,16 @@ class Run:
         """What run.json says."""
         return read_record(self.folder / RUN, RunRecord)
 
+    def _current(self) -> RunRecord:
+        """What run.json says, or will say as soon as there is something to keep."""
+        return self.record() if self._due is None else self._due[0]
+
     def heads(self) -> HeadsRecord:
-        """What heads.json says."""
-        return read_record(self.folder / HEADS, HeadsRecord)
+        """What heads.json says; Foreign if run.json says that it is another run's."""
+        found = read_record(self.folder / HEADS, HeadsRecord)
+        if hash_of(found) != self.record().heads:
+            raise Foreign(f"{self._foreign_heads()}. Run the command of the run again, or restore it")
+        return found
 
     def _known(self, name: str, kind: type[Kind]) -> Kind | None:
         """A record of the folder, if it is there and whole; a damaged one goes aside, which is the business of the process that leads."""
@@ -174,7 +223,7 @@ class Run:
         return self._whole(self.folder / spec.path)
 
     def _whole(self, path: Path) -> Cell | None:
-        """The cell of a file, or None if there is none any more or it is damaged."""
+        """The cell of a file, or None if there is none any more or it is damaged; a reader is told of damage and of foreign cells."""
         try:
             return _read_cell(path)
         except Damaged as error:
@@ -211,10 +260,39 @@ class Run:
 
     def each(self, kind: str) -> Iterator[Cell]:
         """The same, one after another."""
+        is_foreign = self._foreign_test() if kind in SHOWN and is_file(self.folder / RUN) else None
         for path in sorted((self.folder / CELLS / safe_name(kind)).glob(f"*{SUFFIX}")):
             cell = self._whole(path)
-            if cell is not None:
+            if cell is not None and not (is_foreign is not None and is_foreign(cell)):
                 yield cell
+
+    def unlisted(self, record: RunRecord) -> Iterator[Path]:
+        """The files of results that run.json does not list: finished by a command that was stopped, or another run's."""
+        listed = {listed_path(title, key) for title, key in record.results.items()}
+        for kind in SHOWN:
+            for path in sorted((self.folder / CELLS / kind).glob(f"*{SUFFIX}")):
+                if path.relative_to(self.folder) not in listed:
+                    yield path
+
+    def _foreign_test(self) -> Callable[[Cell], bool]:
+        """Tells whether a result is of another model than the run's and not listed; a reader gets Foreign, who works here a warning."""
+        record = self._current()
+        listed = set(record.results.values())
+
+        def is_foreign(cell: Cell) -> bool:
+            weights = cell.spec.weights
+            if weights is None or weights == record.model.weights or cell.spec.key in listed:
+                return False
+            text = (
+                f"{self.folder / cell.spec.path} is of another model (weights {weights[:12]}; the run is of {record.model.name}, "
+                f"{record.model.weights[:12]}), and {RUN} does not list it"
+            )
+            if self.hold is None:
+                raise Foreign(f"{text}. Remove it, or restore the {RUN} that belongs to it")
+            self.warn(f"{text}; it is not shown")
+            return True
+
+        return is_foreign
 
     def discard(self, spec: Spec) -> None:
         """Removes a cell that has gone into another one."""
@@ -245,6 +323,38 @@ class Run:
             if wanted == cell.spec.key or (wanted is None and number[cell.spec.name] == 1):
                 found[cell.spec.name] = cell
         return found
+
+    # Models that are kept in models/.
+
+    def list_model(self, folder: Path) -> None:
+        """Notes the seal of a model in models/ in run.json, so that another one in its place, or none, is noticed."""
+        if self.leads:
+            self._write_due()
+            record = self.record()
+            changes = {"models": {**record.models, folder.name: _seal_of(folder)}, "updated": _now()}
+            write_record(self.folder / RUN, record.model_copy(update=changes))
+
+    def problem_of_model(self, name: str) -> Problem | None:
+        """What is wrong with a folder in models/ as run.json lists it: missing, or another model; its own files are not read."""
+        path, listed = self.folder / MODELS / name, self._current().models.get(name)
+        if listed is None:
+            text = f"{path} is not listed in {RUN}: another run's, or left by a command that was stopped; run that again, or remove the folder"
+            return Problem("foreign", f"{MODELS}/{name}", text)
+        if not is_file(path / HEADS):
+            return Problem("missing", f"{MODELS}/{name}", f"{path} is missing, though {RUN} lists it; run the command again: {self._command()}")
+        if _seal_of(path) != listed:
+            text = f"{path} is another model than the one that {RUN} lists; run the command again: {self._command()}"
+            return Problem("foreign", f"{MODELS}/{name}", text)
+        return None
+
+    def models(self) -> list[Path]:
+        """The folders of the models that are kept; ArtefactError for one that is missing or another run's."""
+        there = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
+        names = sorted({*self.record().models, *there})
+        for name in names:
+            if (problem := self.problem_of_model(name)) is not None:
+                raise ArtefactError(problem.text)
+        return [self.folder / MODELS / name for name in names]
 
     def report(self, out: Path | None = None, *, max_mb: float = 2.0) -> Path:
         """Writes the report of the run, in its folder unless told, and says where it is; it opens in any browser."""
@@ -310,6 +420,28 @@ class Run:
                 remove_folder(path)
             else:
                 remove(path)
+
+
+def listed_path(title: str, key: str) -> Path:
+    """Where the cell of a result lies that run.json lists under `kind/name`."""
+    kind, _, name = title.partition("/")
+    return Path(CELLS) / safe_name(kind) / f"{safe_name(name)}.{key[:24]}{SUFFIX}"
+
+
+def _mentions_other_weights(path: Path, weights: str) -> bool:
+    """Whether the beginning of a cell's file names other weights: a quick look, before the whole is read."""
+    try:
+        with path.open("rb") as file:
+            named = _WEIGHTS.findall(file.read(1 << 16))
+    except OSError:
+        return False
+    return any(each.decode() != weights for each in named)
+
+
+def _seal_of(folder: Path) -> str:
+    """The seal of a saved model, as its heads.json says."""
+    content = read_json(folder / HEADS)
+    return str(content.get("seal")) if isinstance(content, dict) else ""
 
 
 def _now() -> str:

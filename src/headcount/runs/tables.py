@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headcount.files import sha256, write_atomic
@@ -16,11 +17,12 @@ from headcount.runs.commands import plain_number
 from headcount.runs.records import write_record
 from headcount.runs.schema import TablesRecord
 from headcount.runs.store import Run
+from headcount.tables import LISTING
 
 if TYPE_CHECKING:
     import pandas
 
-TABLES, STUDY = "tables.json", "study"
+TABLES, STUDY = LISTING, "study"
 FURTHER = ("kinds", "protected", "scratch")
 """What a wish may say beside its options; it stands among them."""
 PLAIN = {"floor": 0, "unit": "kv_group", "ablation": "zero"}
@@ -112,7 +114,8 @@ def _made(run: Run) -> Iterator[tuple[str, Any]]:
         yield f"{STUDY}-{name}", pandas.DataFrame(cell.content["rows"])
 
 
-def _files(run: Run) -> Iterator[tuple[str, bytes]]:
+def table_files(run: Run) -> Iterator[tuple[str, bytes]]:
+    """Every table of a run, made out of its cells: the name and the bytes of its file."""
     for name, table in _made(run):
         if table is not None:
             packed = io.BytesIO()
@@ -125,7 +128,7 @@ def _files(run: Run) -> Iterator[tuple[str, bytes]]:
 def write_tables(run: Run) -> None:
     """Writes every table whose content is new; one that is not as it was left goes aside first."""
     known = run._known(TABLES, TablesRecord) or TablesRecord(files={})
-    files = dict(_files(run))
+    files = dict(table_files(run))
     wanted = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     there = {name: _left(run, name, {wanted[name], known.files.get(name), known.before.get(name)}) for name in files}
     before = {name: found for name, found in there.items() if found is not None and found != wanted[name]}
@@ -135,6 +138,20 @@ def write_tables(run: Run) -> None:
     for name, content in files.items():
         if there[name] != wanted[name]:
             write_atomic(run.folder / name, content)
+
+
+def same_table(path: Path, content: bytes) -> bool:
+    """Whether a file holds the table whose bytes are `content`; another release of pandas may have written it in other bytes."""
+    import pandas
+
+    if path.read_bytes() == content:
+        return True
+    read = pandas.read_parquet if path.suffix == ".parquet" else pandas.read_csv
+    try:
+        pandas.testing.assert_frame_equal(read(path), read(io.BytesIO(content)))
+    except (AssertionError, ValueError, OSError):
+        return False
+    return True
 
 
 def _left(run: Run, name: str, hashes: set[str | None]) -> str | None:

@@ -13,6 +13,7 @@ from headcount.archs import record
 from headcount.errors import ArtefactError
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.surgery.load import load_blocks
+from headcount.surgery.sizes import MAX_RATIO, bounded_build, check_counts
 from headcount.surgery.source import built, check_weights, class_of, local_folder, read_config
 
 FIELD = "pruned_heads"
@@ -65,9 +66,12 @@ def load_legacy(folder: str | Path, *, auto: Any = None, allow_pickle: bool = Fa
     path = local_folder(folder)
     config = read_config(path)
     pruned = _pruned(path, config)
-    check_weights(path, allow_pickle)
+    sizes = check_weights(path, allow_pickle, config, kwargs)
+    check_counts(path / "config.json", config, sizes)
     cls = class_of(path, config, auto)
-    with torch.device("meta"):
+    kwargs = kwargs if allow_pickle else {**kwargs, "use_safetensors": True}
+    everything = {"": record.Kept((0,), MAX_RATIO)}  # what is left of each layer is known only when the whole model is built
+    with bounded_build(path / "config.json", config, sizes, everything), torch.device("meta"):
         dense = built(path, cls.__name__, lambda: cls(cls.config_class.from_pretrained(path)))  # pyright: ignore[reportAttributeAccessIssue]
     model = load_blocks(path, cls, _record(HeadMap.of(dense), dense, pruned), **kwargs)
     vars(model.config).pop(FIELD, None)

@@ -16,6 +16,7 @@ from headcount.errors import ArtefactError, HeadcountError
 from headcount.heads import HeadMap
 from headcount.surgery import manifest
 from headcount.surgery.reshape import cuts_of, reshape
+from headcount.surgery.sizes import bounded_build, check_counts
 from headcount.surgery.source import HUB_OPTIONS, check_weights, class_of, local_folder, read_config
 
 Blocks = Mapping[str, record.Kept]
@@ -133,7 +134,7 @@ def load(
 ) -> nn.Module:
     """The model in a folder (or hub id), cut or not, as its own class or as an Auto class sees it.
 
-    Hashes are checked where heads.json is there; weights that are missing, left over, mismatched, damaged or not finite are refused,
+    Hashes and seal are checked where heads.json is there; weights that are missing, left over, mismatched, damaged or not finite are refused,
     except that `new_layers` lets a class start with a fresh pooler or task head that the checkpoint never had. Further arguments (dtype,
     device_map, attn_implementation…) go to transformers' from_pretrained.
     """
@@ -151,9 +152,15 @@ def load(
         manifest.check_files(path, listed)
     elif config.get(record.KEY):
         warnings.warn(f"{path} has no {manifest.NAME}: its files cannot be checked for damage", stacklevel=2)
-    check_weights(path, allow_pickle)
+    sizes = check_weights(path, allow_pickle, config, kwargs)
+    check_counts(path / "config.json", config, sizes)
     cls, blocks = class_of(path, config, auto), record.parse(config.get(record.KEY))
-    return load_blocks(path, cls, blocks, new_layers=new_layers, trust_remote_code=trust_remote_code, **kwargs)
+    kwargs = kwargs if allow_pickle else {**kwargs, "use_safetensors": True}
+    with bounded_build(path / "config.json", config, sizes, blocks):
+        model = load_blocks(path, cls, blocks, new_layers=new_layers, trust_remote_code=trust_remote_code, **kwargs)
+    if listed is not None and type(model).__name__ == listed.model_class:
+        manifest.check_heads(path, listed, HeadMap.of(model))
+    return model
 
 
 def load_blocks(folder: Path, cls: type, blocks: Blocks, *, new_layers: bool = False, **kwargs: Any) -> nn.Module:

@@ -1,18 +1,24 @@
-"""heads.json: what was cut from a saved model, under original addresses, and the hash of every file beside it."""
+"""heads.json: what was cut from a saved model, under original addresses, the hash of every file beside it, and a seal over all of that."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headcount.errors import ArtefactError
-from headcount.files import is_file, read_json, sha256
+from headcount.files import MAX_JSON, Problem, is_file, json_bytes, read_bounded, read_json, seal, sealed, sha256, write_atomic
 from headcount.heads import HeadMap
 
 NAME = "heads.json"
-SCHEMA = 1
+SCHEMA = 2
+OLDER = {1: "0.1.0"}
+"""Schemas of earlier releases, and the release to open their folders with."""
+READ_BY_LOAD = ("*.safetensors", "*.bin", "*.index.json", "*.pt", "*.pth", "*.gguf", "*.distcp", "*.py", "config.json", "generation_config.json",
+                "adapter_config.json", "adapter_model*")  # fmt: skip
+"""What transformers reads of a folder beside tokenizers and processors, which may be put there later: nothing of it may be unlisted."""
 
 
 class BlockEntry(BaseModel):
@@ -69,39 +75,97 @@ def hash_files(folder: Path) -> dict[str, FileEntry]:
     return {path.name: FileEntry(bytes=path.stat().st_size, sha256=sha256(path)) for path in files}
 
 
-def _parse(path: Path, content: Any) -> Manifest:
+def write(folder: Path, manifest: Manifest) -> None:
+    """Writes heads.json with its seal."""
+    write_atomic(folder / NAME, _packed(manifest))
+
+
+def _packed(manifest: Manifest) -> bytes:
+    return json_bytes(sealed(manifest.model_dump()))
+
+
+def _check_version(path: Path, content: Any) -> None:
+    """Raises ArtefactError for a file that is damaged or was edited, and for another schema than this release's."""
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA:
+    is_older = isinstance(content, dict) and "seal" not in content and type(version) is int and version in OLDER
+    if not is_older and (not isinstance(content, dict) or content.get("seal") != seal(content)):
         raise ArtefactError(
-            f"{path} has schema version {version!r:.20}; this headcount reads {SCHEMA}. Install the version that wrote it, or a newer one."
+            f"{path} is damaged or was edited: its content does not match its seal; restore it, or save the model again"
         )
-    try:
-        return Manifest.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ArtefactError(f"{path} is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}; save the model again") from error
+    if version != SCHEMA:
+        release = OLDER.get(version) if type(version) is int else None
+        remedy = f"open the folder with headcount {release}" if release else "install a newer headcount to open the folder"
+        raise ArtefactError(f"{path} has schema version {version!r:.20} and this headcount reads {SCHEMA}; {remedy}.")
 
 
 def read(folder: Path) -> Manifest | None:
-    """The manifest of a folder, or None where there is none."""
+    """The manifest of a folder, its seal checked; None where there is none."""
     path = folder / NAME
-    return _parse(path, read_json(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    content = read_json(path, unique=True)
+    _check_version(path, content)
+    try:
+        manifest = Manifest.model_validate({name: value for name, value in content.items() if name != "seal"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ArtefactError(f"{path} is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}; save the model again") from error
+    if read_bounded(path, MAX_JSON) != _packed(manifest):
+        raise ArtefactError(f"{path} is damaged or was edited: it is not written as save writes it; restore it, or save the model again")
+    return manifest
+
+
+def problems_of(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Every file of a saved model that is missing, damaged, or not part of it."""
+    for name, entry in manifest.files.items():
+        path = folder / name
+        if Path(name).name != name:
+            yield Problem("damaged", NAME, f"{folder / NAME} names a file outside the folder: {name!r:.80}; save the model again")
+        elif not is_file(path):
+            yield Problem("missing", name, f"{path} is missing, though {NAME} lists it; restore it, or save the model again")
+        elif path.stat().st_size != entry.bytes:
+            yield Problem(
+                "damaged",
+                name,
+                f"{path} has {path.stat().st_size} bytes, {NAME} says {entry.bytes}: the file is cut short or was changed; restore it",
+            )
+        elif sha256(path) != entry.sha256:
+            yield Problem(
+                "damaged", name, f"{path} does not match its hash in {NAME}: the file is damaged or was changed; restore it"
+            )
+    there = {path.name for pattern in READ_BY_LOAD for path in folder.glob(pattern)}
+    for name in sorted(there - set(manifest.files)):
+        yield Problem("foreign", name, f"{folder / name} is not listed in {NAME}: the folder mixes files of two models; take one out")
+
+
+def problems_of_folder(folder: Path) -> Iterator[Problem]:
+    """Every problem of a saved model by its folder, its manifest included."""
+    try:
+        manifest = read(folder)
+        if manifest is None:
+            yield Problem("missing", NAME, f"{folder / NAME} is missing, so the files of the model cannot be checked; save the model again")
+        else:
+            yield from problems_of(folder, manifest)
+    except (ArtefactError, OSError) as error:
+        yield Problem("damaged", NAME, str(error))
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Raises ArtefactError naming the first file that is missing, renamed, cut short or changed."""
-    for name, entry in manifest.files.items():
-        if Path(name).name != name:
-            raise ArtefactError(f"{folder / NAME} names a file outside the folder: {name!r:.80}; save the model again")
-        path = folder / name
-        if not is_file(path):
-            raise ArtefactError(f"{path} is missing, though {NAME} lists it; restore it, or save the model again")
-        if path.stat().st_size != entry.bytes:
-            raise ArtefactError(
-                f"{path} has {path.stat().st_size} bytes, {NAME} says {entry.bytes}: the file is cut short or was changed; restore it"
-            )
-        if sha256(path) != entry.sha256:
-            raise ArtefactError(f"{path} does not match its hash in {NAME}: the file is damaged or was changed; restore it")
-    weights = [path.name for path in folder.glob("*.safetensors") if path.name not in manifest.files]
-    if weights:
-        raise ArtefactError(f"{folder / weights[0]} is not listed in {NAME}: the folder mixes files of two models; take one out")
+    """Raises ArtefactError naming the first file that is missing, renamed, cut short, changed or foreign."""
+    try:
+        first = next(problems_of(folder, manifest), None)
+    except OSError as error:
+        raise ArtefactError(f"{folder} cannot be read: {error}. Check its permissions and links") from error
+    if first is not None:
+        raise ArtefactError(first.text)
+
+
+def check_heads(folder: Path, manifest: Manifest, heads: HeadMap) -> None:
+    """Raises ArtefactError unless a loaded model has just the heads that its manifest lists."""
+    listed = {entry.block: (entry.heads, entry.of) for entry in manifest.blocks}
+    there = {entry.block: (entry.heads, entry.of) for entry in blocks_of(heads)}
+    different = [name for name in {**listed, **there} if listed.get(name) != there.get(name)]
+    if different or removed_of(heads) != manifest.removed:
+        raise ArtefactError(
+            f"{folder / NAME} lists other heads than the model has (block {different[0] if different else 'removed'}); save the model again"
+        )

@@ -12,7 +12,7 @@ from torch import nn
 from headcount import __version__
 from headcount.archs.state import preserved
 from headcount.errors import ArtefactError, UnsupportedModel
-from headcount.files import new_folder, write_json
+from headcount.files import new_folder
 from headcount.heads import HeadMap
 from headcount.surgery import manifest
 from headcount.surgery.card import write_card
@@ -79,7 +79,7 @@ def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
         listing.told = list(told)
         (fresh / "README.md").write_text(write_card(listing, plain=builds_same(model, model.config, heads)), encoding="utf-8")
         listing.files = manifest.hash_files(fresh)
-        write_json(fresh / manifest.NAME, listing.model_dump())
+        manifest.write(fresh, listing)
     if push_to_hub is not None:
         push(target, push_to_hub)
     return target

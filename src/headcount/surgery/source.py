@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headcount.archs import names
 from headcount.errors import ArtefactError, HeadcountError, UnsupportedModel
-from headcount.files import check_safetensors, read_json
+from headcount.files import check_safetensors, finish_replacement, read_json
 from headcount.registry import unknown
+from headcount.surgery.sizes import WeightSizes, check_counts
 
 HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies")
 """Arguments of from_pretrained that say where a hub id comes from."""
 
-
-MAX_LAYERS, MAX_SIZE = 1024, 2**40
-"""The largest counts that a configuration may state; a model of them is built before its weights are read."""
 
 EMBEDDED = Path(__file__).parents[1] / "demo" / "models"
 """The models that come with the package."""
@@ -36,6 +33,7 @@ def embedded(name: str | Path) -> Path | None:
 def local_folder(name: str | Path, **hub: Any) -> Path:
     """The folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code)."""
     path = Path(name)
+    finish_replacement(path)
     try:
         if path.is_dir():
             return path
@@ -56,54 +54,92 @@ def local_folder(name: str | Path, **hub: Any) -> Path:
         raise ArtefactError(f"'{name}' is neither a folder nor a hub id that can be fetched: {error}") from error
 
 
-def check_weights(folder: Path, allow_pickle: bool) -> None:
-    """Refuses a folder without weights, with damaged ones, or with pickles that nobody allowed."""
-    tensors = sorted(folder.glob("*.safetensors"))
-    for path in tensors:
-        check_safetensors(path)
-    for path in sorted(folder.glob("*.index.json")):
-        _check_index(path)
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.distcp")
+SAFE = ".safetensors"
+SAFE_INDEX = f"{SAFE}.index.json"
+DISTRIBUTED = "shard-*-model-*-of-*.safetensors"
+MAX_BEAMS = 1024
+
+
+def check_weights(folder: Path, allow_pickle: bool, config: Mapping[str, Any], options: Mapping[str, Any]) -> WeightSizes:
+    """What the weights of a folder hold; refuses missing and damaged ones, and pickles that nobody allowed, whatever lies beside them.
+
+    `options` are the arguments of from_pretrained that choose files (variant, use_safetensors, target_lang).
+    """
+    shapes = {f"{path.name} {name}": shape for path in sorted(folder.glob(f"*{SAFE}")) for name, shape in check_safetensors(path).items()}
+    shards = {path.name: _check_index(path) for path in sorted(folder.glob("*.index.json"))}
     if (folder / "adapter_config.json").exists():  # transformers would go where that file says
         raise ArtefactError(
             f"{folder} holds an adapter (adapter_config.json), not a model; merge it (model.merge_and_unload()) and save that"
         )
-    pickles = sorted(folder.glob("pytorch_model*.bin"))
-    if not tensors and pickles and not allow_pickle:
+    _check_generation(folder)
+    pickles = sorted({path for pattern in PICKLES for path in folder.glob(pattern)})
+    read, why = _chosen(folder, config, options)
+    if read is None and not pickles:
+        raise ArtefactError(f"{folder} holds no weights: no {SAFE} file{why}; put them there, or name another folder")
+    shards_read = shards.get(read, []) if read is not None else []
+    unsafe = pickles[0].name if read is None else next((name for name in (read, *shards_read) if not name.endswith((SAFE, SAFE_INDEX))), None)
+    if unsafe is None and options.get("target_lang") and not (folder / f"adapter.{options['target_lang']}{SAFE}").is_file():
+        unsafe = f"adapter.{options['target_lang']}.bin"
+    if unsafe is not None and not allow_pickle:
         raise ArtefactError(
-            f"{pickles[0]} is a pickle, which can run code when read. Convert it to safetensors, or allow it (allow_pickle=True, "
+            f"{folder / unsafe} is a pickle, which can run code when read{why}. Convert it to safetensors, or allow it (allow_pickle=True, "
             "--allow-pickle) if you trust it."
         )
-    if not tensors and not pickles:
-        raise ArtefactError(f"{folder} holds no weights: no .safetensors file; put them there, or name another folder")
+    return WeightSizes.of(shapes, sum(path.stat().st_size for path in pickles) if unsafe is not None else 0)
 
 
-def _check_index(path: Path) -> None:
-    """Refuses a list of shards that names files outside its folder, or missing ones."""
+def _chosen(folder: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
+    distributed = sorted(folder.glob(DISTRIBUTED))
+    if distributed:  # read before anything else, by way of a pickled index
+        raise ArtefactError(f"{distributed[0]} is part of a distributed checkpoint; gather it into one model (save_pretrained) first")
+    explicit = config.get("transformers_weights")
+    if explicit is not None:
+        if not isinstance(explicit, str) or Path(explicit).name != explicit:
+            raise ArtefactError(
+                f"{folder / 'config.json'}: transformers_weights must name a file in its folder, got {explicit!r:.60}; use the config.json "
+                "that came with the weights"
+            )
+        return explicit, ", and transformers_weights in config.json names it"
+    if options.get("use_safetensors") is False:
+        return None, ", and use_safetensors=False asks for it"
+    variant = options.get("variant")
+    for name in (f"model{SAFE}", f"model{SAFE_INDEX}"):
+        stem, _, ending = name.rpartition(".")
+        named = f"{stem}.{variant}.{ending}" if variant else name
+        if (folder / named).is_file():
+            return named, ""
+    others = sorted(path.name for path in folder.glob(f"*{SAFE}"))
+    why = f" under a name that is read (model{SAFE}, model{SAFE_INDEX}{f', variant {variant}' if variant else ''})"
+    return None, f"{why}, only {others[0]}" if others else ""
+
+
+def _check_index(path: Path) -> list[str]:
+    """The shards of a list; refuses one that names files outside its folder, or missing ones."""
     content = read_json(path)
     shards = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(shards, dict):
         raise ArtefactError(f"{path} must hold a weight_map from tensors to files; fetch it again, with the weights")
-    for shard in dict.fromkeys(map(str, shards.values())):
+    files = list(dict.fromkeys(map(str, shards.values())))
+    for shard in files:
         if Path(shard).name != shard:
             raise ArtefactError(f"{path} names a file outside its folder: {shard!r:.80}; fetch it again from where it came")
         if not (path.parent / shard).is_file():
             raise ArtefactError(f"{path} names {shard!r:.80}, which is not there; fetch all shards of the model")
+    return files
 
 
-def _check_counts(path: Path, config: dict[str, Any], part: str = "") -> None:
-    """Refuses numbers of heads or layers that no model has, before they reach its arithmetic."""
-    for name, value in config.items():
-        if isinstance(value, dict) and name.endswith("config"):
-            _check_counts(path, value, f"{part}{name}.")
-        if type(value) is not int:
-            continue
-        layers = name.endswith("layers") or name == "n_layer"
-        if value < 1 and name in (*names.HEAD_COUNTS, *names.KV_COUNTS, "num_hidden_layers", "hidden_size"):
-            raise ArtefactError(f"{path}: {part}{name} must be at least 1, got {value}; use the config.json that came with the weights")
-        if value > (MAX_LAYERS if layers else MAX_SIZE):
-            most = MAX_LAYERS if layers else MAX_SIZE
+def _check_generation(folder: Path) -> None:
+    """Refuses a generation_config.json that is no object, or that asks for more beams than memory is meant for."""
+    path = folder / "generation_config.json"
+    content = read_json(path) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise ArtefactError(f"{path} must hold an object, got {type(content).__name__}; use the one that came with the weights")
+    for name in ("num_beams", "num_beam_groups", "num_return_sequences"):
+        if type(content.get(name)) is int and content[name] > MAX_BEAMS:
             raise ArtefactError(
-                f"{path}: {part}{name} may be at most {most}, got {value!r:.30}; use the config.json that came with the weights"
+                f"{path}: {name} may be at most {MAX_BEAMS}, got {content[name]!r:.30}; use the generation_config.json that came with the weights"
             )
 
 
@@ -127,7 +163,7 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, Any]
         raise ArtefactError(
             f"{folder / 'config.json'} must hold an object, got {type(config).__name__}; use the one that came with the weights"
         )
-    _check_counts(folder / "config.json", config)
+    check_counts(folder / "config.json", config)
     if (code := _code(config)) is not None and not trust_remote_code:
         raise ArtefactError(
             f"{folder / 'config.json'} asks for remote code ({code}). Allow it (trust_remote_code=True, --trust-remote-code) "

@@ -1,6 +1,6 @@
-"""Writes run-v2, a run folder of schema 2 as the first release writes it, which every later release must open; run once, then kept as it is.
+"""Writes run-v3, a run folder of schema 3, which every later release with that schema must open; run once, then kept as it is.
 
-python tests/frozen/make_run_v2.py
+python tests/frozen/make_run_v3.py
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     from headcount.runs.weights import model_record
 
     torch.set_num_threads(1)
-    folder, model, data = HERE / "run-v2", shared("encoder"), task("encoder", 20)
+    folder, model, data = HERE / "run-v3", shared("encoder"), task("encoder", 20)
     shutil.rmtree(folder, ignore_errors=True)
     with Run.lead(folder, command="headcount score toy") as run:
         record = describe_run(model_record(model, "toy"), command="headcount score toy", seed=3, task="toy encoder")

@@ -1,0 +1,157 @@
+"""Every file of a run read and verified: what is damaged, what is missing, and what is another run's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headcount.errors import ArtefactError, HeadcountError
+from headcount.files import Problem, is_file, sha256
+from headcount.plan import Plan
+from headcount.runs.cells import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell, safe_name
+from headcount.runs.outcomes import PRUNED
+from headcount.runs.records import Kind, hash_of, read_record
+from headcount.runs.schema import HeadsRecord, RunRecord, TablesRecord
+from headcount.runs.scores import KIND as SCORES
+from headcount.runs.scores import unpack_scores
+from headcount.runs.store import CELLS, HEADS, MODELS, RUN, SHOWN, Run, listed_path
+from headcount.runs.tables import TABLES, same_table, table_files
+
+BENCH, PLAN = "bench", ".plan.json"
+ModelCheck = Callable[[Path], Iterator[Problem]]
+"""Finds the problems of a saved model by its folder; passed in, since reading models is no business of runs."""
+
+
+class RunCheck:
+    """The verification of one run folder; `checked` counts what was read."""
+
+    def __init__(self, folder: Path, check_model: ModelCheck) -> None:
+        self.folder, self.check_model, self.checked = folder, check_model, 0
+        self.run = Run(folder)
+        self.specs: dict[str, Spec] = {}
+        self.removed: dict[str, list[str]] = {}
+
+    def problems(self) -> Iterator[Problem]:
+        """Every problem of the folder; ArtefactError only for a run of another schema."""
+        record, problems = self._record(RUN, RunRecord)
+        yield from problems
+        yield from self._heads(record)
+        yield from self._cells(record)
+        if record is None:
+            return
+        for title in self.run.missing_results(record):
+            path = str(listed_path(title, record.results[title]))
+            text = f"{self.folder / path} is missing, though {RUN} lists it as {title:.100}; run the command again: {record.command}"
+            yield Problem("missing", path, text)
+        yield from self._tables(record)
+        yield from self._models(record)
+        yield from self._plans(record)
+
+    def _record(self, name: str, kind: type[Kind]) -> tuple[Kind | None, list[Problem]]:
+        path = self.folder / name
+        if not is_file(path):
+            return None, [Problem("missing", name, f"{path} is missing; copy the run folder again, or run its command again")]
+        self.checked += 1
+        try:
+            return read_record(path, kind), []
+        except Damaged as error:
+            return None, [_problem(name, error)]
+
+    def _heads(self, record: RunRecord | None) -> Iterator[Problem]:
+        heads, problems = self._record(HEADS, HeadsRecord)
+        yield from problems
+        if heads is not None and record is not None and hash_of(heads) != record.heads:
+            yield Problem("foreign", HEADS, f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}; restore it")
+
+    def _cells(self, record: RunRecord | None) -> Iterator[Problem]:
+        timed: list[tuple[str, Cell]] = []
+        for path in sorted((self.folder / CELLS).rglob(f"*{SUFFIX}")):
+            self.checked += 1
+            name = str(path.relative_to(self.folder))
+            try:
+                cell = Cell.unpack(read_cell(path), path)
+                if cell.spec.kind == SCORES:
+                    unpack_scores(cell)
+            except (HeadcountError, OSError) as error:
+                yield _problem(name, error)
+                continue
+            self.specs[cell.spec.key] = cell.spec
+            if cell.spec.kind == PRUNED:
+                self.removed[cell.spec.key[:8]] = cell.content.get("removed", [])
+            if str(cell.spec.path) != name:
+                yield Problem("foreign", name, f"{path} lies under another kind than its own ({cell.spec.kind}); move it back, or remove it")
+            elif record is not None and cell.spec.key not in record.results.values():
+                if cell.spec.kind in SHOWN and cell.spec.weights not in (None, record.model.weights):
+                    text = f"{path} is of another model (weights {cell.spec.weights}) than the run, and {RUN} does not list it; remove it"
+                    yield Problem("foreign", name, text)
+                timed += [(name, cell)] if cell.spec.kind == BENCH else []
+        for name, cell in timed:
+            if cell.spec.parts.get("of") not in self.specs:
+                yield Problem("foreign", name, f"{self.folder / name} has the times of a model that this run has not; remove it")
+
+    def _fresh_tables(self, record: RunRecord) -> dict[str, bytes] | None:
+        """The tables that the cells make; None where the run was stopped before it wrote them, or a cell cannot be used."""
+        if any(self.run.unlisted(record)):
+            return None
+        try:
+            return dict(table_files(self.run))
+        except HeadcountError:  # a cell is damaged or foreign, which is a problem of its own
+            return None
+
+    def _tables(self, record: RunRecord) -> Iterator[Problem]:
+        if not is_file(self.folder / TABLES):
+            if record.results:
+                yield Problem("missing", TABLES, f"{self.folder / TABLES} is missing, though the run has results; run its command again")
+            return
+        listing, problems = self._record(TABLES, TablesRecord)
+        yield from problems
+        if listing is None:
+            return
+        fresh = self._fresh_tables(record)
+        for name, listed in listing.files.items():
+            path = self.folder / name
+            if Path(name).name != name or not is_file(path):
+                yield Problem("missing", name, f"{path} is missing, though {TABLES} lists it; run the command of the run again")
+                continue
+            self.checked += 1
+            if sha256(path) not in (listed, listing.before.get(name)):
+                yield Problem("damaged", name, f"{path} is damaged or was edited: its hash is not the one in {TABLES}; run the command again")
+            elif fresh is not None and name not in listing.before and not (name in fresh and same_table(path, fresh[name])):
+                yield Problem("foreign", name, f"{path} is not made of the cells of this run; run the command of the run again")
+
+    def _models(self, record: RunRecord) -> Iterator[Problem]:
+        there = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
+        for name in sorted({*record.models, *there}):
+            try:
+                problem = self.run.problem_of_model(name)
+            except ArtefactError as error:
+                problem = _problem(f"{MODELS}/{name}/{HEADS}", error)
+            if problem is not None:
+                yield problem
+                continue
+            for each in self.check_model(self.folder / MODELS / name):
+                yield each._replace(path=f"{MODELS}/{name}/{each.path}")
+            self.checked += sum(path.is_file() for path in (self.folder / MODELS / name).iterdir())
+
+    def _plans(self, record: RunRecord) -> Iterator[Problem]:
+        """A plan beside a model is sealed, for the run's weights, and removes what the cell of the model says."""
+        for path in sorted((self.folder / MODELS).glob(f"*{PLAN}")):
+            self.checked += 1
+            name, key = f"{MODELS}/{path.name}", path.name.removesuffix(PLAN).rpartition(".")[2]
+            try:
+                plan = Plan.read(path)
+            except HeadcountError as error:
+                yield _problem(name, error)
+                continue
+            weights = plan.made_for.weights if plan.made_for is not None else ""
+            if weights != record.model.weights or sorted(map(str, plan.removed)) != sorted(self.removed.get(key, [])):
+                yield Problem("foreign", name, f"{path} is not the plan of a model of this run; run the command that pruned it again")
+
+
+def _problem(name: str, error: Exception) -> Problem:
+    return Problem("foreign" if isinstance(error, Foreign) else "damaged", name, str(error))
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run, be it without its run.json."""
+    return is_file(folder / RUN) or (folder / CELLS / safe_name(SCORES)).is_dir() or (is_file(folder / TABLES) and (folder / CELLS).is_dir())
