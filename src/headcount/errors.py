@@ -56,6 +56,10 @@ class UnknownTokens(UserWarning):
     """A warning: much of a text is unknown to the tokenizer, so that a model reads little of it."""
 
 
+class PartlyRead(UserWarning):
+    """A warning: a source has more rows than a limited task reads."""
+
+
 class NonFinite(HeadcountError, ArithmeticError):
     """A weight, loss or score that is no finite number; names where it came up."""
 

@@ -113,12 +113,12 @@ def label_out_of_range(kit: Kit) -> Call:
     return _task(kit, GOOD + "a cat\ta dog\t3\n")
 
 
-@case("data", "have the label 1, so there is nothing to tell apart", "take more (--limit), or shuffle a file that is sorted by label")
+@case("data", "have the label 1, so there is nothing to tell apart", "give examples of every label")
 def one_label_alone(kit: Kit) -> Call:
-    return _task(kit, "".join(f"dog {i}\tcat\t1\n" for i in range(12)))
+    return _task(kit, "".join(f"dog {i}\tcat\t1\n" for i in range(24)))
 
 
-@case("data", "has 2 examples, too few different ones to be divided into", "give more, at least 2 for eval, 4 for a single file")
+@case("data", "has 2 examples, too few different ones to be divided into", "none falls into selection; give more")
 def too_few_examples(kit: Kit) -> Call:
     return _task(kit, "a dog\ta cat\t0\na cat\ta dog\t1\n")
 
@@ -214,9 +214,9 @@ def json_without_a_value(kit: Kit) -> Call:
     return _task(kit, "".join(json.dumps({"text": "a dog", "label": None}) + "\n" for _ in range(8)), "train.jsonl")
 
 
-@case("data", "line 4", "the text must be text, got 3")
+@case("data", "line 1", "the text must be text, got 0")
 def number_for_a_text(kit: Kit) -> Call:
-    return _task(kit, "".join(json.dumps({"text": i, "label": i % 3}) + "\n" for i in range(12)), "train.jsonl")
+    return _task(kit, "".join(json.dumps({"text": i, "label": i % 3}) + "\n" for i in range(24)), "train.jsonl")
 
 
 @case("data", "line 2 is no csv", "check its quotes")

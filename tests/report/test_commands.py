@@ -68,7 +68,7 @@ def test_a_command_wishes_for_the_model_it_stands_at(name: str, record: RunRecor
     command = command_of(record, "run", cell_of(WISHES[name]))
     words = shlex.split(command)
     assert read_back(command, monkeypatch, tmp_path).parts() == WISHES[name].parts()
-    assert words[words.index("--limit") + 1] == "30" and words[words.index("--dtype") + 1] == "float32"
+    assert words[words.index("--limit") + 1] == "99" and words[words.index("--dtype") + 1] == "float32"
     assert words[-2:] == ["--out", "runs/run"]
 
 

@@ -146,7 +146,7 @@ def test_registry_lists_the_tasks() -> None:
 def test_classification_of_a_file_without_header(tmp_path: Path) -> None:
     task = open_task("classification", model("two"), TOKENIZER, train=table(tmp_path), eval=table(tmp_path, name="e.tsv", seed=9))
     check_task(task, model("two"))
-    assert [len(task.split(split)) for split in SPLITS] == [40, 20, 20]
+    assert [len(task.split(split)) for split in SPLITS] == [40, 14, 26]
     assert task.metric is not None and task.metric.name == "accuracy"
     assert task.special_ids == frozenset(range(5))
     assert [task.calibration[i]["labels"] for i in range(4)] == [0, 1, 0, 1]
@@ -156,16 +156,9 @@ def test_one_file_is_divided_in_a_half_and_two_quarters_without_shared_examples(
     lines = [f"{text}\t{i % 2}" for i, text in enumerate(sentences(40))]
     task = open_task("classification", model("two"), TOKENIZER, train=write(tmp_path / "a.tsv", lines * 3))
     check_task(task, model("two"))
-    assert [len(task.split(split)) for split in SPLITS] == [60, 30, 30]
+    assert [len(task.split(split)) for split in SPLITS] == [57, 24, 39], "the value of a hash decides, so shares are not exact"
     again = open_task("classification", model("two"), TOKENIZER, eval=write(tmp_path / "b.tsv", lines[::-1]))
     assert contents(again) == contents(task)
-
-
-def test_limit_takes_the_first_of_each_split(tmp_path: Path) -> None:
-    path = table(tmp_path)
-    whole, some = (open_task("classification", model("two"), TOKENIZER, train=path, limit=limit) for limit in (None, 5))
-    for split in SPLITS:
-        assert [some.split(split)[i] for i in range(5)] == [whole.split(split)[i] for i in range(5)]
 
 
 def _rows(kind: str, header: bool) -> tuple[str, list[str]]:
@@ -251,7 +244,7 @@ def test_glue_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     task = open_task("glue/cola", model("two"), TOKENIZER)
     assert asked == [("nyu-mll/glue", "cola", "train"), ("nyu-mll/glue", "cola", "validation")]
     assert task.metric is not None and task.metric.name == "Matthews correlation" and task.name == "glue/cola"
-    assert [len(task.split(split)) for split in SPLITS] == [20, 10, 10]
+    assert [len(task.split(split)) for split in SPLITS] == [20, 8, 12]
 
 
 def test_glue_without_network_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -288,7 +281,10 @@ def test_token_classification(tmp_path: Path) -> None:
 
 def test_labels_stand_at_the_first_piece_of_a_word(tmp_path: Path) -> None:
     words = str(tavi.say(draw_clause(Random(3)))).split()
-    rows = [json.dumps({"tokens": [*words, end], "tags": ["NOUN"] * len(words) + ["DET"]}) for end in ["the", "a", "an", "dog"]]
+    rows = [
+        json.dumps({"tokens": [*words, end], "tags": ["NOUN"] * len(words) + ["DET"]})
+        for end in [clause for text in sentences(6) for clause in text.split()]
+    ]
     task = open_task("token-classification", model("tags"), TOKENIZER, train=write(tmp_path / "a.jsonl", rows))
     example = task.calibration[0]
     pieces = TOKENIZER.convert_ids_to_tokens(example["input_ids"])
@@ -326,7 +322,7 @@ def test_a_table_of_texts_is_one_to_language_models_and_roles(tmp_path: Path, ki
 
 
 def test_a_column_of_texts_without_a_header_is_enough(tmp_path: Path) -> None:
-    plain, made = (open_task("lm", model("causal"), TOKENIZER, train=write(tmp_path / name, sentences(30))) for name in ("a.txt", "a.tsv"))
+    plain, made = (open_task("lm", model("causal"), TOKENIZER, train=write(tmp_path / name, sentences(90))) for name in ("a.txt", "a.tsv"))
     assert list(made.report) == list(plain.report)
     two = write(tmp_path / "b.tsv", [f"{text}\tyes" for text in sentences(30)])
     with pytest.raises(DataError, match=r"has 2 columns and no header that is known; give 1 \(text\), or name columns with --text-column"):
@@ -385,7 +381,7 @@ def test_parallel_text_in_tables(tmp_path: Path) -> None:
 
 def test_bleu_compares_with_the_text_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens cannot give 'UNKNOWN7' back: a reference that was decoded would match the output [UNK]."""
-    lines = [f"{a}\t{a} UNKNOWN{i}" for i, a in enumerate(sentences(12))]
+    lines = [f"{a}\t{a} UNKNOWN{i}" for i, a in enumerate(sentences(24))]
     task = open_task("translation", model("marian"), TOKENIZER, train=write(tmp_path / "a.tsv", lines))
     batch = task.collate([task.report[0], task.report[1]])
     monkeypatch.setattr(model("marian"), "generate", lambda **_: batch["labels"].clamp(min=0))
@@ -412,7 +408,7 @@ def test_image_classification(tmp_path: Path) -> None:
     assert batch["pixel_values"].shape == (4, 3, 8, 8) and 0 <= batch["pixel_values"].min() <= batch["pixel_values"].max() <= 1
     check_batch(model("images"), batch)
     assert torch.isfinite(model("images")(**batch).loss)
-    assert [len(task.split(split)) for split in SPLITS] == [6, 3, 3]
+    assert [len(task.split(split)) for split in SPLITS] == [6, 2, 4]
 
 
 def test_images_through_a_processor_and_from_parquet(tmp_path: Path) -> None:
@@ -489,29 +485,29 @@ def _raw(name: str, data: bytes) -> Callable[[Path], Path]:
     return made
 
 
-S = sentences(8)
+S = sentences(24)
 TAGGED = (("the", "DET"), ("a", "DET"), ("an", "DET"), ("dog", "NOUN"), ("bird", "NOUN"), ("cat", "NOUN"))
 GOOD = [f"{text}\t{i % 2}" for i, text in enumerate(S)]
 LONG = " ".join(S * 4)
 MISSPELT = {"text_column": "sentense"}
 GAP = ('{"text": "a", "label": 1}', '{"text": "a"}')
-NUMBERS = [f'{{"text": {i}, "label": {i % 2}}}' for i in range(8)]
+NUMBERS = [f'{{"text": {i}, "label": {i % 2}}}' for i in range(24)]
 WORDLESS = ['{"tokens": [], "tags": []}', *(f'{{"tokens": ["{word}"], "tags": ["{tag}"]}}' for word, tag in TAGGED)]
 UNTAGGED = [f'{{"tokens": ["the", "{word}"], "tags": ["DET"]}}' for word in "abcdef"]
-STRANGE = [line for word in "abcdef" for line in (f"{word} DET", "the X", "")]
+STRANGE = [line for word in "abcdefghijkl" for line in (f"{word} DET", "the X", "")]
 BAD_DATA: dict[str, tuple[str, str, Any, dict[str, Any], str]] = {
     "no data": ("classification", "two", None, {}, r"needs data: --train"),
     "no file": ("classification", "two", lambda folder: folder / "none.tsv", {}, r"no file .*none\.tsv"),
     "empty file": ("classification", "two", _tsv(), {}, r"a\.tsv is empty"),
-    "too few examples": ("classification", "two", _tsv(*GOOD[:2]), {}, r"2 examples, too few"),
-    "one label": ("classification", "two", _tsv(*(f"{s}\t1" for s in S)), {}, r"all 8 examples .* label 1"),
-    "label out of range": ("classification", "two", _tsv(*GOOD, f"{S[0]} dog\t2"), {}, r"a\.tsv, line 9: label '2'.*id2label is .*LABEL_1"),
+    "too few examples": ("classification", "two", _tsv(*GOOD[:2]), {}, r"has 2 examples, too few different ones .* none falls into"),
+    "one label": ("classification", "two", _tsv(*(f"{s}\t1" for s in S)), {}, r"all 24 examples .* label 1"),
+    "label out of range": ("classification", "two", _tsv(*GOOD, f"{S[0]} dog\t2"), {}, r"a\.tsv, line 25: label '2'.*id2label is .*LABEL_1"),
     "unknown label": ("nli", "pairs", _tsv(*(f"{s}\t{s}\tmaybe" for s in S)), {}, r"line \d+: label 'maybe'.*contradiction"),
     "float label": ("classification", "two", _tsv(*GOOD, f"{S[0]} dog\t0.5"), {}, r"label '0\.5'"),
     "classes for regression": ("classification", "regression", _tsv(*GOOD), {}, r"num_labels=1.*regression"),
     "label that is no number": ("classification", "regression", _tsv(*(f"{s}\t1.5" for s in S), "dog\tnan"), {}, r"label 'nan' is no finite"),
-    "ragged line": ("classification", "two", _tsv(*GOOD, "the dog"), {}, r"line 9 has 1 columns, but the first line has 2"),
-    "empty line": ("classification", "two", _tsv(*GOOD, "", *GOOD), {}, r"line 9 is empty"),
+    "ragged line": ("classification", "two", _tsv(*GOOD, "the dog"), {}, r"line 25 has 1 columns, but the first line has 2"),
+    "empty line": ("classification", "two", _tsv(*GOOD, "", *GOOD), {}, r"line 25 is empty"),
     "too many columns": ("classification", "two", _tsv("a\tb\tc\td"), {}, r"4 columns and no header"),
     "missing column": ("classification", "two", _tsv("sentence\tlabel", *GOOD), MISSPELT, r"no column 'sentense'.*Did you mean 'sentence'"),
     "no column for the label": ("classification", "two", _named("a.jsonl", '{"text": "the dog"}'), {}, r"no column for the label: it has 'text'"),
@@ -526,15 +522,15 @@ BAD_DATA: dict[str, tuple[str, str, Any, dict[str, Any], str]] = {
     "bad parquet": ("classification", "two", _raw("a.parquet", b"no parquet"), {}, r"cannot be read as parquet"),
     "unknown ending": ("classification", "two", _named("a.xlsx", "x"), {}, r"unknown kind of file '\.xlsx'"),
     "folder": ("classification", "two", lambda folder: folder, {}, r"is a folder"),
-    "too long": ("classification", "two", _tsv(*GOOD, f"{LONG}\t1"), {}, r"line 9 has \d+ tokens, but at most 64.*--max-length 64 --truncate"),
+    "too long": ("classification", "two", _tsv(*GOOD, f"{LONG}\t1"), {}, r"line 25 has \d+ tokens, but at most 64.*--max-length 64 --truncate"),
     "no words": ("token-classification", "tags", _named("a.jsonl", *WORDLESS), {}, r"no word of it got a token"),
     "words without tags": ("token-classification", "tags", _named("a.jsonl", *UNTAGGED), {}, r"2 words, but 1 labels"),
     "unknown tag": ("token-classification", "tags", _named("a.conll", *STRANGE), {}, r"word 2: label 'X'"),
     "ragged conll": ("token-classification", "tags", _named("a.conll", "the DET", "dog"), {}, r"line 2 has 1 columns"),
-    "long line": ("masked-lm", "masked", _named("a.txt", *S, LONG), {"by": "line"}, r"line 9 has \d+ tokens"),
+    "long line": ("masked-lm", "masked", _named("a.txt", *S, LONG), {"by": "line"}, r"line 25 has \d+ tokens"),
     "empty text file": ("causal-lm", "causal", _named("a.txt", "", " "), {}, r"is empty"),
     "truncated windows": ("causal-lm", "causal", _named("a.txt", *S), {"truncate": True}, r"truncate means nothing"),
-    "one long document": ("translation", "marian", _tsv(*(f"{s}\t{s}" for s in S), f"dog\t{LONG}"), {}, r"line 9 has \d+ tokens"),
+    "one long document": ("translation", "marian", _tsv(*(f"{s}\t{s}" for s in S), f"dog\t{LONG}"), {}, r"line 25 has \d+ tokens"),
 }  # fmt: skip
 
 
@@ -553,7 +549,7 @@ def test_long_texts_are_cut_when_asked(tmp_path: Path) -> None:
 
 def test_parallel_files_of_different_length(tmp_path: Path) -> None:
     files = [*_parallel(tmp_path)[:1], write(tmp_path / "short", S)]
-    with pytest.raises(DataError, match=r"s\.en\.gz has 24, .*short has 8"):
+    with pytest.raises(DataError, match=r"s\.en\.gz has 24, .*short has 24"):
         open_task("translation", model("marian"), TOKENIZER, train=files)
 
 

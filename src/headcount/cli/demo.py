@@ -13,7 +13,7 @@ from headcount.terminal.options import Device, Dtype, Seed
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
-Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples for scores and evaluation.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples of each split, whatever for.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
 SHOWN = {"entailment": "demo/entailment", "translator": "demo/translation"}
 """The embedded models that are shown, with the task of each."""
@@ -75,7 +75,7 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
                 raise typer.BadParameter("demo is led by one process; start it without torchrun")
             model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
             tokenizer = reader_of(model, folder)
-            size, reported = SIZES[name] if limit is None else (max(limit, 64), limit)
+            size, reported = SIZES[name] if limit is None else (limit, limit)
             data = open_task(task, model, tokenizer, seed=seed, size=size)
             number = min(200, reported)
             if name == "translator":
@@ -101,7 +101,7 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
                 tokenizer=tokenizer,
                 folder=folder,
                 portrayed=PORTRAYED,
-                config={"opened": {"task": task, "task_option": [f"size={size}"], "limit": reported, "seed": seed}},
+                config={"opened": {"task": task, "task_option": [f"size={size}"], "seed": seed}},
             )
             for step in walk(job, kept):
                 steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})

@@ -30,8 +30,20 @@ def _open(path: Path) -> IO[bytes]:
         raise DataError(f"{path!s:.200} cannot be read: {error.strerror or error}; check its name and permissions") from error
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number from 1, text without its end) of every line; a byte-order mark is dropped."""
+def count_lines(path: Path) -> int:
+    """How many lines a file has; nothing is decoded."""
+    number, last = 0, b"\n"
+    with _open(path) as file:
+        try:
+            while chunk := file.read(2**20):
+                number, last = number + chunk.count(b"\n"), chunk[-1:]
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path} cannot be read: {error}") from error
+    return number + (last != b"\n")
+
+
+def lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
+    """(number from 1, text without its end) of every line, or of the first and each `every`-th after it; a byte-order mark is dropped."""
     number = 0
     with _open(path) as file:
         try:
@@ -39,6 +51,8 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                 number += 1
                 if len(raw) > LONGEST:
                     raise DataError(f"{path}, line {number} is longer than {LONGEST} bytes; this is no text with line ends")
+                if (number - 1) % every:
+                    continue
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             raise DataError(
@@ -49,10 +63,10 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
             raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def filled(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines up to the last that holds anything; an empty one before it is an error."""
+def filled(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
+    """Lines up to the last that holds anything, or each `every`-th of them; an empty one before it is an error."""
     empty: int | None = None
-    for number, text in lines(path):
+    for number, text in lines(path, every):
         if not text.strip():
             empty = empty or number
             continue
@@ -61,17 +75,15 @@ def filled(path: Path) -> Iterator[tuple[int, str]]:
         yield number, text
 
 
-def parallel(paths: tuple[Path, ...]) -> Iterator[tuple[int, list[str]]]:
-    """The lines of files that belong together, one from each."""
-    open_files = [lines(path) for path in paths]
-    number = 0
+def parallel(paths: tuple[Path, ...], every: int = 1) -> Iterator[tuple[int, list[str]]]:
+    """The lines of files that belong together, one from each; or each `every`-th of them."""
+    open_files = [lines(path, every) for path in paths]
     while True:
         row = [next(file, None) for file in open_files]
         if all(line is None for line in row):
             return
         if any(line is None for line in row):
-            counts = [number + (line is not None) + sum(1 for _ in file) for line, file in zip(row, open_files, strict=True)]
-            told = ", ".join(f"{path} has {count}" for path, count in zip(paths, counts, strict=True))
-            raise DataError(f"parallel files must have the same number of lines, but {told}")
-        number += 1
-        yield number, [line[1].strip() for line in row if line is not None]
+            counts = ", ".join(f"{path} has {count_lines(path)}" for path in paths)
+            raise DataError(f"parallel files must have the same number of lines, but {counts}")
+        cells = [line for line in row if line is not None]
+        yield cells[0][0], [text.strip() for _, text in cells]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import difflib
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headcount.errors import DataError, MissingExtra
-from headcount.reading.lines import filled, kind_of, lines, parallel
+from headcount.errors import DataError, MissingExtra, PartlyRead
+from headcount.reading.lines import count_lines, filled, kind_of, lines, parallel
 
 Source = tuple[Path, ...] | Any
 """Files that belong together (parallel ones), or a datasets.Dataset; None for nothing."""
@@ -24,6 +25,26 @@ KINDS = (*TABLES, ".txt")
 PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"), ("text", "text_pair"))
 SINGLE = (("text",), ("sentence",))
 """Names that columns of pairs of texts, and of single texts, usually have, tried in this order."""
+
+
+MOST, PER_EXAMPLE = 100_000, 100
+"""Rows that a limited task reads of a source at most: that many, or that many for each example of the limit if these are more."""
+GROUPS = 64
+"""Row groups of a parquet file that are read at least, where it has them, however large they are."""
+
+
+def most_rows(limit: int) -> int:
+    """The most rows that a task of so many examples reads of a source."""
+    return max(PER_EXAMPLE * limit, MOST)
+
+
+def warn_of_rest(source: str, number: int, total: int | None) -> None:
+    """Warns that not all rows of a source are read; `total` is None where the first `number` were read and the others not counted."""
+    rows = f"the first {number:,} rows" if total is None else f"{number:,} of {total:,} rows, spread evenly over it,"
+    message = (
+        f"{source}: {rows} are read, and a limited task keeps those of each split whose hashes are smallest; a larger limit reads more"
+    )
+    warnings.warn(message, PartlyRead, stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,30 +144,52 @@ def _missing(column: str, role: str, header: Sequence[str], source: str) -> Data
     return DataError(f"{source} has no column '{column}' for the {role}.{hint} It has {_listed(header)}")
 
 
-def read(source: Source, layout: Layout) -> Iterator[Row]:
-    """The rows of files or of a dataset."""
+def read(source: Source, layout: Layout, most: int | None = None) -> Iterator[Row]:
+    """The rows of files or of a dataset; of a source with more than `most` rows at most so many, spread evenly over it."""
     if not isinstance(source, tuple):
-        return _of_dataset(source, layout)
+        return _of_dataset(source, layout, most)
     if len(source) > 1:
-        return _of_parallel(source, layout)
+        return _of_parallel(source, layout, most)
     path = next(iter(source))
     if path.is_dir():
-        return read(_saved(path), layout)
+        return read(_saved(path), layout, most)
     kind = kind_of(path)
     if kind not in KINDS:
         known = f"known are {', '.join(KINDS)}, and .gz of those with lines"
         raise DataError(f"{path}: unknown kind of file '{kind}'; {known}. Parallel files come together: --train A --train B")
     if kind == ".parquet":
-        return _of_parquet(path, layout)
-    if kind in (".tsv", ".txt", ".csv"):
-        return _of_cells(path, layout, _commas(path) if kind == ".csv" else ((n, text.split("\t")) for n, text in filled(path)))
-    return _of_json(path, layout)
+        return _of_parquet(path, layout, most)
+    if kind == ".csv":
+        return _of_cells(path, layout, _commas(path, most))
+    if kind in (".tsv", ".txt"):
+        return _of_cells(path, layout, ((n, text.split("\t")) for n, text in filled(path, _line_step(most, path))))
+    return _of_json(path, layout, most)
 
 
-def _of_dataset(dataset: Any, layout: Layout) -> Iterator[Row]:
+def step_of(source: str, total: int, most: int | None) -> int:
+    """Every how many rows one is read, so that of `total` at most `most` are; warns where that is not each of them."""
+    step = 1 if most is None else -(-total // most)
+    if step > 1:
+        warn_of_rest(source, -(-total // step), total)
+    return max(1, step)
+
+
+def _line_step(most: int | None, *paths: Path) -> int:
+    """Every how many lines of files that belong together one is read."""
+    if most is None:
+        return 1
+    counts = {path: count_lines(path) for path in paths}
+    if len(set(counts.values())) > 1:
+        raise DataError(f"parallel files must have the same number of lines, but {', '.join(f'{p} has {n}' for p, n in counts.items())}")
+    return step_of(" + ".join(map(str, paths)), counts[paths[0]], most)
+
+
+def _of_dataset(dataset: Any, layout: Layout, most: int | None) -> Iterator[Row]:
     columns = layout.columns(dataset.column_names, "the dataset")
     names = {role: _class_names(dataset, column) for role, column in columns.items()}
-    for row in _of_records(enumerate(dataset), dataset.column_names, layout, ("the dataset", "row")):
+    step = step_of("the dataset", len(dataset), most) if hasattr(dataset, "__len__") else 1
+    rows = enumerate(dataset) if step == 1 else ((i, dataset[i]) for i in range(0, len(dataset), step))
+    for row in _of_records(rows, dataset.column_names, layout, ("the dataset", "row")):
         yield replace(row, values={role: _with_names(value, names[role]) for role, value in row.values.items()})
 
 
@@ -175,14 +218,21 @@ def _saved(path: Path) -> Any:
     return datasets.load_from_disk(str(path))
 
 
-def _of_parallel(paths: tuple[Path, ...], layout: Layout) -> Iterator[Row]:
+def _of_parallel(paths: tuple[Path, ...], layout: Layout, most: int | None) -> Iterator[Row]:
     source = " + ".join(path.name for path in paths)
     places = layout.by_place(len(paths), source)
-    for number, cells in parallel(paths):
+    for number, cells in parallel(paths, _line_step(most, *paths)):
         yield Row({role: cells[place] for role, place in places.items()}, source, number)
 
 
-def _commas(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _commas(path: Path, most: int | None) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of the rows of a csv file; a row may be of several lines, so that rows have to be read to be counted."""
+    if most is None or count_lines(path) <= most:
+        return _all_commas(path)
+    return islice(_all_commas(path), 0, None, step_of(str(path), sum(1 for _ in _all_commas(path)), most))
+
+
+def _all_commas(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
     empty: int | None = None
     try:
@@ -211,16 +261,16 @@ def _of_cells(path: Path, layout: Layout, table: Iterator[tuple[int, list[str]]]
         yield Row({role: cells[place] for role, place in places.items()}, str(path), number)
 
 
-def _of_json(path: Path, layout: Layout) -> Iterator[Row]:
-    records = _records(path)
+def _of_json(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
+    records = _records(path, _line_step(most, path))
     first = next(records, None)
     if first is None:
         return
     yield from _of_records(chain([first], records), list(first[1]), layout, (str(path), "line"))
 
 
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, text in filled(path):
+def _records(path: Path, every: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, text in filled(path, every):
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -230,19 +280,36 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, record
 
 
-def _of_parquet(path: Path, layout: Layout) -> Iterator[Row]:
+def _of_parquet(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
     try:
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtra("reading parquet needs pyarrow; install it with: pip install pyarrow") from error
     try:
-        file = parquet.ParquetFile(path)
-        rows = (row for part in file.iter_batches() for row in part.to_pylist())
-        yield from _of_records(enumerate(rows), file.schema_arrow.names, layout, (str(path), "row"))
+        file = parquet.ParquetFile(path, buffer_size=2**20)  # so that a row group is not read whole for its first rows
+        header = file.schema_arrow.names
+        columns = list(layout.columns(header, str(path)).values())
+        yield from _of_records(_parquet_rows(file, str(path), columns, most), header, layout, (str(path), "row"))
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} cannot be read as parquet: {error}; write it again") from error
+
+
+def _parquet_rows(file: Any, source: str, columns: list[str], most: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, values) of the rows; of a file with more than `most`, the first ones of row groups spread evenly over it."""
+    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    starts, total = [0, *accumulate(sizes)], sum(sizes)
+    if most is None or total <= most:
+        chosen, share = list(range(len(sizes))), total
+    else:
+        number = min(len(sizes), max(GROUPS, most * len(sizes) // total))
+        chosen, share = [turn * len(sizes) // number for turn in range(number)], max(1, most // number)
+        warn_of_rest(source, sum(min(share, sizes[group]) for group in chosen), total)
+    for group in chosen:
+        batches = file.iter_batches(batch_size=min(share, 8192) or 1, row_groups=[group], columns=columns)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        yield from enumerate(islice(rows, share), starts[group])
 
 
 def _of_records(records: Iterable[tuple[int, Any]], header: Sequence[str], layout: Layout, told: tuple[str, str]) -> Iterator[Row]:

@@ -26,7 +26,7 @@ def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None)
     wish, recipe = cell.content["wish"], cell.content["wish"].get("recipe", {})
     seed = recipe.get("seed", wish["seed"])
     words = ["headcount", "prune", reopened_model(record.model.name, record.config)]
-    words += [*task_words(_opened(record, cell.spec.parts.get("limit"))), *_method_words(wish)]
+    words += [*task_words({"task": record.task or None, **record.config.get("opened", {})}), *_method_words(wish)]
     size = _size_words(wish) if keep is None else ["--keep", keep]
     rest = ["--kinds", ",".join(wish["kinds"])] if wish.get("kinds") else []
     rest += ["--protect", ",".join(wish["protected"])] if wish.get("protected") else []
@@ -54,11 +54,6 @@ def commands_of(record: RunRecord, out: str, cells: Sequence[Cell]) -> dict[str,
         if not wish.get("kinds"):
             found.setdefault(method_name(wish), command_of(record, out, cell, "{keep}"))
     return found
-
-
-def _opened(record: RunRecord, limit: int | None) -> dict[str, Any]:
-    """How model and data of a run are opened, as far as it knows."""
-    return {"task": record.task or None, **record.config.get("opened", {}), **({"limit": limit} if limit else {})}
 
 
 def _method_words(wish: Mapping[str, Any]) -> list[str]:

@@ -81,7 +81,7 @@ class LiveRun:
             raise DataError(
                 "run.json does not say how the task is opened: it was made in Python, or by an older headcount. Run the command again"
             )
-        names = ("train", "eval", "max_length", "truncate", "seed", *(name for name in opened if name.endswith("_column")))
+        names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in opened if name.endswith("_column")))
         options = {name: opened[name] for name in names if name in opened}
         options |= dict(pair.split("=", 1) for pair in opened.get("task_option", ()))
         return open_task(opened.get("task") or self.record.task or None, self.model(), self.tokenizer(), **options)

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from headcount.errors import DataError
-from headcount.reading.tables import Source
+from headcount.reading.tables import Source, most_rows
 from headcount.registry import TASKS, unknown
 
 if TYPE_CHECKING:
@@ -51,6 +51,11 @@ class Request:
     limit: int | None = None
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def most_rows(self) -> int | None:
+        """The most rows that are read of a source; None where the task has no limit."""
+        return None if self.limit is None else most_rows(self.limit)
 
     def choice(self, name: str, known: Sequence[str]) -> str:
         """An option that takes one of some names; the first is the default."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from headcount.checks import config_of
 from headcount.errors import DataError
 from headcount.metrics import ACCURACY, BY_NAME, PEARSON, Metric
-from headcount.reading.tables import Named
+from headcount.reading.tables import Named, Row
 from headcount.registry import unknown
-from headcount.tasks import Request
+from headcount.tasks import Request, Source
+from headcount.tasks._splits import told
 
 Labelled = tuple[str, Any]
 """Where a label stands, and what it is."""
@@ -76,13 +78,31 @@ def _value(where: str, value: Any) -> float:
     return number
 
 
-def check_several(labels: Sequence[Any], source: str) -> None:
-    """Raises DataError where all labels are the same, so that any constant answer is right."""
-    if len(set(labels)) < 2:
-        raise DataError(
-            f"all {len(labels)} examples taken from {source} have the label {labels[0]!r}, so there is nothing to tell apart; "
-            "take more (--limit), or shuffle a file that is sorted by label"
-        )
+class LabelledRows:
+    """Reads rows and counts the labels of each source, of all rows that are read, however few of them a limited task keeps."""
+
+    def __init__(self, read: Callable[[Source], Iterable[Row]], labels_of: Callable[[Row], Iterable[Any]]) -> None:
+        self._read, self._labels_of = read, labels_of
+        self._counts: dict[str, Counter[str]] = {}
+
+    def __call__(self, source: Source) -> Iterator[Row]:
+        """The rows of a source."""
+        counts = self._counts[told(source)] = Counter()
+        for row in self._read(source):
+            for label in self._labels_of(row):
+                text = _text(label.name if isinstance(label, Named) else label).casefold()
+                if len(counts) < 2 or text in counts:
+                    counts[text] += 1
+            yield row
+
+    def check_several(self) -> None:
+        """Raises DataError where all labels of a source are the same, so that any constant answer is right."""
+        for source, counts in self._counts.items():
+            if len(counts) == 1:
+                raise DataError(
+                    f"all {counts.total()} examples taken from {source} have the label {next(iter(counts))}, so there is nothing to tell "
+                    "apart; give examples of every label"
+                )
 
 
 def metric_of(request: Request, default: Metric = ACCURACY) -> Metric:

@@ -11,7 +11,7 @@ from headcount.data import SPLITS, Split, Task, Text, Texts
 from headcount.errors import DataError
 from headcount.metrics import FROM_TEXTS
 from headcount.reading.tables import Group, Layout, read
-from headcount.tasks import Request
+from headcount.tasks import Request, Source
 from headcount.tasks._generate import Translations, key, most_tokens
 from headcount.tasks._splits import divide, each
 from headcount.tasks._tokens import Packed, check_tokenizer, encode, make_task, texts_of
@@ -44,8 +44,11 @@ def build(request: Request, sources: Names, targets: Names) -> Task:
     groups = (Group({"source": "source_column"}, sources), Group({"target": "target_column"}, targets))
     layout = Layout(groups, {2: ("source", "target")}, {role: name for role, name in named.items() if name})
 
+    def pairs(source: Source) -> Iterator[Pair]:
+        return (Pair(row.text("source"), row.text("target"), row.where) for row in read(source, layout, request.most_rows))
+
     def divided() -> dict[Split, list[Pair]]:
-        return divide(request, lambda source: (Pair(r.text("source"), r.text("target"), r.where) for r in read(source, layout)), Pair.key)
+        return divide(request, pairs, Pair.key)
 
     rows, prefix = divided(), request.options.get("prefix", "")
     texts = texts_of(request, lambda split: (Text(row.where, prefix + row.source, target=row.target) for row in divided()[split]))

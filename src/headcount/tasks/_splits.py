@@ -1,22 +1,27 @@
 """The three splits of a task: fixed, disjoint, and the same on every machine.
 
-Examples are ranked by a hash of their content and dealt out by rank, so that equal examples share a split and every split keeps its share;
-within a split they stay in the order of the file. Nothing depends on a seed.
+The value of a hash of its content decides the split of an example, so that equal examples share a split and no other example, no limit and no
+seed changes it. A limited task keeps the examples of each split whose hashes are smallest; they stay in the order of the file.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappush, heapreplace
+from itertools import accumulate
 from typing import TypeVar
 
 from headcount.data import SPLITS, Split
 from headcount.errors import DataError
+from headcount.reading.tables import warn_of_rest
 from headcount.tasks import Request, Source
 
 T = TypeVar("T")
 Read = Callable[[Source], Iterable[T]]
+HASHES = 2**64
+"""How many values a hash can have here."""
 
 
 def each(make: Callable[[Split], T]) -> dict[Split, T]:
@@ -24,29 +29,47 @@ def each(make: Callable[[Split], T]) -> dict[Split, T]:
     return {split: make(split) for split in SPLITS}
 
 
-def parts(items: Sequence[T], key: Callable[[T], bytes], shares: Sequence[int]) -> list[list[T]]:
-    """`items` in disjoint parts of about these shares; a distinct item is in one part only."""
-    digests = [hashlib.sha256(key(item)).digest() for item in items]
-    ranked = sorted(set(digests))
-    ends = [len(ranked) * sum(shares[: i + 1]) // sum(shares) for i in range(len(shares))]
-    place = {digest: sum(rank >= end for end in ends) for rank, digest in enumerate(ranked)}
-    return [[item for item, digest in zip(items, digests, strict=True) if place[digest] == i] for i in range(len(shares))]
+def parts(items: Iterable[T], key: Callable[[T], bytes], shares: Sequence[int], limit: int | None = None) -> list[list[T]]:
+    """`items` in disjoint parts of about these shares, in order; of each part at most `limit` items, those with the smallest hashes.
+
+    Items are read one at a time, and no more than `limit` of each part are in memory.
+    """
+    ends = [total * HASHES // sum(shares) for total in accumulate(shares)]
+    heaps: list[list[tuple[int, int, T]]] = [[] for _ in shares]
+    for number, item in enumerate(items):
+        value = int.from_bytes(hashlib.sha256(key(item)).digest()[:8])
+        heap = heaps[bisect_right(ends, value)]
+        entry = (-value, -number, item)  # the largest hash is on top; no two numbers are equal, so items are never compared
+        if limit is None:
+            heap.append(entry)
+        elif len(heap) < limit:
+            heappush(heap, entry)
+        elif entry[:2] > heap[0][:2]:
+            heapreplace(heap, entry)
+    return [[item for _, _, item in sorted(heap, key=lambda entry: -entry[1])] for heap in heaps]
 
 
 def divide(request: Request, read: Read[T], key: Callable[[T], bytes]) -> dict[Split, list[T]]:
     """The examples of each split, at most `request.limit`: calibration from `train`, selection and report from the halves of `eval`.
 
-    A single source is divided in one half and two quarters.
+    A single source is divided in one half and two quarters. Of a limited task at most `request.most_rows` examples of a source are looked at.
     """
     train, held_out = request.train, request.eval
     _check_sources(request)
+
+    def split(source: Source, names: Sequence[Split], shares: Sequence[int]) -> dict[Split, list[T]]:
+        divided = parts(_some(request, read, source), key, shares, request.limit)
+        empty = next((name for name, items in zip(names, divided, strict=True) if not items), None)
+        if empty is not None:
+            raise DataError(
+                f"{told(source)} has {sum(map(len, divided))} examples, too few different ones to be divided into disjoint splits: a hash of "
+                f"its content names the split of each, and none falls into {empty}; give more"
+            )
+        return dict(zip(names, divided, strict=True))
+
     if train is None or held_out is None:
-        made = parts(_all(read, source := held_out if train is None else train), key, (2, 1, 1))
-        return _cut(request, made, source)
-    calibration = list(islice(read(train), request.limit))
-    if not calibration:
-        raise _empty(train)
-    return _cut(request, [calibration, *parts(_all(read, held_out), key, (1, 1))], held_out)
+        return split(held_out if train is None else train, SPLITS, (2, 1, 1))
+    return {**split(train, SPLITS[:1], (1,)), **split(held_out, SPLITS[1:], (1, 1))}
 
 
 def _check_sources(request: Request) -> None:
@@ -63,22 +86,13 @@ def told(source: Source) -> str:
     return " + ".join(map(str, source)) if isinstance(source, tuple) else "the dataset"
 
 
-def _empty(source: Source) -> DataError:
-    return DataError(f"{told(source)} is empty: no example in it; give a file with examples")
-
-
-def _all(read: Read[T], source: Source) -> list[T]:
-    items = list(read(source))
-    if not items:
-        raise _empty(source)
-    return items
-
-
-def _cut(request: Request, made: list[list[T]], source: Source) -> dict[Split, list[T]]:
-    if not all(made):
-        number = sum(map(len, made[-2:])) if request.train is not None and request.eval is not None else sum(map(len, made))
-        raise DataError(
-            f"{told(source)} has {number} examples, too few different ones to be divided into disjoint splits; give more, "
-            "at least 2 for eval, 4 for a single file"
-        )
-    return {split: items[: request.limit] for split, items in zip(SPLITS, made, strict=True)}
+def _some(request: Request, read: Read[T], source: Source) -> Iterator[T]:
+    """The examples of a source, up to the most that a limited task looks at; raises DataError where there is none."""
+    number = -1
+    for number, item in enumerate(read(source)):
+        if request.most_rows is not None and number >= request.most_rows:
+            warn_of_rest(told(source), number, None)
+            return
+        yield item
+    if number < 0:
+        raise DataError(f"{told(source)} is empty: no example in it; give a file with examples")

@@ -12,8 +12,8 @@ import numpy as np
 
 from headcount.data import Split, Text, Texts
 from headcount.errors import DataError
-from headcount.reading.lines import kind_of, lines
-from headcount.reading.tables import SINGLE, TABLES, Group, Layout, read
+from headcount.reading.lines import count_lines, kind_of, lines
+from headcount.reading.tables import SINGLE, TABLES, Group, Layout, read, step_of, warn_of_rest
 from headcount.tasks import Request, Source
 from headcount.tasks._splits import told
 from headcount.tasks._tokens import encode, longest, texts_of
@@ -59,15 +59,27 @@ def texts(request: Request, divided: Callable[[], Mapping[Split, Sequence[Passag
 
 
 def _texts(request: Request, source: Source) -> Iterator[tuple[str, str]]:
+    """(where it stands, text) of each line or row. Of more than a limited task reads, single lines are spread over the source, running text begins it."""
+    by_line = request.choice("by", BY) == "line"
+    found = _rows(request, source, request.most_rows if by_line else None)
+    for number, row in enumerate(found):
+        if not by_line and number == request.most_rows:
+            warn_of_rest(told(source), number, None)
+            return
+        yield row
+
+
+def _rows(request: Request, source: Source, most: int | None) -> Iterator[tuple[str, str]]:
     if not isinstance(source, tuple) or kind_of(source[0]) in TABLES or source[0].is_dir():
         named = {"text": request.text_column} if request.text_column else {}
         layout = Layout((Group({"text": "text_column"}, SINGLE),), {1: ("text",)}, named)
-        yield from ((row.where, row.text("text")) for row in read(source, layout))
+        yield from ((row.where, row.text("text")) for row in read(source, layout, most))
         return
     if request.text_column:
         raise DataError(f"{told(source)} is plain text, so it has no column '{request.text_column}'; leave text_column out")
+    step = 1 if most is None else step_of(told(source), sum(map(count_lines, source)), most)
     for path in source:
-        yield from ((f"{path}, line {number}", text) for number, text in lines(path))
+        yield from ((f"{path}, line {number}", text) for number, text in lines(path, step))
 
 
 def _paragraphs(texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ Without a header the columns are text and label, or text, second text and label.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from headcount.checks import config_of
@@ -13,9 +13,9 @@ from headcount.data import Split, Task, Text
 from headcount.errors import DataError
 from headcount.metrics import ACCURACY, Metric
 from headcount.reading.tables import PAIRS, SINGLE, Group, Layout, Row, read
-from headcount.tasks import Request
-from headcount.tasks._labels import check_several, metric_of, n_labels, to_classes, to_numbers
-from headcount.tasks._splits import divide, each, told
+from headcount.tasks import Request, Source
+from headcount.tasks._labels import LabelledRows, metric_of, n_labels, to_classes, to_numbers
+from headcount.tasks._splits import divide, each
 from headcount.tasks._tokens import Packed, check_head, check_tokenizer, encode, make_task, pad_id, texts_of
 
 USES = ("train", "eval", "text_column", "text_pair_column", "label_column", "max_length", "truncate", "metric")
@@ -35,7 +35,7 @@ def layout(request: Request, usual: Sequence[tuple[str, ...]] = (*PAIRS, *SINGLE
 def build(request: Request) -> Task:
     """The task."""
     check_model(request)
-    return from_rows(request, lambda: divide(request, lambda source: read(source, layout(request)), key))
+    return from_rows(request, lambda source: read(source, layout(request), request.most_rows))
 
 
 def key(row: Row) -> bytes:
@@ -43,11 +43,16 @@ def key(row: Row) -> bytes:
     return "\0".join(str(value) for role, value in row.values.items() if role != "label").encode()
 
 
-def from_rows(request: Request, divided: Callable[[], Mapping[Split, Sequence[Row]]], metric: Metric = ACCURACY) -> Task:
+def from_rows(request: Request, rows_of: Callable[[Source], Iterable[Row]], metric: Metric = ACCURACY) -> Task:
     """The task of rows that hold text, maybe text_pair, and label; they are divided anew for who asks for the texts."""
+    labelled = LabelledRows(rows_of, lambda row: [row.values["label"]])
+
+    def divided() -> dict[Split, list[Row]]:
+        return divide(request, labelled, key)
+
     chosen, rows = metric_of(request, metric), divided()
     labels = each(lambda split: _labels(request, rows[split]))
-    _check_labels(request, labels)
+    labelled.check_several()
     made = each(lambda split: Packed(_examples(request, rows[split], labels[split])))
     return make_task(request, made, chosen, texts_of(request, lambda split: map(_text, divided()[split])))
 
@@ -59,15 +64,6 @@ def _text(row: Row) -> Text:
 def _labels(request: Request, rows: Sequence[Row]) -> Sequence[float]:
     labels = [(row.where, row.values["label"]) for row in rows]
     return to_numbers(request, labels) if n_labels(request) == 1 else to_classes(request, labels)
-
-
-def _check_labels(request: Request, labels: Mapping[Split, Sequence[float]]) -> None:
-    held_out = [*labels["selection"], *labels["report"]]
-    if request.train is None or request.eval is None:
-        check_several([*labels["calibration"], *held_out], told(request.eval if request.train is None else request.train))
-    else:
-        check_several(labels["calibration"], told(request.train))
-        check_several(held_out, told(request.eval))
 
 
 def check_model(request: Request) -> None:

@@ -13,8 +13,7 @@ from headcount.errors import DataError
 from headcount.metrics import ACCURACY, F1, MATTHEWS, PEARSON, Metric
 from headcount.reading.tables import read
 from headcount.tasks import Request
-from headcount.tasks._splits import divide
-from headcount.tasks.classification import check_model, from_rows, key, layout
+from headcount.tasks.classification import check_model, from_rows, layout
 
 USES = ("train", "eval", "text_column", "text_pair_column", "label_column", "max_length", "truncate", "metric")
 HUB = "nyu-mll/glue"
@@ -54,7 +53,7 @@ def build(request: Request) -> Task:
         train, held_out = (_fetch(str(request.variant), split) for split in ("train", facts.validation))
         request = replace(request, train=train, eval=held_out)
     columns = layout(request, (facts.columns, ("text", "text_pair")[: len(facts.columns)]))
-    return from_rows(request, lambda: divide(request, lambda source: read(source, columns), key), facts.metric)
+    return from_rows(request, lambda source: read(source, columns, request.most_rows), facts.metric)
 
 
 def _fetch(variant: str, split: str) -> Any:

@@ -17,10 +17,10 @@ from torch import Tensor
 from headcount.checks import config_of
 from headcount.data import Example, Task, pad
 from headcount.errors import DataError, MissingExtra
-from headcount.reading.tables import Group, Layout, Row, read
+from headcount.reading.tables import Group, Layout, Row, read, step_of
 from headcount.tasks import Request, Source
-from headcount.tasks._labels import check_several, metric_of, n_labels, to_classes
-from headcount.tasks._splits import divide, each, told
+from headcount.tasks._labels import LabelledRows, metric_of, n_labels, to_classes
+from headcount.tasks._splits import divide, each
 from headcount.tasks._tokens import check_head
 
 USES = ("train", "eval", "image_column", "label_column", "metric")
@@ -45,9 +45,10 @@ def build(request: Request) -> Task:
     check_head(request, ("ImageClassification",), "AutoModelForImageClassification")
     if n_labels(request) == 1:
         raise DataError("the model has num_labels=1, which means regression; load it with as many labels as there are classes")
-    rows = divide(request, lambda source: _read(request, source), _key)
+    labelled = LabelledRows(lambda source: _read(request, source), lambda row: [row.values["label"]])
+    rows = divide(request, labelled, _key)
     labels = each(lambda split: to_classes(request, [(row.where, row.values["label"]) for row in rows[split]]))
-    check_several(list(chain.from_iterable(labels.values())), told(request.train if request.eval is None else request.eval))
+    labelled.check_several()
     for row in chain.from_iterable(rows.values()):
         _picture(row)
     made = each(lambda split: Pictures(rows[split], labels[split], lambda row: _pixels(request, row)))
@@ -60,20 +61,20 @@ def _read(request: Request, source: Source) -> Iterator[Row]:
     if isinstance(source, tuple) and len(source) == 1 and source[0].is_dir() and not (source[0] / "state.json").exists():
         if request.image_column or request.label_column:
             raise DataError(f"{source[0]} is a folder of images, which has no columns; leave image_column and label_column out")
-        return _of_folder(source[0])
+        return _of_folder(source[0], request.most_rows)
     named = {"image": request.image_column, "label": request.label_column}
     images = Group({"image": "image_column"}, (("image",), ("img",), ("pixel_values",)))
     labels = Group({"label": "label_column"}, (("label",), ("labels",), ("fine_label",)))
-    return read(source, Layout((images, labels), {}, {role: name for role, name in named.items() if name}))
+    return read(source, Layout((images, labels), {}, {role: name for role, name in named.items() if name}), request.most_rows)
 
 
-def _of_folder(folder: Any) -> Iterator[Row]:
+def _of_folder(folder: Any, most: int | None) -> Iterator[Row]:
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     if not classes:
         raise DataError(f"{folder} holds no folder; one for each class is wanted, named after the label")
-    for label in classes:
-        for path in sorted(path for path in label.iterdir() if path.suffix.lower() in ENDINGS):
-            yield Row({"image": path, "label": label.name}, str(path), 0)
+    images = [(label, path) for label in classes for path in sorted(label.iterdir()) if path.suffix.lower() in ENDINGS]
+    for label, path in images[:: step_of(str(folder), len(images), most)]:
+        yield Row({"image": path, "label": label.name}, str(path), 0)
 
 
 def _key(row: Row) -> bytes:

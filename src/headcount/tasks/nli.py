@@ -6,8 +6,7 @@ from headcount.data import Task
 from headcount.errors import DataError
 from headcount.reading.tables import PAIRS, Layout, read
 from headcount.tasks import Request
-from headcount.tasks._splits import divide
-from headcount.tasks.classification import USES, check_model, from_rows, key, layout
+from headcount.tasks.classification import USES, check_model, from_rows, layout
 
 __all__ = ["USES", "build"]
 
@@ -19,4 +18,4 @@ def build(request: Request) -> Task:
         raise DataError(f"task '{request.name}' reads pairs: text_column is '{request.text_column}', name text_pair_column as well")
     found = layout(request, PAIRS)
     pairs = Layout(found.groups, {3: found.places[3]}, found.named)
-    return from_rows(request, lambda: divide(request, lambda source: read(source, pairs), key))
+    return from_rows(request, lambda source: read(source, pairs, request.most_rows))

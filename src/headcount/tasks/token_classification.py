@@ -18,8 +18,8 @@ from headcount.reading.lines import kind_of, lines
 from headcount.reading.tables import Group, Layout, Row, read
 from headcount.registry import unknown
 from headcount.tasks import Request, Source
-from headcount.tasks._labels import check_several, to_classes
-from headcount.tasks._splits import divide, each, told
+from headcount.tasks._labels import LabelledRows, to_classes
+from headcount.tasks._splits import divide, each
 from headcount.tasks._tokens import Packed, check_head, check_tokenizer, check_tokens, longest, make_task, texts_of
 
 USES = ("train", "eval", "text_column", "label_column", "max_length", "truncate")
@@ -33,13 +33,15 @@ def build(request: Request) -> Task:
     if not getattr(request.tokenizer, "is_fast", False):
         raise DataError(f"task '{request.name}' needs a fast tokenizer, which knows the word of each piece; load it by AutoTokenizer")
 
+    labelled = LabelledRows(lambda source: _read(request, source), _tags)
+
     def divided() -> dict[Split, list[Row]]:
-        return divide(request, lambda source: _read(request, source), lambda row: "\0".join(row.values["tokens"]).encode())
+        return divide(request, labelled, lambda row: "\0".join(row.values["tokens"]).encode())
 
     rows = divided()
     for row in (row for split in SPLITS for row in rows[split]):
         _check(row)
-    _check_several(request, [row for split in SPLITS for row in rows[split]])
+    labelled.check_several()
     made = each(lambda split: Packed(_examples(request, rows[split])))
     texts = texts_of(request, lambda split: (Text(row.where, " ".join(row.values["tokens"])) for row in divided()[split]))
     return make_task(request, made, TOKEN_ACCURACY, texts)
@@ -51,7 +53,7 @@ def _read(request: Request, source: Source) -> Iterator[Row]:
     words = Group({"tokens": "text_column"}, (("tokens",), ("words",)))
     tags = Group({"tags": "label_column"}, (("tags",), ("ner_tags",), ("labels",)))
     named = {"tokens": request.text_column, "tags": request.label_column}
-    return read(source, Layout((words, tags), {}, {role: name for role, name in named.items() if name}))
+    return read(source, Layout((words, tags), {}, {role: name for role, name in named.items() if name}), request.most_rows)
 
 
 def _of_conll(request: Request, path: Path) -> Iterator[Row]:
@@ -108,8 +110,9 @@ def _check(row: Row) -> None:
         raise DataError(f"{row.where} has {len(tokens)} words, but {len(tags)} labels")
 
 
-def _check_several(request: Request, rows: Sequence[Row]) -> None:
-    check_several([str(tag) for row in rows for tag in row.values["tags"]], told(request.train if request.eval is None else request.eval))
+def _tags(row: Row) -> list[Any]:
+    """The tags of a row, none where they are no list: what is wrong with a row is told when it is used."""
+    return row.values["tags"] if isinstance(row.values["tags"], list) else []
 
 
 def _examples(request: Request, rows: Sequence[Row]) -> Iterator[dict[str, list[int]]]:

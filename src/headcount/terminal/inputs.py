@@ -41,7 +41,7 @@ TaskOptions = Annotated[
     list[str] | None,
     typer.Option("--task-option", metavar="NAME=VALUE", help="What only this task takes, such as metric=chrf, by=line or num_beams=4."),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Read at most that many examples of a split.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Read at most that many examples of each split, whatever for.")]
 Split = Annotated[str, typer.Option("--split", metavar="NAME", help="calibration, selection or report.")]
 
 
@@ -150,7 +150,7 @@ class Shared(NamedTuple):
         from headcount.tasks import open_task
 
         say.doing("reading the data")
-        names = ("train", "eval", "max_length", "truncate", "seed", *(name for name in self._fields if name.endswith("_column")))
+        names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in self._fields if name.endswith("_column")))
         options: dict[str, Any] = {name: getattr(self, name) for name in names} | pairs(self.task_option, "--task-option")
         task = open_task(self.task, model, reader_of(model, folder, self.trust_remote_code), **options)
         task = replace(task, batch_size=self.reading["batch_size"])
