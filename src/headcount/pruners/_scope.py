@@ -25,7 +25,11 @@ def only(budget: Budget, heads: HeadMap, kinds: Sequence[str]) -> Budget:
             raise unknown("kind of attention of this model", kind, known)
     free = [head for block in heads.blocks if block.kind in kinds for head in block.heads]
     spared = frozenset(heads).difference(free)
-    clash = {} if budget.limit is not None else {"keep": budget.heads(len(free)) + len(spared), "fraction": None}
+    clash = (
+        {}
+        if budget.limit is not None or (budget.keep is None and budget.fraction is None)
+        else {"keep": budget.heads(len(free)) + len(spared), "fraction": None}
+    )
     return replace(budget, **clash, protected=budget.protected | spared)
 
 
