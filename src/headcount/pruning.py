@@ -438,10 +438,13 @@ def told_of_model(
     return told
 
 
-def grid(methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wish, *, first: int = 0) -> list[Wish]:
+def grid(
+    methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wish, *, first: int = 0, training_seeds: int | None = None
+) -> list[Wish]:
     """All wishes of a comparison, by so many seeds from `first` on; methods without chance in them get one, and random is always among them.
 
-    A method of which an option decides how many heads stay (`penalty` of l0, `stop` of rank) is there once, not for each of `keeps`.
+    Methods that train get `training_seeds`, by default as many as the others. A method of which an option decides how many heads stay (`penalty`
+    of l0, `stop` of rank) is there once, not for each of `keeps`.
     """
     wanted = list(dict.fromkeys([*methods, "random"]))
     found = []
@@ -450,7 +453,7 @@ def grid(methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wis
         about = Method.parse(method).about
         named = replace(template, method=method, options={**template.options, **options})
         for keep in keeps if not named.own_size else (0,):
-            number = seeds if about.trains or about.draws else 1
+            number = (training_seeds or seeds) if about.trains else seeds if about.draws else 1
             found += [replace(named, keep=keep, seed=seed) for seed in range(first, first + number)]
     return found
 

@@ -72,6 +72,8 @@ class Analysis:
     methods: Sequence[str] = METHODS
     keeps: Sequence[float] = KEEPS
     seeds: int = SEEDS
+    training_seeds: int | None = None
+    """Seeds of methods that train, by default as many as of the others."""
     recipe: Recipe = field(default_factory=Recipe)
     measured: Sizes = field(default_factory=lambda: Sizes((1, 8, 32), (64,)))
     watch: Watch | None = None
@@ -227,7 +229,8 @@ def _wishes(work: Analysis, heads: HeadMap) -> list[Wish]:
     sizes = sorted({len(unit) for unit in heads.units()})
     unit = sizes[-1]
     keeps = sorted({max(unit, round(share * len(heads) / unit) * unit) for share in work.keeps})
-    return grid(work.methods, keeps, work.seeds, Wish("random", 1, recipe=work.recipe), first=work.seed)
+    template = Wish("random", 1, recipe=work.recipe)
+    return grid(work.methods, keeps, work.seeds, template, first=work.seed, training_seeds=work.training_seeds)
 
 
 def _prune(work: Analysis, pruning: Pruning, dense: Evaluation, cells: Sequence[Cell], failed: dict[str, HeadcountError]) -> Step:

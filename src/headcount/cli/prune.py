@@ -13,7 +13,12 @@ from headcount.terminal.run import Place, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
-Method = Annotated[str, typer.Option("--method", metavar="NAME", help="A pruner of `headcount ls pruners`, or an importance to rank by.")]
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method", metavar="NAME", help="A pruner of `headcount ls pruners` (with its name: its definition), or an importance to rank by."
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]
 MethodSeed = Annotated[
     int | None, typer.Option("--method-seed", min=0, help="The seed of the method, where it is not that of the data (--seed).")

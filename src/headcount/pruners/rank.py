@@ -1,9 +1,9 @@
 """Rank and cut: the heads with the lowest scores go, at once or in steps with scores estimated again after each.
 
 `by` is any importance, normalised as it was published (`normalise`: published, none, layer, global or standard). `scope` ranks all heads together
-(global), or takes the same share of every block (layer) or of each kind of attention (type). `step` is the share of all heads that goes at a time
-when scores are estimated again (`again`). With `stop`, heads go step by step as long as the metric on the selection split is at least that share of the
-whole model's: `stop` alone decides how many stay. Michel et al. 2019.
+(global), or takes the same share of every block (layer) or of each kind of attention (type). `step` is the share of all heads that goes at a
+time when scores are estimated again (`again`). With `stop`, heads go step by step as long as the metric on the selection split is at least that
+share of the whole model's: `stop` alone decides how many stay. Michel et al. 2019.
 """
 
 from __future__ import annotations
