@@ -82,7 +82,7 @@ def order(name: str, out: Path, limit: int | None, with_recovery: bool = True) -
     heads = hc.HeadMap.of(model)
     unit = max(map(len, heads.units()))
     keeps = [max(unit, round(share * len(heads) / unit) * unit) for share in (0.25, 0.125)]
-    recipe = Recipe(rate=RATES[name])
+    recipe = Recipe(rate=RATES[name], epochs=1.0)
     wishes = grid(METHODS, keeps, 5, Wish("random", 1, recipe=recipe))
     wishes += grid(["gradient", "random"], keeps, 5, Wish("random", 1, repair=False, recipe=recipe))
     recovered = [
@@ -121,7 +121,7 @@ def defaults(out: Path, limit: int | None) -> None:
     for name in ("entailment", "translator"):
         model, task = opened(name, "selection")
         total = len(hc.HeadMap.of(model))
-        recipe = Recipe(rate=RATES[name])
+        recipe = Recipe(rate=RATES[name], epochs=1.0)
         wishes = [
             Wish(method, keep, seed=seed, options=options, recipe=recipe)
             for method, choices in CHOICES.items()

@@ -32,7 +32,7 @@ class Comparison:
 
     def score(self) -> float:
         def work() -> None:
-            self.ours = list(hc.score(self.sst2.model, self.sst2.task, self.by, batch_size=self.sst2.batch).values)
+            self.ours = list(hc.score(self.sst2.model, self.sst2.task, self.by, normalise="none", batch_size=self.sst2.batch).values)
 
         return cpu(work)
 

@@ -19,29 +19,56 @@ from headcount.errors import ArtefactError, HeadcountError, PlanError
 from headcount.evaluate import evaluate, evaluate_into, fingerprint_of
 from headcount.files import finish_replacement
 from headcount.heads import HeadMap
+from headcount.importance import Method as Importance
 from headcount.plan import Budget, Plan
-from headcount.pruners import Choice, Method, Pruned, carry_out, check_stand_in, only, parse_method, prune, read_options
+from headcount.pruners import (
+    Choice,
+    Method,
+    Pruned,
+    carry_out,
+    check_size,
+    check_stand_in,
+    only,
+    parse_method,
+    prune,
+    read_options,
+    size_option,
+)
 from headcount.refit import Ablation
 from headcount.runs.cells import Cell, Spec, safe_name
-from headcount.runs.outcomes import PRUNED, Change, Evaluation, compare_with, method_name, outcome, rows_of, smallest_safe, spared, told_p
+from headcount.runs.outcomes import (
+    PRUNED,
+    Change,
+    Evaluation,
+    compare_with,
+    method_name,
+    outcome,
+    rows_of,
+    smallest_safe,
+    spared,
+    told_length,
+    told_p,
+)
 from headcount.runs.store import MODELS, Run
 from headcount.runs.sweep import Job, sweep
 from headcount.runs.weights import determined_by, made_on
 from headcount.stream import Progress
 from headcount.surgery import cost, load, save
 from headcount.surgery.cost import Cost
-from headcount.training import Recipe, from_scratch
+from headcount.training import Recipe, estimate_step_seconds, from_scratch
 
 __all__ = [
     "KIND",
     "Change",
     "Pruning",
     "Sizes",
+    "TrainingEstimate",
     "Wish",
     "check_methods",
     "check_wish",
     "compare",
     "compare_with",
+    "estimate_training",
     "grid",
     "method_name",
     "outcome",
@@ -52,7 +79,9 @@ __all__ = [
 ]
 
 KIND = PRUNED
-WORK = "work"
+REVISION = 2
+"""Raised where a method gives another result than before for the same request, so that a run does not take an older cell for it."""
+WORK, RANK = "work", "rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +92,8 @@ class Wish:
     keep: int
     seed: int = 0
     repair: bool | None = None
-    recover: float | None = None
+    recover: float | str | None = None
+    """How long the cut model is fine-tuned: a number of epochs, "300steps", or "auto"."""
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: Recipe = field(default_factory=Recipe)
     floor: int = 0
@@ -72,8 +102,8 @@ class Wish:
     """Instead of a number of heads: parameters, kv_bytes or latency, and how much of it; `keep` is 0 then."""
     kinds: tuple[str, ...] = ()
     """The kinds of attention that may lose heads, whose heads `keep` counts; nothing for all."""
-    scratch: float | None = None
-    """The control of Voita et al.: draw the weights of the smaller model anew, and train them for that many epochs."""
+    scratch: Recipe | None = None
+    """The control of Voita et al.: draw the weights of the smaller model anew, and train them by this recipe, not by that of the method."""
     protected: tuple[str, ...] = ()
     """Heads that stay whatever their score."""
     ablation: Ablation = "zero"
@@ -85,7 +115,11 @@ class Wish:
         parts = [
             self.method,
             *(f"{name}={value}" for name, value in sorted(self.options.items())),
-            f"{self.keep} heads" if self.limit is None else f"{self.limit[0]} {self.limit[1]:g}",
+            f"{self.limit[0]} {self.limit[1]:g}"
+            if self.limit is not None
+            else f"{self.keep} heads"
+            if self.keep
+            else "heads by its option",
         ]
         parts += [f"of {'+'.join(self.kinds)}"] if self.kinds else []
         parts += [f"sparing {spared(self.protected)}"] if self.protected else []
@@ -94,8 +128,8 @@ class Wish:
         parts += [f"seed {self.seed}"] if self.seed else []
         parts += ["means stand in"] if self.ablation == "mean" else []
         parts += ["repaired" if self.repair else "not repaired"] if self.repair is not None else []
-        parts += [f"recovered {self.recover:g}"] if self.recover else []
-        parts += [f"from scratch {self.scratch:g}"] if self.scratch else []
+        parts += [f"recovered {told_length(self.recover)}"] if self.recover else []
+        parts += [f"from scratch {told_length(self.scratch.told())}"] if self.scratch else []
         return ", ".join(parts)
 
     def parts(self) -> dict[str, Any]:
@@ -103,7 +137,8 @@ class Wish:
         told = {name: getattr(self, name) for name in ("method", "keep", "seed", "repair", "recover", "floor", "unit")}
         told |= {"limit": list(self.limit)} if self.limit is not None else {}
         told |= {"kinds": list(self.kinds)} if self.kinds else {}
-        told |= {"scratch": self.scratch} if self.scratch is not None else {}
+        told |= {"scratch": self.scratch.told()} if self.scratch is not None else {}
+        told |= {"normalise": self.scaling} if self.method == RANK else {}
         told |= {"protected": list(self.protected)} if self.protected else {}
         told |= {"ablation": self.ablation} if self.ablation != "zero" else {}
         return {**told, "options": dict(self.options), "recipe": self.recipe.told()}
@@ -111,8 +146,33 @@ class Wish:
     @classmethod
     def of(cls, parts: Mapping[str, Any]) -> Wish:
         """The wish that `parts` told."""
-        lists = {name: tuple(parts[name]) for name in ("limit", "kinds", "protected") if parts.get(name)}
-        return cls(**{**parts, **lists, "recipe": Recipe(**parts["recipe"])})  # pyright: ignore[reportArgumentType]
+        lists: dict[str, Any] = {name: tuple(parts[name]) for name in ("limit", "kinds", "protected") if parts.get(name)}
+        recipe, scratch = Recipe(**parts["recipe"]), parts.get("scratch")
+        if isinstance(scratch, Mapping):
+            lists["scratch"] = Recipe(**scratch)
+        elif scratch is not None:  # of an older run, where the control had the recipe of the method
+            lists["scratch"] = replace(recipe, epochs=float(scratch), steps=None)
+        rest = {name: value for name, value in parts.items() if name != "normalise"}
+        return cls(**{**rest, **lists, "recipe": recipe})  # pyright: ignore[reportArgumentType]
+
+    @property
+    def own_size(self) -> str:
+        """The option by which the method itself decides how many heads stay; "" where `keep` or `limit` does."""
+        method = Method.parse(self.method)
+        return size_option(method.module, read_options(method.module, self.options, str(method)))
+
+    @property
+    def scaling(self) -> str:
+        """How the scores of a ranking are normalised."""
+        options = {**Method.parse(RANK).about.options, **self.options}
+        return Importance.parse(options["by"]).scaling(options["normalise"])
+
+    def n_steps(self, n_examples: int) -> int:
+        """How many optimiser steps all of its stages take together on so many training examples."""
+        recipes = [self.recipe] if Method.parse(self.method).about.trains else []
+        recipes += [self.recipe.lasting(self.recover, "recover")] if self.recover else []
+        recipes += [self.scratch] if self.scratch else []
+        return sum(recipe.n_steps(n_examples) for recipe in recipes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +188,8 @@ def check_wish(model: nn.Module, wish: Wish) -> None:
     """Refuses what cannot be carried out, before any work: unknown methods and options, impossible budgets."""
     made = Method.parse(wish.method)
     read_options(made.module, wish.options, str(made))
-    for name in ("recover", "scratch"):
-        if getattr(wish, name) is not None and not getattr(wish, name) > 0:
-            raise PlanError(f"{name} is a number of epochs above 0, got {getattr(wish, name)}")
+    if wish.recover is not None:
+        wish.recipe.lasting(wish.recover, "recover")
     if wish.scratch and (wish.recover or wish.repair):
         raise PlanError("weights that are drawn anew for the control (scratch) have nothing to repair or to recover; name one of them")
     if wish.scratch and wish.ablation != "zero":
@@ -141,17 +200,21 @@ def check_wish(model: nn.Module, wish: Wish) -> None:
     heads = HeadMap.of(unwrap(model))
     from headcount.scores import Scores
 
+    check_size(made, wish.own_size, _budget(wish))
+    if wish.own_size:
+        only(_budget(wish), heads, wish.kinds)
+        return
     budget = only(_budget(wish), heads, wish.kinds)
     if budget.limit is not None:
         if made.about.trains:
-            raise PlanError(f"{made} trains for a number of heads; name --keep, or a method that does not train")
+            raise PlanError(f"{made} trains for a number of heads; name that number (keep), or a method that does not train")
         return
     flat = Scores(heads.heads, (0.0,) * len(heads), units=heads.units())
     Plan.keep_top(flat, budget)
 
 
 def _budget(wish: Wish) -> Budget:
-    how: dict[str, Any] = {"keep": wish.keep} if wish.limit is None else {wish.limit[0]: wish.limit[1]}
+    how: dict[str, Any] = {"keep": wish.keep or None} if wish.limit is None else {wish.limit[0]: wish.limit[1]}
     protected: Any = frozenset(wish.protected)
     return Budget(**how, floor=wish.floor, unit=wish.unit, protected=protected)  # pyright: ignore[reportArgumentType]
 
@@ -188,6 +251,7 @@ class Pruning:
         self.shared: dict[Any, Any] = {}
         self.n_heads = len(HeadMap.of(self.model))
         self.base = {**determined_by(self.model), **told_of(task), "limit": limit}
+        self.base |= {"revision": REVISION}
         self.base |= {split: fingerprint_of(self.model, task, split) for split in ("calibration", "selection", "report")}
 
     @cached_property
@@ -238,9 +302,11 @@ class Pruning:
         return True
 
     def _anew(self, wish: Wish, made: Pruned, folder: Path, progress: Progress | None) -> Pruned:
-        recipe = replace(wish.recipe, epochs=wish.scratch or 0.0, seed=wish.seed)
+        assert wish.scratch is not None
+        recipe = replace(wish.scratch, seed=wish.seed)
         fresh, trained = from_scratch(self.model, made.plan, self.task, recipe, folder=folder / "scratch", progress=progress)
-        return replace(made, model=fresh, history=[*made.history, *({"stage": "scratch", **entry} for entry in trained.history)])
+        history = [*made.history, *({"stage": "scratch", **entry} for entry in trained.history)]
+        return replace(made, model=fresh, history=history, steps={**made.steps, "scratch": trained.steps})
 
     def _content(self, wish: Wish, made: Pruned, left: Evaluation) -> dict[str, Any]:
         blocks = {name: {"share": fitted.share, "before": fitted.before, "after": fitted.after} for name, fitted in made.repaired.items()}
@@ -249,6 +315,7 @@ class Pruning:
             "removed": [str(head) for head in made.plan.removed],
             **({} if made.changed_weights else {"gates": made.gates}),
             "history": made.history,
+            "steps": made.steps,
             "repaired": blocks,
             "loss": left.loss,
             "metric": left.metric,
@@ -328,6 +395,35 @@ class Pruning:
         return compare_with(dense, other, self.task.metric.total if self.task.metric else None)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingEstimate:
+    """How much training lies ahead: how many models train, the fewest and most optimiser steps of one, and the seconds of all."""
+
+    models: int
+    fewest: int
+    most: int
+    seconds: float
+
+    @property
+    def sentence(self) -> str:
+        """The estimate in words."""
+        each = f"{self.fewest}" if self.fewest == self.most else f"{self.fewest} to {self.most}"
+        minutes, seconds = divmod(round(self.seconds), 60)
+        took = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+        who = "1 model trains" if self.models == 1 else f"{self.models} models train, each"
+        return f"{who} for {each} optimiser steps: about {took} in all on this machine"
+
+
+def estimate_training(pruning: Pruning, wishes: Sequence[Wish]) -> TrainingEstimate | None:
+    """Returns how long the wishes that are not finished will train, from one step that is timed; None where none of them trains."""
+    ahead = [wish for wish in wishes if pruning.run.find(pruning.spec(wish)) is None]
+    steps = [number for wish in ahead if (number := wish.n_steps(len(pruning.task.calibration)))]
+    if not steps:
+        return None
+    seconds = estimate_step_seconds(pruning.model, pruning.task, ahead[0].recipe)
+    return TrainingEstimate(len(steps), min(steps), max(steps), seconds * sum(steps))
+
+
 def told_of_model(
     wish: Wish, task: str, dense: Evaluation, left: Evaluation, change: Mapping[str, Change], timings: Sequence[Mapping[str, Any]]
 ) -> list[str]:
@@ -347,18 +443,23 @@ def told_of_model(
     return told
 
 
-def grid(methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wish, *, first: int = 0) -> list[Wish]:
-    """All wishes of a comparison, by so many seeds from `first` on; methods without chance in them get one, and random is always among them."""
+def grid(
+    methods: Sequence[str], keeps: Sequence[int], seeds: int, template: Wish, *, first: int = 0, training_seeds: int | None = None
+) -> list[Wish]:
+    """All wishes of a comparison, by so many seeds from `first` on; methods without chance in them get one, and random is always among them.
+
+    Methods that train get `training_seeds`, by default as many as the others. A method of which an option decides how many heads stay (`penalty`
+    of l0, `stop` of rank) is there once, not for each of `keeps`.
+    """
     wanted = list(dict.fromkeys([*methods, "random"]))
     found = []
     for text in wanted:
         method, options = parse_method(text)
         about = Method.parse(method).about
-        for keep in keeps:
-            found += [
-                replace(template, method=method, options={**template.options, **options}, keep=keep, seed=seed)
-                for seed in range(first, first + (seeds if about.trains or about.draws else 1))
-            ]
+        named = replace(template, method=method, options={**template.options, **options})
+        for keep in keeps if not named.own_size else (0,):
+            number = (training_seeds or seeds) if about.trains else seeds if about.draws else 1
+            found += [replace(named, keep=keep, seed=seed) for seed in range(first, first + number)]
     return found
 
 

@@ -82,12 +82,18 @@ class Registry:
         return sorted(self._sources())
 
     def about(self, name: str) -> str:
-        """The first line of a thing's docstring, read from its file without importing it; empty where it has none."""
-        spec = _located(self._sources()[name].partition(":")[0])
+        """The first line of a thing's docstring; empty where it has none."""
+        return self.documentation(name).partition("\n")[0]
+
+    def documentation(self, name: str) -> str:
+        """A thing's docstring, read from its file without importing it; empty where it has none."""
+        sources = self._sources()
+        if name not in sources:
+            raise unknown(SINGULAR.get(self.kind, self.kind), name, sources)
+        spec = _located(sources[name].partition(":")[0])
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             return ""
-        text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-        return text.partition("\n")[0]
+        return ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
 
     def get(self, name: str) -> ModuleType:
         """The module registered under `name`."""

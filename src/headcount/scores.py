@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from headcount import notebook
-from headcount.errors import ArtefactError, HeadNameError, PlanError, UnknownName
+from headcount.errors import ArtefactError, HeadNameError, PlanError
 from headcount.heads import Head, HeadMap, tie_order
 from headcount.registry import unknown
 from headcount.stats import Samples
@@ -20,7 +20,17 @@ from headcount.tables import Row, number, read_table
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Normalise = Literal["none", "layer", "global"]
+Scaling = Literal["none", "layer", "global", "standard"]
+"""How scores were normalised: not at all, by the ℓ2 norm of their block ("layer") or of all, or to mean 0 and deviation 1 within each block."""
+Normalise = Literal["published", "none", "layer", "global", "standard"]
+"""What can be asked for: "published" is the normalisation that belongs to the method."""
+NORMALISATIONS: tuple[Normalise, ...] = ("published", "none", "layer", "global", "standard")
+SCALED: Mapping[Scaling, str] = {
+    "none": "not normalised",
+    "layer": "divided by the ℓ2 norm of their layer",
+    "global": "divided by the ℓ2 norm of all",
+    "standard": "standardised within their layer",
+}
 SHOWN = 12
 """Blocks that a message names."""
 ROUNDING = "rounding"
@@ -29,8 +39,8 @@ ROUNDING = "rounding"
 
 def check_normalise(how: str) -> None:
     """Raises UnknownName for a way to normalise that is not known."""
-    if how not in ("none", "layer", "global"):
-        raise UnknownName(f"normalise must be 'none', 'layer' or 'global', got {how!r}")
+    if how not in NORMALISATIONS:
+        raise unknown("normalisation", str(how), NORMALISATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class Scores:
     samples: Samples | None = field(default=None, repr=False, compare=False)
     data: str = ""
     seed: int = 0
-    normalise: Normalise = "none"
+    normalise: Scaling = "none"
     columns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     conditions: Mapping[str, Any] = field(default_factory=dict)
     directions: Mapping[str, bool] = field(default_factory=dict)
@@ -159,31 +169,57 @@ class Scores:
                 table[row, self.heads[place].index] = self.values[place]
         return list(blocks), table
 
-    def normalised(self, how: Normalise) -> Scores:
-        """The scores divided by the ℓ2 norm of their block ("layer") or of all ("global"); standard errors take the norm as given."""
-        check_normalise(how)
-        if how == "none":
-            return self
-        factor = self.norms(np.asarray(self.values), how)
-        values = tuple((np.asarray(self.values) / factor).tolist())
-        stderr = tuple((np.asarray(self.stderr) / factor).tolist()) if self.stderr else ()
-        rounding = {name: tuple((np.asarray(self.columns[name]) / factor).tolist()) for name in (ROUNDING,) if name in self.columns}
-        return replace(self, values=values, stderr=stderr, normalise=how, columns={**self.columns, **rounding})
+    @property
+    def label(self) -> str:
+        """The method, and how its scores were normalised."""
+        return f"{self.method or 'scores'} ({SCALED[self.normalise]})" if self.normalise != "none" else self.method or "scores"
 
     def drowned(self) -> tuple[Head, ...]:
         """The heads whose score rounding alone moves by more than its standard error; none where rounding was not measured."""
         pairs = zip(self.heads, self.columns.get(ROUNDING, ()), self.stderr, strict=False)
         return tuple(head for head, rounding, error in pairs if rounding > error)
 
-    def norms(self, values: np.ndarray, how: Normalise) -> np.ndarray:
-        """What each of `values` [..., heads] is divided by; 1 where all of a block are zero."""
-        factor = np.ones_like(values)
+    def normalised(self, how: Scaling) -> Scores:
+        """Returns the scores divided by the ℓ2 norm of their block ("layer") or of all ("global"), or standardised within each block ("standard").
+
+        Standard errors take norm, mean and deviation as known.
+
+        Raises:
+            PlanError: The scores are normalised already, and otherwise.
+        """
+        check_normalise(how)
+        if how == self.normalise:
+            return self
+        if self.normalise != "none" or how == "published":
+            raise PlanError(f"these scores are {SCALED[self.normalise]} already; score again with normalise={how!r}")
+        values = np.asarray(self.values)
+        centre, scale = self._centre_and_scale(values, how)
+        stderr = tuple((np.asarray(self.stderr) / scale).tolist()) if self.stderr else ()
+        rounding = {name: tuple((np.asarray(self.columns[name]) / scale).tolist()) for name in (ROUNDING,) if name in self.columns}
+        columns = {**self.columns, **rounding}
+        return replace(self, values=tuple(((values - centre) / scale).tolist()), stderr=stderr, normalise=how, columns=columns)
+
+    def _centre_and_scale(self, values: np.ndarray, how: Scaling) -> tuple[np.ndarray, np.ndarray]:
+        """What is subtracted from `values` [..., heads], and what the rest is divided by: 1 where a whole block has norm or deviation 0."""
+        centre, scale = np.zeros_like(values), np.ones_like(values)
         if how == "none":
-            return factor
-        for places in self.blocks().values() if how == "layer" else [list(range(len(self.heads)))]:
-            norm = np.linalg.norm(values[..., places], axis=-1, keepdims=True)
-            factor[..., places] = np.where(norm > 0, norm, 1.0)
-        return factor
+            return centre, scale
+        for places in self.blocks().values() if how != "global" else [list(range(len(self.heads)))]:
+            part = values[..., places]
+            if how == "standard":
+                centre[..., places] = part.mean(axis=-1, keepdims=True)
+                size = part.std(axis=-1, keepdims=True)
+            else:
+                size = np.linalg.norm(part, axis=-1, keepdims=True)
+            scale[..., places] = np.where(size > 0, size, 1.0)
+        return centre, scale
+
+    def scaled_samples(self) -> Samples | None:
+        """Returns the samples on the scale of the values, norm, mean and deviation taken as known, so that their means are the values."""
+        if self.samples is None or self.normalise == "none":
+            return self.samples
+        centre, scale = self._centre_and_scale(self.samples.means(), self.normalise)
+        return Samples((self.samples.sums - centre * self.samples.weights) / scale, self.samples.weights, self.samples.n)
 
     def replicates(self, repeats: int = 2000, seed: int = 0) -> np.ndarray:
         """Bootstrap scores [repeats, heads], normalised as these are."""
@@ -192,7 +228,8 @@ class Scores:
         from headcount.stats import bootstrap
 
         drawn = bootstrap(self.samples, repeats=repeats, seed=seed)
-        return drawn / self.norms(drawn, self.normalise)
+        centre, scale = self._centre_and_scale(drawn, self.normalise)
+        return (drawn - centre) / scale
 
     def to_pandas(self) -> DataFrame:
         """A table with one row per head: address, score, standard error, rank and further columns."""
@@ -215,7 +252,7 @@ class Scores:
         names, values = self.grid()
         way = "more" if self.higher_is_keep else "less"
         rounding = f", rounding moves scores by up to {max(self.columns[ROUNDING]):.2g}" if ROUNDING in self.columns else ""
-        return notebook.grid(names, values.tolist(), f"{self.method or 'scores'}: {way} means keep, {self.n_examples} examples{rounding}")
+        return notebook.grid(names, values.tolist(), f"{self.label}: {way} means keep, {self.n_examples} examples{rounding}")
 
 
 OURS = frozenset({"method", "head", "stack", "layer", "index", "score", "stderr", "rank"})

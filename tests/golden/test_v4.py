@@ -130,7 +130,7 @@ def test_scores_equal_the_gradients_of_head_mask(family: str, own: bool) -> None
     rows = [{name: value[i : i + 1] for name, value in {**batch, "labels": labels}.items()} for i in range(len(targets))]
     loss = None if own else lambda output, given: torch.stack([loss_of(*pair) for pair in zip(output.logits, given["labels"], strict=True)])
     task = hc.Task("golden", rows, rows, rows, lambda some: {name: torch.cat([row[name] for row in some]) for name in some[0]}, loss=loss)
-    signed, plain = hc.score(model, task, "gradient:signed"), hc.score(model, task)
+    signed, plain = (hc.score(model, task, by, normalise="none") for by in ("gradient:signed", "gradient"))
     assert signed.samples is not None and plain.samples is not None
     assert_equal(torch.tensor(signed.samples.sums), each)
     assert_equal(torch.tensor(plain.samples.sums), each.abs())

@@ -27,7 +27,7 @@ from headcount.observe import on_device
 from headcount.plan import Plan
 from headcount.portraits import Portraits, portraits_into
 from headcount.portraits.make import LONGEST, SENTENCES
-from headcount.pruning import Change, Pruning, Sizes, Wish, check_wish, compare, grid, method_name, rows, smallest_safe
+from headcount.pruning import Change, Pruning, Sizes, Wish, check_wish, compare, estimate_training, grid, method_name, rows, smallest_safe
 from headcount.report import write_report
 from headcount.roles import Corpus, RoleTable, roles_into
 from headcount.runs.cells import Cell
@@ -73,6 +73,8 @@ class Analysis:
     methods: Sequence[str] = METHODS
     keeps: Sequence[float] = KEEPS
     seeds: int = SEEDS
+    training_seeds: int | None = None
+    """Seeds of methods that train, by default as many as of the others."""
     recipe: Recipe = field(default_factory=Recipe)
     measured: Sizes = field(default_factory=lambda: Sizes((1, 8, 32), (64,)))
     watch: Watch | None = None
@@ -117,6 +119,9 @@ def walk(work: Analysis, kept: Run) -> Iterator[Step]:
     yield from _look(work, kept)
     options: Any = {"limit": work.reported, "command": work.command, "companions": work.folder, "measured": work.measured}
     pruning = Pruning(kept, work.model, work.task, **options)
+    estimate = estimate_training(pruning, wishes)
+    if estimate is not None:
+        yield work.step("train", estimate.sentence, models=estimate.models, seconds=estimate.seconds)
     dense, cells, failed = compare(pruning, wishes, progress=work.progress("pruning", "models"))
     yield _prune(work, pruning, dense, cells, failed)
     wish = _best(pruning, dense, cells)
@@ -225,7 +230,8 @@ def _wishes(work: Analysis, heads: HeadMap) -> list[Wish]:
     sizes = sorted({len(unit) for unit in heads.units()})
     unit = sizes[-1]
     keeps = sorted({max(unit, round(share * len(heads) / unit) * unit) for share in work.keeps})
-    return grid(work.methods, keeps, work.seeds, Wish("random", 1, recipe=work.recipe), first=work.seed)
+    template = Wish("random", 1, recipe=work.recipe)
+    return grid(work.methods, keeps, work.seeds, template, first=work.seed, training_seeds=work.training_seeds)
 
 
 def _prune(work: Analysis, pruning: Pruning, dense: Evaluation, cells: Sequence[Cell], failed: dict[str, HeadcountError]) -> Step:
@@ -256,16 +262,20 @@ def _keep(work: Analysis, pruning: Pruning, dense: Evaluation, wish: Wish) -> tu
     """Makes the best model, or loads it where it is finished, and says what it costs and saves."""
     cell, small = pruning.kept(wish, progress=work.progress("the best model"))
     change: Change = pruning.change(dense, cell)["loss"]
-    before, after = cost(work.model, work.batch()), cost(small, work.batch())
+    before, after, left = cost(work.model, work.batch()), cost(small, work.batch()), len(HeadMap.of(small))
     text = (
-        f"{method_name(wish.parts())}, {wish.keep} heads: loss {cell.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
+        f"{method_name(wish.parts())}, {left} heads: loss {cell.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
         f"{change.high:+.3g}, {told_p(change.p)}); {before.parameters:,} → {after.parameters:,} parameters, {before.flops:,} → {after.flops:,} FLOPs "
         f"per {before.tokens} tokens"
     )
     if before.kv_bytes_per_token:
         text += f", {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
     numbers = {"removed": cell.content["removed"], "before": before.to_dict(), "after": after.to_dict(), "change": asdict(change)}
-    return cell, small, work.step("keep", text, method=wish.method, keep=wish.keep, folder=str(pruning.place(cell.spec)), **numbers)
+    return (
+        cell,
+        small,
+        work.step("keep", text, method=wish.method, keep=left, folder=str(pruning.place(cell.spec)), **numbers),
+    )
 
 
 def _prove(work: Analysis, heads: HeadMap, pruning: Pruning, cell: Cell, small: nn.Module) -> Iterator[Step]:

@@ -10,7 +10,7 @@ import typer
 from headcount.files import placed
 from headcount.terminal import inputs
 from headcount.terminal.options import split
-from headcount.terminal.pruning import Epochs, Rate, TrainBatch, method_names, recipe
+from headcount.terminal.pruning import Epochs, Rate, Steps, TrainBatch, method_names, recipe
 from headcount.terminal.run import Place
 from headcount.terminal.session import Session
 from headcount.terminal.text import Embedded, File, Parser, check_embedded
@@ -60,7 +60,8 @@ def run(
     scored: Scored = 256,
     reported: Reported = 500,
     longest: Longest = 32,
-    epochs: Epochs = 1.0,
+    steps: Steps = None,
+    epochs: Epochs = None,
     rate: Rate = 5e-5,
     train_batch: TrainBatch = 32,
 ) -> None:
@@ -92,7 +93,7 @@ def run(
             methods=method_names(methods),
             keeps=wanted,
             seeds=seeds,
-            recipe=recipe(given, rate, train_batch, 0.0, epochs),
+            recipe=recipe(given, rate, train_batch, 0.0, epochs, steps),
             watch=say.watch,
             tokenizer=inputs.reader_of(live, folder, given.trust_remote_code),
             longest=longest,
@@ -100,12 +101,12 @@ def run(
             config={"opened": {**given.opened, **({"text": placed(text)} if text else {}), **({"embedded": embedded} if embedded else {})}},
             no_roles=why,
         )
-        steps = []
+        done = []
         for step in walk(job, kept):
-            steps.append({"step": step.name, "text": step.text, **step.numbers})
+            done.append({"step": step.name, "text": step.text, **step.numbers})
             say.line(f"{step.name:<9} {step.text}")
             say.doing(f"after step {step.name}")
-        say.result({"out": str(out), "steps": steps})
+        say.result({"out": str(out), "steps": done})
         say.next("serve", out)
 
 

@@ -16,7 +16,9 @@ from headcount.terminal.verb import verb
 if TYPE_CHECKING:
     from headcount.files import Problem
 
-Target = Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder, a hub id, or demo/NAME.", show_default=False)]
+Target = Annotated[
+    str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder, a hub id, or demo/NAME.", show_default=False)
+]
 
 
 def _show_problems(say: Session, name: str, problems: Sequence[Problem], checked: int) -> int:

@@ -8,7 +8,7 @@ import typer
 
 from headcount.terminal import inputs
 from headcount.terminal.options import split
-from headcount.terminal.pruning import AS_IT_IS, How, heads_of, method_names, show_table
+from headcount.terminal.pruning import AS_IT_IS, How, heads_of, method_names, note_training, show_table
 from headcount.terminal.run import Engine, Join, Out, Place, Workers, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
@@ -42,7 +42,7 @@ def run(
     if out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
     with Place(out, workers, engine, join).taken(say) as kept:
-        from headcount.pruning import Pruning, check_wish, compare, grid, rows, smallest_safe
+        from headcount.pruning import Pruning, check_wish, compare, estimate_training, grid, rows, smallest_safe
 
         live, heads, folder = given.open_model(say)
         keeps = [heads_of(text, heads, how.attention) for text in split(keep)]
@@ -63,6 +63,7 @@ def run(
         describe(kept, say, given, live, heads, config)
         task = given.open_task(say, live, folder)
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
+        note_training(say, estimate_training(pruning, wishes))
         with say.progress("pruning", "models") as advance:
             dense, cells, failed = compare(pruning, wishes, progress=advance)
         table = rows(pruning, dense, cells)

@@ -19,8 +19,12 @@ SHOWN = {"entailment": "demo/entailment", "translator": "demo/translation"}
 """The embedded models that are shown, with the task of each."""
 SIZES = {"entailment": (800, 500), "translator": (320, 64)}
 """Examples to train on, and examples of the report."""
+METHODS = {"entailment": ("surgeon", "gradient", "dsp", "random"), "translator": ("surgeon", "gradient", "l0", "random")}
+"""One method that trains for each model: as many as have the steps they need within three minutes."""
 RATES = {"entailment": 2e-4, "translator": 5e-4}
-SEEDS = {"entailment": 2, "translator": 1}
+STEPS, FEW_STEPS = 300, 10
+"""Optimiser steps of what trains; few under --limit, which is for a quick look."""
+SEEDS = 2
 PORTRAYED = 48
 """Sentences that portraits of heads are taken on."""
 
@@ -95,8 +99,10 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
                 scored=min(256, reported),
                 reported=reported,
                 keeps=(0.25, 0.5),
-                seeds=SEEDS[name],
-                recipe=Recipe(epochs=1.0, rate=RATES[name], seed=seed),
+                methods=METHODS[name],
+                seeds=SEEDS,
+                training_seeds=1,
+                recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[name], seed=seed),
                 watch=say.watch,
                 tokenizer=tokenizer,
                 folder=folder,

@@ -15,6 +15,8 @@ from headcount.terminal.verb import verb
 
 Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="What to list; without it, the kinds there are.", show_default=False)]
 
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Explain this one: its definition and its options.", show_default=False)]
+
 
 def _family(name: str, family: Family) -> dict[str, Any]:
     facts = {
@@ -44,12 +46,25 @@ def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     return {"archs": _archs, **{kind: partial(_named, registry) for kind, registry in KINDS.items()}}
 
 
+def _explain(say: Session, kind: str, name: str) -> None:
+    """Prints the definition of one thing, as its file states it."""
+    if kind not in KINDS:
+        raise typer.BadParameter(f"{kind} have no text of their own; leave the name out")
+    text = KINDS[kind].documentation(name.partition(":")[0])
+    for line in text.splitlines():
+        say.line(line)
+    say.result({"kind": kind, "name": name, "text": text})
+
+
 @verb
-def run(say: Session, kind: Kind = None) -> None:
-    """List the kinds of things that have names, or the names of one kind."""
+def run(say: Session, kind: Kind = None, name: Name = None) -> None:
+    """List the kinds of things that have names, or the names of one kind, or explain one of these."""
     kinds = _kinds()
     if kind is not None and kind not in kinds:
         raise unknown("kind", kind, kinds)
+    if kind is not None and name is not None:
+        _explain(say, kind, name)
+        return
     rows = kinds[kind]() if kind else [{"kind": name, "names": len(rows())} for name, rows in sorted(kinds.items())]
     columns = list(rows[0]) if rows else ["name"]
     say.table(columns, [[_cell(value) for value in row.values()] for row in rows])
@@ -58,3 +73,5 @@ def run(say: Session, kind: Kind = None) -> None:
         say.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
     elif kind is None:
         say.next("ls", next(iter(sorted(kinds))))
+    else:
+        say.next("ls", kind, rows[0]["name"])

@@ -8,12 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from headcount.terminal import inputs
-from headcount.terminal.pruning import AS_IT_IS, How, KeepOne, KvBytes, Latency, Parameters, heads_of, limit_of, show_table
+from headcount.terminal.pruning import AS_IT_IS, How, KeepOne, KvBytes, Latency, Parameters, heads_of, limit_of, note_training, show_table
 from headcount.terminal.run import Place, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
-Method = Annotated[str, typer.Option("--method", metavar="NAME", help="A pruner of `headcount ls pruners`, or an importance to rank by.")]
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method", metavar="NAME", help="A pruner of `headcount ls pruners` (with its name: its definition), or an importance to rank by."
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]
 MethodSeed = Annotated[
     int | None, typer.Option("--method-seed", min=0, help="The seed of the method, where it is not that of the data (--seed).")
@@ -38,9 +43,10 @@ def run(
     """Prune to K heads, repair, cut, verify, evaluate against the whole model in pairs, and save the smaller model."""
     with Place(out).taken(say) as kept:
         from headcount.plan import Plan
-        from headcount.pruning import Pruning, Sizes, check_wish, rows
+        from headcount.pruning import Pruning, Sizes, check_wish, estimate_training, rows
 
-        limit = limit_of(keep, parameters=parameters, kv_bytes=kv_bytes, latency=latency)
+        own_size = how.wish(given, method, 0).own_size
+        limit = limit_of(keep, own_size, parameters=parameters, kv_bytes=kv_bytes, latency=latency)
         live, heads, folder = given.open_model(say)
         size = heads_of(keep, heads, how.attention) if keep is not None else 0
         seed = given.seed if method_seed is None else method_seed
@@ -55,6 +61,7 @@ def run(
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command, companions=folder, measured=Sizes() if bench else None)
         with say.progress("evaluating the whole model"):
             dense = pruning.dense()
+        note_training(say, estimate_training(pruning, [wish]))
         with say.progress(f"pruning by {method}") as advance:
             cell, _ = pruning.kept(wish, advance)
         kept.present(cell)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headcount.scores import Scores
 
 SHOWN = 48
-NORMALISATIONS = ("none", "layer", "global")
 
 
 def _by(text: str) -> str:
@@ -30,6 +29,8 @@ def _by(text: str) -> str:
 
 
 def _normalise(name: str) -> str:
+    from headcount.scores import NORMALISATIONS
+
     if name not in NORMALISATIONS:
         raise unknown("normalisation", name, NORMALISATIONS)
     return name
@@ -45,7 +46,13 @@ By = Annotated[
     str, typer.Option("--by", metavar="NAME,…", callback=_by, help="Methods of `headcount ls importance`, as name or name:variant.")
 ]
 Normalise = Annotated[
-    str, typer.Option("--normalise", metavar="HOW", callback=_normalise, help="none, layer or global: divide by the ℓ2 norm.")
+    str,
+    typer.Option(
+        "--normalise",
+        metavar="HOW",
+        callback=_normalise,
+        help="published: as belongs to the method (gradient: by the ℓ2 norm of each layer); or none, layer, global, standard for all.",
+    ),
 ]
 Lowest = Annotated[
     int | None, typer.Option("--lowest", min=1, metavar="K", help="How many units count as the lowest; a quarter unless told.")
@@ -79,7 +86,7 @@ def _show_race(say: Session, scores: Scores) -> None:
 
 
 def _show(say: Session, scores: Scores, rows: list[Verdict], level: float, everything: bool) -> None:
-    say.line(f"{scores.method}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
+    say.line(f"{scores.label}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
     for line in heat_map(scores):
         say.line(line)
     say.line("")
@@ -146,7 +153,7 @@ def run(
     engine: Engine = "local",
     join: Join = False,
     split_name: inputs.Split = "calibration",
-    normalise: Normalise = "none",
+    normalise: Normalise = "published",
     lowest: Lowest = None,
     tolerance: Tolerance = 0.01,
     level: Level = 0.95,

@@ -27,6 +27,7 @@ from headcount.heads import HeadMap
 from headcount.losses import ExampleLosses
 from headcount.metrics import Metric
 from headcount.observe import Observation
+from headcount.scores import Scaling
 from headcount.stream import Reading
 
 __all__ = ["About", "Need", "Observation", "Work", "per_token"]
@@ -41,7 +42,8 @@ class About:
     `adds` says that the numbers of a block that runs several times in a pass add up, as gradients do; else their mean is taken.
     `sees_projection` says that a head whose part of the output projection is zero must come out last. `measures_loss` says that a
     score is the rise of the loss without the head, so that a head is safe to remove where that is small. `describes` says that a score
-    describes the head, and nothing about what is lost without it.
+    describes the head, and nothing about what is lost without it. `normalise` is the normalisation that the source publishes as a part of the
+    method; rankings use it unless another is named.
     """
 
     needs: frozenset[Need]
@@ -53,6 +55,7 @@ class About:
     sees_projection: bool = True
     measures_loss: bool = False
     describes: bool = False
+    normalise: Scaling = "none"
 
 
 @dataclass(frozen=True, slots=True)

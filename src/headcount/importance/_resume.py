@@ -53,7 +53,7 @@ class _Scoring:
 
     def _parts(self) -> dict[str, Any]:
         """What determines the scores of any of the methods."""
-        asked = {name: self.options.get(name) for name in ASKED}
+        asked = {name: self.options.get(name) for name in ASKED} | {"normalise": self.options.get("normalise", "published")}
         reads = any(Method.parse(name).reads_data for name in self.names)
         data = {**told_of(self.data), "fingerprint": fingerprint(reading_of(self.model, self.data, self.options))} if reads else {}
         return {**determined_by(self.model), **asked, "data": data}
@@ -61,9 +61,10 @@ class _Scoring:
     def spec(self, name: str) -> Spec:
         """The cell of one method; of one that shares its pass, by what all of them ask of it."""
         method = Method.parse(name)
+        parts = {"method": name, **self.parts, "normalise": method.scaling(self.parts["normalise"])}
         if method.reads_data:
-            return Spec(KIND, name, {"method": name, **self.parts, "needs": self.needs if method.has("of_block") else []})
-        return Spec(KIND, name, {"method": name, **self.parts, "data": {}, "split": None, "limit": None})
+            return Spec(KIND, name, {**parts, "needs": self.needs if method.has("of_block") else []})
+        return Spec(KIND, name, {**parts, "data": {}, "split": None, "limit": None})
 
     def scores(self) -> tuple[dict[str, Scores], dict[str, HeadcountError]]:
         """The scores that could be made, and why others could not."""

@@ -25,7 +25,7 @@ from headcount.importance._rounding import RoundingChange, check_rounding
 from headcount.losses import ExampleLosses
 from headcount.metrics import Metric
 from headcount.registry import METHODS, Variant
-from headcount.scores import ROUNDING, Normalise, Scores, check_normalise
+from headcount.scores import ROUNDING, Normalise, Scaling, Scores, check_normalise
 from headcount.stats import Samples, Totals, pseudovalues
 from headcount.stream import Measured, Memory, Progress, Reading, stream
 
@@ -44,6 +44,11 @@ class Method(Variant):
     def about(self) -> About:
         """What the method declares."""
         return self.module.ABOUT
+
+    def scaling(self, normalise: Normalise) -> Scaling:
+        """How scores are normalised on a request: "published" stands for what the method declares."""
+        check_normalise(normalise)
+        return self.about.normalise if normalise == "published" else normalise
 
     @property
     def reads_data(self) -> bool:
@@ -79,8 +84,10 @@ def score(model: nn.Module, data: Data = None, by: str = "gradient", **options: 
     """How much every head matters by one method, `name` or `name:variant`; `headcount ls importance` lists them.
 
     `data` is a Task, a datasets.Dataset of model inputs, or batches; methods that look at weights alone take none.
-    `normalise` divides by the ℓ2 norm of each block ("layer") or of all scores ("global"), by default not ("none"). Of a task, the `split`
-    calibration is read unless another is named; `limit` reads that many examples. `batch_size` falls by halves when memory runs out.
+    `normalise` is by default what was published with the method ("published"): for gradient, Michel et al. 2019 divide by the ℓ2 norm of each
+    layer. "layer" does so for any method, "global" divides by the norm of all scores, "standard" makes mean 0 and deviation 1 of each layer, "none"
+    gives the raw values; `Scores.normalise` says which was used. Of a task, the `split` calibration is read unless another is named; `limit` reads
+    that many examples. `batch_size` falls by halves when memory runs out.
     `checkpointing` trades time for memory in the backward pass. `generate` lets ablations generate text for metrics such as BLEU.
     `adaptive=k` (ablation alone) stops examining heads once it is clear whether they are among the k lowest units.
     `progress` is called with the number of examples done and of all, if known. `memory` keeps the results of blocks (headcount.runs.blocks);
@@ -103,7 +110,8 @@ def score_each(
     """Like score_all, but a method fails alone that meets a number that is not finite, or whose scores drown in rounding: scores and failures
     by method."""
     inner = unwrap(model)
-    check_normalise(options.get("normalise", "none"))
+    normalise = options.get("normalise", "published")
+    check_normalise(normalise)
     methods = [Method.parse(text) for text in by]
     task = data if isinstance(data, Task) else None
     reading = reading_of(inner, data, options)
@@ -113,7 +121,7 @@ def score_each(
     check_weights(inner)
     special_ids = task.special_ids if task and task.special_ids else None
     run = _Run(work, methods, special_ids, options)
-    made = {name: scores.normalised(options.get("normalise", "none")) for name, scores in run.scores().items()}
+    made = {name: scores.normalised(Method.parse(name).scaling(normalise)) for name, scores in run.scores().items()}
     return made, run.failed
 
 

@@ -81,8 +81,8 @@ def _safe(scores: Scores, tolerance: float, level: float) -> list[bool]:
 
 
 def signed_samples(scores: Scores) -> Samples:
-    """The samples with more meaning keep; a score without samples is one that data do not move."""
-    samples = scores.samples or Samples(np.asarray(scores.values)[None], np.ones((1, 1)))
+    """The samples, normalised as the scores are, with more meaning keep; a score without samples is one that data do not move."""
+    samples = scores.scaled_samples() or Samples(np.asarray(scores.values)[None], np.ones((1, 1)))
     return samples.signed(higher_is_keep=scores.higher_is_keep)
 
 
@@ -106,8 +106,9 @@ def _paired(a: Scores, b: Scores) -> bool:
 
 def stabilities(scores: Scores, *, k: int | None = None, seed: int = 0) -> tuple[Stability, ...]:
     """How stable the ranking is by the number of calibration examples: an eighth, a quarter, half and all of them; nothing for a single one."""
-    if scores.samples is None or scores.samples.n_groups < 2:
+    samples = scores.scaled_samples()
+    if samples is None or samples.n_groups < 2:
         return ()
-    sizes = sorted({max(1, scores.samples.n // part) for part in (8, 4, 2, 1)})
+    sizes = sorted({max(1, samples.n // part) for part in (8, 4, 2, 1)})
     k = max(1, len(scores.heads) // 4) if k is None else k
-    return stability(scores.samples, sizes, k, seed=seed, higher_is_keep=scores.higher_is_keep)
+    return stability(samples, sizes, k, seed=seed, higher_is_keep=scores.higher_is_keep)

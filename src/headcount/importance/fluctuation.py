@@ -1,7 +1,8 @@
 """Fluctuation: Σ over the head's inputs j of the output projection of Var(x_j) ‖W_:j‖₂², the variance being taken over tokens.
 
 What never changes can be folded into the bias, so only what fluctuates is worth a head. An et al. 2024, "Fluctuation-based Adaptive Structured
-Pruning for Large Language Models" (FLAP); its standardisation over layers corresponds to normalise="layer".
+Pruning for Large Language Models" (FLAP). Scores of a block are standardised to mean 0 and standard deviation 1 (normalise="standard"), so that
+blocks can be compared.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from headcount.heads import AttentionBlock
 from headcount.importance._contract import About, Observation
 from headcount.observe import projection_of
 
-ABOUT = About(needs=frozenset({"outputs"}), higher_is_keep=True, cost="one forward pass", source="An et al. 2024")
+ABOUT = About(needs=frozenset({"outputs"}), higher_is_keep=True, cost="one forward pass", source="An et al. 2024", normalise="standard")
 
 
 def mean_over_tokens(values: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,8 @@
 
     ∂L/∂ξ_h = Σ_t head_h(x)_t · ∂L/∂head_h(x)_t
 
-Michel, Levy, Neubig 2019, "Are Sixteen Heads Really Better than One?". Variants, since all of them circulate under this name:
+Then divided by the ℓ2 norm of the layer's scores (normalise="layer"). Michel, Levy, Neubig 2019, "Are Sixteen Heads Really Better than One?".
+Variants, since all of them circulate under this name:
 example  |Σ_t …| per example: the paper's definition;
 token    Σ_t |…| over real tokens;
 batch    |mean over 32 consecutive examples|;
@@ -27,6 +28,7 @@ ABOUT = About(
     source="Michel et al. 2019",
     variants=("example", "token", "batch", "running", "signed"),
     adds=True,
+    normalise="layer",
 )
 BATCH = 32
 

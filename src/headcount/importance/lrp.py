@@ -1,8 +1,9 @@
 """LRP relevance: the relevance of the predicted logit that arrives at a head's output, as a share of its block's, mean over examples.
 
-Every block sums to 1. Voita et al. 2019 after Ding et al. 2017 and Bach et al. 2015. Variants: `alpha-beta` normalises positive and negative
-contributions apart (α = β = 0.5), so that relevance is never negative; under `epsilon` it can be, and its size counts. An example with several
-predictions (tokens) propagates them together, each starting with relevance 1. What biases, constants and ε take is reported as `leakage`.
+Every block sums to 1 by definition, so that no further normalisation belongs to it. Voita et al. 2019 after Ding et al. 2017 and Bach et al. 2015.
+Variants: `alpha-beta` normalises positive and negative contributions apart (α = β = 0.5), so that relevance is never negative; under `epsilon` it can
+be, and its size counts. An example with several predictions (tokens) propagates them together, each starting with relevance 1. What biases, constants
+and ε take is reported as `leakage`.
 The ε rule divides by sums that may nearly cancel, which magnifies rounding: every batch runs a second time with random last bits, and the column
 `rounding` says how far that moves each score.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headcount.pruners._contract import About, Choice, Work, read_options
+from headcount.pruners._contract import About, Choice, Work, check_size, read_options, size_option
 from headcount.pruners._prune import Method, Pruned, carry_out, check_stand_in, fold, parse_method, prune
 from headcount.pruners._scope import only
 from headcount.registry import PRUNERS
@@ -15,10 +15,12 @@ __all__ = [
     "Pruned",
     "Work",
     "carry_out",
+    "check_size",
     "check_stand_in",
     "fold",
     "only",
     "parse_method",
     "prune",
     "read_options",
+    "size_option",
 ]

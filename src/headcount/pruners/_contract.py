@@ -1,5 +1,5 @@
 """What a pruner file holds: `ABOUT` and `choose(work, variant)`, which returns a Choice: the plan, and the model if its weights were trained; maybe
-`check(options)`, which refuses options before any work.
+`check(options)`, which refuses options before any work; maybe `size_option(options)`, which names the option that decides how many heads stay, or "".
 
 A pruner never cuts: `prune` repairs, cuts, verifies and recovers after it, the same way for all. Everything that ranks heads makes `Scores` and lets
 `Plan.keep_top` choose, which knows about units of heads that share keys and values, floors, and protected heads.
@@ -105,6 +105,23 @@ class Choice:
     history: list[dict[str, Any]] = field(default_factory=list)
     scores: Scores | None = None
     repaired: Repaired | None = None
+    steps: int = 0
+    """Optimiser steps that were taken on the way."""
+
+
+def size_option(module: ModuleType, options: Mapping[str, Any]) -> str:
+    """Returns the option, with its value, by which a pruner itself decides how many heads stay; "" where the budget does."""
+    return module.size_option(options) if hasattr(module, "size_option") else ""
+
+
+def check_size(method: object, option: str, budget: Budget) -> None:
+    """Raises PlanError unless just one thing says how many heads stay: the budget, or an option of the method."""
+    limits = {name: getattr(budget, name) for name in ("keep", "fraction", "parameters", "kv_bytes", "latency")}
+    named = [f"{name}={value}" for name, value in limits.items() if value is not None]
+    if option and named:
+        raise PlanError(
+            f"{method} with {option} decides itself how many heads stay, so that {named[0]} cannot be promised; leave one of them out"
+        )
 
 
 def read_options(module: ModuleType, given: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from headcount.data import Data, Task
 from headcount.errors import DataError, PlanError
 from headcount.heads import HeadMap
 from headcount.plan import Budget, Plan
-from headcount.pruners._contract import About, Choice, Work, read_options
+from headcount.pruners._contract import About, Choice, Work, check_size, read_options, size_option
 from headcount.pruners._judge import better
 from headcount.pruners._knapsack import check_unit, plan_within
 from headcount.pruners._scope import only
@@ -80,6 +80,8 @@ class Pruned:
     """The values that the gates which stay were tuned to, in the weights by now."""
     changed_weights: bool = False
     """Whether choosing or recovering changed weights: else plan and gates say all, and `carry_out` makes the model of them again."""
+    steps: dict[str, int] = field(default_factory=dict)
+    """Optimiser steps by stage: `choose`, `recover`; a stage that trained nothing is missing."""
 
 
 class Options(TypedDict, total=False):
@@ -88,7 +90,7 @@ class Options(TypedDict, total=False):
     kinds: Sequence[str]
     ablation: Ablation
     repair: bool | None
-    recover: float | None
+    recover: float | str | None
     recipe: Recipe
     seed: int
     folder: Path | None
@@ -112,15 +114,22 @@ def prune(
     attention that may lose heads (encoder-self, decoder-self, cross): `keep` then counts heads of these, and all others stay. `ablation` says what
     stands in for a removed head: nothing ("zero"), or its mean output ("mean", in the bias of the output projection). `repair` refits the output
     projections in closed form, bias included (on unless training follows or means stand in; dropped, as the history tells, where predictions on the
-    selection split are nearer to the dense model's without it), `recover` fine-tunes the cut model for that many epochs by the `recipe`, as every
-    method that trains uses it. With a `folder`, training that was stopped goes on. Calls with the same model and data find the same scores: a dict
-    given as `shared` to all of them holds what one has found for the others.
+    selection split are nearer to the dense model's without it), `recover` fine-tunes the cut model by the `recipe`, as every method that trains
+    uses it, for a number of epochs, "300steps", or "auto" (one epoch, and at least 300 steps, as methods that train take too unless the recipe says
+    otherwise). Where an option of the method decides how many heads stay (`penalty` of l0, `stop` of rank), no budget may be given. With a `folder`,
+    training that was stopped goes on. Calls with the same model and data find the same scores: a dict given as `shared` to all of them holds what one
+    has found for the others.
     """
     inner = unwrap(model)
     name, named = parse_method(method)
     made, options = Method.parse(name), {**named, **(options or {})}
     heads = HeadMap.of(inner)
-    budget = only(_budget(keep, fraction), heads, how.get("kinds", ()))
+    own = size_option(made.module, read_options(made.module, options, str(made)))
+    budget = _budget(keep, fraction)
+    check_size(made, own, budget)
+    budget = only(budget, heads, how.get("kinds", ()))
+    if own:
+        budget = replace(budget, keep=len(heads))
     limited = budget.limit is not None
     check_unit(heads, budget)
     if budget.limit is not None and made.about.trains:
@@ -128,8 +137,8 @@ def prune(
     if not limited:
         budget.heads(len(heads))
     recover = how.get("recover")
-    if recover is not None and not recover > 0:
-        raise PlanError(f"recover is a number of epochs above 0, got {recover}")
+    if recover is not None:
+        how.get("recipe", Recipe()).lasting(recover, "recover")
     if (recover or made.about.trains) and not isinstance(data, Task):
         raise DataError(
             f"{made} with recovery={recover} trains, which needs a Task: examples, a way to batch them, and a loss (see docs/tasks.md)"
@@ -213,7 +222,7 @@ def _finish(work: Work, method: Method, choice: Choice, how: Options) -> Pruned:
     if by_means:
         source = fold_means(source, choice.plan, work.data)
     repaired: dict[str, Fitted] = {}
-    history = list(choice.history)
+    history, steps = list(choice.history), {"choose": choice.steps} if choice.steps else {}
     wanted, recover = how.get("repair"), how.get("recover")
     is_trained = choice.model is not None and method.about.trains == "weights"
     if (wanted if wanted is not None else not (recover or by_means)) and not is_trained and choice.plan.removed:
@@ -223,15 +232,16 @@ def _finish(work: Work, method: Method, choice: Choice, how: Options) -> Pruned:
     small = cut(source, choice.plan)
     if recover:
         folder = how.get("folder")
-        again = replace(work.recipe, epochs=recover)
+        again = work.recipe.lasting(recover, "recover")
         teacher = work.model if again.distil else None
         made = fine_tune(
             small, work.task, again, folder=folder / "recover" if folder else None, teacher=teacher, progress=how.get("progress")
         )
         history += [{"stage": "recover", **entry} for entry in made.history]
+        steps["recover"] = made.steps
     gates = None if choice.gates is None else tuple(map(float, choice.gates))
     changed = choice.model is not None or bool(recover)
-    return Pruned(choice.plan, small, history, repaired, choice.scores, str(method), gates, changed)
+    return Pruned(choice.plan, small, history, repaired, choice.scores, str(method), gates, changed, steps)
 
 
 @torch.no_grad()

@@ -25,7 +25,11 @@ def only(budget: Budget, heads: HeadMap, kinds: Sequence[str]) -> Budget:
             raise unknown("kind of attention of this model", kind, known)
     free = [head for block in heads.blocks if block.kind in kinds for head in block.heads]
     spared = frozenset(heads).difference(free)
-    clash = {} if budget.limit is not None else {"keep": budget.heads(len(free)) + len(spared), "fraction": None}
+    clash = (
+        {}
+        if budget.limit is not None or (budget.keep is None and budget.fraction is None)
+        else {"keep": budget.heads(len(free)) + len(spared), "fraction": None}
+    )
     return replace(budget, **clash, protected=budget.protected | spared)
 
 
@@ -47,7 +51,7 @@ def keep_within(work: Work, scores: Scores, number: int, scope: str) -> Plan:
     if len(groups) == 1:
         return Plan.keep_top(scores, limits)
     removed: list[Head] = []
-    for heads, share in zip(groups, _shares([_room(work, group) for group in groups], number), strict=True):
+    for heads, share in zip(groups, _shares([room_of(work, group) for group in groups], number), strict=True):
         if share == 0:
             removed += heads
             continue
@@ -82,7 +86,8 @@ class Room:
     least: int = 0
 
 
-def _room(work: Work, group: list[Head]) -> Room:
+def room_of(work: Work, group: list[Head]) -> Room:
+    """How many heads a group has, how many of them go or stay together, and how many must stay within floor and protected heads."""
     mine, budget = frozenset(group), work.budget
     least, sizes = 0, set[int]()
     for block in work.heads.blocks:

@@ -2,7 +2,8 @@
 
     r¹ = w − ln(−ln u),   p¹ = softmax(r¹/τ),   r^j = r^{j−1} + ln max(1 − p^{j−1}, tiny),   p^j = softmax(r^j/τ),   g = Σ_{j ≤ K} p^j
 
-in float64; τ falls geometrically from `tau` to `tau_end` over the share `cool` of the steps. "joint" trains weights and w, "pipelined" w alone on
+in float64; τ falls geometrically from `tau` to `tau_end` over the first share `cool` of all steps, then stays; in the last share `settle` the plan
+is fixed and weights learn on. "joint" trains weights and w, "pipelined" w alone on
 frozen weights, "straight" sends the hard top K of w forward and the gradient straight back. "fast" replaces the K rounds by g = σ((r − θ)/τ) with θ
 such that Σ g = K, for models with thousands of heads. The published schedule starts at τ = 1000, where every gate is about K/N; by default it starts
 warmer, from gradient importance (`init`). Li, Cotterell & Sachan 2021.
@@ -10,7 +11,9 @@ warmer, from gradient importance (`init`). Li, Cotterell & Sachan 2021.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,16 +74,25 @@ def subset_fast(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     return torch.sigmoid(levelled(w - torch.log(-torch.log(u)), number, tau))
 
 
+def check(options: Mapping[str, Any]) -> None:
+    """Refuses options that cannot be carried out, before any work."""
+    check_shares(options, "cool", "settle")
+    if not 0 < options["tau_end"] <= options["tau"] or not options["cool"] > 0:
+        raise PlanError(
+            f"tau must fall to tau_end over a share of the steps: got tau {options['tau']}, tau_end {options['tau_end']}, cool {options['cool']}"
+        )
+    if options["cool"] + options["settle"] > 1 + 1e-9:
+        raise PlanError(
+            f"cool={options['cool']} and settle={options['settle']} are more than all steps, so that τ would not have fallen when the plan is "
+            "fixed; lower one of them"
+        )
+
+
 class Subset:
     """The importance of every unit, and how it is drawn."""
 
     def __init__(self, work: Work, variant: str, number: int) -> None:
         options = work.options
-        check_shares(options, "cool", "settle")
-        if not 0 < options["tau_end"] <= options["tau"] or not 0 < options["cool"] <= 1:
-            raise PlanError(
-                f"tau must fall to tau_end over a share of the steps: got tau {options['tau']}, tau_end {options['tau_end']}, cool {options['cool']}"
-            )
         self.work, self.index, self.number, self.variant, self.options = work, unit_index(work), number, variant, options
         self.w = start_from(work, options["init"], options["limit"], options["spread"]).requires_grad_(True)
         self.free = free_units(work)
@@ -93,7 +105,7 @@ class Subset:
 
     def tau(self, step: int, steps: int) -> float:
         """The temperature of a step."""
-        share = min(1.0, step / max(1.0, self.options["cool"] * (1 - self.options["settle"]) * steps))
+        share = min(1.0, step / max(1.0, self.options["cool"] * steps))
         return self.options["tau"] * (self.options["tau_end"] / self.options["tau"]) ** share
 
     def sample(self, step: int, steps: int) -> Tensor:
@@ -138,4 +150,4 @@ def choose(work: Work, variant: str) -> Choice:
     gating = Subset(work, variant, number)
     made = fine_tune(model, work.task, work.recipe, folder=work.folder, gates=GateCallback(model, gating), progress=work.progress)
     values = by_head(gating.w.detach(), gating.index).tolist()
-    return Choice(work.plan(values, "dsp"), None if frozen else model, None, made.history, work.scores(values, "dsp"))
+    return Choice(work.plan(values, "dsp"), None if frozen else model, None, made.history, work.scores(values, "dsp"), steps=made.steps)

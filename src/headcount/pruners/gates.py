@@ -6,10 +6,14 @@ the output projections. Zhu & Gupta 2017 use such a schedule for weights.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from headcount.archs.state import copy_model
+from headcount.errors import PlanError
 from headcount.pruners._contract import About, Choice, Work
 from headcount.pruners._gating import by_head, start_from, stay, top, unit_index, unit_ties, units_kept
 from headcount.training import GateCallback, fine_tune
@@ -19,6 +23,14 @@ ABOUT = About(
     trains="gates",
     options={"rate": 0.02, "cool": 0.6, "init": "gradient", "limit": 512},
 )
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Refuses options that cannot be carried out, before any work."""
+    if not 0 < options["cool"] <= 1:
+        raise PlanError(
+            f"cool is the share of the steps over which the number of heads falls, above 0 and at most 1; got {options['cool']}"
+        )
 
 
 class Projected:
@@ -85,4 +97,4 @@ def choose(work: Work, _variant: str) -> Choice:
     hard = stay(work, gating.worth, number)
     values = by_head(gating.worth, gating.index).tolist()
     gates = by_head(torch.where(hard > 0, gating.values.detach(), 1.0), gating.index).tolist()
-    return Choice(work.plan(values, "gates"), None, gates, made.history, work.scores(values, "gates"))
+    return Choice(work.plan(values, "gates"), None, gates, made.history, work.scores(values, "gates"), steps=made.steps)

@@ -4,7 +4,8 @@
 
 "target" holds Σ P(g ≠ 0) at a number that falls from nearly all to K, by one shift of log a for all gates that is solved for at every step: the exact
 multiplier of that constraint. "lagrange" learns the multiplier by gradient ascent. With λ (`penalty`) the loss has λ Σ P(g ≠ 0) over heads in it, as
-published, and the number open is what λ makes it. Gates start open (`start` = log a), in the order of an importance if `init` names one, and the
+published: the heads that stay are those whose gate is not exactly 0 in evaluation (log a > −2.398), as many as λ leaves open, and no number can be
+asked for. Gates start open (`start` = log a), in the order of an importance if `init` names one, and the
 penalty warms up, since half-open gates shock a trained model. `frozen` keeps the weights of the decoder, or of everything, as they are. Heads that
 are protected, or of kinds of attention that lose none, have no gate. Voita et al. 2019, Louizos et al. 2018.
 """
@@ -12,6 +13,7 @@ are protected, or of kinds of attention that lose none, have no gate. Voita et a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from headcount.archs.state import copy_model
 from headcount.errors import PlanError
-from headcount.pruners._contract import About, Choice, Work
+from headcount.pruners._contract import About, Choice, Plan, Work
 from headcount.pruners._gating import by_head, check_shares, free_units, is_settled, levelled, start_from, stay, unit_index, units_kept
 from headcount.training import GateCallback, fine_tune, noise
 
@@ -44,6 +46,18 @@ ABOUT = About(
 )
 
 
+def check(options: Mapping[str, Any]) -> None:
+    """Refuses options that cannot be carried out, before any work."""
+    check_shares(options, "warmup", "reach", "settle")
+    if not 0 <= options["penalty"] < math.inf:
+        raise PlanError(f"penalty is λ, a finite number of 0 or more; got {options['penalty']}")
+
+
+def size_option(options: Mapping[str, Any]) -> str:
+    """λ, where it is given."""
+    return f"penalty={options['penalty']:g}" if options["penalty"] else ""
+
+
 def sample(log_a: Tensor, u: Tensor) -> Tensor:
     """Stochastic gates for uniform noise."""
     s = torch.sigmoid((u.log() - (-u).log1p() + log_a) / BETA)
@@ -64,7 +78,6 @@ class HardConcrete:
     """The gates, one per unit; those of units that cannot go stay at one."""
 
     def __init__(self, work: Work, variant: str, number: int) -> None:
-        check_shares(work.options, "warmup", "reach", "settle")
         self.work, self.variant, self.options, self.index = work, variant, work.options, unit_index(work)
         self.free = free_units(work)
         self.number, self.wanted = number, number - int((~self.free).sum())
@@ -112,7 +125,9 @@ class HardConcrete:
         return torch.where(self.free, values, values.max() + 1)
 
     def chosen(self) -> Tensor:
-        """Ones for the units that stay."""
+        """Ones for the units that stay: the surest K, or with λ those whose gate is open in evaluation."""
+        if self.options["penalty"]:
+            return torch.where(self.free, (expected(self.log_a.detach()) > 0).double(), 1.0)
         return stay(self.work, self.worth(), self.number)
 
     def _open(self) -> Tensor:
@@ -146,6 +161,13 @@ class HardConcrete:
 
 def choose(work: Work, variant: str) -> Choice:
     """The plan and the trained model."""
+    by_penalty = bool(work.options["penalty"])
+    if by_penalty and variant == "lagrange":
+        raise PlanError("l0:lagrange learns λ for a number of heads; leave penalty out, or use l0 (l0:target)")
+    if by_penalty and work.budget.floor:
+        raise PlanError(
+            f"with a penalty the heads that stay are those that λ leaves open; a floor of {work.budget.floor} cannot be promised"
+        )
     number = units_kept(work)
     model: Any = copy_model(work.model)
     learning = [parameter.requires_grad for parameter in model.parameters()]
@@ -156,7 +178,17 @@ def choose(work: Work, variant: str) -> Choice:
         parameter.requires_grad_(before)
     scores = work.scores(by_head(gating.worth(), gating.index).tolist(), "l0")
     trained = None if work.options["frozen"] == "all" else model
-    return Choice(work.plan(scores.values, "l0"), trained, None, made.history, scores)
+    plan = _open_plan(work, gating) if by_penalty else work.plan(scores.values, "l0")
+    return Choice(plan, trained, None, made.history, scores, steps=made.steps)
+
+
+def _open_plan(work: Work, gating: HardConcrete) -> Plan:
+    """The plan that removes the heads whose gates λ closed."""
+    is_open = by_head(gating.chosen(), gating.index)
+    if not bool(is_open.any()):
+        raise PlanError(f"penalty={work.options['penalty']:g} closed the gates of all {len(work.heads)} heads; name a smaller λ")
+    removed = [head for head, on in zip(work.heads, is_open.tolist(), strict=True) if not on]
+    return Plan.removing(removed, protected=work.budget.protected)
 
 
 def _freeze(model: Any, what: str) -> None:

@@ -1,8 +1,9 @@
 """Rank and cut: the heads with the lowest scores go, at once or in steps with scores estimated again after each.
 
-`by` is any importance; `scope` ranks all heads together (global), or takes the same share of every block (layer) or of each kind of attention (type).
-`step` is the share of all heads that goes at a time when scores are estimated again (`again`). With `stop`, no further step is taken once the metric
-on the selection split is below that share of the whole model's. Michel et al. 2019.
+`by` is any importance, normalised as it was published (`normalise`: published, none, layer, global or standard). `scope` ranks all heads together
+(global), or takes the same share of every block (layer) or of each kind of attention (type). `step` is the share of all heads that goes at a
+time when scores are estimated again (`again`). With `stop`, heads go step by step as long as the metric on the selection split is at least that
+share of the whole model's: `stop` alone decides how many stay. Michel et al. 2019.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from headcount.gates import HeadGates
 from headcount.importance import Method, score
 from headcount.plan import Plan
 from headcount.pruners._contract import About, Choice, Scores, Work
-from headcount.pruners._scope import SCOPES, keep_within
+from headcount.pruners._scope import SCOPES, keep_within, room_of
 from headcount.registry import unknown
+from headcount.scores import Normalise
 from headcount.surgery.verify import gates_of
 
 ABOUT = About(
     source="Michel, Levy & Neubig 2019",
-    options={"by": "gradient", "normalise": "none", "scope": "global", "again": False, "step": 0.1, "stop": 0.0, "limit": 512},
+    options={"by": "gradient", "normalise": "published", "scope": "global", "again": False, "step": 0.1, "stop": 0.0, "limit": 512},
 )
 
 
@@ -33,7 +35,7 @@ def choose(work: Work, _variant: str) -> Choice:
     options = work.options
     check(options)
     asked = tuple(options[name] for name in ("by", "normalise", "limit"))
-    first = work.once(("scores", *asked, work.seed), lambda: _scores(work, work.model))
+    first = work.once(("scores", *asked, work.seed), lambda: _scores(work, work.model, options["normalise"]))
     if not options["again"] and not options["stop"]:
         return Choice(keep_within(work, first, work.keep, work.options["scope"]), scores=first)
     return _in_steps(work, first)
@@ -41,42 +43,47 @@ def choose(work: Work, _variant: str) -> Choice:
 
 def check(options: Mapping[str, Any]) -> None:
     """Refuses options that cannot be carried out, before any work."""
-    Method.parse(options["by"])
+    Method.parse(options["by"]).scaling(options["normalise"])
     if options["scope"] not in SCOPES:
         raise unknown("scope", options["scope"], SCOPES)
     if not 0 < options["step"] <= 1 or not 0 <= options["stop"] <= 1:
         raise PlanError(f"step must be above 0 and at most 1, and stop from 0 to 1; got {options['step']} and {options['stop']}")
 
 
-def _scores(work: Work, model: nn.Module) -> Scores:
-    options = work.options
-    return score(model, work.data, options["by"], normalise=options["normalise"], limit=options["limit"], seed=work.seed)
+def size_option(options: Mapping[str, Any]) -> str:
+    """`stop`, where it is given."""
+    return f"stop={options['stop']:g}" if options["stop"] else ""
+
+
+def _scores(work: Work, model: nn.Module, normalise: Normalise) -> Scores:
+    return score(model, work.data, work.options["by"], normalise=normalise, limit=work.options["limit"], seed=work.seed)
 
 
 def _in_steps(work: Work, first: Scores) -> Choice:
     total, scores, history = len(work.heads), first, []
-    plan, left = Plan.removing([]), len(work.heads)
+    plan = Plan.removing([], protected=work.budget.protected)
     whole = evaluate(work.model, work.data, split="selection") if work.options["stop"] else None
-    for wanted in _counts(work, total):
+    counts = _counts(work, total)
+    for wanted in counts:
         next_plan = keep_within(work, scores, wanted, work.options["scope"])
         with HeadGates(work.model, gates_of(work.heads, next_plan)):
             made = evaluate(work.model, work.data, split="selection") if whole is not None else None
             history.append({"heads": wanted, **({} if made is None else {"loss": made.loss, "value": made.value})})
             if made is not None and whole is not None and not _holds(whole, made, work.options["stop"]):
                 break
-            if work.options["again"] and wanted > work.keep:
+            if work.options["again"] and wanted > counts[-1]:
                 scores = _estimated_again(work, scores, next_plan)
-        plan, left = next_plan, wanted
-    if left > work.keep and not work.options["stop"]:
-        raise PlanError(f"{left} heads are left of the {work.keep} asked for")
+        plan = next_plan
     return Choice(plan, history=history, scores=first)
 
 
 def _estimated_again(work: Work, scores: Scores, plan: Plan) -> Scores:
-    """Scores of the heads that are left, under the gates of the plan; those that are gone stay below all of them."""
-    fresh = _scores(work, work.model).signed()
+    """Scores of the heads that are left, under the gates of the plan and normalised among themselves; those that are gone stay below all of them."""
+    raw, gone = _scores(work, work.model, "none"), frozenset(plan.removed)
+    alive = tuple(head for head in work.heads if head not in gone)
+    left = Scores(alive, tuple(raw[head] for head in alive), raw.method, raw.higher_is_keep)
+    fresh = left.normalised(Method.parse(work.options["by"]).scaling(work.options["normalise"])).signed()
     lowest = min(fresh.values()) - 1.0
-    gone = frozenset(plan.removed)
     return work.scores([lowest if head in gone else fresh[head] for head in work.heads], scores.method)
 
 
@@ -88,8 +95,15 @@ def _holds(whole: object, made: object, share: float) -> bool:
 
 
 def _counts(work: Work, total: int) -> list[int]:
-    """How many heads are left after each step, the last being what was asked for; whole units only."""
+    """How many heads are left after each step, the last being what was asked for, or with `stop` the fewest that can be; whole units only."""
     sizes = sorted({len(unit) for unit in work.heads.units()})
     unit = sizes[0] if len(sizes) == 1 else 1
     step = max(unit, round(work.options["step"] * total) // unit * unit)
-    return [*range(total - step, work.keep, -step), work.keep]
+    last = _fewest(work, unit) if work.options["stop"] else work.keep
+    return [*range(total - step, last, -step), last]
+
+
+def _fewest(work: Work, unit: int) -> int:
+    """The fewest heads, one unit at least, that floor and protected heads allow."""
+    forced = sum(room_of(work, list(block.heads)).least for block in work.heads.blocks if block.n_heads)
+    return max(unit, forced)

@@ -17,6 +17,7 @@ from torch import nn
 
 from headcount.errors import PlanError
 from headcount.heads import Head
+from headcount.importance import Method as Importance
 from headcount.plan import Plan
 from headcount.pruners._contract import About, Choice, Scores, Work
 from headcount.pruners._judge import departure
@@ -63,7 +64,7 @@ def _rivals(work: Work, first: Order) -> dict[str, Candidate]:
     if work.options["rounds"] > 1:
         made["surgeon, one round"] = in_rounds(work, 1, first)
     gradients = gate_gradients(work, work.options["limit"])
-    slopes = work.scores(gradients.abs().mean(0).tolist(), "gradient")
+    slopes = work.scores(gradients.abs().mean(0).tolist(), "gradient").normalised(Importance.parse("gradient").about.normalise)
     made["gradient"] = Plan.keep_top(slopes, work.budget), slopes, []
     made["fisher"] = (*search(work, gradients), [])
     return made

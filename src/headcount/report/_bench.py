@@ -8,7 +8,7 @@ from typing import Any
 from headcount.report.curves import id_of
 from headcount.report.plain import short
 from headcount.runs.cells import Cell
-from headcount.runs.outcomes import PRUNED, method_name
+from headcount.runs.outcomes import PRUNED, method_label
 from headcount.runs.store import Run
 
 BENCH = "bench"
@@ -33,7 +33,7 @@ def _model(cell: Cell | None, n_heads: int) -> dict[str, Any]:
     if cell is None:
         return dict.fromkeys(("point", "method", "keep", "seed"))
     told, wish = cell.content, cell.content["wish"]
-    return {"point": id_of(cell), "method": method_name(wish), "keep": n_heads - len(told["removed"]), "seed": wish["seed"]}
+    return {"point": id_of(cell), "method": method_label(told), "keep": n_heads - len(told["removed"]), "seed": wish["seed"]}
 
 
 def judged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

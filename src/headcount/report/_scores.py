@@ -10,7 +10,7 @@ from headcount.registry import METHODS, Registry
 from headcount.report.plain import column
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
-from headcount.scores import ROUNDING, Scores
+from headcount.scores import ROUNDING, SCALED, Scores
 from headcount.stats import away_from_zero, benjamini_hochberg
 
 DESCRIPTIONS = frozenset({"confidence", "entropy", "distance"})
@@ -39,7 +39,7 @@ def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
     described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
     first = {
         "name": name,
-        "about": about(METHODS, name),
+        "about": _with_scaling(about(METHODS, name), scores),
         "kind": "description" if described else "importance",
         "higher_is_keep": scores.higher_is_keep,
         "values": column(_in_order(scores.values, order)),
@@ -48,6 +48,11 @@ def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
         "n_examples": scores.n_examples or None,
     }
     return [first, *(_column(first, scores, title, order) for title in scores.columns if not title.endswith(ERRORS))]
+
+
+def _with_scaling(text: str, scores: Scores) -> str:
+    """The sentence about a method, and how its scores were normalised."""
+    return f"{text} Scores are {SCALED[scores.normalise]}.".strip()
 
 
 def _column(first: dict[str, Any], scores: Scores, title: str, order: list[int | None]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from headcount.report.plain import column, flat, short
 from headcount.runs.outcomes import Evaluation, is_right_or_wrong
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
-from headcount.scores import Scores
+from headcount.scores import SCALED, Scores
 from headcount.stats import StatisticsError, away_from_zero, benjamini_hochberg, correlate, mcnemar, paired_t, spearman
 
 ALPHA = 0.05
@@ -34,7 +34,7 @@ def comparison(a: Side, b: Side) -> tuple[dict[str, Any] | None, str]:
         "roles_only": {"a": _only(data_a, data_b), "b": _only(data_b, data_a)},
         "outcomes": outcomes,
         "config": _differences(data_a, data_b),
-        "warnings": _warnings(data_a, data_b, dense_a, dense_b),
+        "warnings": [*_warnings(data_a, data_b, dense_a, dense_b), *_scaled_apart(all_scores(run_a), all_scores(run_b))],
     }
     return made, ""
 
@@ -54,11 +54,20 @@ def not_comparable(a: Run, b: Run) -> str:
 def _scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]) -> list[dict[str, Any]]:
     found = []
     for name, mine in a.items():
-        if name in b:
+        if name in b and mine.normalise == b[name].normalise:
             shift, sure = _shift(mine, b[name], heads)
             value, low, high = _agreement(mine, b[name])
             found.append({"name": name, "difference": shift, "significant": sure, "spearman": value, "low": low, "high": high})
     return found
+
+
+def _scaled_apart(a: dict[str, Scores], b: dict[str, Scores]) -> list[str]:
+    """Sentences about the scores that are left out because the two runs normalised them differently."""
+    return [
+        f"{name} is left out: in A its scores are {SCALED[mine.normalise]}, in B {SCALED[b[name].normalise]}."
+        for name, mine in a.items()
+        if name in b and mine.normalise != b[name].normalise
+    ]
 
 
 def _shift(a: Scores, b: Scores, heads: list[str]) -> tuple[list[Any], list[bool] | None]:
@@ -80,9 +89,10 @@ def _agreement(a: Scores, b: Scores) -> tuple[float | None, float | None, float 
     if a.heads != b.heads:
         return None, None, None
     try:
-        if a.samples is not None and b.samples is not None:
-            paired = a.data == b.data and a.samples.n_groups == b.samples.n_groups and a.samples.n == b.samples.n
-            made = correlate(a.samples, b.samples, seed=0, paired=paired, repeats=1000)
+        mine, theirs = a.scaled_samples(), b.scaled_samples()
+        if mine is not None and theirs is not None:
+            paired = a.data == b.data and mine.n_groups == theirs.n_groups and mine.n == theirs.n
+            made = correlate(mine, theirs, seed=0, paired=paired, repeats=1000)
             return short(made.value), short(made.low), short(made.high)
         return short(float(spearman(a.values, b.values))), None, None
     except StatisticsError:

@@ -9,11 +9,12 @@ from typing import Any
 from headcount.files import reopened_model
 from headcount.registry import METHODS, PRUNERS
 from headcount.runs.cells import Cell
-from headcount.runs.outcomes import method_name
+from headcount.runs.outcomes import method_label
 from headcount.runs.schema import RunRecord
 
-RECIPE: Mapping[str, tuple[str, float]] = {
-    "epochs": ("--epochs", 1.0),
+RECIPE: Mapping[str, tuple[str, float | None]] = {
+    "epochs": ("--epochs", None),
+    "steps": ("--steps", None),
     "rate": ("--rate", 5e-5),
     "batch": ("--train-batch", 32),
     "distil": ("--distil", 0.0),
@@ -34,7 +35,8 @@ def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None)
     rest += ["--unit", wish["unit"]] if wish.get("unit", "kv_group") != "kv_group" else []
     rest += ["--ablation", wish["ablation"]] if wish.get("ablation") else []
     rest += [] if wish["repair"] is None else ["--repair" if wish["repair"] else "--no-repair"]
-    rest += [word for name in ("recover", "scratch") if wish.get(name) for word in (f"--{name}", plain_number(wish[name]))]
+    rest += ["--recover", _length(wish["recover"])] if wish["recover"] else []
+    rest += _scratch_words(wish["scratch"], recipe) if wish.get("scratch") else []
     rest += [
         word
         for name, (option, default) in RECIPE.items()
@@ -42,17 +44,24 @@ def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None)
         for word in (option, plain_number(recipe[name]))
     ]
     rest += ["--seed", str(seed)] + ([] if wish["seed"] == seed else ["--method-seed", str(wish["seed"])])
-    told = [shlex.join(words), *(size if keep is not None else [shlex.join(size)]), shlex.join([*rest, "--out", f"runs/{out}"])]
+    told = [
+        shlex.join(words),
+        *(size if keep is not None else filter(None, [shlex.join(size)])),
+        shlex.join([*rest, "--out", f"runs/{out}"]),
+    ]
     return " ".join(told)
 
 
 def commands_of(record: RunRecord, out: str, cells: Sequence[Cell]) -> dict[str, str]:
-    """By method a command for any number of heads, `{keep}`, by its first seed; none where heads of some kinds of attention alone are counted."""
+    """By method a command for any number of heads, `{keep}`, by its first seed.
+
+    There is none where heads of some kinds of attention alone are counted, or where an option of the method decides how many stay.
+    """
     found: dict[str, str] = {}
     for cell in sorted(cells, key=lambda cell: cell.content["wish"]["seed"]):
         wish = cell.content["wish"]
-        if not wish.get("kinds"):
-            found.setdefault(method_name(wish), command_of(record, out, cell, "{keep}"))
+        if not wish.get("kinds") and (wish["keep"] or wish.get("limit")):
+            found.setdefault(method_label(cell.content), command_of(record, out, cell, "{keep}"))
     return found
 
 
@@ -68,9 +77,23 @@ def _method_words(wish: Mapping[str, Any]) -> list[str]:
 def _size_words(wish: Mapping[str, Any]) -> list[str]:
     limit = wish.get("limit")
     if not limit:
-        return ["--keep", str(wish["keep"])]
+        return ["--keep", str(wish["keep"])] if wish["keep"] else []
     name, value = limit
     return [f"--{name.replace('_', '-')}", milliseconds(value) if name == "latency" else plain_number(value)]
+
+
+def _length(value: float | str) -> str:
+    """How long a training lasts, as an option."""
+    return value if isinstance(value, str) else plain_number(value)
+
+
+def _scratch_words(scratch: float | Mapping[str, Any], recipe: Mapping[str, Any]) -> list[str]:
+    """The control from scratch: how long and at which rate; in older runs at that of the method."""
+    if not isinstance(scratch, Mapping):
+        return ["--scratch", plain_number(scratch), *(["--scratch-rate", plain_number(recipe["rate"])] if "rate" in recipe else [])]
+    steps, epochs = scratch.get("steps"), scratch.get("epochs")
+    lasts = f"{steps}steps" if steps is not None else "auto" if epochs is None else plain_number(epochs)
+    return ["--scratch", lasts, "--scratch-rate", plain_number(scratch["rate"])]
 
 
 def plain_number(value: float) -> str:

@@ -20,6 +20,8 @@ EVALUATION, PRUNED = "evaluation", "pruned"
 FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
 REPEATS, CELLS = 1000, 2**21
 """Resamples of an interval, and how many numbers of them are held at a time."""
+FEW_STEPS = 200
+"""A method that trained for fewer optimiser steps than this is named as such, since it cannot be judged by what it did."""
 NAMED = 4
 """So many protected heads are named; of more, their number and a hash."""
 
@@ -129,10 +131,11 @@ def rows_of(dense: Evaluation, cells: Sequence[Cell], total: Total | None, n_hea
         change, wish = compare_with(dense, outcome(cell), total), cell.content["wish"]
         found.append(
             {
-                "method": method_name(wish),
+                "method": method_label(cell.content),
                 "keep": wish["keep"] or n_heads - len(cell.content["removed"]),
                 "removed": len(cell.content["removed"]),
                 "seed": wish["seed"],
+                "steps": fewest_steps(cell.content),
                 "loss": cell.content["loss"],
                 "value": cell.content["value"],
                 "higher_is_better": cell.content["higher_is_better"],
@@ -143,9 +146,36 @@ def rows_of(dense: Evaluation, cells: Sequence[Cell], total: Total | None, n_hea
     return found
 
 
+def fewest_steps(content: Mapping[str, Any]) -> int | None:
+    """The optimiser steps of the shortest stage that trained a model; None where nothing trained, or an older run does not say."""
+    return min(content.get("steps", {}).values(), default=None)
+
+
+def method_label(content: Mapping[str, Any]) -> str:
+    """How tables and the report call the method of a pruned model: its name, and a word where it trained for too few steps to be judged."""
+    steps = fewest_steps(content)
+    return method_name(content["wish"]) + (f", only {plural_steps(steps)}" if steps is not None and steps < FEW_STEPS else "")
+
+
+def plural_steps(number: int) -> str:
+    """A number of optimiser steps in words."""
+    return f"{number} step{'s' if number != 1 else ''}"
+
+
+def told_length(length: float | str | Mapping[str, Any]) -> str:
+    """How long a training lasts, as a request says it: epochs as a plain number, "300steps", or "auto"; of a recipe, with its learning rate."""
+    if isinstance(length, Mapping):
+        steps, epochs = length.get("steps"), length.get("epochs")
+        lasts = f"{steps}steps" if steps is not None else "auto" if epochs is None else f"{epochs:g}"
+        return f"{lasts} at {length['rate']:g}"
+    return length if isinstance(length, str) else f"{length:g}"
+
+
 def method_name(wish: Mapping[str, Any]) -> str:
     """How a table calls the method of a wish, with its options and what follows it."""
     options = dict(wish["options"])
+    if wish["method"] == "rank" and "normalise" not in wish and "normalise" not in options:
+        options["normalise"] = "none"  # of an older run, where nothing was normalised unless told
     name = options.pop("by", wish["method"]) if wish["method"] == "rank" else wish["method"]
     name += f"({';'.join(f'{key}={value}' for key, value in sorted(options.items()))})" if options else ""
     name += f" of {'+'.join(wish['kinds'])}" if wish.get("kinds") else ""
@@ -155,8 +185,8 @@ def method_name(wish: Mapping[str, Any]) -> str:
     name += f" with {' and '.join(limits)}" if limits else ""
     name += f" + {wish['ablation']}" if wish.get("ablation") else ""
     name += "" if wish["repair"] is None else " + repair" if wish["repair"] else " without repair"
-    name += f" + recover {wish['recover']:g}" if wish["recover"] else ""
-    return name + (f", from scratch {wish['scratch']:g}" if wish.get("scratch") else "")
+    name += f" + recover {told_length(wish['recover'])}" if wish["recover"] else ""
+    return name + (f", from scratch {told_length(wish['scratch'])}" if wish.get("scratch") else "")
 
 
 def spared(heads: Sequence[str]) -> str:

@@ -106,7 +106,7 @@ class ScoresRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     method: str
     higher_is_keep: bool
-    normalise: Literal["none", "layer", "global"]
+    normalise: Literal["none", "layer", "global", "standard"]
     heads: list[str]
     units: list[list[str]]
     values: list[float]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headcount.files import sha256, write_atomic
 from headcount.runs.cells import Damaged
 from headcount.runs.commands import plain_number
+from headcount.runs.outcomes import fewest_steps, told_length
 from headcount.runs.records import write_record
 from headcount.runs.schema import TablesRecord
 from headcount.runs.store import Run
@@ -81,8 +82,11 @@ def _curve_row(told: Mapping[str, Any], n_heads: int) -> dict[str, Any]:
     return {
         "method": wish["method"],
         "keep": n_heads - len(told["removed"]),
-        **{name: wish[name] for name in ("seed", "repair", "recover")},
+        **{name: wish[name] for name in ("seed", "repair")},
+        "recover": None if wish["recover"] is None else told_length(wish["recover"]),
         **{name: wish.get(name, default) for name, default in PLAIN.items()},
+        "normalise": wish.get("normalise", "none" if wish["method"] == "rank" else ""),
+        "steps": fewest_steps(told),
         "limit": "=".join((wish["limit"][0], plain_number(wish["limit"][1]))) if wish.get("limit") else "",
         "options": ";".join(f"{name}={value}" for name, value in sorted(told_options.items())),
         "loss": told["loss"],
@@ -92,7 +96,7 @@ def _curve_row(told: Mapping[str, Any], n_heads: int) -> dict[str, Any]:
 
 
 def _told(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list | tuple) else f"{value:g}"
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else told_length(value)
 
 
 def _bench(run: Run) -> Any:

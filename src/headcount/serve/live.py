@@ -255,11 +255,11 @@ def _wish(live: LiveRun, method: str, keep: int, how: Mapping[str, Any]) -> Any:
     from dataclasses import replace
 
     from headcount.pruning import Wish, parse_method
-    from headcount.runs.outcomes import PRUNED, method_name
+    from headcount.runs.outcomes import PRUNED, method_label
     from headcount.training import Recipe
 
     for cell in live.run.results(PRUNED).values():
-        if method_name(cell.content["wish"]) == method:
+        if method_label(cell.content) == method:
             made = Wish.of(cell.content["wish"])
             return replace(made, keep=keep - _spared(live, made.kinds), limit=None, **how)
     name, options = parse_method(method)

@@ -6,6 +6,7 @@ gated away in whole and in its lowest half, and every loss stands next to a pair
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from headcount.data import Task
+    from headcount.heads import Head
     from headcount.scores import Scores
     from headcount.stats import Difference
 
@@ -43,8 +45,12 @@ class TypeRow:
     metric_without_all: float | None
 
 
-def by_type(model: nn.Module, task: Task, scores: Scores, **reading: Any) -> list[TypeRow]:
-    """A row for every type of attention in the model; scores come from calibration, losses from the report split."""
+def by_type(model: nn.Module, task: Task, scores: Scores, ranking: Scores | None = None, **reading: Any) -> list[TypeRow]:
+    """Returns a row for every type of attention in the model; scores come from calibration, losses from the report split.
+
+    Means and shares are those of `scores`, which should not be normalised by layer: every layer would then have the same share. The lower half of a
+    type is that of `ranking`, by default of the same scores.
+    """
     import numpy as np
 
     from headcount.evaluate import evaluate
@@ -57,7 +63,8 @@ def by_type(model: nn.Module, task: Task, scores: Scores, **reading: Any) -> lis
         kinds.setdefault(heads.block_of(head).kind, []).append(place)
     drawn = scores.replicates() if scores.samples is not None else np.asarray(scores.values)[None]
     total = float(np.sum(scores.values))
-    return [_row(model, task, scores, kind, places, (whole, drawn, total), reading) for kind, places in kinds.items()]
+    lowest_first = (ranking or scores).ranking()[::-1]
+    return [_row(model, task, scores, kind, places, (whole, drawn, total, lowest_first), reading) for kind, places in kinds.items()]
 
 
 def _row(
@@ -66,7 +73,7 @@ def _row(
     scores: Scores,
     kind: str,
     places: list[int],
-    facts: tuple[Any, np.ndarray, float],
+    facts: tuple[Any, np.ndarray, float, Sequence[Head]],
     reading: dict[str, Any],
 ) -> TypeRow:
     import numpy as np
@@ -75,8 +82,9 @@ def _row(
     from headcount.gates import mask
     from headcount.stats import paired_t
 
-    whole, drawn, total = facts
-    order = [head for head in reversed(scores.ranking()) if head in {scores.heads[place] for place in places}]
+    whole, drawn, total, lowest_first = facts
+    members = {scores.heads[place] for place in places}
+    order = [head for head in lowest_first if head in members]
     results = []
     for gone in (order[: len(order) // 2], order):
         with mask(model, gone):
@@ -108,8 +116,9 @@ def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
     live, _, folder = given.open_model(say)
     data = given.open_task(say, live, folder)
     with say.progress("scoring") as advance:
-        scores = score(live, data, by, seed=given.seed, progress=advance, **given.reading)
-    rows = by_type(live, data, scores, **given.reading)
+        raw = score(live, data, by, normalise="none", seed=given.seed, progress=advance, **given.reading)
+    ranking = raw.normalised(Method.parse(by).about.normalise)
+    rows = by_type(live, data, raw, ranking, **given.reading)
     name = data.metric.name if data.metric else ""
 
     def cell(change: Any, value: float | None) -> str:
@@ -117,8 +126,9 @@ def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
         return loss if value is None else f"{loss}, {name} {value:.4g}"
 
     say.line(f"loss on the report split, change when heads go; {name} of the whole model {rows[0].metric:.4g}" if name else "")
+    say.line(f"means and shares are of raw scores; the lower half is that of {ranking.label}")
     say.table(
-        ("attention", "heads", f"mean {by}", "95% interval", "share", "without the lower half", "without any"),
+        ("attention", "heads", f"mean {by} (raw)", "95% interval", "share", "without the lower half", "without any"),
         [
             (
                 row.kind,
@@ -133,4 +143,5 @@ def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
         ],
         right=("heads", "share"),
     )
-    say.result({"study": "by-type", "model": given.model, "task": data.name, "by": by, "types": [asdict(row) for row in rows]})
+    told = {"study": "by-type", "model": given.model, "task": data.name, "by": by, "normalise": ranking.normalise}
+    say.result({**told, "types": [asdict(row) for row in rows]})

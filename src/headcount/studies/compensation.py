@@ -14,7 +14,7 @@ import typer
 
 from headcount.studies._kept import Folder, corrected, keep_rows, led
 from headcount.terminal import inputs
-from headcount.terminal.pruning import Epochs, Options, Rate, TrainBatch
+from headcount.terminal.pruning import Epochs, Options, Rate, Steps, TrainBatch
 from headcount.terminal.run import Place
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
@@ -75,9 +75,10 @@ def tuned(
     from headcount.training import fine_tune
 
     live = copy_model(model)
-    before, worth = slices(live), score(live, task, by, limit=min(SCORED, limit or SCORED), seed=recipe.seed).signed()
+    read: Any = {"limit": min(SCORED, limit or SCORED), "seed": recipe.seed, "normalise": "none"}  # sizes are compared, not ranks
+    before, worth = slices(live), score(live, task, by, **read).signed()
     fine_tune(live, task, recipe, folder=folder, progress=progress)
-    after, then = changes(before, slices(live)), score(live, task, by, limit=min(SCORED, limit or SCORED), seed=recipe.seed).signed()
+    after, then = changes(before, slices(live)), score(live, task, by, **read).signed()
     left = evaluate(live, task, limit=limit)
     heads = list(after)
     values = np.array([[*(after[head][part] for part in PARTS), _log_ratio(then[head], worth[head])] for head in heads])
@@ -210,7 +211,8 @@ def run(
     method: Method = "gradient",
     option: Options = None,
     by: By = "gradient",
-    epochs: Epochs = 1.0,
+    steps: Steps = None,
+    epochs: Epochs = None,
     rate: Rate = 5e-5,
     train_batch: TrainBatch = 32,
 ) -> None:
@@ -227,7 +229,7 @@ def run(
         kept = led(taken, "compensation")
         live, heads, folder = given.open_model(say)
         name, own = parse_method(method)
-        how = recipe(given, rate, train_batch, 0.0, epochs)
+        how = recipe(given, rate, train_batch, 0.0, epochs, steps)
         wish = Wish(
             name, heads_of(keep, heads), seed=given.seed, repair=False, options={**own, **inputs.pairs(option, "--option")}, recipe=how
         )

@@ -117,7 +117,7 @@ def curve(
     for keep in keeps:
         plan = Plan.keep_top(scores, keep)
         live = _repaired(model, plan, task) if repair else model
-        label = f"{name}: {keep} heads by {by}{', repaired' if repair else ''}"
+        label = f"{name}: {keep} heads by {scores.label}{', repaired' if repair else ''}"
         left = without(run, label, live, task, plan.removed, **reading)
         lost = drop(whole, left, task, seed=seed)
         gone = len(plan.removed) / len(scores.heads)
@@ -151,6 +151,7 @@ def run(
     by = str(Method.parse(by))
     found = find([given.model, *(more or [])])
     with Place(out).taken(say) as taken:
+        from headcount.scores import SCALED
         from headcount.terminal.run import describe
 
         kept = led(taken, "dynamics")
@@ -173,10 +174,23 @@ def run(
                 whole, made = curve(live, task, one.short, keeps, by=by, run=kept, seed=given.seed, repair=repair, **given.reading)
             rows += [{"step": one.step, **row} for row in made]
             summary.append(_summary(one, whole, made, hold))
-        asked = {"checkpoints": [one.name for one in found], "keep": keeps, "by": by, "repair": repair, "task": given.task or ""}
+        scaling = Method.parse(by).about.normalise
+        asked = {"checkpoints": [one.name for one in found], "keep": keeps, "by": by, "normalise": scaling}
+        asked |= {"repair": repair, "task": given.task or ""}
         keep_rows(kept, "dynamics", {**asked, "limit": given.limit, "seed": given.seed}, rows)
         _show(say, [one.short for one in found], rows, summary, hold)
-        say.result({"study": "dynamics", "by": by, "task": given.task, "repair": repair, "checkpoints": summary, "rows": rows})
+        say.line(f"heads are ranked by {by}, scores {SCALED[scaling]}")
+        say.result(
+            {
+                "study": "dynamics",
+                "by": by,
+                "normalise": scaling,
+                "task": given.task,
+                "repair": repair,
+                "checkpoints": summary,
+                "rows": rows,
+            }
+        )
 
 
 def _reader(name: str | None) -> Path | None:

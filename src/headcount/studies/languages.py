@@ -101,7 +101,7 @@ def _evaluations(run: Run, subject: Subject, command: str, progress: Any, readin
     model, total = subject.model, len(HeadMap.of(subject.model))
     wanted = groups(HeadMap.of(model), (THIRDS, LAYER))
     small = {
-        f"{total - wish.keep} of {total} heads by {method_name(wish.parts())}": made
+        f"{total - len(HeadMap.of(made))} of {total} heads by {method_name(wish.parts())}": made
         for wish, made in _pruned(run, subject, command, reading)
     }
     done, steps = 0, len(subject.tasks) * (len(wanted) + len(small))
@@ -250,7 +250,7 @@ def run(
         kept = led(taken, "languages")
         called, own = parse_method(method)
         recipe = recipe_of(given, rate, train_batch, 0.0)
-        tuning = replace(recipe, epochs=tune or 1.0)
+        tuning = replace(recipe, epochs=tune or None)
         template = Wish(called, 1, seed=given.seed, repair=repair, options=own, recipe=recipe)
         subjects: list[Subject] = []
         for model, spoken in [(given.model, names), *([(against, common)] if against else [])]:
@@ -264,7 +264,7 @@ def run(
                 live, heads, folder = mine.open_model(say)
                 if not subjects:
                     describe(kept, say, given, live, heads, {"study": "languages", "tasks": names})
-            keeps = levels(keep, HeadMap.of(live), (0.75, 0.5, 0.25))
+            keeps = [0] if template.own_size and keep is None else levels(keep, HeadMap.of(live), (0.75, 0.5, 0.25))
             wishes = [replace(template, keep=number) for number in keeps]
             for wish in wishes:
                 check_wish(live, wish)

@@ -153,13 +153,14 @@ def run(
     """Are the heads of a role needed? Prune them first, spare them longest, or take random ones, at the same numbers of heads."""
     with Place(out).taken(say) as taken:
         from headcount.pruning import Pruning, Wish, check_wish
-        from headcount.terminal.pruning import recipe
+        from headcount.terminal.pruning import length_of, recipe
         from headcount.terminal.run import describe
 
         kept = led(taken, "role-pruning")
         live, heads, folder = given.open_model(say)
         keeps = levels(keep, heads, (0.75, 0.5, 0.25))
-        template = Wish(RANDOM, 1, repair=repair, recover=recover, recipe=recipe(given, rate, train_batch, 0.0))
+        length = recover if recover is None else length_of(recover)
+        template = Wish(RANDOM, 1, repair=repair, recover=length, recipe=recipe(given, rate, train_batch, 0.0))
         for number in keeps:
             check_wish(live, replace(template, keep=number))
         describe(kept, say, given, live, heads, {"study": "role-pruning", "roles": role, "keep": keeps, "seeds": seeds})

@@ -202,7 +202,8 @@ def units_of(run: Run) -> list[list[Head]]:
 def kept_of(run: Run) -> Kept:
     """The survivors of every method and level of a comparison, by seed."""
     from headcount.heads import Head
-    from headcount.pruning import KIND, method_name
+    from headcount.pruning import KIND
+    from headcount.runs.outcomes import method_label
 
     weights = run.record().model.weights
     cells = [cell for cell in run.results(KIND).values() if cell.spec.parts.get("weights") == weights]
@@ -210,9 +211,9 @@ def kept_of(run: Run) -> Kept:
         raise ArtefactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL --task TASK --out {run.folder}")
     heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
     found: dict[tuple[str, int], list[frozenset[Head]]] = {}
-    for cell in sorted(cells, key=lambda cell: (method_name(cell.content["wish"]), -len(heads) + len(cell.content["removed"]))):
+    for cell in sorted(cells, key=lambda cell: (method_label(cell.content), -len(heads) + len(cell.content["removed"]))):
         left = heads.difference(map(Head.parse, cell.content["removed"]))
-        found.setdefault((method_name(cell.content["wish"]), len(left)), []).append(left)
+        found.setdefault((method_label(cell.content), len(left)), []).append(left)
     return found
 
 

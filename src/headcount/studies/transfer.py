@@ -44,11 +44,16 @@ def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
     """Every pair of score sets of one method, by the names of the sets."""
     from headcount.importance import signed_samples
     from headcount.runs.scores import same_heads
+    from headcount.scores import SCALED
     from headcount.stats import agreement, correlate
 
     same_heads(list(sets.values()))
     found = []
     for (name_a, a), (name_b, b) in combinations(sets.items(), 2):
+        if a.normalise != b.normalise:
+            raise ArtefactError(
+                f"{a.method} is {SCALED[a.normalise]} in {name_a} and {SCALED[b.normalise]} in {name_b}; score both runs with the same normalisation"
+            )
         left, right = signed_samples(a), signed_samples(b)
         paired = a.data == b.data and left.n_groups == right.n_groups
         agreed = agreement(left, right, max(1, len(a.heads) // 4), seed=seed, paired=paired)

@@ -15,7 +15,7 @@ from headcount.terminal.session import Session
 if TYPE_CHECKING:
     from headcount.evaluate import Evaluation
     from headcount.heads import HeadMap
-    from headcount.pruning import Wish
+    from headcount.pruning import TrainingEstimate, Wish
     from headcount.training import Recipe
 
 KeepOne = Annotated[str | None, typer.Option("--keep", metavar="K", help="How many heads stay: a number, or a share such as 25%.")]
@@ -40,17 +40,31 @@ Ablation = Annotated[
 Repair = Annotated[
     bool | None, typer.Option("--repair/--no-repair", help="Refit output projections in closed form; by default unless training follows.")
 ]
-Recover = Annotated[float | None, typer.Option("--recover", metavar="EPOCHS", help="Fine-tune the cut model for that many epochs.")]
+Recover = Annotated[
+    str | None,
+    typer.Option("--recover", metavar="LENGTH", help="Fine-tune the cut model: a number of epochs, or of steps (300steps), or auto."),
+]
 Scratch = Annotated[
-    float | None,
-    typer.Option("--scratch", metavar="EPOCHS", help="The control: draw the weights of the smaller model anew, train them that long."),
+    str | None,
+    typer.Option(
+        "--scratch",
+        metavar="LENGTH",
+        help="The control: draw the weights of the smaller model anew and train them; LENGTH as for --recover, at --scratch-rate.",
+    ),
+]
+ScratchRate = Annotated[
+    float, typer.Option("--scratch-rate", min=0.0, help="The learning rate of --scratch; --rate is for weights that were trained before.")
 ]
 Rate = Annotated[float, typer.Option("--rate", min=0.0, help="The learning rate of weights, where they train.")]
 TrainBatch = Annotated[int, typer.Option("--train-batch", min=1, help="Examples per training step.")]
 Distil = Annotated[
     float, typer.Option("--distil", min=0.0, max=1.0, help="The weight of the whole model's predictions in the loss of the recovery.")
 ]
-Epochs = Annotated[float, typer.Option("--epochs", min=0.0, help="How long methods that train do so.")]
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", min=1, help="Optimiser steps of methods that train; else those of one epoch, and at least 300."),
+]
+Epochs = Annotated[float | None, typer.Option("--epochs", min=0.0, help="Instead of --steps: epochs of methods that train.")]
 Protect = Annotated[str | None, typer.Option("--protect", metavar="L0H3,…", help="Heads that stay whatever their score.")]
 Floor = Annotated[int, typer.Option("--floor", min=0, help="Heads that stay at least in every block.")]
 Kinds = Annotated[
@@ -75,7 +89,9 @@ class How(NamedTuple):
     repair: Repair = None
     recover: Recover = None
     scratch: Scratch = None
-    epochs: Epochs = 1.0
+    scratch_rate: ScratchRate = 5e-4
+    steps: Steps = None
+    epochs: Epochs = None
     rate: Rate = 5e-5
     train_batch: TrainBatch = 32
     distil: Distil = 0.0
@@ -93,14 +109,16 @@ class How(NamedTuple):
         from headcount.pruning import Wish, parse_method
 
         name, own = parse_method(method)
+        how = recipe(given, self.rate, self.train_batch, self.distil, self.epochs, self.steps)
+        anew = replace(how, rate=self.scratch_rate, distil=0.0)
         made = Wish(
             name,
             keep,
             repair=self.repair,
-            recover=self.recover,
-            scratch=self.scratch,
+            recover=self.recover if self.recover is None else length_of(self.recover),
+            scratch=None if self.scratch is None else anew.lasting(self.scratch, "scratch"),
             options={**own, **pairs(self.option, "--option")},
-            recipe=recipe(given, self.rate, self.train_batch, self.distil, self.epochs),
+            recipe=how,
             floor=self.floor,
             unit=self.unit,
             kinds=self.attention,
@@ -140,10 +158,20 @@ def method_names(text: str) -> list[str]:
     return [name for name in found if name]
 
 
-def limit_of(keep: str | None, **limits: float | None) -> tuple[str, float] | None:
-    """The one limit of a budget, if it is not a number of heads."""
+def length_of(text: str) -> float | str:
+    """How long a training lasts: a number of epochs as a number, anything else as it is."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def limit_of(keep: str | None, own_size: str = "", **limits: float | None) -> tuple[str, float] | None:
+    """The one limit of a budget, if it is not a number of heads; none where an option of the method decides how many stay."""
     given = [(name, value) for name, value in limits.items() if value is not None]
-    if len(given) + (keep is not None) != 1:
+    if own_size and (given or keep is not None):
+        raise typer.BadParameter(f"{own_size} decides how many heads stay; leave it out, or --keep, --parameters, --kv-bytes and --latency")
+    if not own_size and len(given) + (keep is not None) != 1:
         raise typer.BadParameter("say how much stays by exactly one of --keep, --parameters, --kv-bytes and --latency")
     if not given:
         return None
@@ -151,11 +179,19 @@ def limit_of(keep: str | None, **limits: float | None) -> tuple[str, float] | No
     return name, value / 1000 if name == "latency" else value
 
 
-def recipe(given: Shared, rate: float, batch: int, distil: float, epochs: float = 1.0) -> Recipe:
+def recipe(given: Shared, rate: float, batch: int, distil: float, epochs: float | None = None, steps: int | None = None) -> Recipe:
     """How methods that train do so."""
     from headcount.training import Recipe
 
-    return Recipe(epochs=epochs, rate=rate, batch=batch, seed=given.seed, distil=distil)
+    if steps is not None and epochs is not None:
+        raise typer.BadParameter("say how long methods train by --steps or by --epochs, not by both")
+    return Recipe(epochs=epochs, steps=steps, rate=rate, batch=batch, seed=given.seed, distil=distil)
+
+
+def note_training(say: Session, estimate: TrainingEstimate | None) -> None:
+    """Says how long training will take, before it starts."""
+    if estimate is not None:
+        say.note(estimate.sentence)
 
 
 def show_table(say: Session, dense: Evaluation, table: Sequence[Mapping[str, Any]]) -> None:
@@ -169,6 +205,7 @@ def show_table(say: Session, dense: Evaluation, table: Sequence[Mapping[str, Any
             row["method"],
             row["keep"],
             row["seed"],
+            "" if row.get("steps") is None else row["steps"],
             f"{row['value'] if row['value'] is not None else row['loss']:.4g}",
             f"{row[f'{what} difference']:+.4g}",
             f"{row[f'{what} low']:+.3g} … {row[f'{what} high']:+.3g}",
@@ -178,5 +215,5 @@ def show_table(say: Session, dense: Evaluation, table: Sequence[Mapping[str, Any
         )
         for row in table
     ]
-    columns = ("method", "heads", "seed", metric, "change", "95% interval", "p", "loss", "parameters")
+    columns = ("method", "heads", "seed", "steps", metric, "change", "95% interval", "p", "loss", "parameters")
     say.table(columns, lines, right=columns[1:])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,21 +17,25 @@ from headcount.archs.modules import device_of, unwrap
 from headcount.archs.state import attention_type_kept
 from headcount.checks import check_batch, check_weights
 from headcount.data import Task
-from headcount.errors import DataError
+from headcount.errors import DataError, PlanError
 from headcount.stream import Progress, agree, world
 from headcount.training.gates import GateCallback
 from headcount.training.trainer import WholeTrainer, last_whole
+
+FAIR_STEPS = 300
+"""Optimiser steps that a training has at least, unless its recipe says how long it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How a model is trained.
 
-    `batch` is the number of examples of a step, over all processes and all parts of an accumulation. `distil` is the weight of the divergence from
-    the teacher in the loss. `more` goes to TrainingArguments as it is (report_to, bf16, gradient_accumulation_steps, gradient_checkpointing, …).
+    It lasts for so many optimiser `steps`, or so many `epochs`; with neither, for one epoch, and at least FAIR_STEPS steps. `batch` is the number of
+    examples of a step, over all processes and all parts of an accumulation. `distil` is the weight of the divergence from the teacher in the loss.
+    `more` goes to TrainingArguments as it is (report_to, bf16, gradient_accumulation_steps, gradient_checkpointing, …).
     """
 
-    epochs: float = 1.0
+    epochs: float | None = None
     rate: float = 5e-5
     batch: int = 32
     seed: int = 0
@@ -39,10 +44,40 @@ class Recipe:
     distil: float = 0.0
     save_every: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            raise DataError(f"a recipe lasts for steps or for epochs; got steps={self.steps} and epochs={self.epochs}, leave one out")
+
+    def n_steps(self, n_examples: int) -> int:
+        """How many optimiser steps a training on so many examples has."""
+        if self.steps is not None:
+            return self.steps
+        one_epoch = n_examples / self.batch
+        return max(1, round(one_epoch * self.epochs)) if self.epochs is not None else max(FAIR_STEPS, round(one_epoch))
+
+    def lasting(self, length: float | str, name: str) -> Recipe:
+        """Returns the recipe for another length: a number of epochs, "300steps", or "auto" for one epoch of at least FAIR_STEPS steps.
+
+        Raises:
+            PlanError: `length`, which is the option `name`, is none of these.
+        """
+        text = str(length).strip().removesuffix("epochs").strip()
+        if text == "auto":
+            return replace(self, steps=None, epochs=None)
+        number, is_steps = text.removesuffix("steps").strip(), text.endswith("steps")
+        try:
+            value = int(number) if is_steps else float(number)
+        except ValueError:
+            value = 0
+        if isinstance(length, bool) or not 0 < value < math.inf:
+            raise PlanError(f"{name} is a number of epochs above 0, a number of steps such as 300steps, or auto; got {length!r}")
+        return replace(self, **({"steps": value, "epochs": None} if is_steps else {"epochs": value, "steps": None}))
 
     def told(self) -> dict[str, Any]:
         """The recipe as plain data."""
-        return {name: getattr(self, name) for name in ("epochs", "rate", "batch", "seed", "warmup", "decay", "distil")} | {
+        return {name: getattr(self, name) for name in ("epochs", "steps", "rate", "batch", "seed", "warmup", "decay", "distil")} | {
             "more": dict(self.more)
         }
 
@@ -94,8 +129,9 @@ def _caching_as_before(model: Any) -> Iterator[None]:
 
 def _check(task: Task, recipe: Recipe, teacher: nn.Module | None) -> None:
     """Refuses what cannot be trained, before anything is."""
-    if not recipe.epochs > 0 or not recipe.rate >= 0 or recipe.batch < 1:
-        raise DataError(f"a recipe needs epochs above 0, a rate of at least 0 and a batch of at least 1; got {recipe}")
+    lasts = (recipe.epochs is None or recipe.epochs > 0) and (recipe.steps is None or recipe.steps > 0)
+    if not lasts or not recipe.rate >= 0 or recipe.batch < 1:
+        raise DataError(f"a recipe needs steps or epochs above 0, a rate of at least 0 and a batch of at least 1; got {recipe}")
     if not 0 <= recipe.distil <= 1:
         raise DataError(f"distil is the share of the teacher in the loss, from 0 to 1; got {recipe.distil}")
     if recipe.distil and teacher is None:
@@ -184,7 +220,7 @@ class _Collate:
 
 
 def _arguments(model: nn.Module, recipe: Recipe, folder: Path, task: Task, *, save: bool) -> TrainingArguments:
-    steps = max(1, round(len(task.calibration) / recipe.batch * recipe.epochs))
+    steps = recipe.n_steps(len(task.calibration))
     log = max(1, steps // 20)
     every = recipe.save_every or max(10, steps // 10)
     settings: dict[str, Any] = {

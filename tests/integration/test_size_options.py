@@ -1,0 +1,162 @@
+"""Options that decide how many heads stay (λ of l0, stop of rank): the size is what they leave, and no number may be asked for beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import build, saved_classifier, saved_table, shared, task
+
+import headcount as hc
+from headcount import pruning
+from headcount.cli import main
+from headcount.errors import PlanError
+from headcount.evaluate import evaluate
+from headcount.metrics import ACCURACY
+from headcount.pruners import l0, prune
+from headcount.pruning import Wish, check_wish, grid
+from headcount.training import Recipe
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    place = tmp_path_factory.mktemp("sizes")
+    return saved_classifier(place / "model"), saved_table(place / "data.csv", 200)
+
+
+def test_the_size_is_what_the_penalty_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = build("encoder"), task("encoder", 96)
+    gatings: list[l0.HardConcrete] = []
+    init = l0.HardConcrete.__init__
+    monkeypatch.setattr(l0.HardConcrete, "__init__", lambda self, *args: (gatings.append(self), init(self, *args))[1])
+    sizes = []
+    for penalty in (1e-4, 0.3):
+        options = {"penalty": penalty, "rate": 0.4, "start": 1.0}
+        made = prune(model, data, "l0", options=options, recipe=Recipe(batch=8, steps=40))
+        opened = l0.expected(gatings[-1].log_a.detach()) > 0
+        assert [head not in made.plan.removed for head in hc.HeadMap.of(model)] == opened.tolist()
+        sizes.append(len(hc.HeadMap.of(made.model)))
+        assert sizes[-1] == int(opened.sum()) == made.history[-1]["open"] and made.steps == {"choose": 40}
+    assert 0 < sizes[1] < sizes[0]
+    with pytest.raises(PlanError, match="closed the gates of all 12 heads; name a smaller"):
+        prune(model, data, "l0", options={"penalty": 50.0, "rate": 1.0, "start": 0.0}, recipe=Recipe(batch=8, steps=40))
+
+
+REFUSED: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "l0 keep": ("l0(penalty=0.01)", 4, {}),
+    "l0 fraction": ("l0(penalty=0.01)", None, {"fraction": 0.5}),
+    "l0 limit": ("l0(penalty=0.01)", hc.Budget(parameters=10_000), {}),
+    "rank keep": ("gradient(stop=0.9)", 4, {}),
+    "rank limit": ("rank(stop=0.9)", hc.Budget(latency=1.0), {}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_two_sizes_are_refused_before_any_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, keep, more = REFUSED[name]
+    model, data = shared("encoder"), task("encoder", 32)
+    monkeypatch.setattr("headcount.pruners._prune.check_weights", lambda *_: pytest.fail("work began"))
+    with pytest.raises(PlanError, match=r"decides itself how many heads stay.*leave one of them out"):
+        prune(model, data, method, keep, recipe=Recipe(batch=8), **more)
+    if isinstance(keep, int):
+        with pytest.raises(PlanError, match="decides itself"):
+            check_wish(model, Wish(*_split(method), recipe=Recipe(batch=8)))
+
+
+def _split(method: str) -> tuple[Any, ...]:
+    name, options = pruning.parse_method(method)
+    return name, 4, 0, None, None, options
+
+
+def test_penalties_that_cannot_be_kept_are_refused() -> None:
+    model, data = shared("encoder"), task("encoder", 32)
+    for method, budget, told in (("l0:lagrange", hc.Budget(), "learns λ"), ("l0", hc.Budget(floor=1), "floor of 1 cannot be promised")):
+        with pytest.raises(PlanError, match=told):
+            prune(model, data, method, budget, options={"penalty": 0.1}, recipe=Recipe(batch=8))
+
+
+def test_stop_alone_decides_how_many_stay() -> None:
+    model, data = shared("encoder"), task("encoder", 48, metric=ACCURACY)
+    made = prune(model, data, "rank", options={"stop": 0.999, "step": 0.25}, repair=False)
+    whole = evaluate(model, data, split="selection")
+    with hc.mask(model, made.plan.removed):
+        left = evaluate(model, data, split="selection")
+    assert left.value is not None and whole.value is not None and left.value >= 0.999 * whole.value
+    free = prune(model, data, "rank", hc.Budget(floor=2), options={"stop": 1e-9, "step": 0.25}, repair=False)
+    assert len(hc.HeadMap.of(free.model)) == 4, "nothing stops it but the floor"
+
+
+def test_a_comparison_holds_a_penalty_once() -> None:
+    wishes = grid(["l0(penalty=0.02)", "rank(stop=0.9)", "l0"], [4, 8], 2, Wish("random", 1))
+    named = [(wish.method, dict(wish.options), wish.keep, wish.seed) for wish in wishes if wish.options]
+    assert named == [
+        ("l0", {"penalty": "0.02"}, 0, 0),
+        ("l0", {"penalty": "0.02"}, 0, 1),
+        ("rank", {"stop": "0.9"}, 0, 0),
+    ]
+    assert sorted(wish.keep for wish in wishes if wish.method == "l0" and not wish.options) == [4, 4, 8, 8]
+
+
+def test_the_command_line_prunes_by_a_penalty_alone(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = given
+    words = ["prune", str(model), "--train", str(data), "--method", "l0", "--option", "penalty=0.001", "--no-bench", "--train-batch", "16"]
+    assert main([*words, "--keep", "4", "--out", str(tmp_path / "a"), "-q"]) == 2
+    assert "penalty=0.001 decides how many heads stay" in capsys.readouterr().err and not (tmp_path / "a").exists()
+    assert main([*words[:3], str(data), "--no-bench", "--out", str(tmp_path / "b"), "-q"]) == 2
+    assert "exactly one of --keep" in capsys.readouterr().err
+    assert main([*words, "--steps", "3", "--out", str(tmp_path / "c"), "--json"]) == 0
+    captured = capsys.readouterr()
+    made = json.loads(captured.out)
+    (row,) = made["rows"]
+    assert row["keep"] == 12 - len(made["plan"]) and row["method"] == "l0(penalty=0.001), only 3 steps" and row["steps"] == 3
+    assert "1 model trains for 3 optimiser steps: about" in captured.err
+    assert main([*words, "--steps", "3", "--epochs", "1", "--out", str(tmp_path / "d"), "-q"]) == 2
+    assert "--steps or by --epochs" in capsys.readouterr().err
+
+
+def test_a_comparison_shows_the_penalty_at_the_size_it_leaves(
+    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = given
+    words = ["compare", str(model), "--train", str(data), "--methods", "l0(penalty=0.001)", "--keep", "4,8", "--seeds", "1", "--steps", "2"]
+    assert main([*words, "--train-batch", "16", "--no-repair", "--out", str(tmp_path), "--json", "-q"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["keep"] for row in rows if row["method"].startswith("random")] == [4, 8]
+    (by_penalty,) = [row for row in rows if row["method"].startswith("l0")]
+    assert by_penalty["keep"] == 12 - by_penalty["removed"]
+
+
+def test_the_control_trains_at_its_own_rate(
+    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = given
+    recipes: list[Recipe] = []
+    real = pruning.from_scratch
+    monkeypatch.setattr(pruning, "from_scratch", lambda *args, **how: (recipes.append(args[3]), real(*args, **how))[1])
+    words = [
+        "prune",
+        str(model),
+        "--train",
+        str(data),
+        "--keep",
+        "6",
+        "--method",
+        "random",
+        "--rate",
+        "1e-5",
+        "--no-bench",
+        "--train-batch",
+        "16",
+    ]
+    for number, (more, rate) in enumerate((([], 5e-4), (["--scratch-rate", "0.002"], 0.002))):
+        assert main([*words, "--scratch", "2steps", *more, "--out", str(tmp_path / str(number)), "--json", "-q"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["rows"]
+        assert (
+            recipes[-1].rate == rate
+            and recipes[-1].steps == 2
+            and row["method"] == f"random, from scratch 2steps at {rate:g}, only 2 steps"
+        )

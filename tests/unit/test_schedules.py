@@ -1,0 +1,87 @@
+"""How long methods train: steps, epochs, the fair default, and what is said of too few."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headcount.errors import DataError, HeadcountError, PlanError
+from headcount.pruners import dsp, l0, read_options
+from headcount.pruning import Wish
+from headcount.runs.outcomes import FEW_STEPS, fewest_steps, method_label, told_length
+from headcount.training import FAIR_STEPS, Recipe
+
+
+def test_a_recipe_counts_steps() -> None:
+    assert FAIR_STEPS >= 300
+    assert Recipe().n_steps(512) == FAIR_STEPS  # 16 steps of 32 would be one epoch
+    assert Recipe().n_steps(32_000) == 1000
+    assert Recipe(epochs=2.0).n_steps(512) == 32 and Recipe(epochs=0.001).n_steps(512) == 1
+    assert Recipe(steps=450).n_steps(512) == 450
+    with pytest.raises(DataError, match="steps or for epochs"):
+        Recipe(steps=300, epochs=1.0)
+
+
+def test_lengths_are_read_as_epochs_or_steps() -> None:
+    start = Recipe(rate=1e-3)
+    assert start.lasting(2, "recover") == Recipe(rate=1e-3, epochs=2.0)
+    assert start.lasting("0.5", "recover") == Recipe(rate=1e-3, epochs=0.5)
+    assert start.lasting("300steps", "recover") == start.lasting("300 steps", "recover") == Recipe(rate=1e-3, steps=300)
+    assert Recipe(rate=1e-3, steps=5).lasting("auto", "recover") == start
+    for wrong in (0, -1, "0steps", "1.5steps", "long", float("nan"), float("inf"), True):
+        with pytest.raises(PlanError, match="recover is a number of epochs above 0"):
+            start.lasting(wrong, "recover")
+
+
+def test_all_stages_of_a_request_are_counted() -> None:
+    assert Wish("random", 4).n_steps(512) == 0
+    assert Wish("dsp", 4).n_steps(512) == FAIR_STEPS
+    assert Wish("dsp", 4, recover="200steps", recipe=Recipe(steps=400)).n_steps(512) == 600
+    assert Wish("random", 4, scratch=Recipe(epochs=2.0)).n_steps(512) == 32
+
+
+def test_the_control_from_scratch_has_a_recipe_of_its_own() -> None:
+    wish = Wish("l0", 4, recipe=Recipe(rate=5e-5), scratch=Recipe(steps=2000, rate=1e-3))
+    again = Wish.of(wish.parts())
+    assert again == wish and again.scratch is not None and again.scratch.rate == 1e-3 and again.recipe.rate == 5e-5
+    assert "from scratch 2000steps at 0.001" in wish.name
+    older = {**wish.parts(), "scratch": 3.0, "recipe": {"epochs": 1.0, "rate": 5e-5, "batch": 32, "seed": 0}}
+    assert Wish.of(older).scratch == Recipe(epochs=3.0, rate=5e-5)
+
+
+def content(steps: dict[str, int] | None, method: str = "dsp") -> dict[str, Any]:
+    return {"wish": Wish(method, 4).parts()} | ({} if steps is None else {"steps": steps})
+
+
+def test_too_few_steps_are_named() -> None:
+    assert FEW_STEPS == 200
+    assert method_label(content({"choose": 16})) == "dsp, only 16 steps"
+    assert method_label(content({"choose": 300, "recover": 1})) == "dsp, only 1 step"
+    assert method_label(content({"choose": 200})) == method_label(content({})) == method_label(content(None)) == "dsp"
+    assert fewest_steps(content({"choose": 300, "recover": 250})) == 250 and fewest_steps(content({})) is None
+    assert told_length(2.0) == "2" and told_length("auto") == "auto" and told_length(Recipe(epochs=1.5).told()) == "1.5 at 5e-05"
+
+
+@pytest.mark.parametrize("cool", [0.1, 0.25, 0.5, 2 / 3])
+@pytest.mark.parametrize("settle", [0.0, 0.3])
+def test_the_temperature_of_dsp_falls_over_the_share_of_all_steps_that_it_says(cool: float, settle: float) -> None:
+    options = {**dsp.ABOUT.options, "cool": cool, "settle": settle, "tau": 1000.0, "tau_end": 1e-8}
+    tau = lambda step: dsp.Subset.tau(SimpleNamespace(options=options), step, 3000)  # noqa: E731  # pyright: ignore[reportArgumentType]
+    last = cool * 3000
+    assert tau(0) == 1000.0 and tau(last) == pytest.approx(1e-8) == tau(3000)
+    assert tau(last / 2) == pytest.approx((1000.0 * 1e-8) ** 0.5) and tau(last - 1) > 1e-8 * (1 + 1e-6)
+
+
+def test_a_temperature_that_could_not_fall_is_refused_before_any_work() -> None:
+    for options in ({"cool": 0.8}, {"cool": 0.0}, {"cool": 1.2}):
+        with pytest.raises(PlanError, match="cool"):
+            read_options(dsp, options, "dsp")
+    assert read_options(dsp, {"cool": 0.67, "settle": 0.0, "tau": 1000.0}, "dsp")["cool"] == 0.67
+
+
+def test_a_penalty_is_a_number_of_zero_or_more() -> None:
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(HeadcountError, match="penalty is λ"):
+            read_options(l0, {"penalty": wrong}, "l0")
