@@ -104,8 +104,10 @@ def share_left(whole: Evaluation, other: Evaluation, task: Task, chance: float |
         lambda sums: np.where(sums[..., -1] > 0, _scale(task, total(sums[..., :-1])), floor),
         seed=seed,
     )
-    if against_chance.difference <= 0 or against_chance.p > SURE:
-        return Share(chance, None, f"{whole.metric} {score_of(whole):.4g} is not surely above chance, {chance:.4g} (p {against_chance.p:.2g})")
+    if against_chance.difference <= 0:
+        return Share(chance, None, f"{whole.metric} {score_of(whole):.4g} is not better than chance, {chance:.4g}")
+    if against_chance.p > SURE:
+        return Share(chance, None, f"{whole.metric} {score_of(whole):.4g} is not surely better than chance, {chance:.4g} (p {against_chance.p:.2g})")
 
     def share(sums: np.ndarray) -> np.ndarray:
         before, after = (_scale(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))
