@@ -22,7 +22,7 @@ from headcount.plan import Budget, Plan
 from headcount.pruners import Choice, Method, Pruned, carry_out, check_stand_in, only, parse_method, prune, read_options
 from headcount.refit import Ablation
 from headcount.runs.cells import Cell, Spec, safe_name
-from headcount.runs.outcomes import PRUNED, Change, Evaluation, compare_with, method_name, outcome, rows_of, smallest_safe, spared, told_p
+from headcount.runs.outcomes import PRUNED, Change, Evaluation, compare_with, method_name, outcome, rows_of, smallest_safe, spared, told_p, told_speed
 from headcount.runs.store import Run
 from headcount.runs.sweep import Job, sweep
 from headcount.runs.weights import determined_by, made_on
@@ -337,7 +337,7 @@ def told_of_model(
             )
     for batch, length in dict.fromkeys((row["batch"], row["length"]) for row in timings):
         here = {row["name"]: row for row in timings if (row["batch"], row["length"]) == (batch, length)}
-        parts = [f"{name} {1000 * row['seconds']:.1f} ms ({row['speedup']:.2f} times as fast)" for name, row in here.items()]
+        parts = [f"{name} {1000 * row['seconds']:.1f} ms ({told_speed(row['speedup'])})" for name, row in here.items()]
         told.append(f"Batch {batch}, length {length}: {', '.join(parts)}; medians of {here['removed']['rounds']}.")
     return told
 
