@@ -86,7 +86,7 @@ def survivors(options: argparse.Namespace) -> str:
         sentences = list(read_conllu(options.data / "ud" / "en_ewt" / "en_ewt-ud-dev.conllu"))[:SENTENCES]
         with Run.lead(folder / "run", command="python benchmarks/findings.py") as run:
             found = roles_into(run, model, corpus_of(model, sentences, AutoTokenizer.from_pretrained(folder / "tuned")))
-            kept = {key: sets for key, sets in kept_of(run).items() if key[0] in METHODS}
+            kept = {key: sets for key, sets in kept_of(run)[0].items() if key[0] in METHODS}
             _, overall = lives(merged(found), kept, units=units_of(run))
         for row in overall:
             if row.role in KINDS:

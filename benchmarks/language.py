@@ -149,7 +149,7 @@ def roles(options: argparse.Namespace) -> None:
     put(options.document, "language-roles", text)
     print(f"\n{text}\n")
     try:
-        kept = chosen(kept_of(Run.open(folder)))
+        kept = chosen(kept_of(Run.open(folder))[0])
     except ArtefactError as error:
         raise SystemExit(f"{error}\nNothing is pruned yet, so that nothing can be said of what survives") from error
     text = survival({role: {row.head for row in rows} for role, rows in having.items() if rows}, heads, kept)

@@ -23,7 +23,8 @@ Parts = Callable[[nn.Module, Any, Batch], Float[Tensor, "batch parts"]]
 class Metric:
     """`total` turns the summed parts of any set of examples ([..., parts]) into the metric's value ([...]).
 
-    `generates` says that `parts` runs the model itself to produce text, so that the metric cannot be read off one forward pass.
+    `generates` says that `parts` runs the model itself to produce text, so that the metric cannot be read off one forward pass. `chance` turns the
+    labels of all examples into the score of the best constant answer to them, which is what knowing nothing of the input is worth.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Metric:
     total: Callable[[Float[np.ndarray, "*sets parts"]], Float[np.ndarray, "*sets"]]
     higher_is_better: bool = True
     generates: bool = False
+    chance: Callable[[np.ndarray], float] | None = None
 
 
 def _correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
@@ -73,6 +75,28 @@ def _moments(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     return torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y], dim=-1)
 
 
+def largest_share(labels: np.ndarray) -> float:
+    """The accuracy of always naming the most frequent label."""
+    return float(np.unique(labels, return_counts=True)[1].max() / labels.size)
+
+
+def perplexity_of_labels(labels: np.ndarray) -> float:
+    """The perplexity of always predicting the labels by their frequencies: exp of their entropy."""
+    share = np.unique(labels, return_counts=True)[1] / labels.size
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def f1_of_labels(labels: np.ndarray) -> float:
+    """F1 of always naming class 1: 2π / (1 + π), π its share."""
+    share = float((labels == 1).mean())
+    return 2 * share / (1 + share)
+
+
+def _nothing(_labels: np.ndarray) -> float:
+    """The score of a constant answer where that has no worth: correlations, BLEU, chrF."""
+    return 0.0
+
+
 Texts = Callable[[nn.Module, Batch], tuple[list[str], list[str]]]
 """(model, batch) -> what the model says, and what it should say, for each example."""
 
@@ -84,7 +108,7 @@ def _of_texts(name: str, scorer: Any, texts: Texts) -> Metric:
         said, wanted = texts(model, batch)
         return torch.tensor(scorer._extract_corpus_statistics(said, [wanted]), dtype=torch.float64)
 
-    return Metric(name, parts, of_scorer(scorer), generates=True)
+    return Metric(name, parts, of_scorer(scorer), generates=True, chance=_nothing)
 
 
 def bleu(texts: Texts) -> Metric:
@@ -101,12 +125,12 @@ def chrf(texts: Texts) -> Metric:
     return _of_texts("chrF", CHRF(), texts)
 
 
-ACCURACY = Metric("accuracy", _correct, ratio)
-TOKEN_ACCURACY = Metric("token accuracy", _correct_tokens, ratio)
-PERPLEXITY = Metric("perplexity", _surprise, perplexity, higher_is_better=False)
-F1 = Metric("F1", _confusion, f1)
-MATTHEWS = Metric("Matthews correlation", _confusion, matthews)
-PEARSON = Metric("Pearson correlation", _moments, moments)
+ACCURACY = Metric("accuracy", _correct, ratio, chance=largest_share)
+TOKEN_ACCURACY = Metric("token accuracy", _correct_tokens, ratio, chance=largest_share)
+PERPLEXITY = Metric("perplexity", _surprise, perplexity, higher_is_better=False, chance=perplexity_of_labels)
+F1 = Metric("F1", _confusion, f1, chance=f1_of_labels)
+MATTHEWS = Metric("Matthews correlation", _confusion, matthews, chance=_nothing)
+PEARSON = Metric("Pearson correlation", _moments, moments, chance=_nothing)
 
 BY_NAME: Mapping[str, Metric] = {"accuracy": ACCURACY, "f1": F1, "matthews": MATTHEWS, "pearson": PEARSON}
 """The metrics of classification and regression, as options name them."""

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import fsum
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,16 +23,31 @@ SCHEMA = 1
 """The version of plan files."""
 
 
+def heads_kept(keep: Any, total: int, unit: int = 1) -> int:
+    """How many of `total` heads stay: a whole number is a number of heads, a float between 0 and 1 a share of them, in whole units.
+
+    1.0 could be one head or all of them and is refused, as is every other number.
+    """
+    if isinstance(keep, Integral) and not isinstance(keep, bool) and 1 <= keep <= total:
+        return int(keep)
+    if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < keep < 1:
+        return max(unit, round(float(keep) * total / unit) * unit)
+    raise PlanError(
+        f"keep must be a whole number from 1 to {total}, the heads there are, or a share of them, a float above 0 and below 1 such as 0.25; "
+        f"got {keep!r}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """How much may stay: `keep` heads, a `fraction` of them, or what fits into a limit of `parameters`, of `kv_bytes` per token, or of `latency`.
 
-    At least `floor` heads stay in every block, and `protected` heads always. Latency is in seconds for one pass over `bench_batch` rows of
+    A whole number is a number of heads, a float between 0 and 1 a share of them; `keep=1.0`, which could mean either, is refused. At least `floor` heads stay in every block, and `protected` heads always. Latency is in seconds for one pass over `bench_batch` rows of
     `bench_length` tokens (or as many as the model reads), on this machine. `headcount.prune` turns such limits into plans; a ranking alone
     (`Plan.keep_top`) takes numbers of heads.
     """
 
-    keep: int | None = None
+    keep: int | float | None = None
     fraction: float | None = None
     parameters: int | None = None
     kv_bytes: int | None = None
@@ -68,9 +83,7 @@ class Budget:
             if not 0 < self.fraction <= 1:
                 raise PlanError(f"fraction must be above 0 and at most 1, got {self.fraction}")
             return max(1, round(self.fraction * total))
-        if isinstance(self.keep, bool) or not isinstance(self.keep, int) or not 1 <= self.keep <= total:
-            raise PlanError(f"keep must be a whole number from 1 to {total}, the heads there are, got {self.keep!r}")
-        return self.keep
+        return heads_kept(self.keep, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +117,11 @@ class Plan:
         return cls(tuple(sorted(named)), guarded)
 
     @classmethod
-    def keep_top(cls, scores: Scores, budget: int | Budget) -> Plan:
-        """The plan that keeps the best-scored heads within a budget; heads of one unit stay or go together, ties fall by a hash
-        of the scores' seed and the address."""
+    def keep_top(cls, scores: Scores, budget: int | float | Budget) -> Plan:
+        """The plan that keeps the best-scored heads within a budget, a number of heads or a share of them below 1.
+
+        Heads of one unit stay or go together; ties fall by a hash of the scores' seed and the address.
+        """
         limits = budget if isinstance(budget, Budget) else Budget(keep=budget)
         stay = _choose(scores, limits)
         return cls(tuple(sorted(head for head in scores.heads if head not in stay)), limits.protected)

@@ -48,6 +48,7 @@ from headcount.runs.outcomes import (
     spared,
     told_length,
     told_p,
+    told_speed,
 )
 from headcount.runs.store import MODELS, Run
 from headcount.runs.sweep import Job, sweep
@@ -438,7 +439,7 @@ def told_of_model(
             )
     for batch, length in dict.fromkeys((row["batch"], row["length"]) for row in timings):
         here = {row["name"]: row for row in timings if (row["batch"], row["length"]) == (batch, length)}
-        parts = [f"{name} {1000 * row['seconds']:.1f} ms ({row['speedup']:.2f} times as fast)" for name, row in here.items()]
+        parts = [f"{name} {1000 * row['seconds']:.1f} ms ({told_speed(row['speedup'])})" for name, row in here.items()]
         told.append(f"Batch {batch}, length {length}: {', '.join(parts)}; medians of {here['removed']['rounds']}.")
     return told
 

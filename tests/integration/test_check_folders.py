@@ -97,7 +97,9 @@ def missing_cell(run: Path, _other: Path) -> tuple[str, str]:
 
 def foreign_record(run: Path, other: Path) -> tuple[str, str]:
     shutil.copy(other / "run.json", run / "run.json")
-    return "foreign", "heads.json" if (run / "heads.json").read_bytes() != (other / "heads.json").read_bytes() else f"cells/scores/{cell(run, 'gradient').name}"
+    return "foreign", "heads.json" if (run / "heads.json").read_bytes() != (
+        other / "heads.json"
+    ).read_bytes() else f"cells/scores/{cell(run, 'gradient').name}"
 
 
 def missing_heads(run: Path, _other: Path) -> tuple[str, str]:

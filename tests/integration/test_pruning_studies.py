@@ -20,7 +20,7 @@ from headcount.heads import Head
 from headcount.runs.cells import Cell, Spec
 from headcount.runs.store import Run
 from headcount.studies import compensation, dynamics, languages, layers
-from headcount.studies._drops import averaged, drop, levels, relative_gap, without
+from headcount.studies._drops import averaged, chance_of, drop, levels, share_left, without
 from headcount.terminal.inputs import Shared
 
 
@@ -40,18 +40,16 @@ def test_a_drop_is_paired_and_relative_to_the_own_score() -> None:
     live, toy = shared("encoder"), task("encoder", 40)
     whole = without(None, "", live, toy, ())
     same = drop(whole, whole, toy)
-    assert same.loss.difference == 0 and same.left.difference == pytest.approx(1) and same.shown.p == 1
+    assert same.loss.difference == 0 and same.shown.p == 1
     gone = without(None, "", live, toy, hc.HeadMap.of(live))
     lost = drop(whole, gone, toy)
-    assert lost.left.difference == pytest.approx((gone.value or 0) / (whole.value or 1))
     assert lost.loss.difference == pytest.approx(gone.loss - whole.loss)
-    assert relative_gap((whole, gone), (whole, whole), toy).difference == pytest.approx(1 - lost.left.difference)
-    assert relative_gap((whole, gone), (whole, gone), toy).difference == 0
+    assert share_left(whole, gone, toy, chance_of(live, toy)).left is None, "made-up labels cannot be known"
     mean = averaged([whole, gone], toy)
     assert mean.loss == pytest.approx((whole.loss + gone.loss) / 2)
     plain = hc.Task("plain", toy.calibration, toy.selection, toy.report, toy.collate)
     bare = drop(without(None, "", live, plain, ()), without(None, "", live, plain, hc.HeadMap.of(live)), plain)
-    assert bare.metric is None and bare.shown is bare.loss and bare.left.difference == pytest.approx(whole.loss / gone.loss)
+    assert bare.metric is None and bare.shown is bare.loss and chance_of(live, plain) is None
 
 
 def test_levels_are_whole_units() -> None:
@@ -129,12 +127,14 @@ def test_dynamics_orders_checkpoints(capsys: pytest.CaptureFixture[str], checkpo
     assert [(row["step"], row["keep"]) for row in found["rows"]] == [(step, keep) for step in (3, 20, 100) for keep in (6, 1)]
     for row in found["rows"]:
         whole = next(one for one in found["checkpoints"] if one["step"] == row["step"])
-        assert row["left"] == pytest.approx(row["value"] / whole["value"]) and row["removed"] == pytest.approx(1 - row["keep"] / 12)
+        assert row["left"] is None and whole["removable"] is None and "better than chance" in whole["why"], "nothing was learnt"
+        assert row["removed"] == pytest.approx(1 - row["keep"] / 12)
     before = files(tmp_path / "run")
     named = [checkpoints / f"checkpoint-{step}" for step in (100, 3, 20)]
     assert result(capsys, "study", "dynamics", *named, *words)["rows"] == found["rows"] and files(tmp_path / "run") == before
     code, out, err = run(capsys, "study", "dynamics", checkpoints, *words)
     assert code == 0 and "checkpoint-3 " in out and "heads that go for 10%" in out, err
+    assert "checkpoint-3: no share is defined: accuracy" in out and "%)" not in out
 
 
 def test_checkpoints_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_checkpoints_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[st
         cell.spec.name for cell in Run.open(tmp_path / "run").results("evaluation").values()
     }
     code, out, err = run(capsys, *words)
-    lines = [line for line in out.splitlines() if "/model" in line]
+    lines = [line for line in out.splitlines() if "/model " in line]
     assert code == 0 and len(lines) == 2, err
-    assert all(f"{row['left']:.0%} (" in line for row, line in zip(found["rows"], lines, strict=True))
+    assert all(f"{one['value']:.4g}" in line for one, line in zip(found["checkpoints"], lines, strict=True))
 
 
 def test_names_of_checkpoints() -> None:
@@ -245,6 +245,9 @@ def test_languages_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_p
     names = ["bottom (L0)", "middle (L1+L2)", "top (L3)", "L0", "L1", "L2", "L3", "24 of 32 heads by magnitude without repair"]
     assert [row["what"] for row in found["against"]] == names and len(found["between languages"]) == 8
     by = {(row["model"], row["language"], row["what"]): row for row in found["rows"]}
+    assert all(row["chance"] == pytest.approx(row["chance"]) and row["lost"] is not None for row in by.values()), (
+        "24 of the embedded are enough"
+    )
     for row in found["against"]:
         pair = [by[name, "demo/entailment", row["what"]]["lost"] for name in ("demo/entailment", "demo/entailment-english")]
         assert row["difference"] == pytest.approx(pair[0] - pair[1])

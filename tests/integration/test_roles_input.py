@@ -276,7 +276,7 @@ def test_a_subject_head_is_found_in_every_script(kind: str, language: str) -> No
     with planted(model, {"L1H2": to_verb}, corpus):
         table = measure(model, corpus, only=["syntax:nsubj", "syntax:nsubj-of", "offset:-1", "offset:+1"])
     assert _labels(table) == {"L1H2": ["syntax:nsubj"]}
-    row = table.best("syntax:nsubj")
+    row = table.strongest("syntax:nsubj")
     apart = row.n_sentences  # without spaces a token may hold both words, which then say nothing about each other
     assert apart == 60 if language in SPACED else 57 <= apart <= 60
     assert row.accuracy == pytest.approx(1, abs=1e-6) and row.bias == pytest.approx(row.maximum, rel=1e-5)

@@ -249,7 +249,7 @@ def test_retrieval_heads_copy() -> None:
     with planted(copier(), rules):
         table = measure(copier(), corpus, only=["retrieval", "induction", "sink"])
     assert labels(table) == {head: {"retrieval"} for head in rules}
-    row = table.best("retrieval")
+    row = table.strongest("retrieval")
     assert row.n_sentences == retrieval.SEQUENCES and row.n_tokens == retrieval.SEQUENCES * len(needle)
     assert row.bias == pytest.approx(row.maximum, rel=1e-6) and row.by_argmax
 

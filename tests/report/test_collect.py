@@ -99,8 +99,8 @@ def test_roles_keep_every_row_and_say_where_no_head_beats_the_baseline(tmp_path:
         assert {roles["names"][role] for role in labels} == has
     assert len(roles["relations"]) == 2
     for relation in roles["relations"]:
-        mine = [row for row in rows if row["role"] == roles["names"][relation["role"]]]
-        assert relation["accuracy"] == pytest.approx(max(row["accuracy"] for row in mine), rel=1e-3)
+        (mine,) = [best for best in roles["best"] if best["role"] == relation["role"]]
+        assert (relation["head"], relation["accuracy"]) == (mine["head"], mine["accuracy"])
         assert relation["holds"] == (relation["difference"] > 0 and relation["q"] < 0.05)
     assert roles["skipped"] == ["2 sentences: plain"]
 
@@ -178,24 +178,22 @@ def test_a_run_whose_cells_are_gone_is_refused(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
-    from scipy import stats
-
     from headcount.report._roles import roles_of
     from headcount.runs.schema import RolesRecord
 
     content = next(iter(make_run(tmp_path / "run").results("roles").values())).content
-    rows = [
-        {**row, "q": 0.9, "accuracy": 0.5 + 0.02 * i, "accuracy_low": 0.42 + 0.02 * i, "accuracy_high": 0.58 + 0.02 * i}
-        for i, row in enumerate(row for row in content["rows"] if row["role"] == "syntax:nsubj")
-    ]
-    (relation,) = roles_of(RolesRecord.model_validate({**content, "rows": rows}), heads_of())["relations"]
-    error = 0.08 / stats.t.ppf(0.975, 29)
-    q = benjamini_hochberg(2 * stats.norm.sf(0.02 * np.arange(8) / error))
-    assert relation["head"] == 7 and relation["q"] == pytest.approx(q[7], rel=1e-3) and relation["holds"] is True
-    below = [{**row, "baseline": 0.99} for row in rows]
-    assert roles_of(RolesRecord.model_validate({**content, "rows": below}), heads_of())["relations"][0]["holds"] is False
-    sure = [{**row, "accuracy": 1.0, "accuracy_low": 1.0, "accuracy_high": 1.0} for row in rows]
-    assert roles_of(RolesRecord.model_validate({**content, "rows": sure}), heads_of())["relations"][0]["q"] < 1e-6
+    syntax = [best for best in content["best_heads"] if best["role"].startswith("syntax:")]
+    p = [0.001, 0.04]
+    assert len(syntax) == 2
+
+    def relations(**changes: float) -> list[dict]:
+        best = [{**one, "accuracy": 0.9, "p": value, **changes} for one, value in zip(syntax, p, strict=True)]
+        return roles_of(RolesRecord.model_validate({**content, "best_heads": best}), heads_of())["relations"]
+
+    assert [one["q"] for one in relations()] == pytest.approx(benjamini_hochberg(p).tolist())
+    assert all(one["holds"] for one in relations()) and not any(one["holds"] for one in relations(baseline=0.99))
+    old = roles_of(RolesRecord.model_validate({**content, "best_heads": None}), heads_of())
+    assert old["best"] is None and old["relations"] == [], "a run without halves has no best heads to show"
 
 
 def test_columns_of_a_score_say_what_they_are(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_speed_is_told_with_its_doubts() -> None:
     assert [each["is_noisy"] for each in (*clear, *doubtful)] == [False, False, False, True, False, False]
     assert [each["is_odd"] for each in (*clear, *doubtful)] == [False, False, False, False, True, False]
     told = _faster([*clear, *doubtful], {"threads": 1})
-    assert "is 2.00 times as fast at batch 1, 2.10 at batch 8 (" in told and "; at batch 8 the quartiles overlap" in told
+    assert "is 2.00 times as fast at batch 1, 2.10 times as fast at batch 8 (" in told and "; at batch 8 the quartiles overlap" in told
     assert not noise_of(clear)
     assert len(noise_of([*clear, *doubtful])) == 1 and "8 × 64" in noise_of(doubtful)[0]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from headcount.errors import DataError
 from headcount.heads import Head
 from headcount.roles._roles import _rows
 from headcount.roles._table import RoleScore, RoleTable
@@ -26,6 +27,7 @@ def totals(bias: np.ndarray, *, tokens: Any = 1.0, pieces: int = 1, **measured: 
     made = RoleTotals([Head("", h // 2, h % 2) for h in range(heads)], [f"role:{r}" for r in range(roles)], *kinds)
     whole = {
         "bias": bias,
+        "half": np.arange(n) % 2,
         "tokens": np.broadcast_to(tokens, bias.shape),
         "hits": np.zeros(bias.shape),
         "maximum": np.full(bias.shape, 10.0),
@@ -345,7 +347,7 @@ def test_tables_answer_questions() -> None:
         "c": {"L0": 0, "L1": 0, "L2": 0, "L3": 0},
     }
     assert [(str(row.head), row.role) for row in made.disagreements()] == [("L1H2", "b"), ("L2H1", "b")]
-    assert made.roles() == ["a", "b", "c"] and str(made.best("b").head) == "L3H2"
+    assert made.roles() == ["a", "b", "c"] and str(made.strongest("b").head) == "L3H2"
     assert [row.role for row in made.of("L0H1")] == ["a", "b", "c"]
     assert len(made.to_pandas()) == len(made) == 36
 
@@ -386,3 +388,9 @@ def test_records_carry_every_column_and_older_ones_open() -> None:
         "attainable": True,
         "note": "",
     }
+
+
+def test_a_role_without_best_head_says_why() -> None:
+    rows = results(np.random.default_rng(0).gamma(2, 1, size=(9, 2, 1)))
+    with pytest.raises(DataError, match="9 sentences show it, too few in one half"):
+        RoleTable(tuple(rows), tuple(row.head for row in rows)).best("role:0")

@@ -109,7 +109,7 @@ def test_a_timed_model_has_its_own_value_and_one_size_is_told_everywhere(opened,
     page = one.go(f"pruning?method=surgeon&keep={point['keep']}")
     card = page.locator(".stat", has_text="latency").inner_text()
     assert (
-        f"for surgeon. Measured for gradient, {point['keep']} heads, seed 2: 1.93 × as fast as the whole model at batch 8, length 128"
+        f"for surgeon. Measured for gradient, {point['keep']} heads, seed 2: 1.93 times as fast as the whole model at batch 8, length 128"
         in card
     )
     page = one.go(f"pruning?method=gradient&keep={point['keep']}")

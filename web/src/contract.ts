@@ -97,7 +97,10 @@ export interface Roles {
     by_argmax: boolean[];
     n: Maybe[];
   };
-  /** The best head of every dependency relation. */
+  /** The best head of every role that both halves of the sentences show: chosen by accuracy on one half, all numbers of the other half. Null in runs that were
+   * made before heads were chosen like this. */
+  best: { role: number; head: HeadIndex; accuracy: Maybe; accuracy_low: Maybe; accuracy_high: Maybe; baseline: Maybe; chance: Maybe; n: Maybe }[] | null;
+  /** The best head of every dependency relation: head and offset are chosen on one half of the sentences, the numbers are those of the other half. */
   relations: {
     role: number;
     head: HeadIndex;
@@ -107,7 +110,7 @@ export interface Roles {
     difference: Maybe;
     low: Maybe;
     high: Maybe;
-    q: Maybe; // of the difference, corrected over all heads and relations
+    q: Maybe; // of the difference, by the test of the interval, corrected over all relations
     n: Maybe;
     holds: boolean; // q < 0.05 and the difference above 0; false: an honest empty, no head beats the baseline
   }[];

@@ -56,6 +56,16 @@ export const weightNumber = (value: number): number => Number(value.toFixed(valu
 
 export const plural = (count: number, word: string): string => `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
 
+/** How fast something is against something else: 1.27 times as fast, or, below 1, 1.27 times as slow. */
+export const speedWords = (ratio: number): string => (num(ratio) === "1" ? "as fast" : ratio > 1 ? `${num(ratio)} times as fast` : `${num(1 / ratio)} times as slow`);
+
+/** The same from the slowest to the fastest of several. */
+export function speedRange(ratios: number[]): string {
+  const [least, most] = [Math.min(...ratios), Math.max(...ratios)];
+  if (least < 1 !== most < 1 || num(least) === num(most)) return [...new Set([speedWords(least), speedWords(most)])].join(" to ");
+  return most < 1 ? `${num(1 / most)} to ${num(1 / least)} times as slow` : `${num(least)} to ${num(most)} times as fast`;
+}
+
 /** What FLOPs are counted for. */
 export const passOver = (tokens: Maybe | undefined): string => (typeof tokens === "number" ? `a pass over ${plural(tokens, "token")}` : "the probe pass");
 

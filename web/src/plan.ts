@@ -1,6 +1,6 @@
 /** Which heads go when K stay, by what was measured, and how the numbers lie between two measurements. */
 import type { BenchRow, Curves, HeadIndex, Maybe, Point, RunData } from "./contract";
-import { num } from "./format";
+import { speedWords } from "./format";
 import { order, type Heads } from "./heads";
 import { fileName } from "./names";
 
@@ -247,7 +247,7 @@ export function latency(run: RunData, { method, seed, keep }: Pick<Choice, "meth
 export const ALIKE = "not distinguishable from the whole model";
 
 /** How fast a model is against the whole one, as far as the quartiles tell. */
-export const speedText = (row: BenchRow): string => (row.is_apart ? `${num(row.speedup)} × as fast as the whole model` : ALIKE);
+export const speedText = (row: BenchRow): string => (row.is_apart ? `${speedWords(row.speedup)} as the whole model` : ALIKE);
 
 export const shapesOf = (rows: BenchRow[]): [number, number][] =>
   [...new Map(rows.map((row) => [`${row.batch} ${row.length}`, [row.batch, row.length] as [number, number]])).values()].sort((a, b) => a[0] - b[0] || a[1] - b[1]);

@@ -70,7 +70,7 @@ function relationSheet(run: RunData): Sheet | null {
   if (!roles?.relations.length) return null;
   return {
     name: "Relations",
-    about: "The best head of every dependency relation against the best fixed offset.",
+    about: "The best head of every dependency relation against the best fixed offset, both chosen on one half of the sentences and measured on the other.",
     columns: ["relation", "best head", "accuracy", "baseline", "offset", "difference", "low", "high", "q", "n", "holds"],
     rows: roles.relations.map((one) => [roles.names[one.role] ?? null, run.heads[one.head] ?? null, one.accuracy, one.baseline, one.baseline_offset, one.difference, one.low, one.high, one.q, one.n, one.holds]),
   };

@@ -40,7 +40,7 @@ class Options(TypedDict, total=False):
     reported: int
     by: Sequence[str]
     methods: Sequence[str]
-    keeps: Sequence[float]
+    keeps: Sequence[int | float]
     seeds: int
     recipe: Recipe
     measured: Sizes
@@ -64,7 +64,8 @@ def analyze(
     """The whole job on a model and a task, in the run folder `out`; the same call goes on from it. `run.report()` is where the report is.
 
     `model` is a live model, a folder or a hub id, `data` an hc.Task or the name of one (by default the one the model is made for). Roles and
-    portraits are of `text` (a file, texts, a corpus; see `hc.roles`), or of the texts of the task. `said` is told each step as it is done.
+    portraits are of `text` (a file, texts, a corpus; see `hc.roles`), or of the texts of the task. `said` is told each step as it is done. `keeps`
+    are numbers of heads that stay, or shares of them (floats below 1).
     """
     asked = dict(options)
     check_methods(options.get("methods", METHODS))

@@ -24,19 +24,20 @@ from headcount.gates import HeadGates
 from headcount.heads import HeadMap
 from headcount.importance import Method, agreements, score_into, verdicts
 from headcount.observe import on_device
-from headcount.plan import Plan
+from headcount.plan import Plan, heads_kept
 from headcount.portraits import Portraits, portraits_into
 from headcount.portraits.make import LONGEST, SENTENCES
 from headcount.pruning import Change, Pruning, Sizes, Wish, check_wish, compare, estimate_training, grid, method_name, rows, smallest_safe
 from headcount.report import write_report
 from headcount.roles import Corpus, RoleTable, roles_into
 from headcount.runs.cells import Cell
-from headcount.runs.outcomes import best_of, told_p
+from headcount.runs.outcomes import best_of, told_p, told_speed
 from headcount.runs.store import Run, describe_run
 from headcount.runs.weights import machine_of, model_record
 from headcount.scores import Scores
 from headcount.stream import Progress
-from headcount.surgery import cost, load
+from headcount.surgery import load
+from headcount.surgery.cost import Cost
 from headcount.surgery.verify import difference, gates_of, run, run_gated
 from headcount.training import Recipe
 
@@ -71,7 +72,8 @@ class Analysis:
     reported: int = REPORTED
     by: Sequence[str] = SCORES
     methods: Sequence[str] = METHODS
-    keeps: Sequence[float] = KEEPS
+    keeps: Sequence[int | float] = KEEPS
+    """Numbers of heads that stay, or, as floats below 1, shares of them."""
     seeds: int = SEEDS
     training_seeds: int | None = None
     """Seeds of methods that train, by default as many as of the others."""
@@ -229,7 +231,7 @@ def _roles(work: Analysis, table: RoleTable) -> Step:
 def _wishes(work: Analysis, heads: HeadMap) -> list[Wish]:
     sizes = sorted({len(unit) for unit in heads.units()})
     unit = sizes[-1]
-    keeps = sorted({max(unit, round(share * len(heads) / unit) * unit) for share in work.keeps})
+    keeps = sorted({heads_kept(keep, len(heads), unit) for keep in work.keeps})
     template = Wish("random", 1, recipe=work.recipe)
     return grid(work.methods, keeps, work.seeds, template, first=work.seed, training_seeds=work.training_seeds)
 
@@ -262,11 +264,11 @@ def _keep(work: Analysis, pruning: Pruning, dense: Evaluation, wish: Wish) -> tu
     """Makes the best model, or loads it where it is finished, and says what it costs and saves."""
     cell, small = pruning.kept(wish, progress=work.progress("the best model"))
     change: Change = pruning.change(dense, cell)["loss"]
-    before, after, left = cost(work.model, work.batch()), cost(small, work.batch()), len(HeadMap.of(small))
+    before, after, left = Cost(**cell.content["whole_cost"]), Cost(**cell.content["cost"]), len(HeadMap.of(small))
     text = (
         f"{method_name(wish.parts())}, {left} heads: loss {cell.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
         f"{change.high:+.3g}, {told_p(change.p)}); {before.parameters:,} → {after.parameters:,} parameters, {before.flops:,} → {after.flops:,} FLOPs "
-        f"per {before.tokens} tokens"
+        f"of a pass over {before.tokens} tokens"
     )
     if before.kv_bytes_per_token:
         text += f", {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
@@ -316,10 +318,8 @@ def _generate(work: Analysis, heads: HeadMap, plan: Plan, small: nn.Module, batc
 def _bench(work: Analysis, pruning: Pruning, cell: Cell) -> Step:
     timings = pruning.timings(cell)
     faster = [row for row in timings if row["name"] == "removed"]
-    told = ", ".join(f"{row['speedup']:.2f} at batch {row['batch']}" for row in faster)
-    return work.step(
-        "bench", f"the smaller model is {told} times as fast (length {faster[0]['length']}, median of {faster[0]['rounds']})", rows=timings
-    )
+    told = ", ".join(f"{told_speed(row['speedup'])} at batch {row['batch']}" for row in faster)
+    return work.step("bench", f"the smaller model is {told} (length {faster[0]['length']}, median of {faster[0]['rounds']})", rows=timings)
 
 
 def _report(work: Analysis, kept: Run) -> Step:

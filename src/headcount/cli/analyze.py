@@ -10,7 +10,7 @@ import typer
 from headcount.files import placed
 from headcount.terminal import inputs
 from headcount.terminal.options import split
-from headcount.terminal.pruning import Epochs, Rate, Steps, TrainBatch, method_names, recipe
+from headcount.terminal.pruning import Epochs, Rate, Steps, TrainBatch, method_names, number_of, recipe
 from headcount.terminal.run import Place
 from headcount.terminal.session import Session
 from headcount.terminal.text import Embedded, File, Parser, check_embedded
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 By = Annotated[str, typer.Option("--by", metavar="NAME,…", help="Importances of `headcount ls importance`.")]
 Methods = Annotated[str, typer.Option("--methods", metavar="NAME,…", help="Pruners or importances to prune by. Random is always there.")]
-Keep = Annotated[str, typer.Option("--keep", metavar="SHARE,…", help="Shares of heads that stay, such as 12.5%,25%,50%.")]
+Keep = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers, or shares such as 12.5%,25%,50%.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of methods with chance in them.")]
 Scored = Annotated[int, typer.Option("--scored", min=2, help="Calibration examples that scores are taken on.")]
 Reported = Annotated[int, typer.Option("--reported", min=2, help="Examples that models are compared on.")]
@@ -29,19 +29,19 @@ Longest = Annotated[int, typer.Option("--longest", min=2, help="Tokens of the se
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: the same command goes on from it; report.html is there.")]
 
 
-def shares(text: str) -> list[float]:
-    """Shares of heads, from percentages."""
-    found = []
+def sizes(text: str) -> list[int | float]:
+    """Numbers of heads, and shares of them as floats below 1."""
+    found: list[int | float] = []
     for part in split(text):
         try:
-            value = float(part.removesuffix("%")) / 100
+            value = float(part.removesuffix("%")) / 100 if part.endswith("%") else number_of(part)
         except ValueError:
             value = 0.0
-        if not part.endswith("%") or not 0 < value < 1:
-            raise typer.BadParameter(f"--keep takes shares above 0% and below 100%, such as 12.5%,25%,50%; got {part}")
+        if value <= 0 or (isinstance(value, float) and value >= 1):
+            raise typer.BadParameter(f"--keep takes numbers of heads, or shares above 0% and below 100%, such as 12.5%,25%,50%; got {part}")
         found.append(value)
     if not found:
-        raise typer.BadParameter("--keep needs a share of heads, such as 50%")
+        raise typer.BadParameter("--keep needs a number or a share of heads, such as 50%")
     return found
 
 
@@ -67,7 +67,7 @@ def run(
 ) -> None:
     """Map, score, label, portray and prune the heads of a model, keep and measure the best smaller one, and write the report."""
     check_embedded(text, embedded)
-    wanted = shares(keep)
+    wanted = sizes(keep)
     with Place(out).taken(say) as kept:
         from headcount.analyze import Analysis, walk
         from headcount.importance import Method

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from headcount.terminal import inputs
 from headcount.terminal.options import split
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
+
+if TYPE_CHECKING:
+    from headcount.runs.store import Run
 
 Targets = Annotated[
     list[str],
@@ -70,15 +73,35 @@ def _named(targets: list[str], loading: inputs.Loading) -> dict[str, tuple[str, 
             run = Run.open(Path(target))
             record = run.record()
             found[f"{target}: whole"] = reopened_model(record.model.name, record.config), loading.as_recorded(record.config)
-            found |= {path.name: (str(path), loading) for path in run.models()}
+            kept = run.models()
+            if not kept:
+                _check_models(run)
+            found |= {path.name: (str(path), loading) for path in kept}
         else:
             found[target] = target, loading
     return found
 
 
+def _check_models(run: Run) -> None:
+    """Refuses a run that compared pruned models and kept the weights of none: the whole model alone is not what was asked for."""
+    from headcount.errors import ArtefactError
+    from headcount.runs.commands import command_of
+    from headcount.runs.outcomes import PRUNED
+
+    cells = [cell for cell in run.results(PRUNED).values() if cell.content["removed"]]
+    if cells:
+        command = command_of(run.record(), run.folder.name, cells[0]).rpartition(" --out ")[0]
+        raise ArtefactError(
+            f"{run.folder} holds the results of {len(cells)} pruned models and the weights of none, so there is nothing to measure beside the whole "
+            f"model; make and keep one of them first, such as: {command} --out {run.folder}"
+        )
+
+
 def _show(say: Session, found: list[Any]) -> None:
+    from headcount.runs.outcomes import told_speed
+
     table = [
-        (t.batch, t.length, t.name, f"{1000 * t.seconds:.2f}", f"{1000 * t.low:.2f} … {1000 * t.high:.2f}", f"{t.speedup:.2f}")
+        (t.batch, t.length, t.name, f"{1000 * t.seconds:.2f}", f"{1000 * t.low:.2f} … {1000 * t.high:.2f}", told_speed(t.speedup))
         for t in found
     ]
-    say.table(("batch", "length", "model", "ms", "quartiles", "times as fast"), table, right=("batch", "length", "ms", "times as fast"))
+    say.table(("batch", "length", "model", "ms", "quartiles", "against the first"), table, right=("batch", "length", "ms"))

@@ -43,6 +43,7 @@ def run(
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
     with Place(out, workers, engine, join).taken(say) as kept:
         from headcount.pruning import Pruning, check_wish, compare, estimate_training, grid, rows, smallest_safe
+        from headcount.runs.outcomes import told_smallest
 
         live, heads, folder = given.open_model(say)
         keeps = [heads_of(text, heads, how.attention) for text in split(keep)]
@@ -69,7 +70,10 @@ def run(
         table = rows(pruning, dense, cells)
         show_table(say, dense, table)
         safe = smallest_safe(table)
-        say.table(("method", "fewest heads without a significant loss"), [(name, number or "none tried") for name, number in safe.items()])
+        say.table(
+            ("method", "fewest heads without a significant loss"),
+            [(name, told_smallest(table, name, number)) for name, number in safe.items()],
+        )
         for name, error in failed.items():
             say.note(f"failed: {name}: {error}")
         say.result(_result(given.model, str(out), dense, table, safe, failed))

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def _keep(text: str | None) -> str | None:
-    if text is not None and not re.fullmatch(r"[0-9]{1,9}|[0-9]{1,3}(\.[0-9]{1,6})?%", text):
-        raise typer.BadParameter(f"--keep takes a number of query heads such as 24, or a part of all such as 50%; got {text!r:.40}")
+    if text is not None and not re.fullmatch(r"[0-9]{1,9}|0?\.[0-9]{1,6}|[0-9]{1,3}(\.[0-9]{1,6})?%", text):
+        raise typer.BadParameter(f"--keep takes a number of query heads such as 24, or a part of all such as 50% or 0.5; got {text!r:.40}")
     return text
 
 
@@ -125,9 +125,10 @@ class Wanted(NamedTuple):
 
     def _budget(self) -> Budget:
         from headcount.plan import Budget
+        from headcount.terminal.pruning import number_of
 
         text = self.keep or ""
-        return Budget(fraction=float(text[:-1]) / 100) if text.endswith("%") else Budget(keep=int(text))
+        return Budget(fraction=float(text[:-1]) / 100) if text.endswith("%") else Budget(keep=number_of(text))
 
 
 def show_costs(say: Session, before: Cost, after: Cost) -> None:

@@ -80,6 +80,8 @@ def run(
 
 
 def _show_timings(say: Session, rows: list[dict[str, Any]]) -> None:
+    from headcount.runs.outcomes import told_speed
+
     if rows:
-        table = [(row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", f"{row['speedup']:.2f}") for row in rows]
-        say.table(("batch", "length", "model", "ms", "times as fast"), table, right=("batch", "length", "ms", "times as fast"))
+        table = [(row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", told_speed(row["speedup"])) for row in rows]
+        say.table(("batch", "length", "model", "ms", "against the whole model"), table, right=("batch", "length", "ms"))

@@ -16,7 +16,7 @@ from headcount.terminal.text import Embedded, File, Parser, check_text, corpus
 from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
-    from headcount.roles import Corpus, RoleScore, RoleTable
+    from headcount.roles import BestHead, Corpus, RoleScore, RoleTable
 
 SHOWN = 5
 """Roles of a head that are named, and pairs of roles, twice as many, that are shown unless all are asked for."""
@@ -45,6 +45,7 @@ Correct = Annotated[
 ]
 Everything = Annotated[bool, typer.Option("--all", help="Show every head × role, every pair of roles and every disagreement.")]
 COLUMNS = ("bias", "95% interval", "of at most", "q", "accuracy", "baseline", "at", "chance", "n")
+BEST = ("best", "accuracy", "95% interval", "baseline", "at", "chance", "n", "bias", "q")
 NUMBERS = ("heads", "bias", "of at most", "accuracy", "baseline", "at", "chance", "n")
 
 
@@ -62,11 +63,37 @@ def _cells(row: RoleScore) -> tuple[object, ...]:
     )
 
 
+def _best_cells(table: RoleTable, best: BestHead | None) -> tuple[object, ...]:
+    """The best head of a role, as measured on the half of the sentences that did not choose it."""
+    if best is None:
+        return ("–",) * len(BEST)
+    (row,) = (row for row in table if (row.head, row.role) == (best.head, best.role))
+    return (
+        best.head,
+        f"{best.accuracy:.2f}",
+        f"{best.accuracy_low:.2f} … {best.accuracy_high:.2f}",
+        f"{best.baseline:.2f}",
+        f"{best.baseline_offset:+d}",
+        f"{best.chance:.2f}",
+        best.n_sentences,
+        f"{row.bias:.2f}",
+        f"{row.q:.2g}",
+    )
+
+
 def _show(say: Session, table: RoleTable, everything: bool) -> None:
     _show_heads(say, table, everything)
     having = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
-    best = [(role, number, (row := table.best(role)).head, *_cells(row)) for role, number in having.items()]
-    say.table(("role", "heads", "best", *COLUMNS), best, right=NUMBERS)
+    best = {row.role: row for row in table.best_heads}
+    say.table(
+        ("role", "heads", *BEST), [(role, number, *_best_cells(table, best.get(role))) for role, number in having.items()], right=NUMBERS
+    )
+    say.line(
+        "the best head is the most accurate one on one half of the sentences (by a hash of their tokens); accuracy, baseline, chance and n are those "
+        "of the other half, bias and q of all"
+    )
+    if short := [role for role in having if role not in best]:
+        say.line(f"no best head, for want of sentences in both halves: {', '.join(short)}")
     _show_shares(say, table)
     _show_pairs(say, table, everything)
     _show_disagreements(say, table, everything)
@@ -224,7 +251,7 @@ def _result(model: str, table: RoleTable) -> dict[str, Any]:
         "data": table.data,
         "labels": {str(head): roles for head, roles in table.labels().items()},
         "multifunctional": [str(head) for head in table.multifunctional()],
-        "best": named(table.best(role) for role in table.roles()),
+        "best": [{**asdict(best), "head": str(best.head)} for best in table.best_heads],
         "rows": [{**asdict(row), "head": str(row.head)} for row in table],
         "colocation": [asdict(pair) for pair in table.colocation()],
         "share": table.share(),

@@ -122,7 +122,7 @@ def _show_agreement(say: Session, found: dict[str, Any]) -> None:
             name,
             f"{made.spearman.value:.2f}",
             f"{made.spearman.low:.2f} … {made.spearman.high:.2f}",
-            f"{made.p:.2g}",
+            f"{made.spearman.p:.2g}",
             f"{made.lowest.shared} of {made.lowest.k} ({made.lowest.expected * made.lowest.k:.1f} by chance)",
             f"{made.highest.shared} of {made.highest.k}",
             f"{made.ceiling:.2f}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -30,6 +30,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
     TrainingArguments,
     set_seed,
 )
@@ -196,10 +199,22 @@ RECIPES: dict[str, Recipe] = {
 """The embedded models by name, in the order in which they can be made."""
 
 
-def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float = 1.0) -> None:
+class SaveAt(TrainerCallback):
+    """Saves a checkpoint after each of some steps, beside those of the save strategy."""
+
+    def __init__(self, steps: Sequence[int]) -> None:
+        self.steps = frozenset(steps)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
+        """Asks for a checkpoint where the step is one of them."""
+        control.should_save = control.should_save or state.global_step in self.steps
+        return control
+
+
+def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float = 1.0, checkpoint_steps: Sequence[int] = ()) -> None:
     """Makes one model and writes it, with its tokenizer, to `out/name`; checkpoints go to `out/checkpoints/name`.
 
-    `share` takes a part of the training text, to try the recipe out.
+    `share` takes a part of the training text, to try the recipe out; `checkpoint_steps` are steps after which a checkpoint is kept as well.
     """
     recipe = RECIPES[name]
     torch.set_num_threads(1)
@@ -224,7 +239,9 @@ def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float 
         disable_tqdm=True,
     )
     rows: Any = recipe.rows(Random(SEED), tokenizer, share)
-    trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=recipe.collate(tokenizer))
+    trainer = Trainer(
+        model=model, args=arguments, train_dataset=rows, data_collator=recipe.collate(tokenizer), callbacks=[SaveAt(checkpoint_steps)]
+    )
     trainer.train()
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = True  # the Trainer turned it off
@@ -234,19 +251,28 @@ def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float 
     (out / name / "training.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
+def _steps(text: str) -> tuple[int, ...]:
+    """Numbers of steps, as the command line names them."""
+    steps = tuple(map(int, text.split(",")))
+    if min(steps) < 1:
+        raise ValueError(f"a step is 1 or more, got {text}")
+    return steps
+
+
 def main() -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which models of {', '.join(RECIPES)}; all by default")
     parser.add_argument("--out", type=Path, required=True, help="the folder that receives one folder per model")
     parser.add_argument("--keep-checkpoints", action="store_true", help="keep a checkpoint of every epoch under out/checkpoints")
+    parser.add_argument("--checkpoint-steps", type=_steps, default=(), metavar="N,…", help="keep a checkpoint after these steps as well")
     parser.add_argument("--share", type=float, default=1.0, help="the part of the training text to use, to try things out")
     wanted = parser.parse_args()
     for name in wanted.names:
         if name not in RECIPES:
             parser.error(str(unknown("embedded model", name, RECIPES)))
     for name in wanted.names or list(RECIPES):
-        train(name, wanted.out, keep_checkpoints=wanted.keep_checkpoints, share=wanted.share)
+        train(name, wanted.out, keep_checkpoints=wanted.keep_checkpoints, share=wanted.share, checkpoint_steps=wanted.checkpoint_steps)
 
 
 if __name__ == "__main__":

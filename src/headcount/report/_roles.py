@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from headcount.registry import ROLES
 from headcount.report._scores import about
 from headcount.report.plain import column, plural, short
 from headcount.runs.cells import Cell
-from headcount.runs.schema import RolesRecord
+from headcount.runs.schema import BestHeadRecord, RolesRecord
 from headcount.runs.store import Run
-from headcount.stats import away_from_zero, benjamini_hochberg
+from headcount.stats import benjamini_hochberg
 
 COLUMNS = (
     "bias",
@@ -56,14 +53,15 @@ def roles_of(record: RolesRecord, heads: Sequence[str]) -> dict[str, Any]:
         "by_argmax": [row.by_argmax for row in rows],
         "n": [row.n_sentences for row in rows],
     }
-    q = differences([row for row in rows if row.role.startswith(SYNTAX)])
+    best_heads = [best for best in record.best_heads or () if best.role in number and best.head in place]
     return {
         "names": names,
         "about": [about(ROLES, name) for name in names],
         "letters": letters(names),
         "labels": labels,
         "rows": table,
-        "relations": [_relation(rows, number[name], place, name, q) for name in names if name.startswith(SYNTAX)],
+        "best": None if record.best_heads is None else [_best_of(best, number, place) for best in best_heads],
+        "relations": relations_of([best for best in best_heads if best.role.startswith(SYNTAX)], number, place),
         "n_sentences": record.conditions.get("n_examples"),
         "tau": record.tau,
         "alpha": record.alpha,
@@ -71,45 +69,34 @@ def roles_of(record: RolesRecord, heads: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _relation(rows: Sequence[Any], role: int, place: Mapping[str, int], name: str, q: Mapping[tuple[str, str], float]) -> dict[str, Any]:
-    """The head whose strongest key is right most often, against the best fixed offset; it holds where it is significantly above that."""
-    best = max((row for row in rows if row.role == name), key=lambda row: (row.accuracy, -place[row.head]))
-    corrected = q[best.head, best.role]
-    return {
-        "role": role,
-        "head": place[best.head],
-        "accuracy": short(best.accuracy, DIGITS),
-        "baseline": short(best.baseline, DIGITS),
-        "baseline_offset": best.baseline_offset,
-        "difference": short(best.accuracy - best.baseline, DIGITS),
-        "low": short(best.accuracy_low - best.baseline, DIGITS),
-        "high": short(best.accuracy_high - best.baseline, DIGITS),
-        "q": short(corrected, DIGITS),
-        "n": best.n_tokens,
-        "holds": corrected < ALPHA and best.accuracy > best.baseline,
-    }
+def _best_of(best: BestHeadRecord, number: Mapping[str, int], place: Mapping[str, int]) -> dict[str, Any]:
+    """The best head of a role with its accuracy on the half of the sentences that did not choose it."""
+    values = {name: short(getattr(best, name), DIGITS) for name in ("accuracy", "accuracy_low", "accuracy_high", "baseline", "chance")}
+    return {"role": number[best.role], "head": place[best.head], **values, "n": best.n_sentences}
 
 
-def differences(rows: Sequence[Any]) -> dict[tuple[str, str], float]:
-    """By head and relation the q-value of accuracy − baseline: normal, by the error that the interval of the accuracy tells, corrected over all."""
-    if not rows:
-        return {}
-    gap, error = np.array([row.accuracy - row.baseline for row in rows]), np.array([_error(row) for row in rows])
-    q = benjamini_hochberg(away_from_zero(gap, error, math.inf)).tolist()
-    return {(row.head, row.role): value for row, value in zip(rows, q, strict=True)}
+def relations_of(best_heads: Sequence[BestHeadRecord], number: Mapping[str, int], place: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The best head of every relation against the best fixed offset, both chosen on one half of the sentences and measured on the other.
 
-
-def _error(row: Any) -> float:
-    """The standard error of an accuracy: half its 95 % interval, on the side that 0 and 1 do not cut off; without spread, the baseline's."""
-    reach = max(row.accuracy_high - row.accuracy, row.accuracy - row.accuracy_low) / reach_of(row.n_sentences)
-    return reach if reach > 0 else math.sqrt(row.baseline * (1 - row.baseline) / max(1, row.n_tokens))
-
-
-def reach_of(n: int) -> float:
-    """How many standard errors a 95 % interval over n sentences reaches."""
-    from scipy import special
-
-    return float(special.stdtrit(max(1, n - 1), 0.975))
+    A relation holds where the head is significantly above the offset: q is corrected over relations, its p and the interval are of one test.
+    """
+    q = benjamini_hochberg([best.p for best in best_heads]).tolist() if best_heads else []
+    return [
+        {
+            "role": number[best.role],
+            "head": place[best.head],
+            "accuracy": short(best.accuracy, DIGITS),
+            "baseline": short(best.baseline, DIGITS),
+            "baseline_offset": best.baseline_offset,
+            "difference": short(best.accuracy - best.baseline, DIGITS),
+            "low": short(best.accuracy_low - best.baseline, DIGITS),
+            "high": short(best.accuracy_high - best.baseline, DIGITS),
+            "q": short(corrected, DIGITS),
+            "n": best.n_tokens,
+            "holds": corrected < ALPHA and best.accuracy > best.baseline,
+        }
+        for best, corrected in zip(best_heads, q, strict=True)
+    ]
 
 
 def letters(names: Sequence[str]) -> list[str]:

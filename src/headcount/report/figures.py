@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from headcount.errors import MissingExtra
@@ -69,7 +70,7 @@ def _figures(data: dict[str, Any]) -> Iterator[tuple[str, tuple[float, float], D
     if data["curves"] is not None:
         yield "curves", (5.5, 3.5), lambda figure: draw_curves(figure, data["curves"], len(data["heads"]))
     if data["bench"]:
-        yield "cost", (5.5, 3.0), lambda figure: _cost(figure, data["bench"], data["machine"])
+        yield "cost", _cost_size(data["bench"]), lambda figure: draw_cost(figure, data["bench"], data["machine"])
     if data["roles"] is not None and any(data["roles"]["labels"]):
         roles = sorted({role for labels in data["roles"]["labels"] for role in labels})
         yield "roles", (5.5, 0.8 + 0.22 * len(roles)), lambda figure: _roles(figure, data, roles)
@@ -148,22 +149,39 @@ def draw_curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
     panel.legend(frameon=False, fontsize=7)
 
 
-def _cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
-    """Times of one pass by batch and length with their quartiles: whole, masked and removed."""
-    panel = figure.subplots()
-    cases = list(dict.fromkeys((row["of"], row["batch"], row["length"]) for row in bench))
-    for number, name in enumerate(("dense", "masked", "removed")):
-        rows = [(cases.index((row["of"], row["batch"], row["length"])), row) for row in bench if row["name"] == name]
-        middles = [1000 * row["seconds"] for _, row in rows]
-        reach = [[1000 * (row["seconds"] - row["low"]) for _, row in rows], [1000 * (row["high"] - row["seconds"]) for _, row in rows]]
-        places = [place + 0.27 * (number - 1) for place, _ in rows]
-        panel.bar(places, middles, 0.25, yerr=reach, label=name, hatch=("", "//", "..")[number], error_kw={"linewidth": 0.6})
-    panel.set(
-        xticks=range(len(cases)), xticklabels=[f"{batch} × {length}" for _, batch, length in cases], xlabel="batch × length", ylabel="ms"
-    )
+def _cost_size(bench: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """The size of the figure of times: a row of panels for every two sizes, as high as there are models."""
+    shapes, models = {(row["batch"], row["length"]) for row in bench}, {row["of"] for row in bench}
+    return 6.5, 0.7 + -(-len(shapes) // 2) * (0.6 + 0.45 * len(models))
+
+
+def draw_cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
+    """Times of one pass with their quartiles, a panel for each batch and length: every pruned model by its name, whole, masked and removed."""
+    models = list(dict.fromkeys(row["of"] for row in bench))
+    shapes = sorted({(row["batch"], row["length"]) for row in bench})
+    columns = min(2, len(shapes))
+    panels = figure.subplots(-(-len(shapes) // columns), columns, squeeze=False, sharey=True).ravel()
+    for panel, (batch, length) in zip(panels, shapes, strict=False):
+        for number, name in enumerate(("dense", "masked", "removed")):
+            rows = [row for row in bench if (row["batch"], row["length"], row["name"]) == (batch, length, name)]
+            reach = [[1000 * (row["seconds"] - row["low"]) for row in rows], [1000 * (row["high"] - row["seconds"]) for row in rows]]
+            places = [models.index(row["of"]) + 0.27 * (number - 1) for row in rows]
+            hatch = ("", "//", "..")[number]
+            panel.barh(
+                places, [1000 * row["seconds"] for row in rows], 0.25, xerr=reach, label=name, hatch=hatch, error_kw={"linewidth": 0.6}
+            )
+        panel.set_title(f"batch {batch}, length {length}", fontsize=7)
+        panel.tick_params(labelsize=6)
+        panel.set_xlabel("ms", fontsize=6)
+    panels[0].set_yticks(range(len(models)), ["\n".join(wrap(readable(model), 28)) for model in models])
+    panels[0].invert_yaxis()
+    for panel in panels[len(shapes) :]:
+        panel.set_visible(False)
     threads = machine.get("threads", "?")
-    panel.set_title(readable(f"{machine.get('system', '')}, {threads} thread{'s' * (threads != 1)}"), fontsize=6)
-    panel.legend(frameon=False, fontsize=7)
+    figure.suptitle(
+        readable(f"one pass, median and quartiles; {machine.get('system', '')}, {threads} thread{'s' * (threads != 1)}"), fontsize=6
+    )
+    figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, fontsize=6, ncols=3, loc="outside lower center")
 
 
 def _roles(figure: Any, data: dict[str, Any], roles: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headcount.report.plain import plural
-from headcount.runs.outcomes import told_p
+from headcount.runs.outcomes import told_p, told_speed
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import LOG, QUARANTINE, Run
 
@@ -54,7 +54,7 @@ def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> s
     mine = [each for each in removed if (each["of"], each["length"]) == (row["of"], row["length"])]
     device, threads = str(machine.get("device", "cpu")), machine.get("threads")
     where = f"CPU, {plural(threads, 'thread')}" if device == "cpu" and threads else device
-    told = ", ".join(f"{each['speedup']:.2f}{' times as fast' * (each is mine[0])} at batch {each['batch']}" for each in mine)
+    told = ", ".join(f"{told_speed(each['speedup'])} at batch {each['batch']}" for each in mine)
     alike = [str(each["batch"]) for each in mine if not each["is_apart"]]
     doubt = f"; at batch {', '.join(alike)} the quartiles overlap those of the whole model" if alike else ""
     return f"The smaller model ({row['of']}) is {told} (length {row['length']}, {where}{doubt})."

@@ -15,13 +15,14 @@ from headcount.roles._files import read_roles, roles_into
 from headcount.roles._given import SENTENCES, Parsed, corpus_of, roles
 from headcount.roles._measure import RoleProbe, check_input, view_of
 from headcount.roles._roles import biases_by_sentence, measure
-from headcount.roles._table import Colocation, RoleScore, RoleTable
+from headcount.roles._table import BestHead, Colocation, RoleScore, RoleTable
 
 __all__ = [
     "LEAST",
     "ROLES",
     "SENTENCES",
     "About",
+    "BestHead",
     "Colocation",
     "Corpus",
     "Parsed",

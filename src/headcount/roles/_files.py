@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Unpack
 
 from torch import nn
@@ -11,10 +12,10 @@ from headcount.errors import ArtefactError
 from headcount.heads import Head
 from headcount.roles._contract import Corpus
 from headcount.roles._roles import Options, data_print, measure
-from headcount.roles._table import RoleScore, RoleTable
+from headcount.roles._table import BestHead, RoleScore, RoleTable
 from headcount.runs.blocks import Blocks
 from headcount.runs.cells import Cell, Spec
-from headcount.runs.schema import RoleRecord, RolesRecord
+from headcount.runs.schema import BestHeadRecord, RoleRecord, RolesRecord
 from headcount.runs.store import Run
 from headcount.runs.weights import determined_by, made_on
 from headcount.stream import Reading, agree, fingerprint
@@ -35,6 +36,7 @@ def pack_roles(table: RoleTable) -> dict[str, Any]:
         untested=dict(table.untested),
         refused=dict(table.refused),
         conditions=dict(table.conditions),
+        best_heads=[BestHeadRecord(**{**asdict(best), "head": str(best.head)}) for best in table.best_heads],
     )
     return record.model_dump()
 
@@ -44,7 +46,8 @@ def unpack_roles(cell: Cell) -> RoleTable:
     record = RolesRecord.model_validate(cell.content)
     rows = tuple(RoleScore(**{**row.model_dump(), "head": Head.parse(row.head)}) for row in record.rows)
     heads = tuple(Head.parse(head) for head in record.heads)
-    return RoleTable(rows, heads, record.tau, record.alpha, record.untested, record.refused, record.data, record.conditions)
+    best = tuple(BestHead(**{**one.model_dump(), "head": Head.parse(one.head)}) for one in record.best_heads or ())
+    return RoleTable(rows, heads, record.tau, record.alpha, record.untested, record.refused, record.data, record.conditions, best)
 
 
 def roles_into(run: Run | None, model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> RoleTable:
@@ -55,7 +58,7 @@ def roles_into(run: Run | None, model: nn.Module, corpus: Corpus, **options: Unp
     if not agree(run is not None):
         return measure(model, corpus, **options)
     parts = {**determined_by(unwrap(model)), **{name: _plain(options.get(name)) for name in ASKED}}
-    parts |= {"data": data_print(model, corpus, **options), "refused": dict(corpus.facts.get("refused", {}))}
+    parts |= {"data": data_print(model, corpus, **options), "refused": dict(corpus.facts.get("refused", {})), "best head": "by halves"}
     spec, made = Spec(KIND, "roles", parts), made_on()
     found = run.find(spec) if run is not None else None
     if not agree(found is not None):

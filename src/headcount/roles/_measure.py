@@ -17,6 +17,7 @@ from headcount.errors import NonFinite, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.losses import accepts
 from headcount.observe import Observation, Observer, reads_text
+from headcount.roles._best import half_of
 from headcount.roles._bias import Sieved, biases, chances, hits
 from headcount.roles._contract import About, Aligned, Corpus, Side, View
 from headcount.text.annotated import Annotated
@@ -122,7 +123,7 @@ class RoleProbe:
         }
 
     def __call__(self, batch: Mapping[str, Any], numbers: list[int]) -> dict[str, Tensor]:
-        """Per sentence, for every view: bias, hits, tokens and maximum [batch, heads, roles], chance and level [batch, blocks, roles], and offsets
+        """Per sentence, for every view: its half [batch], bias, hits, tokens and maximum [batch, heads, roles], chance and level [batch, blocks, roles], and offsets
         [batch, blocks, offsets, roles].
 
         A block that runs several times in a pass, as ALBERT's do, counts by the mean of its calls.
@@ -136,9 +137,16 @@ class RoleProbe:
         if silent is not None:
             raise UnsupportedModel(f"block '{silent}' did not run on this input, so its attention cannot be seen")
         order = {block.path: place for place, block in enumerate(blocks)}
-        return {
+        halves = torch.tensor([half_of(content) for content in self._contents(batch, numbers)])
+        return {f"{view}/half": halves for view in self.views()} | {
             name: torch.cat([_mean(calls[path]) for path in sorted(calls, key=order.__getitem__)], 1) for name, calls in self._found.items()
         }
+
+    def _contents(self, batch: Mapping[str, Any], numbers: list[int]) -> list[Any]:
+        """The tokens or pixels of each example, without what is annotated: examples that heads cannot tell apart are equal."""
+        if self.corpus.grid:
+            return [pixels.detach().float().cpu().numpy().tobytes() for pixels in batch["pixel_values"]]
+        return [tuple(side[number].ids for side in (self.corpus.sentences, self.corpus.targets) if side) for number in numbers]
 
     def _consume(self, seen: Observation) -> None:
         assert seen.attention is not None and seen.visible is not None

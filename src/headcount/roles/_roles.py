@@ -13,6 +13,7 @@ from headcount.checks import check_weights
 from headcount.errors import DataError
 from headcount.heads import Head, HeadMap
 from headcount.registry import ROLES, unknown
+from headcount.roles._best import find_best_heads
 from headcount.roles._contract import LEAST, Corpus
 from headcount.roles._measure import Role, RoleProbe, check_input
 from headcount.roles._table import ALPHA, TAU, RoleScore, RoleTable
@@ -91,7 +92,8 @@ def measure(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> Rol
         "dtype": str(next(inner.parameters()).dtype).removeprefix("torch."),
     }
     refused = dict(corpus.facts.get("refused", {}))
-    return RoleTable(tuple(rows), heads.heads, tau, alpha, untested, refused, " ".join(prints), conditions)
+    best = find_best_heads([total.halves for total in totals])
+    return RoleTable(tuple(rows), heads.heads, tau, alpha, untested, refused, " ".join(prints), conditions, best)
 
 
 def _probes(model: Any, heads: HeadMap, parts: list[tuple[Corpus, list[Role]]], options: Options) -> Iterator[tuple[RoleProbe, Reading]]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headcount import notebook
+from headcount.errors import DataError
 from headcount.heads import Head
+from headcount.registry import unknown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -59,10 +61,32 @@ class RoleScore:
 
 
 @dataclass(frozen=True, slots=True)
+class BestHead:
+    """The head that finds a role most often, chosen on `n_choosing` sentences and measured on `n_sentences` others with `n_tokens` tokens.
+
+    `accuracy` with its interval, the `baseline` of the fixed offset that was best where the head was chosen, `p` of accuracy = baseline by the test
+    of the interval, and the `chance` of a random key: all of the sentences that took no part in the choice.
+    """
+
+    role: str
+    head: Head
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    baseline: float
+    baseline_offset: int
+    p: float
+    chance: float
+    n_sentences: int
+    n_tokens: int
+    n_choosing: int
+
+
+@dataclass(frozen=True, slots=True)
 class RoleTable:
     """All heads × all roles that apply to them; `untested` names roles without enough text, `refused` counts sentences left out, by reason.
 
-    `data` is the fingerprint of tokens, annotations and translations.
+    `data` is the fingerprint of tokens, annotations and translations; `best_heads` has the best head of each role that both halves of the text show.
     """
 
     rows: tuple[RoleScore, ...]
@@ -73,6 +97,7 @@ class RoleTable:
     refused: Mapping[str, int] = field(default_factory=dict)
     data: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    best_heads: tuple[BestHead, ...] = ()
 
     def __iter__(self) -> Iterator[RoleScore]:
         return iter(self.rows)
@@ -97,8 +122,22 @@ class RoleTable:
                 found[row.head].append(row.role)
         return found
 
-    def best(self, role: str) -> RoleScore:
-        """The head with the largest bias for a role."""
+    def best(self, role: str) -> BestHead:
+        """The head that finds a role most often: chosen on one half of the sentences, its accuracy that of the other."""
+        if role not in (known := self.roles()):
+            raise unknown("role of this table", role, known)
+        found = next((best for best in self.best_heads if best.role == role), None)
+        if found is None:
+            n = max(row.n_sentences for row in self.rows if row.role == role)
+            raise DataError(
+                f"{role}: {n} sentences show it, too few in one half to choose a head on and in the other to measure it; give more text"
+            )
+        return found
+
+    def strongest(self, role: str) -> RoleScore:
+        """The row of the largest bias for a role, over all sentences."""
+        if role not in (known := self.roles()):
+            raise unknown("role of this table", role, known)
         return max((row for row in self.rows if row.role == role), key=lambda row: row.bias)
 
     def multifunctional(self) -> list[Head]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headcount.heads import Head
+from headcount.roles._best import HalfTotals
 from headcount.roles._table import LEAST, MARGIN, POSITIONAL, RoleScore
 from headcount.stats import Skewness, Totals, bent, sign_flip, straightened
 
@@ -30,6 +31,7 @@ class RoleTotals:
         self.bias, self.accuracy, self.skewness = Totals(size), Totals(size), Skewness(size)
         self.tokens, self.maximum, self.sentences = np.zeros(size), np.zeros(size), np.zeros(size)
         self.by_block: dict[str, np.ndarray] = {}
+        self.halves = HalfTotals(heads, roles)
 
     def update(self, measured: Mapping[str, np.ndarray]) -> None:
         """Adds sentences, in order."""
@@ -43,6 +45,7 @@ class RoleTotals:
         self.sentences += has.sum(0)
         for name in ("offsets", "chance", "level"):
             self.by_block[name] = self.by_block.get(name, 0) + measured[name].sum(0)
+        self.halves.update(measured)
 
     def tested(self) -> np.ndarray:
         """Which heads × roles have two sentences or more."""

@@ -206,6 +206,18 @@ def told_p(p: float) -> str:
     return f"p = {float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_HALF_UP)):g}"
 
 
+def told_speed(ratio: float) -> str:
+    """How fast one model is against another, in words: `1.27 times as fast`, or, where the ratio is below 1, `1.27 times as slow`."""
+    text = f"{ratio if ratio >= 1 else 1 / ratio:.2f}"
+    return "as fast" if text == "1.00" else f"{text} times as {'fast' if ratio >= 1 else 'slow'}"
+
+
+def told_smallest(table: Sequence[Mapping[str, Any]], method: str, number: int | None) -> str:
+    """The fewest heads of a method without a significant loss, as a cell of a table; how many sizes were tried where all of them lose."""
+    sizes = {row["keep"] for row in table if row["method"] == method and row.get("removed") != 0}
+    return str(number) if number is not None else f"none of {len(sizes)} tried" if sizes else "nothing was removed"
+
+
 def worse_by(row: Mapping[str, Any], *, alpha: float = 0.05) -> list[str]:
     """By what a pruned model is significantly worse than the dense one: its metric, its loss, both or neither.
 

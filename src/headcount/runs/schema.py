@@ -151,6 +151,24 @@ class RoleRecord(BaseModel):
     note: str = ""
 
 
+class BestHeadRecord(BaseModel):
+    """The best head of a role; the fields of headcount.roles.BestHead."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    role: str
+    head: str
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    baseline: float
+    baseline_offset: int
+    p: float
+    chance: float
+    n_sentences: int
+    n_tokens: int
+    n_choosing: int
+
+
 class RolesRecord(BaseModel):
     """The content of a cell of roles."""
 
@@ -163,6 +181,8 @@ class RolesRecord(BaseModel):
     untested: dict[str, str] = Field(default_factory=dict)
     refused: dict[str, int] = Field(default_factory=dict)
     conditions: dict[str, Any] = Field(default_factory=dict)
+    best_heads: list[BestHeadRecord] | None = None
+    """None in runs that were made before best heads were chosen on half of the sentences."""
 
 
 class TablesRecord(Record):

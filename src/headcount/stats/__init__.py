@@ -10,7 +10,7 @@ from headcount.stats.away import away_from_zero
 from headcount.stats.calibration import Stability, reliability, stability
 from headcount.stats.cheap import Agreement, agreement
 from headcount.stats.corrections import Adjust, adjust, benjamini_hochberg, bonferroni
-from headcount.stats.correlation import correlate, kendall, pearson, spearman
+from headcount.stats.correlation import Correlated, correlate, kendall, pearson, spearman
 from headcount.stats.hall import Skewness, bent, straightened
 from headcount.stats.paired import Difference, McNemar, mcnemar, paired_bootstrap, paired_t, sign_flip
 from headcount.stats.ranks import Overlap, lowest, overlap, rank_intervals, ranks
@@ -23,6 +23,7 @@ __all__ = [
     "GROUPS",
     "Adjust",
     "Agreement",
+    "Correlated",
     "Difference",
     "Estimate",
     "Intervals",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,20 @@ from headcount.stats.resampling import bootstrap, draw_with_replacement, replica
 from headcount.stats.samples import Array, Estimate, Samples, StatisticsError, derived, matched, scored, tail
 
 Correlation = Literal["spearman", "pearson", "kendall"]
+
+
+@dataclass(frozen=True, slots=True)
+class Correlated:
+    """The observed correlation between the ends of its interval over examples, and the two-sided p-value of 0 by the same resamples.
+
+    `without_noise` estimates the correlation that the scores would have on endless examples.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+    without_noise: Estimate
 
 
 def pearson(a: ArrayLike, b: ArrayLike) -> Array:
@@ -41,11 +56,14 @@ def kendall(a: ArrayLike, b: ArrayLike) -> Array:
 
 def correlate(
     a: Samples, b: Samples, *, seed: int, by: Correlation = "spearman", paired: bool = False, repeats: int = 2000, level: float = 0.95
-) -> Estimate:
-    """The correlation of two scorings with its basic bootstrap interval, 2r − r*: `paired` when both come from the same examples, group by group.
+) -> Correlated:
+    """The correlation of two scorings of the same heads, by resampling examples: `paired` when both come from the same examples, group by group.
 
-    Noise lowers r, and resampling lowers r* once more by about as much. The percentile interval would lie wholly below the correlation of the true
-    scores; the basic one turns that bias round. Very noisy scores still fall short: read the noise ceiling beside it.
+        interval and p     r + r* − median(r*)       how far r moves with the examples, for these heads
+        without noise      2r − r*                   the basic bootstrap
+
+    Noise lowers r, and resampling lowers r* once more by about as much, so the replicates are centred on r for its own interval, and turned round
+    for that of the scores without noise. Very noisy scores still fall short of the latter: read the noise ceiling beside it.
     A scoring without examples (a norm of weights) has one group and is held fixed.
     """
     ways: dict[str, Callable[[ArrayLike, ArrayLike], Array]] = {"spearman": spearman, "pearson": pearson, "kendall": kendall}
@@ -54,8 +72,12 @@ def correlate(
     a, b = scored(a), scored(b)
     value = float(ways[by](*matched(a.means(), b.means())))
     drawn = ways[by](*_replicates(a, b, paired, repeats, seed))
-    low, high = 2 * value - np.quantile(drawn, [1 - tail(level) / 2, tail(level) / 2])
-    return Estimate(value, max(-1.0, float(low)), min(1.0, float(high)))
+    ends = [tail(level) / 2, 1 - tail(level) / 2]
+    centred = value + drawn - np.median(drawn)
+    least = min(int((centred <= 0).sum()), int((centred >= 0).sum()))
+    low, high = np.clip(np.quantile(centred, ends), -1.0, 1.0).tolist()
+    true_value, true_low, true_high = np.clip(2 * value - np.array([np.median(drawn), *np.quantile(drawn, ends[::-1])]), -1.0, 1.0).tolist()
+    return Correlated(value, low, high, min(1.0, 2 * (1 + least) / (len(drawn) + 1)), Estimate(true_value, true_low, true_high))
 
 
 def _replicates(a: Samples, b: Samples, paired: bool, repeats: int, seed: int) -> tuple[Array, Array]:

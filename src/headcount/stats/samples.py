@@ -25,7 +25,7 @@ class Intervals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its interval; of correlations the interval is that of the scores without noise, which can lie beside the measured value."""
+    """A number with its interval."""
 
     value: float
     low: float

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from headcount.runs.store import Run
     from headcount.stats import Difference
 
-TINY = 1e-12
+SURE = 0.001
+"""The p-value of being above chance, by 2,000 resamples, beyond which a share of the score is not defined: none of them is at chance or below."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A model with some heads gone against itself, or another: change of the loss and of the metric, and the share of its own score that is left."""
+    """A model with some heads gone against itself, or another: change of the loss and of the metric."""
 
     loss: Difference
     metric: Difference | None
-    left: Difference
 
     @property
     def shown(self) -> Difference:
@@ -33,52 +33,115 @@ class Drop:
         return self.metric if self.metric is not None else self.loss
 
     def flat(self) -> dict[str, float]:
-        """The numbers by name, for a table; `left` is a share, with the interval of a bootstrap."""
+        """The numbers by name, for a table."""
         found = {f"loss {name}": value for name, value in asdict(self.loss).items()}
         if self.metric is not None:
             found |= {f"metric {name}": value for name, value in asdict(self.metric).items()}
-        return found | {"left": self.left.difference, "left low": self.left.low, "left high": self.left.high}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of a model's own score above chance that is left, with the interval of a bootstrap; `left` is None, and `why` says why, where that is
+    not defined: the whole model is not above chance, or chance is not known.
+    """
+
+    chance: float | None
+    left: Difference | None
+    why: str = ""
+
+    def flat(self) -> dict[str, float | None]:
+        """The numbers by name, for a table."""
+        ends = ("difference", "low", "high")
+        shown = dict.fromkeys(ends) if self.left is None else {name: getattr(self.left, name) for name in ends}
+        return {"chance": self.chance, "left": shown["difference"], "left low": shown["low"], "left high": shown["high"]}
 
 
 def drop(whole: Evaluation, other: Evaluation, task: Task, *, seed: int = 0) -> Drop:
-    """How `other` differs from `whole` on the same examples: paired t for the loss, paired bootstrap for the metric and for the share left."""
-    import numpy as np
-
-    from headcount.stats import Difference, paired_bootstrap, paired_t
+    """How `other` differs from `whole` on the same examples: paired t for the loss, paired bootstrap for the metric."""
+    from headcount.stats import paired_bootstrap, paired_t
 
     loss = paired_t(other.losses - whole.losses)
-    has_metric = task.metric is not None and whole.parts is not None and other.parts is not None
-    (before, total, higher), (after, _, _) = measured(whole, task), measured(other, task)
-    metric = paired_bootstrap(before, after, total, seed=seed) if has_metric else None
-    made = paired_bootstrap(before, after, lambda sums: (1 if higher else -1) * np.log(np.maximum(total(sums), TINY)), seed=seed)
-    share, low, high = (float(np.exp(value)) for value in (made.difference, made.low, made.high))
-    left = Difference(share, low, high, made.p)
-    return Drop(loss, metric, left)
+    if task.metric is None or whole.parts is None or other.parts is None:
+        return Drop(loss, None)
+    return Drop(loss, paired_bootstrap(whole.parts, other.parts, task.metric.total, seed=seed))
 
 
-def measured(made: Evaluation, task: Task) -> tuple[np.ndarray, Any, bool]:
-    """What each example adds to the metric, how sums of that become its value, and whether more is better; the loss where there is no metric."""
+def chance_of(model: nn.Module, task: Task, limit: int | None = None) -> float | None:
+    """The metric of the best constant answer to the labels of the report split; None where the task's metric defines none."""
     import numpy as np
 
-    if task.metric is None or made.parts is None:
-        return np.stack([made.losses, np.ones_like(made.losses)], 1), lambda sums: sums[..., 0] / sums[..., 1], False
-    return made.parts, task.metric.total, task.metric.higher_is_better
+    from headcount.data import batches
+    from headcount.losses import shifts
+    from headcount.metrics import IGNORED
+
+    if task.metric is None or task.metric.chance is None:
+        return None
+    found = []
+    for batch in batches(task, split="report", limit=limit):
+        labels = np.asarray(batch["labels"])
+        found.append((labels[:, 1:] if labels.ndim > 1 and shifts(model) else labels).ravel())
+    labels = np.concatenate(found)
+    return task.metric.chance(labels[labels != IGNORED])
 
 
-def relative_gap(one: Sequence[Evaluation], other: Sequence[Evaluation], task: Task, *, seed: int = 0) -> Difference:
-    """The relative drop of one model minus that of another, each a pair (whole, pruned) on the same examples, by paired bootstrap."""
+def share_left(whole: Evaluation, other: Evaluation, task: Task, chance: float | None, *, seed: int = 0) -> Share:
+    """The share of the score above chance that `other` has left of `whole`, (other − chance) / (whole − chance); of perplexities, their logarithms.
+
+    Not defined where the whole model is not above chance in every one of 2,000 resamples of the examples.
+    """
+    import numpy as np
+
+    from headcount.stats import Difference, paired_bootstrap
+
+    if chance is None or task.metric is None or whole.parts is None or other.parts is None:
+        return Share(None, None, f"chance is not known for {whole.metric or 'a task without a metric'}")
+    total, floor, width = task.metric.total, _scale(task, chance), whole.parts.shape[1]
+    flag = np.ones((len(whole.parts), 1))
+    against_chance = paired_bootstrap(
+        np.hstack([whole.parts, 0 * flag]),
+        np.hstack([whole.parts, flag]),
+        lambda sums: np.where(sums[..., -1] > 0, _scale(task, total(sums[..., :-1])), floor),
+        seed=seed,
+    )
+    if against_chance.difference <= 0:
+        return Share(chance, None, f"{whole.metric} {score_of(whole):.4g} is not better than chance, {chance:.4g}")
+    if against_chance.p > SURE:
+        return Share(
+            chance, None, f"{whole.metric} {score_of(whole):.4g} is not surely better than chance, {chance:.4g} (p {against_chance.p:.2g})"
+        )
+
+    def share(sums: np.ndarray) -> np.ndarray:
+        before, after = (_scale(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))
+        return after / before
+
+    made = paired_bootstrap(np.hstack([whole.parts] * 2), np.hstack([whole.parts, other.parts]), share, seed=seed)
+    return Share(chance, Difference(1 + made.difference, 1 + made.low, 1 + made.high, made.p))
+
+
+def _scale(task: Task, value: Any) -> Any:
+    """A value of the task's metric on a scale where more is better and differences compare: itself, or − ln of a perplexity."""
+    import numpy as np
+
+    return value if task.metric is None or task.metric.higher_is_better else -np.log(value)
+
+
+def relative_gap(one: Sequence[Evaluation], other: Sequence[Evaluation], task: Task, chance: float, *, seed: int = 0) -> Difference:
+    """The share of the score above chance that one model loses minus that which another loses, each a pair (whole, pruned) on the same examples, by
+    paired bootstrap; both shares must be defined.
+    """
     import numpy as np
 
     from headcount.stats import paired_bootstrap
 
-    parts, total, higher = measured(one[0], task)
-    width = parts.shape[1]
+    total, floor = task.metric.total if task.metric is not None else None, _scale(task, chance)
+    assert total is not None
 
     def fall(sums: np.ndarray) -> np.ndarray:
-        whole, pruned = np.maximum(total(sums[..., :width]), TINY), np.maximum(total(sums[..., width:]), TINY)
-        return 1 - pruned / whole if higher else 1 - whole / pruned
+        whole, pruned = (_scale(task, total(part)) - floor for part in np.split(sums, 2, axis=-1))
+        return 1 - pruned / whole
 
-    both = [np.concatenate([measured(made, task)[0] for made in pair], axis=1) for pair in (other, one)]
+    both = [np.hstack([made.parts for made in pair if made.parts is not None]) for pair in (other, one)]
     return paired_bootstrap(both[0], both[1], fall, seed=seed)
 
 

@@ -30,14 +30,17 @@ By = Annotated[str, typer.Option("--by", metavar="NAME", help="The method that r
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """One type of attention: its heads, their mean score with the interval over examples, and the rise of the loss without some of them."""
+    """One type of attention: its heads, their mean score with the interval over examples, and the rise of the loss without some of them.
+
+    `share` of all scores is not defined, hence None, where these are not all of one sign, or all 0.
+    """
 
     kind: str
     n_heads: int
     mean: float
     low: float
     high: float
-    share: float
+    share: float | None
     without_half: Difference
     without_all: Difference
     metric: float | None
@@ -62,7 +65,8 @@ def by_type(model: nn.Module, task: Task, scores: Scores, ranking: Scores | None
     for place, head in enumerate(heads):
         kinds.setdefault(heads.block_of(head).kind, []).append(place)
     drawn = scores.replicates() if scores.samples is not None else np.asarray(scores.values)[None]
-    total = float(np.sum(scores.values))
+    values = np.asarray(scores.values)
+    total = float(values.sum()) if (values >= 0).all() or (values <= 0).all() else 0.0
     lowest_first = (ranking or scores).ranking()[::-1]
     return [_row(model, task, scores, kind, places, (whole, drawn, total, lowest_first), reading) for kind, places in kinds.items()]
 
@@ -98,7 +102,7 @@ def _row(
         mean=float(values.mean()),
         low=float(low),
         high=float(high),
-        share=float(values.sum() / total) if total else 0.0,
+        share=float(values.sum() / total) if total else None,
         without_half=paired_t(half.losses - whole.losses),
         without_all=paired_t(none.losses - whole.losses),
         metric=whole.value,
@@ -125,7 +129,7 @@ def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
         loss = f"{change.difference:+.4g} ({change.low:+.3g} … {change.high:+.3g})"
         return loss if value is None else f"{loss}, {name} {value:.4g}"
 
-    say.line(f"loss on the report split, change when heads go; {name} of the whole model {rows[0].metric:.4g}" if name else "")
+    say.line(f"loss on the report split, change when heads go{f'; {name} of the whole model {rows[0].metric:.4g}' if name else ''}")
     say.line(f"means and shares are of raw scores; the lower half is that of {ranking.label}")
     say.table(
         ("attention", "heads", f"mean {by} (raw)", "95% interval", "share", "without the lower half", "without any"),
@@ -135,7 +139,7 @@ def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
                 row.n_heads,
                 f"{row.mean:.4g}",
                 f"{row.low:.4g} … {row.high:.4g}",
-                f"{row.share:.0%}",
+                "–" if row.share is None else f"{row.share:.0%}",
                 cell(row.without_half, row.metric_without_half),
                 cell(row.without_all, row.metric_without_all),
             )

@@ -1,7 +1,8 @@
-"""When in training do heads become superfluous? The pruning curve of every checkpoint of a training run, as shares of that checkpoint's own score.
+"""When in training do heads become superfluous? The pruning curve of every checkpoint of a training run, as shares of its own score above chance.
 
 Michel et al. 2019 (section 6): in the first epochs every head removed costs; later a part of them goes for nothing. Each checkpoint ranks its own
-heads on the calibration split and loses the lowest by gates, without repair unless that is asked for; the score left has a paired bootstrap interval.
+heads on the calibration split and loses the lowest by gates, without repair unless that is asked for; the share left has a paired bootstrap interval.
+Chance is the score of the best constant answer; a checkpoint that is not above it has no share to lose, and says so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.errors import ArtefactError
-from headcount.studies._drops import drop, levels, without
+from headcount.studies._drops import chance_of, drop, levels, share_left, without
 from headcount.studies._kept import Folder, keep_rows, led
 from headcount.terminal import inputs
 from headcount.terminal.run import Place
@@ -105,7 +106,9 @@ def curve(
     seed: int = 0,
     **options: Any,
 ) -> tuple[Evaluation, list[dict[str, Any]]]:
-    """The whole checkpoint on the report split, and a row for each number of heads that stay: the score left of its own, in pairs."""
+    """The whole checkpoint on the report split, and a row for each number of heads that stay: the share left of its own score above chance, in pairs;
+    `why` of a row says where that is not defined.
+    """
     from headcount.importance import score_into
     from headcount.plan import Plan
 
@@ -113,17 +116,17 @@ def curve(
     read: dict[str, Any] = {**reading, "limit": min(SCORED, reading.get("limit") or SCORED)}
     (scores,) = score_into(run, model, task, [by], seed=seed, **read).values()
     whole = without(run, f"{name}: dense", model, task, (), **reading)
+    chance = chance_of(model, task, reading.get("limit"))
     rows = []
     for keep in keeps:
         plan = Plan.keep_top(scores, keep)
         live = _repaired(model, plan, task) if repair else model
         label = f"{name}: {keep} heads by {scores.label}{', repaired' if repair else ''}"
         left = without(run, label, live, task, plan.removed, **reading)
-        lost = drop(whole, left, task, seed=seed)
+        lost, share = drop(whole, left, task, seed=seed), share_left(whole, left, task, chance, seed=seed)
         gone = len(plan.removed) / len(scores.heads)
-        rows.append(
-            {"checkpoint": name, "keep": keep, "removed": gone, "loss": left.loss, "value": left.value, **lost.flat(), "p": lost.shown.p}
-        )
+        measured = {"checkpoint": name, "keep": keep, "removed": gone, "loss": left.loss, "value": left.value}
+        rows.append({**measured, **lost.flat(), **share.flat(), "why": share.why, "p": lost.shown.p})
     return whole, rows
 
 
@@ -224,26 +227,33 @@ def _check(heads: HeadMap, keeps: Sequence[int]) -> None:
 
 
 def _summary(one: Checkpoint, whole: Evaluation, rows: Sequence[dict[str, Any]], hold: float) -> dict[str, Any]:
-    """A checkpoint's own score, and the largest share of heads that goes, level by level, while so much of it is left."""
-    gone = 0.0
+    """A checkpoint's own score, and the largest share of heads that goes, level by level, while so much of it is left; None where that is not defined."""
+    gone: float | None = 0.0
     for row in sorted(rows, key=lambda row: row["removed"]):
-        if row["left"] < hold:
+        if row["left"] is None:
+            gone = None
+        if row["left"] is None or row["left"] < hold:
             break
         gone = row["removed"]
-    told = {"loss": whole.loss, "metric": whole.metric, "value": whole.value, "n_examples": whole.n_examples}
-    return {"checkpoint": one.name, "step": one.step, **told, "hold": hold, "removable": gone}
+    score = {"loss": whole.loss, "metric": whole.metric, "value": whole.value, "chance": rows[0]["chance"], "n_examples": whole.n_examples}
+    return {"checkpoint": one.name, "step": one.step, **score, "hold": hold, "removable": gone, "why": rows[0]["why"]}
 
 
 def _show(say: Session, names: Sequence[str], rows: list[dict[str, Any]], summary: list[dict[str, Any]], hold: float) -> None:
     shares = sorted({row["removed"] for row in rows})
     by = {(row["checkpoint"], row["removed"]): row for row in rows}
     metric = summary[0]["metric"] or "loss"
-    say.line("share of each checkpoint's own score that is left, by the share of heads removed")
+    say.line("share of each checkpoint's own score above chance that is left, by the share of heads removed")
     lines = []
     for name, one in zip(names, summary, strict=True):
         mine = [by[name, share] for share in shares]
         value = one["loss"] if one["value"] is None else one["value"]
-        cells = [f"{row['left']:.0%} ({row['left low']:.0%} … {row['left high']:.0%})" for row in mine]
-        lines.append((name, f"{value:.4g}", *cells, f"{one['removable']:.0%}"))
+        cells = ["–" if row["left"] is None else f"{row['left']:.0%} ({row['left low']:.0%} … {row['left high']:.0%})" for row in mine]
+        lines.append((name, f"{value:.4g}", *cells, "–" if one["removable"] is None else f"{one['removable']:.0%}"))
     columns = ("checkpoint", metric, *(f"{share:.0%}" for share in shares), f"heads that go for {1 - hold:.0%}")
     say.table(columns, lines, right=(metric, columns[-1]))
+    for name, one in zip(names, summary, strict=True):
+        if one["why"]:
+            say.line(f"{name}: no share is defined: {one['why']}")
+    if summary[0]["chance"] is not None:
+        say.line(f"chance is the best constant answer to the same examples: {metric} {summary[0]['chance']:.4g}")

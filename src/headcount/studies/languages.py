@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.errors import DataError
-from headcount.studies._drops import drop, levels, relative_gap, score_of, without
+from headcount.studies._drops import chance_of, drop, levels, relative_gap, score_of, share_left, without
 from headcount.studies._kept import Folder, corrected, keep_rows, led
 from headcount.studies.layers import LAYER, THIRDS, groups
 from headcount.terminal import inputs
@@ -71,13 +71,17 @@ Found = dict[tuple[str, str, str], tuple["Evaluation", "Evaluation"]]
 def languages(
     run: Run, subjects: Sequence[Subject], *, command: str = "", progress: Any = None, seed: int = 0, **reading: Any
 ) -> tuple[list[dict[str, Any]], Found]:
-    """A row for every model, language and block of layers or number of heads: change of loss and metric, and the share of the score that is lost."""
+    """A row for every model, language and block of layers or number of heads: change of loss and metric, and the share of the score above chance that
+    is lost; None, and `why`, where a model is not above chance.
+    """
     found: Found = {}
     rows: list[dict[str, Any]] = []
     for subject in subjects:
+        chances = {language: chance_of(subject.model, task, reading.get("limit")) for language, task in subject.tasks.items()}
         for language, what, kind, whole, left in _evaluations(run, subject, command, progress, reading):
             found[subject.name, language, what] = whole, left
             lost = drop(whole, left, subject.tasks[language], seed=seed)
+            share = share_left(whole, left, subject.tasks[language], chances[language], seed=seed)
             names = {"model": subject.name, "language": language, "kind": kind, "what": what}
             rows.append(
                 {
@@ -86,7 +90,9 @@ def languages(
                     "loss": left.loss,
                     "value": left.value,
                     **lost.flat(),
-                    "lost": 1 - lost.left.difference,
+                    **share.flat(),
+                    "lost": None if share.left is None else 1 - share.left.difference,
+                    "why": share.why,
                     "p": lost.shown.p,
                 }
             )
@@ -144,8 +150,10 @@ def between_languages(found: Found, subject: Subject) -> list[dict[str, Any]]:
     return rows
 
 
-def between_models(found: Found, one: Subject, other: Subject, *, seed: int = 0) -> list[dict[str, Any]]:
-    """The relative drop of one model minus that of the other, in every language that both read."""
+def between_models(found: Found, one: Subject, other: Subject, *, limit: int | None = None, seed: int = 0) -> list[dict[str, Any]]:
+    """The share of its score above chance that one model loses minus that which the other loses, in every language that both read; a pair with a model
+    that is not above chance has no row.
+    """
     rows = []
     for name, language, what in list(found):
         if name != one.name or (other.name, language, what) not in found:
@@ -153,10 +161,14 @@ def between_models(found: Found, one: Subject, other: Subject, *, seed: int = 0)
         pairs = found[name, language, what], found[other.name, language, what]
         if pairs[0][0].n_examples != pairs[1][0].n_examples:
             raise DataError(f"{one.name} and {other.name} read different examples of {language}; give both the same task and limit")
-        made = relative_gap(*pairs, one.tasks[language], seed=seed)
-        lost = [drop(*pair, one.tasks[language], seed=seed).left.difference for pair in pairs]
+        task, chance = one.tasks[language], chance_of(one.model, one.tasks[language], limit)
+        shares = [share_left(*pair, task, chance, seed=seed).left for pair in pairs]
+        if chance is None or shares[0] is None or shares[1] is None:
+            continue
+        made = relative_gap(*pairs, task, chance, seed=seed)
         ends = {"difference": made.difference, "low": made.low, "high": made.high, "p": made.p}
-        rows.append({"language": language, "what": what, "lost": 1 - lost[0], "lost by the other": 1 - lost[1], **ends})
+        lost = {"lost": 1 - shares[0].difference, "lost by the other": 1 - shares[1].difference}
+        rows.append({"language": language, "what": what, **lost, **ends})
     corrected(rows)
     return rows
 
@@ -273,7 +285,7 @@ def run(
         with say.progress("evaluations") as advance:
             rows, found = languages(kept, subjects, command=say.command, progress=advance, seed=given.seed, **given.reading)
         spread = between_languages(found, subjects[0])
-        gaps = between_models(found, *subjects, seed=given.seed) if against else []
+        gaps = between_models(found, *subjects, limit=given.limit, seed=given.seed) if against else []
         asked = {
             "models": [s.name for s in subjects],
             "tasks": names,
@@ -306,19 +318,30 @@ def _names(given: inputs.Shared, tasks: str, against: str | None, shared: str | 
     return names, common
 
 
+def _lost(row: dict[str, Any]) -> str:
+    """The share that is lost, marked where the change is significant; a dash where it is not defined."""
+    return f"{'–' if row['lost'] is None else format(row['lost'], '.1%')}{'*' if row['q'] <= 0.05 else ''}"
+
+
 def _show(
     say: Session, subjects: Sequence[Subject], rows: list[dict[str, Any]], spread: list[dict[str, Any]], gaps: list[dict[str, Any]]
 ) -> None:
-    say.line("share of its own score that each model loses in each language, by what goes; * where the change is significant (q ≤ 0.05)")
+    say.line(
+        "share of its own score above chance that each model loses in each language, by what goes; * where the change is significant (q ≤ 0.05)"
+    )
     lines, columns = [], [(subject.name, language) for subject in subjects for language in subject.tasks]
-    whole = {(row["model"], row["language"]): row["whole"] for row in rows}
-    lines.append(("nothing", *(f"{whole[column]:.4g}" for column in columns)))
+    whole = {(row["model"], row["language"]): row for row in rows}
+    lines.append(("nothing", *(f"{whole[column]['whole']:.4g}" for column in columns)))
+    lines.append(("the best constant answer", *("–" if (one := whole[column]["chance"]) is None else f"{one:.4g}" for column in columns)))
     by = {(row["model"], row["language"], row["what"]): row for row in rows}
     for what in dict.fromkeys(row["what"] for row in rows):
         cells = [by.get((*column, what)) for column in columns]
-        lines.append((what, *("" if row is None else f"{row['lost']:.1%}{'*' if row['q'] <= 0.05 else ''}" for row in cells)))
+        lines.append((what, *("" if row is None else _lost(row) for row in cells)))
     heading = [f"{model}: {language}" for model, language in columns]
     say.table(("without", *heading), lines, right=heading)
+    for (model, language), row in whole.items():
+        if row["why"]:
+            say.line(f"{model}, {language}: no share is defined: {row['why']}")
     say.line(f"rise of the loss beyond that in {next(iter(subjects[0].tasks))}, {subjects[0].name}")
     say.table(
         ("language", "without", "difference", "q"),
@@ -326,7 +349,7 @@ def _show(
         right=("q",),
     )
     if gaps:
-        say.line(f"relative drop of {subjects[0].name} minus that of {subjects[1].name}, on the same examples")
+        say.line(f"share above chance that {subjects[0].name} loses minus that of {subjects[1].name}, on the same examples")
         say.table(
             ("language", "without", "one", "other", "difference", "q"),
             [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.studies._drops import check_how, drop, interval, means_of, score_of, without
+from headcount.studies._drops import chance_of, check_how, drop, interval, means_of, score_of, share_left, without
 from headcount.studies._kept import corrected, keep_rows
 from headcount.terminal import inputs
 from headcount.terminal.run import Out, Place
@@ -87,15 +87,16 @@ def layers(
         made[group.kind, group.name] = without(run, f"without {group.name}", model, task, group.heads, how=how, means=means, **reading)
         if progress is not None:
             progress(number + 1, len(wanted))
-    rows = [_row(group, whole, made[group.kind, group.name], task, seed) for group in wanted]
+    chance = chance_of(model, task, reading.get("limit"))
+    rows = [_row(group, whole, made[group.kind, group.name], task, chance, seed) for group in wanted]
     corrected(rows)
     return whole, rows, _pairs(wanted, made, whole)
 
 
-def _row(group: Group, whole: Evaluation, left: Evaluation, task: Task, seed: int) -> dict[str, Any]:
-    lost = drop(whole, left, task, seed=seed)
+def _row(group: Group, whole: Evaluation, left: Evaluation, task: Task, chance: float | None, seed: int) -> dict[str, Any]:
+    lost, share = drop(whole, left, task, seed=seed), share_left(whole, left, task, chance, seed=seed)
     names = {"kind": group.kind, "name": group.name, "stack": group.stack, "layers": list(group.layers), "heads": len(group.heads)}
-    return {**names, "loss": left.loss, "value": left.value, **lost.flat(), "p": lost.shown.p}
+    return {**names, "loss": left.loss, "value": left.value, **lost.flat(), **share.flat(), "p": lost.shown.p}
 
 
 def _pairs(wanted: Sequence[Group], made: dict[tuple[str, str], Evaluation], whole: Evaluation) -> list[dict[str, Any]]:

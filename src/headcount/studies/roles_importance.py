@@ -1,11 +1,12 @@
 """Do the heads that matter have roles? Importance and confidence of heads with and without each role, with intervals.
 
 Voita et al. 2019: the most important and the most confident heads are those with a role. For every role the mean rank of its heads (1 = most
-important) is set against that of the others, with a permutation test over heads.
+important) is set against that of the others, with a permutation test over heads; the interval holds the shifts that this test does not reject.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,8 @@ from headcount.terminal.text import Embedded, Parser, check_embedded, corpus
 from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from headcount.roles import RoleTable
     from headcount.scores import Scores
 
@@ -25,11 +28,15 @@ Text = Annotated[
     Path | None, typer.Option("--text", metavar="FILE", help="For roles: CoNLL-U, plain text, or a table; else the texts of the task.")
 ]
 By = Annotated[str, typer.Option("--by", metavar="NAME,…", help="The scores to compare with roles.")]
+ALPHA = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class RoleRow:
-    """One role (or having any) and one score: mean rank of the heads with it and without, difference with interval, p of a permutation of heads."""
+    """One role (or having any) and one score: mean rank of the heads with it and without, their difference, p of a permutation of heads.
+
+    `low` and `high` are the interval by the same test; None where one of the groups has a single head, or so few heads that no shift is rejected.
+    """
 
     role: str
     method: str
@@ -37,8 +44,8 @@ class RoleRow:
     rank_with: float
     rank_without: float
     difference: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     p: float
     q: float
     mean_with: float
@@ -69,30 +76,51 @@ def roles_importance(table: RoleTable, scores: dict[str, Scores], *, seed: int =
     return [replace(row, q=float(value)) for row, value in zip(found, q, strict=True)]
 
 
-def _row(role, method, has, place, values, random, repeats) -> RoleRow:
+def _row(
+    role: str, method: str, has: np.ndarray, place: np.ndarray, values: np.ndarray, random: np.random.Generator, repeats: int
+) -> RoleRow:
+    mixed = draw_orders(random, len(place), repeats)
+    gap = float(place[has].mean() - place[~has].mean())
+    low, high, p = permute_groups(place, has, mixed)
+    means = float(values[has].mean()), float(values[~has].mean())
+    return RoleRow(role, method, int(has.sum()), float(place[has].mean()), float(place[~has].mean()), gap, low, high, p, 1.0, *means)
+
+
+def draw_orders(random: np.random.Generator, size: int, repeats: int) -> np.ndarray:
+    """So many random orders of `size` places, [repeats, size]."""
     import numpy as np
 
-    gap = place[has].mean() - place[~has].mean()
-    shuffled = np.array([(p := random.permutation(place))[has].mean() - p[~has].mean() for _ in range(repeats)])
-    drawn = np.array(
-        [random.choice(place[has], has.sum()).mean() - random.choice(place[~has], (~has).sum()).mean() for _ in range(repeats)]
-    )
-    p = (1 + (np.abs(shuffled) >= abs(gap) - 1e-12).sum()) / (repeats + 1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    means = float(values[has].mean()), float(values[~has].mean())
-    return RoleRow(
-        role,
-        method,
-        int(has.sum()),
-        float(place[has].mean()),
-        float(place[~has].mean()),
-        float(gap),
-        float(low),
-        float(high),
-        float(p),
-        1.0,
-        *means,
-    )
+    return random.permuted(np.tile(np.arange(size), (repeats, 1)), axis=1)
+
+
+def permute_groups(values: np.ndarray, has: np.ndarray, orders: np.ndarray) -> tuple[float | None, float | None, float]:
+    """The 95 % interval of the difference of two group means, `has` minus the others, and its two-sided p-value, both by permuting members.
+
+    The interval holds the shifts d that the test does not reject once d is taken off the first group; None where it has no ends, or where a group
+    has a single member, whose spread nothing tells.
+    """
+    import numpy as np
+
+    def gaps(of: np.ndarray) -> np.ndarray:
+        return of[..., has].mean(-1) - of[..., ~has].mean(-1)
+
+    gap, drawn, moved = float(gaps(values)), gaps(values[orders]), gaps(has[orders].astype(float))
+
+    def p_of(shift: float) -> float:
+        return float((1 + (np.abs(drawn - shift * moved) >= abs(gap - shift) - 1e-9).sum()) / (len(orders) + 1))
+
+    reach = 100 * (float(np.ptp(values)) + 1)
+    if min(has.sum(), (~has).sum()) < 2 or max(p_of(gap - reach), p_of(gap + reach)) > ALPHA:
+        return None, None, p_of(0.0)
+    return _end(p_of, gap, gap - reach), _end(p_of, gap, gap + reach), p_of(0.0)
+
+
+def _end(p_of: Callable[[float], float], inside: float, outside: float) -> float:
+    """The shift between one that a test keeps and one that it rejects where it changes its mind, by halving."""
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if p_of(middle) > ALPHA else (inside, middle)
+    return inside
 
 
 @verb
@@ -127,7 +155,7 @@ def run(
                 row.n_heads,
                 f"{row.rank_with:.1f}",
                 f"{row.rank_without:.1f}",
-                f"{row.difference:+.1f} ({row.low:+.1f} … {row.high:+.1f})",
+                f"{row.difference:+.1f}" + ("" if row.low is None else f" ({row.low:+.1f} … {row.high:+.1f})"),
                 f"{row.q:.2g}",
             )
             for row in rows

@@ -3,6 +3,8 @@
 Voita et al. 2019 (section 5.3): as the penalty grows, heads without a role go first. Every method and number of heads of a run is set against
 heads drawn at random: the number of survivors with a role is hypergeometric, several seeds add up. Over all levels together, heads with and
 without a role are compared by the share of levels that they survive, with a permutation of heads.
+Roles are those of the dense model. A method that trains weights before it cuts (L0, DSP) prunes other weights, whose heads may do other things: it is
+left out and named, unless --dense-roles asks for the roles that its heads had before that training.
 """
 
 from __future__ import annotations
@@ -71,6 +73,12 @@ class Survival:
     q: float = 1.0
 
 
+DenseRoles = Annotated[
+    bool,
+    typer.Option(
+        "--dense-roles", help="Judge methods that train weights (L0, DSP) too, by the roles that heads had in the dense model before."
+    ),
+]
 Kept = Mapping[tuple[str, int], Sequence[frozenset["Head"]]]
 """By method and number of heads, the survivors of every seed."""
 Units = Sequence[Sequence["Head"]]
@@ -199,9 +207,13 @@ def units_of(run: Run) -> list[list[Head]]:
     return found
 
 
-def kept_of(run: Run) -> Kept:
-    """The survivors of every method and level of a comparison, by seed."""
+def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
+    """The survivors of every method and level of a comparison, by seed, and the methods that train weights before they cut.
+
+    The latter are left out unless `dense_roles`: the roles of the dense model are not those of the weights that they pruned.
+    """
     from headcount.heads import Head
+    from headcount.pruners import Method
     from headcount.pruning import KIND
     from headcount.runs.outcomes import method_label
 
@@ -211,10 +223,21 @@ def kept_of(run: Run) -> Kept:
         raise ArtefactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL --task TASK --out {run.folder}")
     heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
     found: dict[tuple[str, int], list[frozenset[Head]]] = {}
+    trained = {
+        cell.spec.key: Method.parse(cell.content["wish"]["method"]).about.trains == "weights" and "gates" not in cell.content
+        for cell in cells
+    }  # a cell holds gates, if only None, where its weights are the dense model's
     for cell in sorted(cells, key=lambda cell: (method_label(cell.content), -len(heads) + len(cell.content["removed"]))):
         left = heads.difference(map(Head.parse, cell.content["removed"]))
-        found.setdefault((method_label(cell.content), len(left)), []).append(left)
-    return found
+        if dense_roles or not trained[cell.spec.key]:
+            found.setdefault((method_label(cell.content), len(left)), []).append(left)
+    names = sorted({method_label(cell.content) for cell in cells if trained[cell.spec.key]})
+    if not found:
+        raise ArtefactError(
+            f"{run.folder} compares {', '.join(names)} alone, which trained the weights before they cut, so the roles of the dense model are not "
+            "those of the heads that went; compare a method that does not train, or say --dense-roles to judge by the roles before that training"
+        )
+    return found, names
 
 
 @verb
@@ -230,15 +253,16 @@ def run(
     device: Device = "auto",
     dtype: Dtype = "auto",
     seed: Seed = 0,
+    dense_roles: DenseRoles = False,
 ) -> None:
     """Do specialised heads go last? Roles of the heads that every level of a comparison keeps, against chance.
 
-    Roles are those of the run (headcount roles … --out RUN), or measured on --embedded, --text or --task, and kept there.
+    Roles are those of the dense model: of the run (headcount roles … --out RUN), or measured on --embedded, --text or --task, and kept there.
     """
     from headcount.runs.store import Run
     from headcount.terminal.run import Place
 
-    kept_of(Run.open(folder))
+    kept_of(Run.open(folder), dense_roles=dense_roles)
     with Place(folder).taken(say) as kept:
         from headcount.studies._kept import led
 
@@ -248,19 +272,37 @@ def run(
         place = reopened_model(record.model.name, record.config)
         given = inputs.Shared(place, task=task, limit=limit, seed=seed, **how._asdict())
         table = _roles(say, run, given, text, embedded, parser)
-        levels, overall = survivors(table, kept_of(run), units=units_of(run), seed=seed)
-        asked = {"weights": record.model.weights, "roles": table.data, "seed": seed}
+        sets, trained = kept_of(run, dense_roles=dense_roles)
+        levels, overall = survivors(table, sets, units=units_of(run), seed=seed)
+        asked = {"weights": record.model.weights, "roles": table.data, "seed": seed, "dense roles": dense_roles}
         keep_rows(run, "survivors", asked, [asdict(row) for row in levels])
         _show(say, levels, overall, everything)
+        if trained:
+            say.line(_told_of_trained(trained, dense_roles))
         say.result(
             {
                 "study": "survivors",
                 "run": str(folder),
                 "model": record.model.name,
+                "roles of": "the dense model",
+                "trained weights": trained,
+                "trained weights are judged": dense_roles,
                 "levels": [asdict(row) for row in levels],
                 "survival": [asdict(row) for row in overall],
             }
         )
+
+
+def _told_of_trained(names: Sequence[str], judged: bool) -> str:
+    """What becomes of methods that trained the weights before they cut."""
+    if judged:
+        return (
+            f"{', '.join(names)} trained the weights before cutting; their rows use the roles that heads had in the dense model before that"
+        )
+    return (
+        f"left out: {', '.join(names)}: trained the weights before cutting, so the roles of the dense model are not those of the heads that went "
+        "(--dense-roles judges by them nevertheless)"
+    )
 
 
 def _roles(say: Session, run: Run, given: inputs.Shared, text: Path | None, embedded: str | None, parser: str | None) -> RoleTable:

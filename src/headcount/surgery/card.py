@@ -11,7 +11,7 @@ LABELS = {
     "heads": "attention heads",
     "parameters": "parameters",
     "bytes": "bytes of parameters",
-    "flops": "FLOPs of the probe pass",
+    "flops": "FLOPs of a pass",
     "kv_bytes_per_token": "bytes of key-value cache per token",
 }
 
@@ -29,8 +29,9 @@ def in_table(value: str) -> str:
 
 def _costs(cost: dict[str, dict[str, float]]) -> list[str]:
     rows = ["| | before | after |", "|---|---:|---:|"]
+    labels = {**LABELS, "flops": f"FLOPs of a pass over {cost['before']['tokens']:.0f} tokens"} if "tokens" in cost["before"] else LABELS
     rows += [
-        f"| {label} | {cost['before'][name]:,.0f} | {cost['after'][name]:,.0f} |" for name, label in LABELS.items() if name in cost["after"]
+        f"| {label} | {cost['before'][name]:,.0f} | {cost['after'][name]:,.0f} |" for name, label in labels.items() if name in cost["after"]
     ]
     return [*rows, ""]
 

@@ -134,17 +134,22 @@ AS_IT_IS = How()
 
 def heads_of(text: str, heads: HeadMap, kinds: Sequence[str] = ()) -> int:
     """A number of heads, from a number or a share, of those of some kinds of attention."""
-    from headcount.plan import Budget
+    from headcount.plan import Budget, heads_kept
 
     total = sum(block.n_heads for block in heads.blocks if not kinds or block.kind in kinds) or len(heads)
     try:
         if text.strip().endswith("%"):
             return Budget(fraction=float(text.strip()[:-1]) / 100).heads(total)
-        return Budget(keep=int(text)).heads(total)
+        return heads_kept(number_of(text), total)
     except ValueError as error:
         raise typer.BadParameter(
-            f"--keep is a number of heads from 1 to {total}, or a share up to 100%, such as 25%; got {text}"
+            f"--keep is a number of heads from 1 to {total}, or a share up to 100%, such as 25% or 0.25; got {text}"
         ) from error
+
+
+def number_of(text: str) -> int | float:
+    """A whole number, or a fraction, as it is written: 8 is a number of heads, 0.25 a share."""
+    return int(text) if text.strip().isdecimal() else float(text)
 
 
 def method_names(text: str) -> list[str]:

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { category, css } from "../colour";
 import type { BenchRow, Curves, Maybe } from "../contract";
-import { capital, interval, num, passOver, plural, seconds, secondsRange, short, whole } from "../format";
+import { capital, interval, num, passOver, plural, seconds, secondsRange, short, speedRange, speedWords, whole } from "../format";
 import { Axes, frameOf } from "../parts/axes";
 import { Choose, Missing, Pick, Scroll, useWidth } from "../parts/basics";
 import { Figure } from "../parts/figure";
@@ -68,9 +68,6 @@ const sizeName = ([batch, length]: [number, number]): string => `batch ${batch},
 
 const rowOf = (rows: BenchRow[], name: BenchRow["name"], [batch, length]: [number, number]): BenchRow | undefined => rows.find((row) => row.name === name && row.batch === batch && row.length === length);
 
-/** Numbers from the smallest to the largest, or the one there is. */
-const range = (values: number[]): string => [...new Set([Math.min(...values), Math.max(...values)].map((value) => num(value)))].join(" to ");
-
 /** What removal brings over all sizes that were timed; medians whose quartiles overlap are no difference. */
 export function speedsOf(rows: BenchRow[], shapes: [number, number][], called: string): string {
   const pairs = shapes.flatMap((shape) => {
@@ -80,8 +77,8 @@ export function speedsOf(rows: BenchRow[], shapes: [number, number][], called: s
   if (!pairs.length) return `No model of ${called} with heads removed was measured.`;
   const [told, alike] = [pairs.filter((pair) => pair.apart), pairs.filter((pair) => !pair.apart)];
   const where = (some: typeof pairs): string => (some.length === 1 ? sizeName(some[0]!.shape) : `${some.length} of ${pairs.length} sizes`);
-  if (!told.length) return `With its heads removed, ${called} is ${ALIKE} at ${pairs.length === 1 ? where(pairs) : `any of ${pairs.length} sizes`}: the quartiles overlap (medians ${range(pairs.map((pair) => pair.speed))} times as fast).`;
-  const fast = `Removing the heads of ${called} makes a pass ${range(told.map((pair) => pair.speed))} times as fast`;
+  if (!told.length) return `With its heads removed, ${called} is ${ALIKE} at ${pairs.length === 1 ? where(pairs) : `any of ${pairs.length} sizes`}: the quartiles overlap (medians ${speedRange(pairs.map((pair) => pair.speed))}).`;
+  const fast = `Removing the heads of ${called} makes a pass ${speedRange(told.map((pair) => pair.speed))}`;
   if (!alike.length) return `${fast} ${pairs.length === 1 ? `at ${where(pairs)}` : `over ${pairs.length} sizes of batch and length`}.`;
   return `${fast} at ${where(told)}; at ${where(alike)} it is ${ALIKE}.`;
 }
@@ -97,7 +94,7 @@ export function noiseOf(rows: BenchRow[], shapes: [number, number][]): string[] 
 }
 
 function barText(one: BenchRow, narrow: boolean): string {
-  const against = one.name === "dense" ? "" : one.is_apart ? `, ${num(one.speedup)} ×` : narrow ? ", unclear" : ", no clear difference";
+  const against = one.name === "dense" ? "" : one.is_apart ? `, ${speedWords(one.speedup).replace(" times", " ×")}` : narrow ? ", unclear" : ", no clear difference";
   return `${seconds(one.seconds)} (${secondsRange(one.low, one.high)})${against}`;
 }
 
@@ -125,7 +122,7 @@ function LatencyChart({ rows, shapes }: { rows: BenchRow[]; shapes: [number, num
                 const bar = narrow ? y + 15 : y;
                 const text = barText(one, narrow);
                 return (
-                  <g key={name} {...roving.of(places.indexOf(one))} role="img" aria-label={`${capital(sizeName(shape))}, ${EXPLAIN[name]}: ${seconds(one.seconds)}, quartiles ${secondsRange(one.low, one.high)}${name === "dense" ? "" : `, ${one.is_apart ? `${num(one.speedup)} times as fast as dense` : ALIKE}`}`}>
+                  <g key={name} {...roving.of(places.indexOf(one))} role="img" aria-label={`${capital(sizeName(shape))}, ${EXPLAIN[name]}: ${seconds(one.seconds)}, quartiles ${secondsRange(one.low, one.high)}${name === "dense" ? "" : `, ${one.is_apart ? `${speedWords(one.speedup)} as dense` : ALIKE}`}`}>
                     {narrow ? <text x={0} y={y + 11} class="small">{`${name} ${text}`}</text> : <text x={left - 8} y={y + 11} text-anchor="end" class="small">{EXPLAIN[name]}</text>}
                     <rect class={`bar ${name}`} x={left} y={bar} width={Math.max(1, x(one.seconds) - left)} height={narrow ? 10 : step - 6} />
                     <line class="whisker" x1={x(one.low)} x2={x(one.high)} y1={bar + (narrow ? 5 : 7)} y2={bar + (narrow ? 5 : 7)} />

@@ -116,7 +116,7 @@ function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
           <tbody>
             {shown.map(({ role, at }) => (
               <tr key={role} class={rows.has_role[at] ? "holds" : ""}>
-                <th scope="row" title={roles.about[role]}><span class="letter">{heads.value.codes[role]}</span> {roles.names[role]}{rows.has_role[at] && <span class="tag solid">holds</span>}</th>
+                <th scope="row" title={roles.about[role]}><span class="letter">{heads.value.codes[role]}</span> {roles.names[role]}{rows.has_role[at] && <span class="tag solid">holds</span>}{roles.best?.filter((one) => one.role === role && one.head === index).map((one) => <span key={one.role} class="tag" title={`the most accurate head on one half of the sentences: ${percent(one.accuracy)} on the other half`}>best head</span>)}</th>
                 <td class="number">{num(rows.bias[at])}<br /><small>{interval(rows.low[at], rows.high[at])}</small></td>
                 <td class="drawn"><Bias value={rows.bias[at] ?? null} low={rows.low[at] ?? null} high={rows.high[at] ?? null} most={most} tau={roles.tau} /></td>
                 <td class="number">{pValue(rows.q[at])}</td>

@@ -25,14 +25,14 @@ export function RolesView(): JSX.Element {
   );
 }
 
-interface Best {
+interface Strongest {
   head: number;
   at: number;
 }
 
 /** The head with the most bias towards a role, of those that have it if any has. */
-function bestOf(roles: Roles, role: number): Best | null {
-  let best: Best | null = null;
+function strongestOf(roles: Roles, role: number): Strongest | null {
+  let best: Strongest | null = null;
   const any = roles.labels.some((labels) => labels.includes(role));
   roles.rows.role.forEach((of, at) => {
     const bias = roles.rows.bias[at];
@@ -48,27 +48,33 @@ function show(role: string): void {
   go("overview");
 }
 
+const BEST = "the most accurate head on one half of the sentences, with its accuracy on the other half";
+
 function RoleTable({ roles }: { roles: Roles }): JSX.Element {
   const labelled = heads.value.labels.filter((labels) => labels.length > 0).length;
   const rows = roles.names.map((name, role): Cell[] => {
-    const best = bestOf(roles, role);
+    const strongest = strongestOf(roles, role);
+    const best = roles.best?.find((one) => one.role === role);
     const { rows: all } = roles;
     const count = heads.value.labels.filter((labels) => labels.includes(role)).length;
-    return [name, count, best?.head ?? null, best ? (all.bias[best.at] ?? null) : null, best ? (all.low[best.at] ?? null) : null, best ? (all.high[best.at] ?? null) : null, best ? (all.q[best.at] ?? null) : null, role];
+    const of = (values: (number | null)[]): number | null => (strongest ? (values[strongest.at] ?? null) : null);
+    return [name, count, strongest?.head ?? null, of(all.bias), of(all.low), of(all.high), of(all.q), role, best?.head ?? null, best?.accuracy ?? null, best?.accuracy_low ?? null, best?.accuracy_high ?? null];
   });
   const columns: Column[] = [
     { name: "role", show: (value, row) => <span title={roles.about[Number(row[7])]}><span class="letter">{heads.value.codes[Number(row[7])]}</span> <b>{value}</b></span> },
     { name: "heads", show: (value, row) => (value ? <button type="button" class="quiet" onClick={() => show(String(row[0]))}>{value} on the map</button> : <span class="note">none</span>) },
-    { name: "strongest head", show: (value) => (typeof value === "number" ? <HeadLink head={value} /> : "–") },
+    { name: "strongest head", about: "the head of the largest bias, over all sentences", show: (value) => (typeof value === "number" ? <HeadLink head={value} /> : "–") },
     { name: "bias", about: roles.tau === undefined ? "1 is chance" : `1 is chance, ${roles.tau} is what the test asks for`, show: (value, row) => <span class="share"><Bias value={value as number | null} low={row[4] as number | null} high={row[5] as number | null} most={most} tau={roles.tau} /><span class="number">{num(value as number | null)}</span></span> },
     { name: "low", show: (value) => <span class="number">{num(value as number | null)}</span> },
     { name: "high", show: (value) => <span class="number">{num(value as number | null)}</span> },
     { name: "q", show: (value) => <span class="number">{pValue(value as number | null)}</span> },
     { name: "heads with it", show: (value) => <Holders role={Number(value)} /> },
+    { name: "best head", about: BEST, show: (value) => (typeof value === "number" ? <HeadLink head={value} /> : "–") },
+    { name: "its accuracy", about: BEST, show: (value, row) => (typeof value === "number" ? <span class="number">{percent(value)} <small>{interval(row[10] as number | null, row[11] as number | null, percent)}</small></span> : "–") },
   ];
   const most = Math.max(2, 1.2 * (roles.tau ?? 0), ...rows.map((row) => Number(row[5] ?? 0)));
   return (
-    <Section title="Roles" note={`${whole(labelled)} of ${plural(run.value.heads.length, "head")} have a role, over ${roles.n_sentences === null ? "an unknown number of" : whole(roles.n_sentences)} sentences and ${plural(roles.names.length, "role")} tested. Bias is attention against chance, which is 1, the dashed line.${tauText(roles.tau, roles.alpha)} q is corrected over all heads and roles.`}>
+    <Section title="Roles" note={`${whole(labelled)} of ${plural(run.value.heads.length, "head")} have a role, over ${roles.n_sentences === null ? "an unknown number of" : whole(roles.n_sentences)} sentences and ${plural(roles.names.length, "role")} tested. Bias is attention against chance, which is 1, the dashed line.${tauText(roles.tau, roles.alpha)} q is corrected over all heads and roles. The best head is ${roles.best ? BEST : "not known: this run was made before it was chosen on half of the sentences; measure the roles again"}.`}>
       <Table name="Roles" columns={columns} rows={rows} start={[1, true]} />
     </Section>
   );
@@ -84,6 +90,9 @@ function Holders({ role }: { role: number }): JSX.Element {
 
 function Relations({ roles }: { roles: Roles }): JSX.Element {
   const { relations } = roles;
+  if (roles.best === null && roles.names.some((name) => name.startsWith("syntax:"))) {
+    return <Section title="Dependency relations"><Missing what="Best heads of this run were chosen and measured on the same sentences, which flatters them, so they are not shown." makes="roles" /></Section>;
+  }
   if (!relations.length) {
     return <Section title="Dependency relations"><Missing what="No dependency relation was tested: the text has no dependencies." makes="trees" /></Section>;
   }
@@ -105,7 +114,7 @@ function Relations({ roles }: { roles: Roles }): JSX.Element {
     { name: "n" },
   ];
   return (
-    <Section title="Dependency relations" note={`For ${hold} of ${plural(relations.length, "relation")} a head finds the other word better than always looking a fixed number of words away.`}>
+    <Section title="Dependency relations" note={`For ${hold} of ${plural(relations.length, "relation")} a head finds the other word better than always looking a fixed number of words away. Head and offset are chosen on one half of the sentences; the numbers are those of the other half.`}>
       <Table name="Relations" columns={columns} rows={rows} />
     </Section>
   );

@@ -1,0 +1,57 @@
+"""What `keep` means, wherever it is taken: a whole number is a number of heads, a float below 1 a share of them, and 1.0 is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+import headcount as hc
+from headcount.analyze._walk import Analysis, _wishes
+from headcount.cli.analyze import sizes
+from headcount.errors import PlanError
+from headcount.plan import Budget, Plan
+from headcount.scores import Scores
+from headcount.terminal.pruning import heads_of
+from headcount.testing.shrink import tiny_model
+
+HEADS = tuple(hc.Head("", layer, index) for layer in range(4) for index in range(8))
+
+
+@pytest.mark.parametrize(("keep", "number"), [(8, 8), (np.int64(8), 8), (1, 1), (32, 32), (0.25, 8), (np.float32(0.5), 16), (0.01, 1)])
+def test_a_number_is_heads_and_a_float_is_a_share(keep: Any, number: int) -> None:
+    scores = Scores(HEADS, tuple(map(float, range(32))))
+    assert Budget(keep=keep).heads(32) == number
+    assert len(Plan.keep_top(scores, keep).removed) == 32 - number
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.0, 8.0, -0.5, 0, 33, True, "8"])
+def test_anything_else_is_refused(keep: Any) -> None:
+    with pytest.raises(PlanError, match=r"keep must be a whole number from 1 to 32, .* or a share of them, a float above 0 and below 1"):
+        Budget(keep=keep).heads(32)
+
+
+def test_analyze_takes_numbers_of_heads() -> None:
+    """`hc.analyze(keeps=(8,))` meant 8 × 32 = 256 heads."""
+    model: Any = tiny_model("bert", auto="AutoModelForSequenceClassification")
+    heads = hc.HeadMap.of(model)
+    work = Analysis("toy", model, SimpleNamespace(), methods=("random",), keeps=(8, 0.25), seeds=1)  # type: ignore[arg-type]
+    assert sorted(wish.keep for wish in _wishes(work, heads)) == sorted({8, round(0.25 * len(heads))})
+    with pytest.raises(PlanError, match="keep must be a whole number"):
+        _wishes(Analysis("toy", model, SimpleNamespace(), keeps=(1.0,)), heads)  # type: ignore[arg-type]
+
+
+def test_the_command_line_reads_the_same() -> None:
+    heads: Any = hc.HeadMap.of(tiny_model("bert"))
+    total = len(heads)
+    assert [heads_of(text, heads) for text in ("3", "50%", "0.5", "100%")] == [3, total // 2, total // 2, total]
+    assert sizes("8,12.5%,0.25") == [8, 0.125, 0.25]
+    for text in ("1.0", "0", "0.0", "many"):
+        with pytest.raises(typer.BadParameter, match="a number of heads from 1 to"):
+            heads_of(text, heads)
+    for text in ("1.0", "100%", "0%", "0", "many", ""):
+        with pytest.raises(typer.BadParameter, match="--keep"):
+            sizes(text)

@@ -1,0 +1,74 @@
+"""An interval and the p-value beside it come from one test: the interval leaves 0 out just where p is below what the level leaves over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headcount import stats
+from headcount.stats import Samples
+from headcount.studies.roles_importance import draw_orders, permute_groups
+
+
+def planted(n: int, means: np.ndarray, noise: float, seed: int) -> Samples:
+    return Samples.of(means + noise * np.random.default_rng(seed).normal(size=(n, len(means))))
+
+
+def test_the_interval_of_a_correlation_is_about_the_observed_one() -> None:
+    """0.99 (1.00 … 1.00) was that of another quantity, which has its own name."""
+    theta = np.linspace(0, 3, 24)
+    made = stats.correlate(planted(60, theta, 1.0, 1), planted(60, theta, 1.0, 2), seed=0, by="pearson")
+    assert 0.9 < made.value < 1 and made.low < made.value < made.high
+    assert made.without_noise.value > made.value, "noise lowers a correlation"
+    assert made.without_noise.low <= made.without_noise.value <= made.without_noise.high <= 1
+
+
+def test_a_correlation_and_its_p_agree() -> None:
+    rng = np.random.default_rng(0)
+    verdicts = []
+    for trial in range(60):
+        a, b = rng.normal(size=12), rng.normal(size=12)
+        made = stats.correlate(planted(80, a, 3.0, trial), planted(80, b, 3.0, 1000 + trial), seed=trial, repeats=1000)
+        outside = made.low > 0 or made.high < 0
+        assert outside == (made.p < 0.05) or 0.045 < made.p < 0.055
+        verdicts.append(outside)
+    assert any(verdicts) and not all(verdicts)
+
+
+def test_the_interval_of_an_observed_correlation_covers_its_mean() -> None:
+    """For fixed heads, r is drawn with the examples: its mean over draws of examples lies in 95 % of the intervals, about."""
+    theta = np.random.default_rng(3).normal(size=40)
+    other = theta + 0.5 * np.random.default_rng(4).normal(size=40)
+    draws = [stats.correlate(planted(60, theta, 2.0, i), planted(60, other, 2.0, 5000 + i), seed=i, repeats=200) for i in range(200)]
+    mean = np.mean([made.value for made in draws])
+    assert np.mean([made.low <= mean <= made.high for made in draws]) > 0.9
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0, 2.5, 4.0])
+def test_groups_of_heads_and_their_p_agree(shift: float) -> None:
+    rng = np.random.default_rng(7)
+    has = np.arange(32) < 9
+    values = rng.normal(size=32) + shift * has
+    low, high, p = permute_groups(values, has, draw_orders(rng, 32, 2000))
+    assert low is not None and high is not None
+    assert low < values[has].mean() - values[~has].mean() < high and (low > 0 or high < 0) == (p <= 0.05)
+    assert high - low < 5, "nine heads against 23 tell something"
+
+
+def test_a_single_head_has_no_interval() -> None:
+    rng = np.random.default_rng(0)
+    for has in (np.arange(32) < 1, np.arange(32) < 31):
+        low, high, p = permute_groups(np.arange(32.0), has, draw_orders(rng, 32, 2000))
+        assert low is None and high is None and p == pytest.approx(2 / 32, abs=0.02)
+    low, high, _ = permute_groups(np.arange(4.0), np.arange(4) < 2, draw_orders(rng, 4, 2000))
+    assert low is None and high is None, "two heads against two reject no shift at all"
+
+
+def test_the_interval_covers_the_shift() -> None:
+    rng, has = np.random.default_rng(11), np.arange(20) < 6
+    orders = draw_orders(rng, 20, 1000)
+    hits = []
+    for _ in range(200):
+        low, high, _ = permute_groups(rng.normal(size=20) + 2.0 * has, has, orders)
+        hits.append(low is not None and high is not None and low <= 2.0 <= high)
+    assert 0.9 < np.mean(hits) <= 1

@@ -1,0 +1,82 @@
+"""The share of a score above chance: defined by the best constant answer, and not defined at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headcount.data import Task
+from headcount.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
+from headcount.runs.outcomes import Evaluation
+from headcount.studies._drops import relative_gap, share_left
+from headcount.studies.dynamics import Checkpoint, _summary
+
+N = 200
+
+
+def evaluation(metric: Any, parts: np.ndarray) -> Evaluation:
+    value = float(metric.total(parts.sum(0)))
+    return Evaluation("toy", "report", len(parts), np.ones(len(parts)), metric.name, metric.higher_is_better, value, parts, "")
+
+
+def right(number: int) -> Evaluation:
+    """A classifier that gets so many of N right."""
+    return evaluation(ACCURACY, np.stack([np.arange(N) % N < number, np.ones(N)], 1).astype(float))
+
+
+def toy(metric: Any) -> Task:
+    return Task("toy", [{}], [{}], [{}], lambda rows: {}, metric=metric)
+
+
+def test_the_share_is_of_what_is_above_chance() -> None:
+    share = share_left(right(180), right(120), toy(ACCURACY), 0.3)
+    assert share.left is not None and share.left.difference == pytest.approx((0.6 - 0.3) / (0.9 - 0.3))
+    assert share.left.low < 0.5 < share.left.high and share.left.p < 0.01
+    whole = share_left(right(180), right(180), toy(ACCURACY), 0.3)
+    assert whole.left is not None and (whole.left.difference, whole.left.low, whole.left.p) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("number", [0, 60, 64])
+def test_at_chance_no_share_is_defined(number: int) -> None:
+    """A model that answers as a constant would has nothing to lose: not 100 % kept, and no heads that can go."""
+    share = share_left(right(number), right(number), toy(ACCURACY), 0.3)
+    assert share.left is None and share.why.endswith("than chance, 0.3") == (number <= 60)
+    rows = [{"removed": 0.9, "why": share.why, **share.flat()}]
+    assert _summary(Checkpoint("a", 1), right(number), rows, 0.9)["removable"] is None
+
+
+def test_a_score_of_zero_is_undefined_where_chance_is_zero() -> None:
+    confusion = np.zeros((N, 4))
+    confusion[:, 0] = 1  # class 0 is true and predicted, always: no correlation
+    nothing = evaluation(MATTHEWS, confusion)
+    assert nothing.value == 0 and share_left(nothing, nothing, toy(MATTHEWS), 0.0).left is None
+
+
+def test_perplexities_compare_in_nats() -> None:
+    def surprise(nats: float) -> Evaluation:
+        return evaluation(PERPLEXITY, np.stack([nats + 0.1 * np.sin(np.arange(N)), np.ones(N)], 1))
+
+    share = share_left(surprise(2.0), surprise(3.0), toy(PERPLEXITY), float(np.exp(4.0)))
+    assert share.left is not None and share.left.difference == pytest.approx(0.5, abs=0.01)
+    assert share_left(surprise(4.1), surprise(4.1), toy(PERPLEXITY), float(np.exp(4.0))).left is None
+
+
+def test_an_unknown_chance_is_said() -> None:
+    share = share_left(right(180), right(120), toy(ACCURACY), None)
+    assert share.left is None and share.flat() == dict.fromkeys(("chance", "left", "left low", "left high")) and "not known" in share.why
+
+
+def test_two_models_lose_shares_of_their_own() -> None:
+    gap = relative_gap((right(180), right(120)), (right(120), right(90)), toy(ACCURACY), 0.3)
+    assert gap.difference == pytest.approx(0.3 / 0.6 - 0.15 / 0.3)
+
+
+def test_chance_is_the_best_constant_answer() -> None:
+    labels = np.array([0, 0, 0, 1, 1, 2])
+    assert ACCURACY.chance is not None and F1.chance is not None and PERPLEXITY.chance is not None
+    assert ACCURACY.chance(labels) == 0.5
+    assert PERPLEXITY.chance(np.arange(7)) == pytest.approx(7)
+    binary = np.stack([np.zeros(6), labels != 1, np.zeros(6), labels == 1], 1).astype(float)
+    assert F1.chance(labels) == pytest.approx(float(F1.total(binary.sum(0))))

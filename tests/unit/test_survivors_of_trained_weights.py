@@ -1,0 +1,45 @@
+"""`study survivors` judges by the roles of the dense model, which are not those of weights that a method trained before it cut."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headcount.errors import ArtefactError
+from headcount.runs.cells import Cell, Spec
+from headcount.studies.survivors import kept_of
+
+HEADS = [f"L0H{index}" for index in range(4)]
+FROZEN, TRAINED = {"gates": None}, {}
+
+
+def cell(method: str, content: dict[str, Any]) -> Cell:
+    wish = {"method": method, "options": {}, "repair": None, "recover": None, "keep": 2, "seed": 0}
+    return Cell(Spec("pruned", f"{method}, 2 heads", {"weights": "w"}), {"wish": wish, "removed": HEADS[:2], **content}, {})
+
+
+def run_of(*cells: Cell) -> Any:
+    return SimpleNamespace(
+        folder="RUN",
+        record=lambda: SimpleNamespace(model=SimpleNamespace(weights="w")),
+        results=lambda _kind: dict(enumerate(cells)),
+        heads=lambda: SimpleNamespace(blocks=[SimpleNamespace(heads=HEADS)]),
+    )
+
+
+def test_methods_that_trained_weights_are_left_out_and_named() -> None:
+    run = run_of(
+        cell("surgeon", FROZEN), cell("l0", TRAINED), cell("dsp:joint", TRAINED), cell("dsp:pipelined", FROZEN), cell("gates", FROZEN)
+    )
+    sets, trained = kept_of(run)
+    assert [method for method, _ in sets] == ["dsp:pipelined", "gates", "surgeon"] and trained == ["dsp:joint", "l0"]
+    sets, trained = kept_of(run, dense_roles=True)
+    assert len(sets) == 5 and trained == ["dsp:joint", "l0"], "asked for, they are judged, and still named"
+
+
+def test_a_comparison_of_trained_weights_alone_is_refused() -> None:
+    with pytest.raises(ArtefactError, match=r"l0 alone, which trained the weights before they cut.*--dense-roles"):
+        kept_of(run_of(cell("l0", TRAINED)))
+    assert len(kept_of(run_of(cell("l0", TRAINED)), dense_roles=True)[0]) == 1

@@ -1,0 +1,46 @@
+"""What is said of the sizes and speeds of pruned models."""
+
+from __future__ import annotations
+
+import pytest
+
+from headcount.runs.outcomes import told_smallest, told_speed
+from headcount.surgery.card import _costs
+
+COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "kv_bytes_per_token": 0}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [(1.27, "1.27 times as fast"), (0.79, "1.27 times as slow"), (1.0, "as fast"), (0.999, "as fast"), (0.5, "2.00 times as slow")],
+)
+def test_a_slower_model_is_called_slow(ratio: float, words: str) -> None:
+    assert told_speed(ratio) == words
+
+
+def test_sizes_that_all_lose_were_tried() -> None:
+    table = [{"method": "a", "keep": keep, "removed": 32 - keep} for keep in (4, 8, 16, 24)] + [{"method": "b", "keep": 32, "removed": 0}]
+    assert told_smallest(table, "a", None) == "none of 4 tried"
+    assert told_smallest(table, "a", 8) == "8" and told_smallest(table, "b", None) == "nothing was removed"
+
+
+def test_operations_are_counted_for_a_number_of_tokens() -> None:
+    assert "| FLOPs of a pass over 18 tokens | 99 | 99 |" in _costs({"before": COST, "after": COST})
+
+
+def test_the_figure_of_times_names_every_model_and_size() -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    from headcount.report.figures import _cost_size, draw_cost
+
+    rows = [
+        {"of": of, "batch": batch, "length": 64, "name": name, "seconds": 0.1, "low": 0.09, "high": 0.12}
+        for of in ("surgeon, 8 heads", "random, 16 heads")
+        for batch in (1, 8, 32)
+        for name in ("dense", "masked", "removed")
+    ]
+    drawn = figure.Figure(figsize=_cost_size(rows), layout="constrained")
+    draw_cost(drawn, rows, {"system": "Linux", "threads": 2})
+    shown = [panel for panel in drawn.axes if panel.get_visible()]
+    assert [panel.get_title() for panel in shown] == [f"batch {batch}, length 64" for batch in (1, 8, 32)]
+    assert [label.get_text() for label in shown[0].get_yticklabels()] == ["surgeon, 8 heads", "random, 16 heads"]
+    assert all(len(panel.patches) == 6 for panel in shown)
