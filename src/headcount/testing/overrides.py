@@ -46,6 +46,7 @@ _GROUPS_OF_32 = {"d_model": 96, "encoder_ffn_dim": 96}
 
 # Dotted attribute of the tiny configuration -> value.
 OVERRIDES: dict[str, dict[str, Any]] = {
+    "audio-spectrogram-transformer": {"max_length": 64},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 12, "mamba_d_head": 8},
     "bit": {"num_groups": 4},
     "bridgetower": {
@@ -71,7 +72,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 12, "mamba_d_head": 8},
     "grounding-dino": _GROUPS_OF_32,
-    "layoutlmv3": {"coordinate_size": 8, "shape_size": 8},
+    "layoutlmv3": {"coordinate_size": 8, "shape_size": 8, "input_size": 32},
     "longcat_flash": {"qk_head_dim": 16},
     "mamba2": {"num_heads": 12, "head_dim": 8, "n_groups": 1},
     "mask2former": {"feature_size": 96, "mask_feature_size": 96, "hidden_dim": 96},
