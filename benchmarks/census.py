@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 import warnings
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,141 @@ def stamp() -> str:
     return digest.hexdigest()[:12]
 
 
+def verdict(row: dict[str, Any], stage: str) -> str:
+    return row.get("stages", {}).get(stage, "")
+
+
+def is_built(row: dict[str, Any]) -> bool:
+    return row.get("built", "yes") == "yes"
+
+
+def has_attention(row: dict[str, Any]) -> bool:
+    return is_built(row) and verdict(row, "found") != "none"
+
+
+def is_refused(row: dict[str, Any]) -> bool:
+    """Whether some stage ends in a typed error, or some attention module is refused by name."""
+    return has_attention(row) and any(value in ("refused", "part") for value in row["stages"].values())
+
+
+COUNTS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "found: every attention block": lambda row: verdict(row, "found") == "yes",
+    "found: some blocks, the others refused by name": lambda row: verdict(row, "found") == "part",
+    "gated: the gate of every head changes the output": lambda row: verdict(row, "gated") == "yes",
+    "… and a gate of 0 equals attention probabilities of 0": lambda row: verdict(row, "zeroed") == "yes",
+    "cut: equal to the gates, on inputs that the cut was not verified on": lambda row: verdict(row, "cut") == "yes",
+    "… and `outputs.attentions` are those of the kept heads": lambda row: verdict(row, "attentions") == "yes",
+    "generated: the cut model gives the tokens of the gated one": lambda row: verdict(row, "generated") == "yes",
+    "reloaded: bit-equal after save and load": lambda row: verdict(row, "reloaded") == "yes",
+    "refused by name at some stage, with a typed error that says what to do": is_refused,
+    "raw error": lambda row: "raw" in row.get("stages", {}).values(),
+    "wrong result": lambda row: "wrong" in row.get("stages", {}).values(),
+}
+
+
+def summary(rows: list[dict[str, Any]]) -> list[str]:
+    import torch
+    import transformers
+
+    classes, variants = ([row for row in rows if bool(row.get("variant")) is kind] for kind in (False, True))
+    lines = [
+        f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}. {len(classes)} model classes of "
+        f"{len({row.get('family') for row in classes})} families, {len(variants)} variants of them.",
+        "",
+        "| | classes | variants |",
+        "|---|---:|---:|",
+        *(
+            f"| {label} | {sum(map(count, classes))} | {sum(map(count, variants))} |"
+            for label, count in {
+                "with attention, built from a small configuration": has_attention,
+                "without attention": lambda row: is_built(row) and not has_attention(row),
+                "not built here (reason in the table)": lambda row: not is_built(row),
+                **COUNTS,
+            }.items()
+        ),
+    ]
+    return lines
+
+
+def with_counts(text: str, rows: list[dict[str, Any]]) -> str:
+    """The README with the counts of a census in their marked place."""
+    import transformers
+
+    classes = [row for row in rows if not row.get("variant") and has_attention(row)]
+    number = {stage: sum(verdict(row, stage) == "yes" for row in classes) for stage in ("found", "gated", "cut", "generated", "reloaded")}
+    part = sum(verdict(row, "found") == "part" for row in classes)
+    defects = {kind: sum(kind in row.get("stages", {}).values() for row in rows) for kind in ("raw", "wrong")}
+    families = len({row["family"] for row in classes})
+    sentence = (
+        f"Of {len(classes):,} model classes with attention ({families} families of transformers {transformers.__version__}, built small): "
+        f"found {number['found'] + part:,} ({part} with some blocks refused), gated {number['gated']:,}, cut {number['cut']:,}, "
+        f"generated {number['generated']}, reloaded {number['reloaded']:,}, refused by name at some stage {sum(map(is_refused, classes))}; "
+        f"with their variants: {defects['raw']} raw errors, {defects['wrong']} wrong results."
+    )
+    before, start, rest = text.partition(MARK)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        raise RuntimeError(f"README.md has no place for the counts of the census, {MARK} … {END}")
+    return f"{before}{MARK}\n{sentence}\n{END}{after}"
+
+
+def is_proven(row: dict[str, Any]) -> bool:
+    """Whether every stage that applies is proven."""
+    return has_attention(row) and all(value in ("yes", "") for value in row["stages"].values())
+
+
+def document(rows: list[dict[str, Any]]) -> str:
+    proven: dict[str, list[str]] = {}
+    for row in filter(is_proven, rows):
+        proven.setdefault(row["family"], []).append(key_of(row) if row.get("variant") else row["name"])
+    others = [row for row in rows if not is_proven(row) and (has_attention(row) or not is_built(row))]
+    return "\n".join(
+        [
+            *HEAD,
+            *summary(rows),
+            "",
+            "## Classes and variants that are not proven in every stage",
+            "",
+            f"| class | {' | '.join(STAGES)} | note |",
+            f"|---|{'---|' * len(STAGES)}---|",
+            *(f"| {' | '.join([key_of(row), *(verdict(row, stage) for stage in STAGES), note_of(row)])} |" for row in others),
+            "",
+            "## Proven in every stage that applies",
+            "",
+            *(f"- **{family}**: {', '.join(names)}" for family, names in sorted(proven.items())),
+            "",
+            "## Without attention",
+            "",
+            ", ".join(row["name"] for row in rows if is_built(row) and not has_attention(row)),
+            "",
+        ]
+    )
+
+
+def note_of(row: dict[str, Any]) -> str:
+    text = "; ".join(row.get("notes", [])) if is_built(row) else f"not built: {row['built']}"
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+STAGES = ("found", "gated", "zeroed", "cut", "attentions", "generated", "reloaded", "unchanged")
+MARK, END = "<!-- census -->", "<!-- end of census -->"
+HEAD = (
+    "# Census of model classes",
+    "",
+    "Written by `make census`; do not edit. Every model class that transformers exports or builds by an auto class is built from its default",
+    "configuration, shrunk by rules, with random weights in float64 (float32 where its code cannot do that), and one class of every type also in",
+    "the variants that change attention (KV heads, relative and rotary positions, biases, windows, shared KV). Public functions are called",
+    "without inputs, as a user would. The rows are in `benchmarks/census.jsonl`.",
+    "",
+    "*found*: attention modules are taken in, or refused by name (part). *gated*: the gate of every head changes the output. *zeroed*: gates of 0",
+    "equal attention probabilities of 0, by an independent computation. *cut*: a random plan, cut, equals its gates on other inputs. *attentions*:",
+    "`outputs.attentions` of the cut model are those of the kept heads. *generated*: greedy generation gives the same tokens. *reloaded*: save and",
+    "load give the same bits. *unchanged*: detecting, gating and cutting leave the model as it was. *refused* is a typed error that says why and",
+    "what to do; *raw* is any other error, *wrong* a result that the check contradicts: both are defects.",
+    "",
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("classes", nargs="*", help="names of model classes; all by default")
@@ -187,7 +322,14 @@ def main() -> None:
     if partial:
         print("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
         return
+    for row in rows:
+        row.pop("seconds", None)
     ROWS.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    DOCUMENT.write_text(document(rows), encoding="utf-8")
+    README.write_text(with_counts(README.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    print("\n".join(summary(rows)))
+    if any(defects_of(row) for row in rows):
+        sys.exit(1)
 
 
 def read_rows() -> list[dict[str, Any]]:

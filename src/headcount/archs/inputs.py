@@ -127,8 +127,14 @@ def _place(value: Tensor, model: nn.Module) -> Tensor:
     return value.to(device_of(model), reference.dtype if value.is_floating_point() else value.dtype)
 
 
-def input_ids(probe: Probe) -> Tensor:
+# Encoder-decoders that take either audio features or text, not both.
+FEATURES_OR_TEXT = frozenset({"pop2piano"})
+
+
+def input_ids(probe: Probe) -> Tensor | None:
     """Ordinary tokens behind one placeholder for each image or audio feature, padded at the end; audio codes for codec models."""
+    if "input_features" in probe.made and probe.takes("decoder_input_ids") and probe.model_type in FEATURES_OR_TEXT:
+        return None
     if not probe.config.is_encoder_decoder and not probe.takes("decoder_input_ids"):
         codes = codebooks.codes(probe, probe.length, _vocab(probe))
         if codes is not None:

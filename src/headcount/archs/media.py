@@ -135,7 +135,7 @@ def feature_mask(probe: Probe) -> Tensor:
 
 
 def input_values(probe: Probe) -> Tensor:
-    """A waveform long enough for 12 frames behind the strided convolutions, a codec's signal, or a spectrogram for AST."""
+    """A waveform long enough for 12 frames behind the strided convolutions (more for x-vectors), a codec's signal, or a spectrogram for AST."""
     strides = probe.find("conv_stride")
     if not isinstance(strides, (list, tuple)):
         if probe.find("num_mel_bins") is not None:
@@ -143,6 +143,8 @@ def input_values(probe: Probe) -> Tensor:
         is_codec = probe.find("codebook_size", "codebook_dim") is not None
         return probe.floats(probe.batch, *([probe.find("audio_channels", default=1)] if is_codec else []), _CODEC_SAMPLES)
     samples = 12
+    for kernel, dilation in zip(probe.find("tdnn_kernel", default=()), probe.find("tdnn_dilation", default=()), strict=True):
+        samples += (kernel - 1) * dilation if type(probe.model).__name__.endswith("ForXVector") else 0
     for stride, kernel in zip(reversed(strides), reversed(probe.find("conv_kernel")), strict=True):
         samples = (samples - 1) * stride + kernel
     return probe.floats(probe.batch, samples)

@@ -6,6 +6,7 @@ that an independent computation contradicts ("wrong").
 
 from __future__ import annotations
 
+import json
 import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from headcount.archs.inputs import probe_inputs
 from headcount.attention import eager
@@ -35,6 +36,7 @@ from headcount.testing.laws import (
     same_tokens,
 )
 from headcount.testing.shrink import ShrinkError, build_model, tiny_config
+from headcount.testing.shrink import model_class as natural_class
 
 STAGES = ("found", "gated", "zeroed", "cut", "attentions", "generated", "reloaded", "unchanged")
 DEFECTS = ("raw", "wrong")
@@ -259,9 +261,62 @@ def _differs(first: Any, second: Any) -> bool:
     return first != second and repr(first) != repr(second)
 
 
+# Attributes of configurations that change how attention works -> the values to examine where the configuration has another one.
+VARIANTS: dict[str, tuple[Any, ...]] = {
+    "add_cross_attention": (True,),
+    "alibi": (True,),
+    "attention_bias": (True, False),
+    "attention_type": ("original_full", "block_sparse"),
+    "encoder_attention_type": ("transient-global",),
+    "has_relative_attention_bias": (True, False),
+    "has_spatial_attention_bias": (True, False),
+    "multi_query": (True, False),
+    "new_decoder_architecture": (True,),
+    "num_key_value_heads": (1, 2, 6),
+    "num_kv_heads": (2,),
+    "num_kv_shared_layers": (1,),
+    "position_embedding_type": ("rotary", "relative_key", "relative_key_query"),
+    "position_embeddings_type": ("relative", "rotary"),
+    "qkv_bias": (True, False),
+    "relative_attention": (True,),
+    "use_qk_norm": (True, False),
+    "use_relative_position_bias": (True,),
+    "use_shared_relative_position_bias": (True,),
+    "use_sliding_window": (True,),
+}
+# What else has to be set for an attribute to take effect.
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "add_cross_attention": {"is_decoder": True},
+    "num_kv_heads": {"new_decoder_architecture": True},
+    "relative_attention": {"pos_att_type": ["c2p", "p2c"]},
+}
+
+
 def variants_of(model_class: type[PreTrainedModel]) -> list[str]:
-    """The names of the variants in which a class is examined besides its default configuration."""
-    return []
+    """The variants in which a class is examined besides its default configuration, such as "multi_query=false".
+
+    Only one class of each model type has any: the most natural one with logits.
+    """
+    config_class = model_class.config_class
+    try:
+        if config_class is None or natural_class(config_class.model_type) is not model_class:
+            return []
+        config = tiny_config(config_class)
+    except ShrinkError:
+        return []
+    declared = {name: getattr(config, name) for name in VARIANTS if name in config.to_dict()}
+    return [
+        f"{name}={json.dumps(value)}"
+        for name, present in declared.items()
+        for value in VARIANTS[name]
+        if value != present and (present is not None or isinstance(value, bool))
+    ]
+
+
+def _overrides(variant: str, config: PretrainedConfig) -> dict[str, Any]:
+    name, _, value = variant.partition("=")
+    companions = {key: setting for key, setting in COMPANIONS.get(name, {}).items() if hasattr(config, key)}
+    return {**companions, name: json.loads(value)} if name else {}
 
 
 def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Row:
@@ -269,14 +324,16 @@ def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Row:
     config_class = model_class.config_class
     assert config_class is not None
     row = Row(model_class.__name__, variant, config_class.model_type, model_class.__module__.rpartition(".")[0].rpartition(".")[2])
-    try:
+
+    def build(dtype: torch.dtype) -> nn.Module:
         config = tiny_config(config_class)
-        model = build_model(model_class, config)
+        return build_model(model_class, tiny_config(config_class, **_overrides(variant, config)), dtype=dtype)
+
+    try:
+        if _comparison_batch(build(torch.float64)) is None and _comparison_batch(build(torch.float32)) is not None:
+            row.dtype = "float32"
+        model = build(getattr(torch, row.dtype))  # a fresh one: some models change themselves on their first pass
     except ShrinkError as error:
         row.built = " ".join(str(error).split())[:_NOTE_LENGTH]
         return row
-    if _comparison_batch(model) is None:
-        single = build_model(model_class, tiny_config(config_class), dtype=torch.float32)
-        if _comparison_batch(single) is not None:
-            model, row.dtype = single, "float32"
     return examine_model(model, row)
