@@ -2,7 +2,7 @@
 
     python benchmarks/census.py                         every class; writes census.jsonl, docs/census.md and the counts in README.md
     python benchmarks/census.py BertModel GPT2Model     some classes, prints their rows
-    python benchmarks/census.py --again                 only the classes whose last row has a defect
+    python benchmarks/census.py --again                 only what the last census did not prove; the other rows stay
 
 Every class is built from its default configuration, shrunk by rules (headcount.testing.shrink), with random weights, and examined in a forked
 process. Rows are written as they come, so that a census that was stopped goes on where it was.
@@ -69,10 +69,10 @@ def examine(entry: Entry) -> dict[str, Any]:
 
 
 class Census:
-    """The rows of a census in progress, one file for each entry list, which a later call continues."""
+    """A census in progress: its rows are files in a folder, which a later call continues."""
 
-    def __init__(self, entries: list[Entry], folder: Path, workers: int) -> None:
-        self.entries, self.folder, self.workers = entries, folder, workers
+    def __init__(self, entries: list[Entry], folder: Path, workers: int, examine: Callable[[Entry], dict[str, Any]] = examine) -> None:
+        self.entries, self.folder, self.workers, self.examine = entries, folder, workers, examine
         self.rows: dict[str, dict[str, Any]] = {}
         self.children: dict[int, list[Entry]] = {}
         self.start = time.monotonic()
@@ -81,6 +81,8 @@ class Census:
         """Examines every entry that has no row yet; returns all rows in the order of the entries."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._read()
+        gc.collect()
+        gc.freeze()  # what is imported stays shared with the children, whose collections then need not walk through it
         left = [entry for entry in self.entries if entry.key not in self.rows]
         chunks = [left[start : start + CHUNK] for start in range(0, len(left), CHUNK)]
         while chunks or self.children:
@@ -113,8 +115,9 @@ class Census:
     def _record_death(self, entry: Entry, status: int) -> None:
         if status == 0:
             raise RuntimeError(f"{entry.key} left no row")
-        timed_out = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
-        reason = f"stopped after {SECONDS} s" if timed_out else f"the process died (status {status})"
+        ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        timed_out = ended_by == signal.SIGALRM
+        reason = f"stopped after {SECONDS} s" if timed_out else f"the process died (signal {ended_by}, status {os.WEXITSTATUS(status)})"
         row = {"name": entry.name, "variant": entry.variant, "built": reason}
         self._write({key: value for key, value in row.items() if value}, "deaths")
         self._read()
@@ -132,7 +135,7 @@ class Census:
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             for entry in chunk:
                 signal.alarm(SECONDS)
-                row = examine(entry)
+                row = self.examine(entry)
                 signal.alarm(0)
                 self._write(row, str(os.getpid()))
                 gc.collect()
@@ -177,6 +180,10 @@ def has_attention(row: dict[str, Any]) -> bool:
     return is_built(row) and verdict(row, "found") != "none"
 
 
+def is_without_attention(row: dict[str, Any]) -> bool:
+    return is_built(row) and not has_attention(row)
+
+
 def is_refused(row: dict[str, Any]) -> bool:
     """Whether some stage ends in a typed error, or some attention module is refused by name."""
     return has_attention(row) and any(value in ("refused", "part") for value in row["stages"].values())
@@ -197,13 +204,10 @@ COUNTS: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 
 
-def summary(rows: list[dict[str, Any]]) -> list[str]:
-    import torch
-    import transformers
-
+def summary(versions: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
     classes, variants = ([row for row in rows if bool(row.get("variant")) is kind] for kind in (False, True))
     lines = [
-        f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}. {len(classes)} model classes of "
+        f"transformers {versions['transformers']}, torch {versions['torch']}. {len(classes)} model classes of "
         f"{len({row.get('family') for row in classes})} families, {len(variants)} variants of them.",
         "",
         "| | classes | variants |",
@@ -212,7 +216,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
             f"| {label} | {sum(map(count, classes))} | {sum(map(count, variants))} |"
             for label, count in {
                 "with attention, built from a small configuration": has_attention,
-                "without attention": lambda row: is_built(row) and not has_attention(row),
+                "without attention": is_without_attention,
                 "not built here (reason in the table)": lambda row: not is_built(row),
                 **COUNTS,
             }.items()
@@ -221,17 +225,15 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def with_counts(text: str, rows: list[dict[str, Any]]) -> str:
+def with_counts(text: str, versions: dict[str, str], rows: list[dict[str, Any]]) -> str:
     """The README with the counts of a census in their marked place."""
-    import transformers
-
     classes = [row for row in rows if not row.get("variant") and has_attention(row)]
     number = {stage: sum(verdict(row, stage) == "yes" for row in classes) for stage in ("found", "gated", "cut", "generated", "reloaded")}
     part = sum(verdict(row, "found") == "part" for row in classes)
     defects = {kind: sum(kind in row.get("stages", {}).values() for row in rows) for kind in ("raw", "wrong")}
     families = len({row["family"] for row in classes})
     sentence = (
-        f"Of {len(classes):,} model classes with attention ({families} families of transformers {transformers.__version__}, built small): "
+        f"Of {len(classes):,} model classes with attention ({families} families of transformers {versions['transformers']}, built small): "
         f"found {number['found'] + part:,} ({part} with some blocks refused), gated {number['gated']:,}, cut {number['cut']:,}, "
         f"generated {number['generated']}, reloaded {number['reloaded']:,}, refused by name at some stage {sum(map(is_refused, classes))}; "
         f"with their variants: {defects['raw']} raw errors, {defects['wrong']} wrong results."
@@ -248,7 +250,7 @@ def is_proven(row: dict[str, Any]) -> bool:
     return has_attention(row) and all(value in ("yes", "") for value in row["stages"].values())
 
 
-def document(rows: list[dict[str, Any]]) -> str:
+def document(versions: dict[str, str], rows: list[dict[str, Any]]) -> str:
     proven: dict[str, list[str]] = {}
     for row in filter(is_proven, rows):
         proven.setdefault(row["family"], []).append(key_of(row) if row.get("variant") else row["name"])
@@ -256,7 +258,7 @@ def document(rows: list[dict[str, Any]]) -> str:
     return "\n".join(
         [
             *HEAD,
-            *summary(rows),
+            *summary(versions, rows),
             "",
             "## Classes and variants that are not proven in every stage",
             "",
@@ -270,7 +272,7 @@ def document(rows: list[dict[str, Any]]) -> str:
             "",
             "## Without attention",
             "",
-            ", ".join(row["name"] for row in rows if is_built(row) and not has_attention(row)),
+            ", ".join(row["name"] for row in rows if is_without_attention(row)),
             "",
         ]
     )
@@ -304,7 +306,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("classes", nargs="*", help="names of model classes; all by default")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
-    parser.add_argument("--again", action="store_true", help="examine only the entries whose last row has a defect, and print them")
+    parser.add_argument("--again", action="store_true", help="examine only the entries that the last census did not prove")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     import torch
@@ -313,27 +315,30 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     entries = list_entries(options.classes)
-    if options.again:
-        known = {key_of(row) for row in read_rows() if defects_of(row)}
-        entries = [entry for entry in entries if entry.key in known]
-    partial = bool(options.classes or options.again)
-    folder = PARTIAL / (f"some-{os.getpid()}" if partial else stamp())
-    rows = Census(entries, folder, options.workers).run()
-    if partial:
-        print("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+    proven = {key_of(row): row for row in read_rows()[1] if is_proven(row) or is_without_attention(row)} if options.again else {}
+    left = [entry for entry in entries if entry.key not in proven]
+    folder = PARTIAL / (f"some-{os.getpid()}" if options.classes else stamp())
+    fresh = {key_of(row): row for row in Census(left, folder, options.workers).run()}
+    if options.classes:
+        print("\n".join(json.dumps(row, ensure_ascii=False) for row in fresh.values()))
         return
+    rows = [(proven | fresh)[entry.key] for entry in entries]
     for row in rows:
         row.pop("seconds", None)
-    ROWS.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    DOCUMENT.write_text(document(rows), encoding="utf-8")
-    README.write_text(with_counts(README.read_text(encoding="utf-8"), rows), encoding="utf-8")
-    print("\n".join(summary(rows)))
+    versions = {"transformers": transformers.__version__, "torch": torch.__version__.partition("+")[0]}
+    lines = [json.dumps(line, ensure_ascii=False) for line in (versions, *rows)]
+    ROWS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    DOCUMENT.write_text(document(versions, rows), encoding="utf-8")
+    README.write_text(with_counts(README.read_text(encoding="utf-8"), versions, rows), encoding="utf-8")
+    print("\n".join(summary(versions, rows)))
     if any(defects_of(row) for row in rows):
         sys.exit(1)
 
 
-def read_rows() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+def read_rows() -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The versions and the rows of the last whole census."""
+    versions, *rows = (json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines())
+    return versions, rows
 
 
 if __name__ == "__main__":

@@ -265,17 +265,16 @@ def decoder_input_ids(probe: Probe) -> Tensor | None:
     return codes if codes is not None else probe.words(vocab, probe.batch, length)
 
 
-# Decoders whose cross-attention no attribute of the configuration announces.
-ALWAYS_CROSS = frozenset({"blip_2_qformer", "trocr"})
+# Names of modules that attend to an encoder.
+CROSS = re.compile(r"(^|\.)(encoder_attn|crossattention|cross_attn)$")
 
 
 def encoder_hidden_states(probe: Probe) -> Tensor | None:
     """States for decoders with cross-attention that run without their encoder."""
-    crosses = getattr(probe.config, "add_cross_attention", False) or probe.model_type in ALWAYS_CROSS
-    if not crosses or probe.takes("decoder_input_ids"):
+    if probe.takes("decoder_input_ids") or not any(CROSS.search(name) for name, _ in probe.model.named_modules()):
         return None
     width = probe.find("cross_attention_hidden_size", "encoder_hidden_size", "hidden_size", "d_model", "n_embd")
-    return probe.floats(probe.batch, probe.length, width)
+    return probe.floats(probe.batch, probe.length + N_PADDED, width)
 
 
 def bbox(probe: Probe) -> Tensor:

@@ -115,6 +115,8 @@ def input_features(probe: Probe) -> Tensor:
 
 
 def _bins(probe: Probe) -> int:
+    if probe.model_type == "pop2piano":  # its spectrogram is projected before the model sees it
+        return probe.find("d_model")
     return probe.find("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "mel_dim", "num_chroma", default=80)
 
 
