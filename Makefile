@@ -54,9 +54,9 @@ figures: $(STAMP)
 bench: $(STAMP)
 	$(OFFLINE) $(BIN)/python benchmarks/gates.py
 
-# Examines every model type of transformers and rewrites docs/census.md.
+# Examines every model class of transformers; rewrites its rows, docs/census.md and the counts in README.md. Goes on after a stop.
 census: $(STAMP)
-	$(OFFLINE) $(BIN)/python benchmarks/census.py
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/census.py --workers 2 $(ARGS)
 
 # torch first, by itself, so that its pin decides before any other requirement does.
 $(STAMP): pyproject.toml constraints.txt

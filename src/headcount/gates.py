@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.archs.inputs import probe_inputs
+from headcount.archs.inputs import probe_inputs, reporting_inputs
 from headcount.archs.modules import pad_id, unwrap
 from headcount.archs.state import feature_caches_bypassed, forward
 from headcount.attention import AttentionTap
@@ -188,7 +188,7 @@ def verify_gates(model: nn.Module, heads: HeadMap, inputs: dict | None = None) -
     """
     inner = unwrap(model)
     batch = inputs if inputs is not None else probe_inputs(inner)
-    with evaluating(inner):
+    with evaluating(inner), reporting_inputs(inner, batch, dummy=inputs is None):
         silent = _without_gradient(inner, heads, batch)
         dead = [head for head in silent if not _has_effect(inner, heads, head, batch)]
     if dead:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headcount.archs import media
+from headcount.archs import codebooks, media
 from headcount.archs.lengths import probe_length
 from headcount.archs.modules import device_of
 from headcount.archs.probe import N_PADDED, Maker, Probe
 from headcount.archs.state import preserved
-from headcount.errors import ProbeError
+from headcount.errors import HeadcountError, OutOfMemory, ProbeError
 
-_REMEDY = "pass your own inputs, a dict of the forward pass's keyword arguments"
+# Arguments of forward passes that carry no input.
+_OPTIONS = re.compile(r"^(self|args|kwargs|labels|\w*_labels|use_cache|cache_position|\w*past_key_values?|return_\w+|output_\w+|\w*head_mask)$")
+_N_NAMED = 8
+# Where configurations count the tokens that have a position.
+POSITIONS = ("max_position_embeddings", "n_positions", "max_encoder_position_embeddings", "max_decoder_position_embeddings", "n_ctx")
+N_CHOICES = 2
 
 
 def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None, seed: int = 0) -> dict[str, Any]:
@@ -29,18 +37,72 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
     """
     model = _unwrapped(model)
     length = probe_length(model) if length is None else length
-    probe = Probe(model, batch, length, torch.Generator().manual_seed(seed), dict(inspect.signature(model.forward).parameters))
+    generator = torch.Generator().manual_seed(seed)
+    probe = Probe(model, batch, length, generator, dict(inspect.signature(model.forward).parameters))
     makers = _makers(probe)
     try:
+        _fit_sizes(probe)
         with torch.no_grad(), preserved(model):
             for name, maker in makers.items():
                 value = maker(probe)
                 if value is not None:
                     probe.made[name] = _place(value, model)
     except Exception as error:  # a maker may call the model's own code, which fails in its own ways
-        reason = f"{type(error).__name__}: {error}"
-        raise ProbeError(f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_REMEDY}") from error
-    return probe.made
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ProbeError(
+            f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_remedy(model)}"
+        ) from error
+    return _by_choice(probe.made) if _chooses(model) else probe.made
+
+
+def _fit_sizes(probe: Probe) -> None:
+    """Adapts length and batch to what the model can take: its positions, the choices of a question, a single example."""
+    positions = [n for name in POSITIONS if isinstance(n := probe.find(name), int) and n > 0]
+    if positions:
+        probe.length = max(N_PADDED + 1, min(probe.length, min(positions) - _first_position(probe.model)))
+    if _chooses(probe.model):
+        probe.batch *= N_CHOICES
+    elif type(probe.model).__name__.endswith("ForSequenceClassification") and probe.find("pad_token_id") is None:
+        probe.batch = 1  # decoders refuse to look for the last token of several examples without a padding token
+
+
+def _first_position(model: nn.Module) -> int:
+    """Rows of the position table that no token uses: RoBERTa and its relatives count from the padding token's id on."""
+    tables = (m for name, m in model.named_modules() if name.endswith("position_embeddings") and isinstance(m, nn.Embedding))
+    return max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)
+
+
+def _chooses(model: nn.Module) -> bool:
+    return type(model).__name__.endswith("ForMultipleChoice")
+
+
+def _by_choice(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of a multiple-choice model, [batch, choices, …] for text and one image or page per question."""
+    return {name: value[::N_CHOICES] if value.is_floating_point() else value.unflatten(0, (-1, N_CHOICES)) for name, value in inputs.items()}
+
+
+def _remedy(model: nn.Module) -> str:
+    """The end of every message: which inputs to pass."""
+    names = [name for name in inspect.signature(_unwrapped(model).forward).parameters if not _OPTIONS.match(name)]
+    listing = ", ".join(names[:_N_NAMED]) + (", …" if len(names) > _N_NAMED else "")
+    return f"pass inputs=, a dict of the keyword arguments of its forward pass: {listing}"
+
+
+@contextmanager
+def reporting_inputs(model: nn.Module, batch: Mapping[str, Any], *, dummy: bool) -> Iterator[None]:
+    """Turns whatever the model's own code raises on a batch into a ProbeError that names the batch and the inputs to pass instead."""
+    try:
+        yield
+    except HeadcountError:
+        raise
+    except Exception as error:  # the model's own code fails in its own ways on inputs that it does not expect
+        shapes = [f"{name} {tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__}" for name, value in batch.items()]
+        origin = "dummy inputs" if dummy else "the inputs"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        text = f"{type(_unwrapped(model)).__name__} does not run on {origin} ({', '.join(shapes)}): {reason}; {_remedy(model)}"
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in reason:
+            raise OutOfMemory(text) from error
+        raise ProbeError(text) from error
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -51,14 +113,14 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 def _makers(probe: Probe) -> dict[str, Maker]:
     if not hasattr(probe.model, "config"):
-        raise ProbeError(f"{probe.model_type} has no config to read the inputs from; {_REMEDY}")
+        raise ProbeError(f"{probe.model_type} has no config to read the inputs from; {_remedy(probe.model)}")
     needed = [n for n, p in probe.arguments.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     unknown = [n for n in needed if n not in MAKERS and n not in ON_DEMAND]
     if unknown:
-        raise ProbeError(f"{probe.model_type}: no rule makes the required input {', '.join(unknown)}; {_REMEDY}")
+        raise ProbeError(f"{probe.model_type}: no rule makes the required input {', '.join(unknown)}; {_remedy(probe.model)}")
     makers = {n: m for n, m in {**ON_DEMAND, **MAKERS}.items() if n in (needed if n in ON_DEMAND else probe.arguments)}
     if not makers:
-        raise ProbeError(f"{probe.model_type}: the forward pass of {type(probe.model).__name__} has no input that a rule makes; {_REMEDY}")
+        raise ProbeError(f"{probe.model_type}: the forward pass of {type(probe.model).__name__} has no input that a rule makes; {_remedy(probe.model)}")
     return makers
 
 
@@ -68,15 +130,50 @@ def _place(value: Tensor, model: nn.Module) -> Tensor:
     return value.to(device_of(model), reference.dtype if value.is_floating_point() else value.dtype)
 
 
-def input_ids(probe: Probe) -> Tensor:
-    """Ordinary tokens behind one placeholder for each image or audio feature, padded at the end."""
+# Encoder-decoders that take either audio features or text, not both.
+FEATURES_OR_TEXT = frozenset({"pop2piano"})
+
+
+def input_ids(probe: Probe) -> Tensor | None:
+    """Ordinary tokens behind one placeholder for each image or audio feature, padded at the end; audio codes for codec models."""
+    if "input_features" in probe.made and probe.takes("decoder_input_ids") and probe.model_type in FEATURES_OR_TEXT:
+        return None
+    if not probe.config.is_encoder_decoder and not probe.takes("decoder_input_ids"):
+        codes = codebooks.codes(probe, probe.length, _vocab(probe))
+        if codes is not None:
+            return codes
     ids = probe.words(_vocab(probe), probe.batch, probe.length)
     ids[1:, -N_PADDED:] = _pad_token(probe)
     if _reads_end(probe):
         ids[0, -1] = ids[1:, -N_PADDED - 1] = _end_token(probe)
+    if probe.takes("image_embeds_position_mask"):
+        ids = torch.cat([probe.words(_vocab(probe), probe.batch, _n_latents(probe)), ids], dim=1)
     for token, count in _placeholders(probe):
         ids = torch.cat([ids[:, :1], torch.full((probe.batch, count), token), ids[:, 1:]], dim=1)
     return ids
+
+
+def _n_latents(probe: Probe) -> int:
+    return probe.find("latent_query_num", default=0)
+
+
+def image_embeds_position_mask(probe: Probe) -> Tensor:
+    """Ones at the leading tokens, in whose place Kosmos-2 puts its image."""
+    mask = torch.zeros(probe.made["input_ids"].shape, dtype=torch.long)
+    mask[:, : _n_latents(probe)] = 1
+    return mask
+
+
+def image_attention_mask(probe: Probe) -> Tensor:
+    """Ones: every token sees the single image of its example."""
+    return probe.ones(*probe.made["input_ids"].shape, 1)
+
+
+def cross_attention_mask(probe: Probe) -> Tensor | None:
+    """Ones: every token sees every tile of the single image of its example."""
+    if "pixel_values" not in probe.made:
+        return None
+    return probe.ones(*probe.made["input_ids"].shape, 1, probe.find("max_num_tiles"))
 
 
 def _vocab(probe: Probe) -> int:
@@ -105,6 +202,8 @@ def _reads_end(probe: Probe) -> bool:
 def _end_token(probe: Probe) -> int:
     token = probe.find("eos_token_id")
     token = token[0] if isinstance(token, list) else token
+    if not 0 <= token < _vocab(probe):
+        return _vocab(probe) - 1  # a configuration whose special tokens belong to another vocabulary
     # Old CLIP configurations say 2, which their tokenizer never produces: the tower then looks for the highest id.
     return _vocab(probe) - 1 if token == 2 and _is_text_tower(probe) else token
 
@@ -133,9 +232,13 @@ def _n_rows(features: Any) -> int:
 
 def attention_mask(probe: Probe) -> Tensor | None:
     """Ones, but for the padded end of every example after the first."""
+    if "states" in probe.made:
+        return probe.ones(probe.batch, probe.length)
     if "input_ids" not in probe.made:
         return None
-    mask = torch.ones(probe.made["input_ids"].shape, dtype=torch.long)
+    shape = probe.made["input_ids"].shape
+    rows_of_codes = codebooks.LAYOUTS.get(probe.model_type) == "rows" and not probe.takes("decoder_input_ids")
+    mask = torch.ones((probe.batch if rows_of_codes else shape[0], shape[1]), dtype=torch.long)
     mask[1:, -N_PADDED:] = 0
     return mask
 
@@ -160,26 +263,31 @@ def decoder_input_ids(probe: Probe) -> Tensor | None:
     if is_reader or not probe.config.is_encoder_decoder:
         return None
     vocab = min(_vocab(probe), probe.find("decoder_vocab_size", "tgt_vocab_size", default=_vocab(probe)))
-    return probe.words(vocab, probe.batch, max(2, probe.length - N_PADDED))
+    length = max(2, probe.length - N_PADDED)
+    codes = codebooks.codes(probe, length, vocab)
+    return codes if codes is not None else probe.words(vocab, probe.batch, length)
 
 
-# Decoders whose cross-attention no attribute of the configuration announces.
-ALWAYS_CROSS = frozenset({"blip_2_qformer", "trocr"})
+# Names of modules that attend to an encoder.
+CROSS = re.compile(r"(^|\.)(encoder_attn|crossattention|cross_attn)$")
 
 
 def encoder_hidden_states(probe: Probe) -> Tensor | None:
     """States for decoders with cross-attention that run without their encoder."""
-    crosses = getattr(probe.config, "add_cross_attention", False) or probe.model_type in ALWAYS_CROSS
-    if not crosses or probe.takes("decoder_input_ids"):
+    if probe.takes("decoder_input_ids") or not any(CROSS.search(name) for name, _ in probe.model.named_modules()):
         return None
     width = probe.find("cross_attention_hidden_size", "encoder_hidden_size", "hidden_size", "d_model", "n_embd")
-    return probe.floats(probe.batch, probe.length, width)
+    return probe.floats(probe.batch, probe.length + N_PADDED, width)
 
 
 def bbox(probe: Probe) -> Tensor:
     """One box (left, top, right, bottom) for each token."""
     corner = probe.integers(0, 50, probe.batch, probe.length, 2)
     return torch.cat([corner, corner + 10], dim=-1)
+
+
+def _trajectory(name: str, probe: Probe) -> Tensor:
+    return media.trajectories(probe)[name]
 
 
 # In the order in which they are made: later makers read earlier inputs.
@@ -191,6 +299,8 @@ MAKERS: dict[str, Maker] = {
     "merge_sizes": lambda probe: probe.ones(probe.batch),
     "image_merge_sizes": lambda probe: probe.ones(probe.batch),
     "pixel_values": media.images,
+    "aspect_ratio_ids": lambda probe: probe.ones(probe.batch, 1),
+    "aspect_ratio_mask": media.aspect_ratio_mask,
     "pixel_attention_mask": media.pixel_attention_mask,
     "flattened_patches": media.flattened_patches,
     "input_points": lambda probe: probe.integers(0, 16, probe.batch, 1, 2, 2).double(),
@@ -209,7 +319,15 @@ MAKERS: dict[str, Maker] = {
     "qformer_input_ids": lambda probe: probe.words(probe.config.qformer_config.vocab_size, probe.batch, probe.length),
     "entity_ids": lambda probe: probe.integers(3, probe.config.entity_vocab_size, probe.batch, 3),
     "entity_position_ids": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3, 2),
+    **{name: partial(_trajectory, name) for name in ("states", "actions", "rewards", "returns_to_go", "timesteps")},
+    "user_audio_codes": codebooks.parallel_codes,
+    "moshi_audio_codes": codebooks.parallel_codes,
+    "past_values_padding": lambda probe: torch.zeros_like(probe.made["past_values"]).long(),
+    "freq": lambda probe: torch.zeros((probe.batch, 1), dtype=torch.long),
     "input_ids": input_ids,
+    "image_embeds_position_mask": image_embeds_position_mask,
+    "image_attention_mask": image_attention_mask,
+    "cross_attention_mask": cross_attention_mask,
     "attention_mask": attention_mask,
     "global_attention_mask": global_attention_mask,
     "mm_token_type_ids": mm_token_type_ids,

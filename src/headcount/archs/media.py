@@ -19,10 +19,19 @@ _CODEC_SAMPLES = 3840
 def images(probe: Probe) -> Tensor:
     """Images in the layout that the other arguments of the forward pass give away."""
     if probe.takes("image_grid_thw", "grid_thw"):
-        return _patches(probe)
+        padded = type(probe.model).__name__.endswith("ForRetrieval")  # [batch, patches, …] instead of all patches in a row
+        return _patches(probe).unflatten(0, (probe.batch, -1)) if padded else _patches(probe)
     if probe.takes("spatial_shapes"):
         return _patches(probe).unflatten(0, (probe.batch, -1))
     pixels = pixel_values(probe)
+    if probe.takes("aspect_ratio_ids"):  # [batch, images, tiles, channels, height, width]
+        return pixels[:, None, None].repeat(1, 1, probe.find("max_num_tiles"), 1, 1, 1)
+    if probe.takes("image_attention_mask"):  # [batch, images, channels, height, width]
+        return pixels.unsqueeze(1)
+    if type(probe.model).__name__.endswith("ForKeypointMatching"):  # pairs of images
+        return torch.stack([pixels, pixels.flip(-1)], dim=1)
+    if probe.model_type == "instructblipvideo" and probe.takes("qformer_input_ids"):  # clips of frames
+        return pixels.unsqueeze(1).repeat(1, 2, 1, 1, 1)
     if probe.find("image_grid_pinpoints"):
         return pixels.unsqueeze(1).repeat(1, 1 + _n_tiles(probe), 1, 1, 1)
     return pixels.unsqueeze(1) if probe.takes("pixel_attention_mask") and probe.takes("input_ids") else pixels
@@ -40,7 +49,13 @@ def _channels(probe: Probe) -> int:
 
 
 def _side(probe: Probe) -> tuple[int, int]:
-    return _pair(probe.find("image_size", "img_size", "crop_size", default=64))
+    square = probe.find("input_size") if probe.find("patch_size") else None
+    return _pair(probe.find("image_size", "img_size", "crop_size", default=square or 64))
+
+
+def aspect_ratio_mask(probe: Probe) -> Tensor:
+    """Ones for every tile of the single image of each example."""
+    return probe.ones(probe.batch, 1, probe.find("max_num_tiles"))
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -92,13 +107,17 @@ def pixel_attention_mask(probe: Probe) -> Tensor | None:
 
 def input_features(probe: Probe) -> Tensor:
     """A log-mel spectrogram: channels first where the model starts with a convolution over time, as Whisper does."""
+    if probe.find("spec_size") is not None:  # CLAP: [batch, channels, frames, bins]
+        return probe.floats(probe.batch, 4 if probe.find("enable_fusion") else 1, _FRAMES, _bins(probe))
     if _is_channels_first(probe):
         return probe.floats(probe.batch, _bins(probe), 2 * probe.find("max_source_positions", default=_FRAMES // 2))
     return probe.floats(probe.batch, _FRAMES, _bins(probe))
 
 
 def _bins(probe: Probe) -> int:
-    return probe.find("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "mel_dim", default=80)
+    if probe.model_type == "pop2piano":  # its spectrogram is projected before the model sees it
+        return probe.find("d_model")
+    return probe.find("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "mel_dim", "num_chroma", default=80)
 
 
 def _is_channels_first(probe: Probe) -> bool:
@@ -118,7 +137,7 @@ def feature_mask(probe: Probe) -> Tensor:
 
 
 def input_values(probe: Probe) -> Tensor:
-    """A waveform long enough for 12 frames behind the strided convolutions, a codec's signal, or a spectrogram for AST."""
+    """A waveform long enough for 12 frames behind the strided convolutions (more for x-vectors), a codec's signal, or a spectrogram for AST."""
     strides = probe.find("conv_stride")
     if not isinstance(strides, (list, tuple)):
         if probe.find("num_mel_bins") is not None:
@@ -126,6 +145,8 @@ def input_values(probe: Probe) -> Tensor:
         is_codec = probe.find("codebook_size", "codebook_dim") is not None
         return probe.floats(probe.batch, *([probe.find("audio_channels", default=1)] if is_codec else []), _CODEC_SAMPLES)
     samples = 12
+    for kernel, dilation in zip(probe.find("tdnn_kernel", default=()), probe.find("tdnn_dilation", default=()), strict=True):
+        samples += (kernel - 1) * dilation if type(probe.model).__name__.endswith("ForXVector") else 0
     for stride, kernel in zip(reversed(strides), reversed(probe.find("conv_kernel")), strict=True):
         samples = (samples - 1) * stride + kernel
     return probe.floats(probe.batch, samples)
@@ -135,7 +156,7 @@ def past_values(probe: Probe) -> Tensor:
     """Time series with the history that the lags need; the lag models drop the axis of a single series."""
     length = probe.find("context_length", default=32) + max(probe.find("lags_sequence", default=[0]))
     n_series = probe.find("num_input_channels", "input_size", default=1)
-    is_flat = probe.takes("past_time_features") and n_series == 1
+    is_flat = (probe.takes("past_time_features") and n_series == 1) or probe.model_type.startswith("timesfm")
     return probe.floats(probe.batch, length, *([] if is_flat else [n_series]))
 
 
@@ -155,3 +176,15 @@ def flattened_patches(probe: Probe) -> Tensor:
     """Pix2Struct patches: row, column, then the pixels."""
     places = probe.integers(1, GRID, probe.batch, GRID * GRID, 2)
     return torch.cat([places, probe.floats(probe.batch, GRID * GRID, probe.find("patch_embed_hidden_size"))], dim=-1)
+
+
+def trajectories(probe: Probe) -> dict[str, Tensor]:
+    """States, actions, rewards and times of a decision transformer."""
+    shape = (probe.batch, probe.length)
+    return {
+        "states": probe.floats(*shape, probe.find("state_dim")),
+        "actions": probe.floats(*shape, probe.find("act_dim")),
+        "rewards": probe.floats(*shape, 1),
+        "returns_to_go": probe.floats(*shape, 1),
+        "timesteps": torch.arange(probe.length).expand(shape),
+    }

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.archs.inputs import probe_inputs
+from headcount.archs.inputs import probe_inputs, reporting_inputs
 from headcount.archs.modules import unwrap
 from headcount.archs.state import copy_model
 from headcount.errors import PlanError, VerificationError
@@ -90,7 +90,8 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
     if next(source.parameters()).is_meta:
         raise PlanError("the model is on the meta device and has no weights to cut; load them first")
     batch = inputs if inputs is not None else probe_inputs(source)
-    with every_block_runs(source, [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]):
+    affected = [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]
+    with every_block_runs(source, affected), reporting_inputs(source, batch, dummy=inputs is None):
         expected = run_gated(source, plan, batch)
     dtype = float_dtype(source)
     reference = upcast(source, batch) if dtype in HALF else None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headcount import __version__
 from headcount.archs import record
-from headcount.archs.inputs import probe_inputs
+from headcount.archs.inputs import probe_inputs, reporting_inputs
 from headcount.errors import ArtefactError, MissingExtra, UnsupportedModel, VerificationError
 from headcount.files import check_place
 from headcount.gates import output_tensors
@@ -88,7 +88,9 @@ def export_portable(model: nn.Module, folder: str | Path, *, inputs: dict[str, A
     batch = inputs if inputs is not None else probe_inputs(model)
     dense = widen(model)
     end = "Nothing was written. Save the smaller model instead (headcount.save), and report the model class."
-    check(run(model, batch), run(dense, batch), float_dtype(model), "the portable model", than="the smaller one", end=end)
+    with reporting_inputs(model, batch, dummy=inputs is None):
+        expected = run(model, batch)
+    check(expected, run(dense, batch), float_dtype(model), "the portable model", than="the smaller one", end=end)
     return save(dense, folder, **kwargs)
 
 

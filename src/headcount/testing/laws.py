@@ -237,16 +237,20 @@ def _kernels(model: nn.Module) -> dict[str, Any]:
 def save_then_load_is_equal(subject: Subject) -> str:
     """What is saved loads bit for bit: every tensor, every output, every address."""
     for plan in _plans(subject).values():
-        small = cut(subject.model, plan, inputs=subject.batch)
-        with tempfile.TemporaryDirectory() as scratch:
-            again = load(save(small, Path(scratch) / "model"), **_kernels(small))
-        ours, theirs = small.state_dict(), again.state_dict()
-        _require(
-            ours.keys() == theirs.keys() and _equal(list(ours.values()), list(theirs.values())), "a tensor changed between save and load"
-        )
-        _require(_equal(run(small, subject.batch), run(again, subject.batch)), "the output changed between save and load")
-        _require(HeadMap.of(small).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
+        reload_is_equal(cut(subject.model, plan, inputs=subject.batch), subject.batch)
     return "tensors, outputs and addresses bit-equal"
+
+
+def reload_is_equal(model: nn.Module, batch: dict[str, Any]) -> None:
+    """Raises LawBroken unless a model, saved and loaded, has the same tensors, outputs and head addresses, bit for bit."""
+    with tempfile.TemporaryDirectory() as scratch:
+        again = load(save(model, Path(scratch) / "model"), **_kernels(model))
+    ours, theirs = model.state_dict(), again.state_dict()
+    _require(ours.keys() == theirs.keys(), f"save and load changed the names of tensors: {sorted(ours.keys() ^ theirs.keys())[:3]}")
+    changed = [name for name in ours if not torch.equal(ours[name], theirs[name])]
+    _require(not changed, f"a tensor changed between save and load: {', '.join(changed[:3])}")
+    _require(_equal(run(model, batch), run(again, batch)), "the output changed between save and load")
+    _require(HeadMap.of(model).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
 
 
 def impossible_plans_raise(subject: Subject) -> str:
@@ -275,8 +279,8 @@ def _prompt(subject: Subject) -> dict[str, Any]:
     return prompt
 
 
-def generation_agrees(subject: Subject) -> str:
-    """With caches, a cut model generates the tokens that the gated one generates, also when the first block lost all its heads."""
+def generation_options(subject: Subject) -> dict[str, Any]:
+    """Arguments of a greedy `generate` of 5 tokens that the model itself accepts; raises DoesNotApply where it does not generate."""
     model = subject.model
     if not (hasattr(model, "can_generate") and model.can_generate()):  # pyright: ignore[reportCallIssue]
         raise DoesNotApply("the model does not generate")
@@ -284,19 +288,34 @@ def generation_agrees(subject: Subject) -> str:
     if getattr(model.config, "is_encoder_decoder", False) and model.generation_config.decoder_start_token_id is None:  # pyright: ignore
         options["decoder_start_token_id"] = getattr(model.config, "pad_token_id", None) or 0
     try:
-        with torch.no_grad():
-            model.generate(**options)  # pyright: ignore[reportCallIssue]
+        _generate(model, options)
     except Exception as error:  # a decoder that waits for an encoder, a prompt of another kind: nothing to compare
         raise DoesNotApply(f"the model itself does not generate from a probe prompt: {type(error).__name__}: {error}") from error
+    return options
+
+
+def _generate(model: nn.Module, options: dict[str, Any]) -> Tensor:
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        generated = model.generate(**options)  # pyright: ignore[reportCallIssue]
+    return generated if isinstance(generated, Tensor) else generated.sequences
+
+
+def same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: dict[str, Any]) -> None:
+    """Raises LawBroken unless the cut model generates what the gated one generates."""
+    with HeadGates(subject.model, gates_of(subject.heads, plan)):
+        expected = _generate(subject.model, options)
+    agree = torch.equal(expected, _generate(small, options))
+    _require(agree, f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")
+
+
+def generation_agrees(subject: Subject) -> str:
+    """With caches, a cut model generates the tokens that the gated one generates, also when the first block lost all its heads."""
+    options = generation_options(subject)
     decoders = [block for block in subject.cuttable if block.kind == "decoder-self"]
     plans = [uneven(subject.cuttable)] + ([emptying(decoders[0])] if decoders else [])
     for plan in plans:
-        small = cut(model, plan, inputs=subject.batch)
-        with torch.no_grad(), HeadGates(model, gates_of(subject.heads, plan)):
-            expected = model.generate(**options)  # pyright: ignore[reportCallIssue]
-        with torch.no_grad():
-            found = small.generate(**options)  # pyright: ignore[reportCallIssue]
-        _require(torch.equal(expected, found), f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")
+        same_tokens(subject, plan, cut(subject.model, plan, inputs=subject.batch), options)
     return f"{len(plans)} plans, 5 tokens each"
 
 

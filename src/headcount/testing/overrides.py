@@ -49,6 +49,7 @@ _SPARSE = {"block_size": 4, "num_random_blocks": 1}
 
 # Dotted attribute of the tiny configuration -> value.
 OVERRIDES: dict[str, dict[str, Any]] = {
+    "audio-spectrogram-transformer": {"max_length": 64},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 12, "mamba_d_head": 8},
     "big_bird": _SPARSE,
     "bigbird_pegasus": _SPARSE,
@@ -61,7 +62,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "vision_config.hidden_size": 128,
     },
     "bros": {"hidden_size": 64, "num_attention_heads": 8},
-    "clvp": {"text_config.projection_dim": 96, "speech_config.projection_dim": 96},
+    "clvp": {f"{tower}_config.{name}": 192 for tower in ("text", "speech") for name in ("hidden_size", "projection_dim")}
+    | {"projection_dim": 192},
+    "clvp_encoder": {"hidden_size": 192, "projection_dim": 192},
+    "clipseg": {"extract_layers": [0, 1]},
     "codegen": {"n_embd": 32, "n_head": 4, "rotary_dim": 4},
     "cvt": {"drop_path_rate": [0.0, 0.0, 0.0], "depth": [1, 1, 2]},
     "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},
@@ -80,6 +84,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "longcat_flash": {"qk_head_dim": 16},
     "mamba2": {"num_heads": 12, "head_dim": 8, "n_groups": 1},
     "mask2former": {"feature_size": 96, "mask_feature_size": 96, "hidden_dim": 96},
+    "mllama": {"vision_config.vision_output_dim": 96},
     "mm-grounding-dino": _GROUPS_OF_32,
     "mobilebert": {"embedding_size": 48, "true_hidden_size": 48, "intra_bottleneck_size": 48},
     "mobilevit": {"image_size": 128},

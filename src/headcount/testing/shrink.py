@@ -64,21 +64,36 @@ def model_types() -> list[str]:
     return sorted(t for t in _classes_by_type() if t in CONFIG_MAPPING)
 
 
-def tiny_config(model_type: str, **overrides: Any) -> PretrainedConfig:
+@cache
+def model_classes() -> list[type[PreTrainedModel]]:
+    """Every model class that transformers exports or that one of its auto classes builds, without the abstract ones, by name.
+
+    Imports every modeling module of transformers, which takes about twenty seconds.
+    """
+    names = {name for name in dir(transformers) if name[0].isupper()}
+    names |= {name for by_auto in _classes_by_type().values() for name in by_auto.values()}
+    exported = [getattr(transformers, name, None) for name in sorted(names)]
+    models = [cls for cls in exported if isinstance(cls, type) and issubclass(cls, PreTrainedModel) and cls.config_class is not None]
+    return list({cls.__name__: cls for cls in models if not cls.__name__.endswith("PreTrainedModel")}.values())
+
+
+def tiny_config(model_type: str | type[PretrainedConfig], **overrides: Any) -> PretrainedConfig:
     """The type's default configuration with few layers, 6 heads of 8 where possible, and no dropout.
 
-    ``overrides`` replace attributes of the small configuration.
+    The type is a registered name or a configuration class. ``overrides`` replace attributes of the small configuration.
     """
-    if model_type not in CONFIG_MAPPING:
+    if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
         raise ShrinkError(f"no model type {model_type!r} in this version of transformers; see model_types()")
+    config_class = CONFIG_MAPPING[model_type] if isinstance(model_type, str) else model_type
+    name = model_type if isinstance(model_type, str) else model_type.model_type
     try:
-        default = CONFIG_MAPPING[model_type](**DEFAULTS.get(model_type, {}))
+        default = config_class(**DEFAULTS.get(name, {}))
         _check_overrides(default, overrides)
-        return _shrink(default, _token_map(default), {**OVERRIDES.get(model_type, {}), **overrides})
+        return _shrink(default, _token_map(default), {**OVERRIDES.get(name, {}), **overrides})
     except ShrinkError:
         raise
     except Exception as error:
-        raise ShrinkError(f"{model_type}: the configuration does not shrink: {_reason(error)}") from error
+        raise ShrinkError(f"{name}: the configuration does not shrink: {_reason(error)}") from error
 
 
 def tiny_model(
@@ -96,7 +111,18 @@ def tiny_model(
     logits is taken, or the base model. ``attn`` is the attention implementation, ``overrides`` go to `tiny_config`.
     """
     config = tiny_config(model_type, **overrides)
-    build = model_class(model_type, auto)
+    return build_model(model_class(model_type, auto), config, seed=seed, dtype=dtype, attn=attn)
+
+
+def build_model(
+    model_class: type[PreTrainedModel],
+    config: PretrainedConfig,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    attn: str | None = None,
+) -> PreTrainedModel:
+    """A model of a class and a small configuration, in eval mode, with weights drawn by ``seed``."""
     options = {} if attn is None else {"attn_implementation": attn}
     if dtype is torch.float64:
         # The grouped matrix product of the default expert implementation has no float64 kernel.
@@ -104,9 +130,9 @@ def tiny_model(
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = build._from_config(config, dtype=dtype, **options)
+            model = model_class._from_config(config, dtype=dtype, **options)
     except Exception as error:
-        raise ShrinkError(f"{model_type}: {build.__name__} does not build: {_reason(error)}") from error
+        raise ShrinkError(f"{config.model_type}: {model_class.__name__} does not build: {_reason(error)}") from error
     draw_weights(model, torch.Generator().manual_seed(seed))
     # Tables that the model computes in single precision follow its weights to double, as they do under `model.double()`.
     return (model.double() if dtype is torch.float64 else model).eval()

@@ -1,0 +1,363 @@
+"""One row of the census: what headcount proves about one model class, stage by stage.
+
+A stage is proven ("yes"), refused with a typed error ("refused"), does not apply (""), or is a defect: an untyped error ("raw") or a result
+that an independent computation contradicts ("wrong").
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from headcount.archs.inputs import probe_inputs
+from headcount.archs.probe import parts
+from headcount.attention import eager
+from headcount.errors import HeadcountError
+from headcount.gates import HeadGates
+from headcount.heads import AttentionBlock, HeadMap
+from headcount.plan import Plan
+from headcount.surgery import cut
+from headcount.surgery.verify import difference, gates_of, run, run_gated
+from headcount.testing.float64 import Float64
+from headcount.testing.laws import (
+    DoesNotApply,
+    LawBroken,
+    Subject,
+    gate_zero_is_no_attention,
+    generation_options,
+    reload_is_equal,
+    same_tokens,
+)
+from headcount.testing.shrink import ShrinkError, build_model, tiny_config
+from headcount.testing.shrink import model_class as natural_class
+
+STAGES = ("found", "gated", "zeroed", "cut", "attentions", "generated", "reloaded", "unchanged")
+DEFECTS = ("raw", "wrong")
+_NOTE_LENGTH = 240
+_NO_ATTENTIONS = "the class returns no attentions"
+# What transformers sets on a model that is asked for hidden states for the first time, together with hooks of its own.
+_INSTALLED = ("_output_capturing_hooks_installed",)
+# Reasons that need no remark in a row.
+_USUAL = (_NO_ATTENTIONS, "the model does not generate")
+
+
+@dataclass(slots=True)
+class Row:
+    """What the census says about one class in one configuration; `stages` maps the names of STAGES to verdicts."""
+
+    name: str
+    variant: str = ""
+    model_type: str = ""
+    family: str = ""
+    dtype: str = "float64"
+    heads: int = 0
+    built: str = "yes"
+    stages: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the class was built and has attention modules, taken in or refused."""
+        return self.built == "yes" and self.stages.get("found") != "none"
+
+    @property
+    def defects(self) -> list[str]:
+        """The stages that end in an untyped error or a wrong result."""
+        return [stage for stage, verdict in self.stages.items() if verdict in DEFECTS]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as JSON data, without empty fields."""
+        return {key: value for key, value in asdict(self).items() if value not in ("", [], {}, 0)}
+
+    def attempt(self, stage: str, prove: Callable[[], Any]) -> Any:
+        """The result of `prove`, or None; the verdict is entered under the stage."""
+        try:
+            result = prove()
+        except DoesNotApply as error:
+            self._enter(stage, "", error)
+        except LawBroken as error:
+            self._enter(stage, "wrong", error)
+        except HeadcountError as error:
+            self._enter(stage, "refused", error)
+        except Exception as error:  # what the census looks for: any error that is not headcount's own
+            self._enter(stage, "raw", error)
+        else:
+            self.stages[stage] = "yes"
+            return result
+        return None
+
+    def _enter(self, stage: str, verdict: str, error: Exception) -> None:
+        self.stages[stage] = verdict
+        if str(error) in _USUAL:
+            return
+        text = " ".join(str(error).split())
+        self.note(stage, text if isinstance(error, HeadcountError) else f"{type(error).__name__}: {text}")
+
+    def note(self, stage: str, text: str) -> None:
+        """Adds a remark about a stage, once."""
+        remark = text[:_NOTE_LENGTH]
+        if not any(note.endswith(f": {remark}") for note in self.notes):
+            self.notes.append(f"{stage}: {remark}")
+
+
+def examine_model(model: nn.Module, row: Row) -> Row:
+    """The row, filled in by proofs on a model in eval mode; public functions are called as a user would, without inputs."""
+    before = dict(_settings(model))
+    heads = row.attempt("found", lambda: HeadMap.of(model))
+    if heads is None:
+        if "no attention modules" in " ".join(row.notes):
+            row.stages["found"], row.notes[:] = "none", []
+        return row
+    row.heads = len(heads)
+    if heads.refused:
+        row.stages["found"] = "part"
+        for reason in sorted({f"{refusal.class_name}: {refusal.reason}" for refusal in heads.refused}):
+            row.note("found", reason)
+    row.attempt("gated", lambda: heads.verify(model))
+    batch = _comparison_batch(model)
+    if batch is None:
+        row.attempt("cut", lambda: cut(model, random_plan(list(heads.blocks), row.name)))
+        row.attempt("unchanged", lambda: _require_unchanged(model, before))
+        return row
+    subject = Subject(model, heads, batch)
+    gate_only = sorted({block.gate_only for block in heads.blocks if block.gate_only})
+    row.attempt("zeroed", lambda: _compare_with_zeroed_attention(subject, gate_only))
+    for reason in gate_only:
+        row.note("cut", f"gate only: {reason}")
+    plan = row.attempt("cut", lambda: random_plan(_blocks_that_run(subject), row.name))
+    small = row.attempt("cut", lambda: _cut_and_compare(subject, plan)) if plan is not None else None
+    row.attempt("unchanged", lambda: _require_unchanged(model, before))
+    if small is not None:
+        _examine_cut_model(subject, plan, small, row)
+    return row
+
+
+def _comparison_batch(model: nn.Module) -> dict[str, Any] | None:
+    """Inputs other than those that `cut` proves itself on; None where the dense model does not run on dummy inputs."""
+    try:
+        batch = probe_inputs(model, batch=3, seed=7)
+        run(model, batch)
+    except Exception:  # the verdict on this error is that of `verify`, which has met it before
+        return None
+    return batch
+
+
+def _compare_with_zeroed_attention(subject: Subject, gate_only: list[str]) -> None:
+    try:
+        gate_zero_is_no_attention(subject)
+    except LawBroken as error:
+        if gate_only:  # what makes a cut impossible, such as a norm over all heads, also stands between attention and the gate
+            raise DoesNotApply(str(error)) from error
+        with Float64():
+            gate_zero_is_no_attention(subject)
+
+
+def _examine_cut_model(subject: Subject, plan: Plan, small: nn.Module, row: Row) -> None:
+    row.attempt("attentions", lambda: _compare_attentions(subject, plan, small))
+    options = row.attempt("generated", lambda: generation_options(subject))
+    if options is not None:
+        row.attempt("generated", lambda: same_tokens(subject, plan, small, options))
+    row.attempt("reloaded", lambda: reload_is_equal(small, subject.batch))
+
+
+def random_plan(blocks: list[AttentionBlock], seed: str) -> Plan:
+    """A random plan that a cut can carry out: whole KV groups, or heads of a single group; some blocks may keep all their heads."""
+    generator = random.Random(zlib.crc32(seed.encode()))
+    cuttable = [block for block in blocks if block.can_cut and block.n_heads > 1]
+    if not cuttable:
+        raise DoesNotApply("no block that runs can be cut")
+    plan = Plan.removing([])
+    while not plan.removed:
+        removed = []
+        for block in cuttable:
+            groups = block.groups() if block.n_kv_heads > 1 else [(head,) for head in block.heads]
+            number = generator.randrange(len(groups))
+            removed += [head for group in generator.sample(groups, number) for head in group]
+        plan = Plan.removing(removed)
+    return plan
+
+
+def _blocks_that_run(subject: Subject) -> list[AttentionBlock]:
+    """The blocks whose output projection runs on the dummy inputs."""
+    paths: set[str] = set()
+    with ExitStack() as stack:
+        for block in subject.heads.blocks:
+            layer = subject.model.get_submodule(block.o.path)
+            stack.callback(layer.register_forward_pre_hook(lambda *_, path=block.path: paths.add(path)).remove)
+        run(subject.model, subject.batch)
+    return [block for block in subject.heads.blocks if block.path in paths]
+
+
+def _cut_and_compare(subject: Subject, plan: Plan) -> nn.Module:
+    small = cut(subject.model, plan)
+    gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch))
+    if not gap <= subject.tolerance:  # a bug, unless it is the rounding of what the model's code does in float32
+        with Float64():
+            gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch))
+    if not gap <= subject.tolerance:
+        raise LawBroken(f"the cut differs from the gates by {gap:.3g} on inputs that it was not verified on")
+    return small
+
+
+def _attention_maps(value: Any, is_map: bool = False) -> Iterator[Tensor]:
+    """Every tensor [batch, heads, q, k] under a key that names attentions."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _attention_maps(inner, is_map or "attentions" in name)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _attention_maps(inner, is_map)
+    elif is_map and isinstance(value, Tensor) and value.ndim == 4 and value.is_floating_point():
+        yield value
+
+
+def _observe_attentions(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
+    with eager(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return list(_attention_maps(model(**batch, output_attentions=True)))
+
+
+def _compare_attentions(subject: Subject, plan: Plan, small: nn.Module) -> None:
+    """Raises LawBroken unless the attention maps of the cut model are those of the kept heads in the gated one."""
+    try:
+        with HeadGates(subject.model, gates_of(subject.heads, plan)):
+            gated = _observe_attentions(subject.model, subject.batch)
+    except Exception as error:  # the class has no such argument, or fails with it by itself
+        raise DoesNotApply(_NO_ATTENTIONS) from error
+    kept = [(block.n_heads, list(plan.kept(block))) for block in subject.heads.blocks]
+    pairs = _pair_maps(gated, _observe_attentions(small, subject.batch), {n_heads for n_heads, _ in kept})
+    for whole, rest in pairs:
+        gaps = [
+            difference([whole[:, positions]], [rest])
+            for n_heads, positions in kept
+            if n_heads == whole.shape[1] and len(positions) == rest.shape[1]
+        ]
+        if not min(gaps, default=float("inf")) <= subject.tolerance:
+            raise LawBroken(f"attentions {tuple(rest.shape)} of the cut model are not those of the kept heads, gap {min(gaps, default=0):.3g}")
+
+
+def _pair_maps(gated: list[Tensor], small: list[Tensor], counts: set[int]) -> list[tuple[Tensor, Tensor]]:
+    """The maps of the gated and of the cut model side by side, without those that have no heads."""
+    if len(gated) != len(small):
+        raise LawBroken(f"the dense model returns {len(gated)} attention maps, the cut one {len(small)}")
+    pairs = [(whole, rest) for whole, rest in zip(gated, small, strict=True) if whole.shape[1] in counts]
+    if not pairs:
+        raise DoesNotApply(_NO_ATTENTIONS)
+    return pairs
+
+
+def _settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Everything about a model that a forward pass may not change: plain attributes of modules and configurations, modes, tensors' identities."""
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, bool | int | float | str | type(None)) and name not in _INSTALLED:
+                yield f"{path}.{name}", value
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                yield f"{path}.{name}", (tuple(tensor.shape), float(tensor.detach().double().sum()) if tensor.numel() else 0.0)
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        yield f"{path}.hooks", sum(not str(getattr(hook, "__module__", "")).startswith("transformers") for hook in hooks)
+    for part in parts(model.config):
+        yield f"config {part.model_type}", repr({name: value for name, value in sorted(vars(part).items()) if not hasattr(value, "to_dict")})
+
+
+def _require_unchanged(model: nn.Module, before: dict[str, Any]) -> None:
+    after = dict(_settings(model))
+    changed = sorted(name for name in before.keys() | after.keys() if _differs(before.get(name), after.get(name)))
+    if changed:
+        raise LawBroken(f"verify and cut changed the model: {', '.join(changed[:3])}")
+
+
+def _differs(first: Any, second: Any) -> bool:
+    return first != second and repr(first) != repr(second)
+
+
+# Attributes of configurations that change how attention works -> the values to examine where the configuration has another one.
+VARIANTS: dict[str, tuple[Any, ...]] = {
+    "add_cross_attention": (True,),
+    "alibi": (True,),
+    "attention_bias": (True, False),
+    "attention_type": ("original_full", "block_sparse"),
+    "encoder_attention_type": ("transient-global",),
+    "has_relative_attention_bias": (True, False),
+    "has_spatial_attention_bias": (True, False),
+    "multi_query": (True, False),
+    "new_decoder_architecture": (True,),
+    "num_key_value_heads": (1, 2, 6),
+    "num_kv_heads": (2,),
+    "num_kv_shared_layers": (1,),
+    "position_embedding_type": ("rotary", "relative_key", "relative_key_query"),
+    "position_embeddings_type": ("relative", "rotary"),
+    "qkv_bias": (True, False),
+    "relative_attention": (True,),
+    "use_qk_norm": (True, False),
+    "use_relative_position_bias": (True,),
+    "use_shared_relative_position_bias": (True,),
+    "use_sliding_window": (True,),
+}
+# What else has to be set for an attribute to take effect.
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "add_cross_attention": {"is_decoder": True},
+    "num_kv_heads": {"new_decoder_architecture": True},
+    "relative_attention": {"pos_att_type": ["c2p", "p2c"]},
+}
+
+
+def variants_of(model_class: type[PreTrainedModel]) -> list[str]:
+    """The variants in which a class is examined besides its default configuration, such as "multi_query=false".
+
+    Only one class of each model type has any: the most natural one with logits.
+    """
+    config_class = model_class.config_class
+    try:
+        if config_class is None or natural_class(config_class.model_type) is not model_class:
+            return []
+        config = tiny_config(config_class)
+    except ShrinkError:
+        return []
+    declared = config.to_dict()
+    return [
+        f"{name}={json.dumps(value)}"
+        for name, values in VARIANTS.items()
+        for value in values
+        if name in declared and value != declared[name] and (declared[name] is not None or isinstance(value, bool))
+    ]
+
+
+def _overrides(variant: str, config: PretrainedConfig) -> dict[str, Any]:
+    name, _, value = variant.partition("=")
+    companions = {key: setting for key, setting in COMPANIONS.get(name, {}).items() if hasattr(config, key)}
+    return {**companions, name: json.loads(value)} if name else {}
+
+
+def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Row:
+    """The row of a class in its shrunk default configuration, or in a variant of it; in float32 where it does not run in float64."""
+    config_class = model_class.config_class
+    assert config_class is not None
+    row = Row(model_class.__name__, variant, config_class.model_type, model_class.__module__.rpartition(".")[0].rpartition(".")[2])
+
+    def build(dtype: torch.dtype) -> nn.Module:
+        config = tiny_config(config_class)
+        return build_model(model_class, tiny_config(config_class, **_overrides(variant, config)), dtype=dtype)
+
+    try:
+        if _comparison_batch(build(torch.float64)) is None:
+            if _comparison_batch(build(torch.float32)) is not None:
+                row.dtype = "float32"
+            elif variant and _comparison_batch(build_model(model_class, tiny_config(config_class), dtype=torch.float32)) is not None:
+                row.built = f"{config_class.model_type}: {model_class.__name__} does not run in this configuration"
+                return row
+        model = build(getattr(torch, row.dtype))  # a fresh one: some models change themselves on their first pass
+    except ShrinkError as error:
+        row.built = " ".join(str(error).split())[:_NOTE_LENGTH]
+        return row
+    return examine_model(model, row)
