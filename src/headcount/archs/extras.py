@@ -25,7 +25,7 @@ def arguments_of(module: nn.Module) -> tuple[HeadArgument, ...]:
     shared = hasattr(module, "has_relative_attention_bias")
     table = module._modules.get("relative_attention_bias") if shared else None
     shape = (table.num_embeddings, table.embedding_dim) if isinstance(table, nn.Embedding) else None
-    found = [name for name in names.HEAD_ARGUMENTS if name in known]
+    found = [name for name in (*names.HEAD_ARGUMENTS, *family_of(module).head_arguments) if name in known]
     if "alibi" in found and "attention_mask" in known:
         found.append("attention_mask")  # Falcon adds the slopes to the mask, which then has heads
     return tuple(HeadArgument(name, shared, shape) for name in found)
@@ -90,7 +90,8 @@ def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice
     for name, tensor, owner in _tensors(module, taken, path):
         if shared_table and isinstance(owner, nn.Embedding):
             continue  # the table serves other layers too: it stays whole, each layer takes its own heads of the bias
-        if (_is_norm(owner) and tensor.ndim == 1) or name.rpartition(".")[0].rpartition(".")[2] in names.LATENTS:
+        inside = name.removeprefix(f"{path}.").split(".")
+        if (_is_norm(owner) and tensor.ndim == 1) or not set(names.SHARED_INPUTS).isdisjoint(inside):
             continue
         for axis in _axes(owner, tensor.shape):
             units = _units(geometry, tensor.shape[axis], name)

@@ -22,8 +22,10 @@ QUERY_AND_PAIR: tuple[tuple[str, str], ...] = (("q_attn", "c_attn"), ("to_q", "t
 LATENT: tuple[tuple[str, str], ...] = (("q_b_proj", "kv_b_proj"), ("q_proj", "kv_b_proj"))
 """Multi-head latent attention: per-head queries, and per-head keys and values expanded from a shared latent."""
 
-LATENTS: tuple[str, ...] = ("q_a_proj", "kv_a_proj", "kv_a_proj_with_mqa", "q_a_layernorm", "kv_a_layernorm")
-"""What latent attention shares between all heads, whatever its size."""
+SHARED_INPUTS: tuple[str, ...] = (
+    "q_a_proj", "kv_a_proj", "kv_a_proj_with_mqa", "q_a_layernorm", "kv_a_layernorm", "sequence_reduction", "spatial_reduction", "sr",
+)  # fmt: skip
+"""Layers that prepare the input of all heads at once, whatever their size: latents, convolutions that shorten the keys."""
 
 FUSED: tuple[str, ...] = ("qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "in_proj", "wqkv")
 """One projection for query, key and value."""

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs import names, record
+from headcount.archs.geometry import family_of
 from headcount.archs.modules import runtime_names, transposed
 from headcount.heads import AttentionBlock, HeadMap, Slice
 from headcount.surgery.arguments import ArgumentSlicer, uninstall
 from headcount.surgery.config import show_counts
 from headcount.surgery.ghost import GhostInput, GhostOutput
+from headcount.surgery.width import fit_width
 
 Columns = dict[str, tuple[int, ...]]
 """The original heads that a shared bias table has columns for, by block path."""
@@ -120,6 +122,9 @@ def _attributes(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, d
 
 def _fit_attributes(module: nn.Module, block: AttentionBlock, heads: int, kv_heads: int) -> None:
     table = _attributes(block, heads, kv_heads)
+    if family_of(module).input_width:
+        table = {name: change for name, change in table.items() if name not in names.RUNTIME_WIDTHS}
+        fit_width(module, block, heads)
     for part in module.modules():
         reads = runtime_names(type(part))
         for name, change in table.items():
