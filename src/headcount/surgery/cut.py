@@ -28,7 +28,7 @@ NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre
 def removed_parameters(heads: HeadMap, plan: Plan) -> int:
     """How many parameters a cut takes away, by arithmetic on shapes."""
     cuts = _cuts(heads, plan)
-    return removed_from_tables(cuts) + sum(numel(cut.block) - kept_numel(cut) for cut in cuts if len(cut.heads) < cut.block.n_heads)
+    return removed_from_tables(cuts) + sum(numel(cut.block) - kept_numel(cut) for cut in cuts if not cut.unchanged)
 
 
 def _cuts(heads: HeadMap, plan: Plan) -> list[Cut]:

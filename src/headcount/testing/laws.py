@@ -88,10 +88,15 @@ def _equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
 
 
 def uneven(blocks: Sequence[AttentionBlock]) -> Plan:
-    """A plan that leaves different head counts in neighbouring blocks: whole KV groups, or single heads of the only group."""
+    """A plan that leaves different head counts in neighbouring blocks: whole KV groups, or single heads of the only group.
+
+    Blocks that share keys and values lose the same groups.
+    """
     going: list[Head] = []
-    for order, block in enumerate(blocks):
+    sources = list(dict.fromkeys(block.kv_source or block.path for block in blocks))
+    for place, block in enumerate(blocks):
         groups = block.groups()
+        order = place if len(groups) == 1 else sources.index(block.kv_source or block.path)
         if len(groups) == 1:
             going += groups[0][: min(1 + order % 3, len(groups[0]) - 1)]
         else:
@@ -219,7 +224,8 @@ def cutting_twice_is_cutting_once(subject: Subject) -> str:
     rest = [block for block in HeadMap.of(middle).blocks if block.can_cut and block.n_heads > block.group_size]
     if not rest:
         return "no heads left for a second cut"
-    second = Plan.removing(rest[-1].groups()[-1])
+    last = rest[-1].groups()[-1]
+    second = Plan.removing(next(unit for unit in HeadMap.of(middle).units() if last[0] in unit))
     twice = cut(middle, second, inputs=subject.batch)
     once = cut(subject.model, Plan.removing([*first.removed, *second.removed]), inputs=subject.batch)
     gap = difference(run(twice, subject.batch), run(once, subject.batch))
