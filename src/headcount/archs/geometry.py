@@ -50,7 +50,7 @@ def inputs_of(module: nn.Module) -> tuple[str, ...] | None:
     for option in (*names.TRIPLES, *names.LATENT, *names.QUERY_AND_PAIR):
         if all(name in linears for name in option):
             return option
-    if "q_proj" in linears and "k_proj" in linears and module._modules.get("v_proj", module) is None:
+    if "q_proj" in linears and "k_proj" in linears and getattr(module, "v_proj", module) is None:
         return "q_proj", "k_proj", "k_proj"  # the values are the keys
     fused = [name for name in names.FUSED if name in linears]
     return (fused[0],) if fused else None
