@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs import names, record
+from headcount.archs.extras import is_shared
 from headcount.archs.geometry import family_of
 from headcount.archs.modules import runtime_names, transposed
 from headcount.heads import AttentionBlock, HeadMap, Slice
@@ -105,6 +106,8 @@ def _slice_tensors(model: nn.Module, cut: Cut, slices: Iterable[Slice]) -> None:
 def _fit_layer(layer: nn.Module) -> None:
     """Makes a layer's size attributes follow its weight."""
     weight = layer._parameters.get("weight")
+    if weight is not None and isinstance(layer, nn.modules.conv._ConvNd) and layer.groups == layer.out_channels:  # one filter per head
+        layer.groups = layer.in_channels = layer.out_channels = weight.shape[0]
     if weight is None or weight.ndim != 2:
         return
     names_of = ("num_embeddings", "embedding_dim") if isinstance(layer, nn.Embedding) else ("out_features", "in_features")
@@ -145,7 +148,9 @@ def _fit_attributes(module: nn.Module, block: AttentionBlock, heads: int, kv_hea
     if family_of(module).input_width:
         table = {name: change for name, change in table.items() if name not in names.RUNTIME_WIDTHS}
         fit_width(module, block, heads)
-    for part in module.modules():
+    for path, part in module.named_modules():
+        if is_shared(path):
+            continue
         reads = runtime_names(type(part))
         for name, change in table.items():
             value = vars(part).get(name)
