@@ -144,6 +144,8 @@ class AttentionBlock:
     time_first: bool = False
     sink: bool = False
     """Whether attention has one more key than there are tokens, which takes what no token should get."""
+    kv_source: str = ""
+    """The path of the block whose keys and values this one reads, where it has none of its own."""
 
     @property
     def n_heads(self) -> int:
@@ -235,8 +237,23 @@ class HeadMap(Sequence[Head]):
         return self.heads.index(wanted)
 
     def units(self) -> tuple[tuple[Head, ...], ...]:
-        """The heads that go or stay together by default: the query heads of a KV head, else single heads."""
-        return tuple(group for block in self.blocks for group in block.groups())
+        """The heads that go or stay together by default: the query heads of a KV head, in all blocks that read it; else single heads."""
+        units: list[tuple[Head, ...]] = []
+        for members in self.sharing():
+            groups = [block.groups() for block in members if block.n_heads]
+            if members[0].n_kv_heads > 1 and len(groups) > 1:
+                units += [tuple(head for group in same for head in group) for same in zip(*groups, strict=True)]
+            else:
+                units += [group for own in groups for group in own]
+        return tuple(units)
+
+    def sharing(self) -> tuple[tuple[AttentionBlock, ...], ...]:
+        """The blocks that read the same keys and values, the one that makes them first; most blocks are alone."""
+        readers: dict[str, list[AttentionBlock]] = {block.path: [block] for block in self.blocks if not block.kv_source}
+        for block in self.blocks:
+            if block.kv_source:
+                readers[block.kv_source].append(block)
+        return tuple(tuple(members) for members in readers.values())
 
     def positions(self, block: AttentionBlock) -> slice:
         """The place of a block's heads in the flat order."""

@@ -181,6 +181,9 @@ class Plan:
                 raise PlanError(f"{going[0]} can be gated but not cut: {block.gate_only}. Evaluate this plan with gates.")
             if going:
                 _check_groups(block, gone)
+        for members in heads.sharing():
+            if len(members) > 1:
+                _check_shared(members, gone)
 
     def kept(self, block: AttentionBlock) -> tuple[int, ...]:
         """The places, within the block, of the heads that stay."""
@@ -254,6 +257,21 @@ def _check_groups(block: AttentionBlock, gone: frozenset[Head]) -> None:
         )
 
 
+def _check_shared(members: tuple[AttentionBlock, ...], gone: frozenset[Head]) -> None:
+    """Refuses plans under which blocks that share keys and values would need different KV heads."""
+    kept = {block.name: [any(head not in gone for head in group) for group in block.groups()] for block in members}
+    needed = [name for name, groups in kept.items() if any(groups)]
+    for name in needed[1:]:
+        if kept[name] != kept[needed[0]]:
+            number = next(i for i, (one, other) in enumerate(zip(kept[name], kept[needed[0]], strict=True)) if one != other)
+            keeps, lacks = (name, needed[0]) if kept[name][number] else (needed[0], name)
+            raise PlanError(
+                f"block {keeps} would keep heads of KV group {number} but block {lacks}, which reads the same keys and values, none; a cut "
+                "needs the same groups in both, or no head at all in one of them. Remove the group in all blocks that share it, or "
+                "evaluate this plan with gates."
+            )
+
+
 def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
     """What stays or goes together: KV groups, or, evenly, the n-th best head of every group of a block."""
     if unit == "kv_group":
@@ -262,8 +280,10 @@ def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
         raise PlanError(f"unit must be 'kv_group' or 'even', got {unit!r}")
     order = {head: i for i, head in enumerate(scores.ranking())}
     blocks: dict[tuple[str, int], list[list[Head]]] = defaultdict(list)
-    for group in scores.tied():
-        blocks[group[0].stack, group[0].layer].append(sorted(group, key=order.__getitem__))
+    for group in scores.tied():  # a group may span the blocks that share keys and values
+        for layer in dict.fromkeys((head.stack, head.layer) for head in group):
+            own = [head for head in group if (head.stack, head.layer) == layer]
+            blocks[layer].append(sorted(own, key=order.__getitem__))
     together = (groups if all(len(group) == 1 for group in groups) else zip(*groups, strict=True) for groups in blocks.values())
     return [tuple(heads) for units in together for heads in units]
 
@@ -322,8 +342,8 @@ def _forced(best: list[tuple[Head, ...]], limits: Budget) -> set[Head]:
             raise PlanError(f"a floor of {limits.floor} heads cannot be met: a block of layer {block[1]} has only {total}; lower it")
     have = Counter((head.stack, head.layer) for head in stay)
     for unit in best:
-        block = (unit[0].stack, unit[0].layer)
-        if have[block] < limits.floor and not stay.issuperset(unit):
+        own = Counter((head.stack, head.layer) for head in unit)
+        if any(have[block] < limits.floor for block in own) and not stay.issuperset(unit):
             stay.update(unit)
-            have[block] += len(unit)
+            have += own
     return stay

@@ -86,7 +86,7 @@ def test_choices_are_an_axis() -> None:
 class Particular(transformers.BertModel):
     """A model that needs an input of which no rule knows."""
 
-    def forward(self, input_ids=None, attention_mask=None, graph=None, output_attentions=None, labels=None, **kwargs):  # noqa: ANN001, ANN003
+    def forward(self, input_ids=None, attention_mask=None, graph=None, output_attentions=None, labels=None, **kwargs):
         if graph is None:
             raise KeyError("graph")
         return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
@@ -106,7 +106,7 @@ def particular() -> nn.Module:
     ],
     ids=["cut", "verify", "cost"],
 )
-def test_failure_names_the_inputs(particular: nn.Module, call) -> None:  # noqa: ANN001
+def test_failure_names_the_inputs(particular: nn.Module, call) -> None:
     with pytest.raises(ProbeError, match=r"does not run on dummy inputs \(input_ids \(2, 9\).*KeyError.*pass inputs=.*attention_mask, graph$"):
         call(particular, None)
     given = {"input_ids": torch.tensor([[5, 6]])}

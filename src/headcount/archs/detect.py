@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from headcount.archs import names, record
 from headcount.archs.extras import arguments_of, extra_slices, gate_only_reason, projection_slices
-from headcount.archs.geometry import Geometry, NotUnderstood, family_of, read_geometry
+from headcount.archs.geometry import Geometry, NotUnderstood, family_of, read_geometry, read_queries, reads_other_block
 from headcount.archs.modules import unwrap
 from headcount.archs.naming import Place, places_of
 from headcount.errors import UnsupportedModel
@@ -44,20 +44,50 @@ def _looks_like_attention(module: nn.Module) -> bool:
     return owns and name.endswith(("Attention", "Attn", "SelfAttention", "AttentionBlock", "AttentionPoolingHead", "AttentionHead"))
 
 
-def _walk(model: nn.Module) -> tuple[dict[str, Geometry], list[Refusal]]:
+def _source_of(path: str, modules: dict[str, nn.Module], geometries: dict[str, Geometry]) -> str:
+    """The path of the block whose keys and values a block reads: the last of its stack and layer type that hands them on; else nothing."""
+
+    def stack(of: str) -> list[str]:
+        return [part for part in of.split(".") if not part.isdigit()]
+
+    def is_source(other: str) -> bool:
+        module, layer_type = modules[other], getattr(modules[path], "layer_type", None)
+        hands_on = getattr(module, "store_full_length_kv", False) is True and getattr(module, "layer_type", None) == layer_type
+        return hands_on and stack(other) == stack(path)
+
+    return next((other for other in reversed(geometries) if is_source(other)), "")
+
+
+def _examine_reader(module: nn.Module, path: str, source: Geometry | None) -> Geometry | str:
+    """The geometry of a block that reads the keys and values of another one, or the reason for a refusal."""
+    if source is None:
+        return "it reads keys and values that no block of this model makes"
+    try:
+        return read_queries(module, path, source)
+    except NotUnderstood as error:
+        return str(error)
+
+
+def _walk(model: nn.Module) -> tuple[dict[str, Geometry], dict[str, str], list[Refusal]]:
+    """Geometries by path, for blocks that read keys and values of another block the path of that, and refusals."""
     modules = dict(model.named_modules())
+    sources: dict[str, str] = {}
     found: dict[str, Geometry] = {}
     refused: dict[str, Refusal] = {}
     for path, module in modules.items():
         if refused.keys() & _above(path):
             continue
-        result = _examine(module, path, modules.get(path.rpartition(".")[0]) if path else None)
+        if reads_other_block(module):
+            sources[path] = _source_of(path, modules, found)
+            result = _examine_reader(module, path, found.get(sources[path]))
+        else:
+            result = _examine(module, path, modules.get(path.rpartition(".")[0]) if path else None)
         if isinstance(result, Geometry):
             found[path] = result
         elif isinstance(result, str):
             refused[path] = Refusal(path, type(module).__name__, result)
     refused |= _leftovers(modules, {*found, *refused})
-    return found, list(refused.values())
+    return found, sources, list(refused.values())
 
 
 def _above(path: str) -> set[str]:
@@ -77,7 +107,9 @@ def _leftovers(modules: dict[str, nn.Module], known: set[str]) -> dict[str, Refu
     return left
 
 
-def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: record.Kept | None) -> AttentionBlock:
+def _block(
+    model: nn.Module, path: str, geometry: Geometry, place: Place, kept: record.Kept | None, kv_source: str = ""
+) -> AttentionBlock:
     indices = kept.heads if kept else tuple(range(geometry.n_heads))
     if len(indices) != geometry.n_heads:
         raise UnsupportedModel(
@@ -88,7 +120,7 @@ def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: 
     reason = gate_only_reason(model, module, geometry)
     slices = []
     if not reason:
-        for projection in (geometry.q, geometry.k, geometry.v, geometry.o):
+        for projection in (geometry.q, geometry.o) if kv_source else (geometry.q, geometry.k, geometry.v, geometry.o):
             slices += projection_slices(model, projection)
         slices += extra_slices(module, path, geometry)
     return AttentionBlock(
@@ -106,11 +138,12 @@ def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: 
         v=geometry.v,
         o=geometry.o,
         layout=geometry.layout,
-        slices=tuple(slices),
+        slices=tuple(dict.fromkeys(slices)),
         arguments=arguments_of(module),
         gate_only=reason,
         time_first=family_of(module).time_first,
         sink=isinstance(getattr(module, "sinks", None), Tensor),
+        kv_source=kv_source,
     )
 
 
@@ -119,12 +152,15 @@ def detect(model: nn.Module) -> HeadMap:
     inner = unwrap(model)
     if not hasattr(inner, "config"):
         raise UnsupportedModel(f"{type(model).__name__} has no config: headcount works on transformers models (PreTrainedModel)")
-    found, refused = _walk(inner)
+    found, sources, refused = _walk(inner)
     model_type = str(getattr(inner.config, "model_type", ""))
     if not found:
         reasons = "; ".join(f"{r.class_name} at '{r.path}': {r.reason}" for r in refused[:3]) or "it has no attention modules"
         raise UnsupportedModel(f"no attention heads were found in {type(inner).__name__} ({model_type}): {reasons}")
     places = places_of(inner, {path: inner.get_submodule(path) for path in found})
     kept = record.read(inner)
-    blocks = [_block(inner, path, found[path], place, kept.get(record.relative(inner, path))) for path, place in places.items()]
+    blocks = [
+        _block(inner, path, found[path], place, kept.get(record.relative(inner, path)), sources.get(path, ""))
+        for path, place in places.items()
+    ]
     return HeadMap(tuple(blocks), model_type, tuple(refused))

@@ -25,7 +25,9 @@ def arguments_of(module: nn.Module) -> tuple[HeadArgument, ...]:
     shared = hasattr(module, "has_relative_attention_bias")
     table = module._modules.get("relative_attention_bias") if shared else None
     shape = (table.num_embeddings, table.embedding_dim) if isinstance(table, nn.Embedding) else None
-    found = [name for name in names.HEAD_ARGUMENTS if name in known]
+    family = family_of(module)
+    candidates = (*names.HEAD_ARGUMENTS, *family.head_arguments)
+    found = [name for name in candidates if name in known and name not in family.headless_arguments]
     if "alibi" in found and "attention_mask" in known:
         found.append("attention_mask")  # Falcon adds the slopes to the mask, which then has heads
     return tuple(HeadArgument(name, shared, shape) for name in found)
@@ -48,6 +50,8 @@ def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:
 def _units(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None:
     """How an axis of some size is made of heads; one entry per head is believed only of known tables where head_dim is the same number."""
     heads, kv = geometry.n_heads, geometry.n_kv_heads
+    if not set(names.PER_HEAD_LAYERS).isdisjoint(name.split(".")) and heads and size % heads == 0:
+        return Rows(heads, size // heads), "head"
     for dim in (geometry.head_dim, geometry.value_dim):
         if size == heads * dim and heads > 1:
             return Rows(heads, dim), "head"
@@ -78,6 +82,11 @@ def _tensors(module: nn.Module, taken: set[str], path: str) -> Iterator[tuple[st
                 yield join(owner_path, name), tensor, owner
 
 
+def is_shared(path: str) -> bool:
+    """Whether a path inside an attention module leads to something that all heads share."""
+    return not set(names.SHARED_PARTS).isdisjoint(path.split("."))
+
+
 def _is_norm(owner: nn.Module) -> bool:
     return "norm" in type(owner).__name__.lower()
 
@@ -90,9 +99,12 @@ def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice
     for name, tensor, owner in _tensors(module, taken, path):
         if shared_table and isinstance(owner, nn.Embedding):
             continue  # the table serves other layers too: it stays whole, each layer takes its own heads of the bias
-        if (_is_norm(owner) and tensor.ndim == 1) or name.rpartition(".")[0].rpartition(".")[2] in names.LATENTS:
+        if (_is_norm(owner) and tensor.ndim == 1) or is_shared(name.removeprefix(f"{path}.")):
             continue
-        for axis in _axes(owner, tensor.shape):
+        axes = _axes(owner, tensor.shape)
+        if any(table in name for table in names.PER_HEAD_TABLES):  # an axis that counts heads, before one that is as wide as all of them
+            axes = [axis for axis in axes if tensor.shape[axis] == geometry.n_heads] or axes
+        for axis in axes:
             units = _units(geometry, tensor.shape[axis], name)
             if units is not None:
                 found.append(Slice(name, tuple(tensor.shape), axis, *units, extra=True))

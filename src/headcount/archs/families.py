@@ -18,11 +18,21 @@ class Family:
     refuse: str | Callable[[Any], str] = ""
     masked_below: float | None = None
     time_first: bool = False
+    input_width: bool = False
+    """Whether the code takes the width of all heads from its input, so that a cut block needs its reshapes fitted."""
+    head_arguments: tuple[str, ...] = ()
+    """Forward arguments that may have a head axis although their name does not say so."""
+    headless_arguments: tuple[str, ...] = ()
+    """Forward arguments without a head axis although their name says so."""
 
 
 def _falcon(module: Any) -> Fusion:
     if module.new_decoder_architecture:
         return "grouped"
+    return "stacked" if module.multi_query else "interleaved"
+
+
+def _gpt_bigcode(module: Any) -> Fusion:
     return "stacked" if module.multi_query else "interleaved"
 
 
@@ -34,8 +44,19 @@ def _bloom(module: Any) -> str:
 FULL_WIDTH_NORM = "queries and keys are normalised over all heads at once, so removing a head changes the others"
 SUB_NORM = "the concatenated heads are normalised together before the output projection, so removing a head changes the others"
 
+MASK_WITH_HEADS = Family(head_arguments=("attention_mask",))
+BLOCK_BIAS = Family(gate_only="the position bias that layers share is laid out in blocks of tokens for the dense number of heads")
+DENSE_MASK = Family(gate_only="the model makes its attention masks and n-gram position buckets for the dense number of heads")
 SHIFTED_WINDOW = Family(masked_below=-50.0)  # shifted windows are masked by -100, not by a huge number
 SMALL_MASK = Family(masked_below=-5000.0)  # masked by -10000
+
+INPUT_WIDTH = (
+    "LongformerSelfAttention", "LEDEncoderSelfAttention", "LEDDecoderAttention", "BlipAttention", "Blip2Attention", "InstructBlipAttention",
+    "InstructBlipVideoAttention", "MgpstrAttention", "TimesformerSelfAttention", "GroupViTAttention", "TableTransformerAttention",
+    "TrOCRAttention", "PvtV2SelfAttention", "PegasusXGlobalLocalAttention", "LxmertAttention",
+    "Mask2FormerAttention",
+)  # fmt: skip
+"""Classes whose code takes the width of all heads from its input."""
 
 FAMILIES: dict[str, Family] = {
     "GPTNeoXAttention": Family(fusion="interleaved"),
@@ -44,6 +65,17 @@ FAMILIES: dict[str, Family] = {
     "PersimmonAttention": Family(fusion="interleaved"),
     "FalconAttention": Family(fusion=_falcon),
     "FalconFlashAttention2": Family(fusion=_falcon),
+    "GPTBigCodeAttention": Family(fusion=_gpt_bigcode),
+    "BeitAttention": MASK_WITH_HEADS,  # the relative position bias is added to the mask
+    "GroundingDinoMultiheadAttention": MASK_WITH_HEADS,
+    "MMGroundingDinoMultiheadAttention": MASK_WITH_HEADS,
+    "SpeechT5Attention": Family(headless_arguments=("position_bias",)),
+    "DogeAttention": Family(gate_only="the dynamic mask of each head is made from the values of all heads, so removing a head changes the others"),
+    "IBertSelfAttention": Family(gate_only="projections take and return the scaling factors of integer arithmetic, which an empty block has not"),
+    "LongT5LocalAttention": BLOCK_BIAS,
+    "LongT5TransientGlobalAttention": BLOCK_BIAS,
+    "ProphetNetAttention": DENSE_MASK,
+    "ProphetNetNgramSelfAttention": DENSE_MASK,
     "CodeGenAttention": Family(fusion="blocked", gate_only="queries, keys and values are sharded in four blocks, so head counts must stay"),
     "BitNetAttention": Family(gate_only=SUB_NORM),
     "KosmosTextAttention": Family(gate_only=SUB_NORM),
@@ -61,9 +93,10 @@ FAMILIES: dict[str, Family] = {
     "modeling_openai.Attention": SMALL_MASK,
     "modeling_ctrl.MultiHeadAttention": SMALL_MASK,
     "MarkupLMSelfAttention": SMALL_MASK,
-    "modeling_fsmt.Attention": Family(time_first=True),
+    "modeling_fsmt.Attention": Family(time_first=True, input_width=True),
     "MLCDAttention": Family(time_first=True),
     "FunnelRelMultiheadAttention": Family(masked_below=-5e5),
+    **dict.fromkeys(INPUT_WIDTH, Family(input_width=True)),
     "DiffLlamaAttention": Family(gate_only="two attention maps are subtracted per pair of heads"),
 }
 

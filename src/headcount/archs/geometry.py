@@ -50,6 +50,8 @@ def inputs_of(module: nn.Module) -> tuple[str, ...] | None:
     for option in (*names.TRIPLES, *names.LATENT, *names.QUERY_AND_PAIR):
         if all(name in linears for name in option):
             return option
+    if "q_proj" in linears and "k_proj" in linears and getattr(module, "v_proj", module) is None:
+        return "q_proj", "k_proj", "k_proj"  # the values are the keys
     fused = [name for name in names.FUSED if name in linears]
     return (fused[0],) if fused else None
 
@@ -158,6 +160,38 @@ def fused_rows(kind: Fusion, n_heads: int, n_kv: int, dim: int) -> tuple[Rows, R
     return Rows(n_heads, dim, 0, per, stride), Rows(n_kv, dim, per * dim, 1, stride), Rows(n_kv, dim, (per + 1) * dim, 1, stride)
 
 
+def _live_rows(module: nn.Module, name: str) -> Rows:
+    """The KV heads of a block that has no query heads left."""
+    width = linear_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
+    dim = attribute(module, names.HEAD_DIMS)
+    if dim is None:
+        raise NotUnderstood(f"'{name}' has {width} outputs, and nothing says how many of them are a head")
+    return Rows(_share(width, dim, f"'{name}'"), dim)
+
+
+def reads_other_block(module: nn.Module) -> bool:
+    """Whether an attention module makes queries only, for the keys and values of an earlier layer."""
+    linears = _linears(module)
+    return getattr(module, "is_kv_shared_layer", False) is True and "q_proj" in linears and "k_proj" not in linears
+
+
+def read_queries(module: nn.Module, path: str, source: Geometry) -> Geometry:
+    """The geometry of a module that reads the keys and values of another one."""
+    output = output_of(module, None, ("q_proj",))
+    if output is None:
+        raise NotUnderstood("no output projection was found")
+    layer, name, _ = output
+    query = module._modules["q_proj"]
+    ghost = getattr(layer, "is_ghost", False)
+    n_heads = 0 if ghost else _share(linear_size(layer)[0], source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
+    size = source.head_dim if ghost else _share(linear_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
+    if source.n_kv_heads and n_heads % source.n_kv_heads:
+        raise NotUnderstood(f"{n_heads} query heads are no multiple of the {source.n_kv_heads} KV heads of the layer whose keys they read")
+    q = Projection("q", inner_path(query, join(path, "q_proj")), Rows(n_heads, size), "head")
+    o = Projection("o", inner_path(layer, join(path, name)), Rows(n_heads, source.value_dim), "head")
+    return Geometry(n_heads, source.n_kv_heads, source.head_dim, source.value_dim, q, source.k, source.v, o, "separate")
+
+
 def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geometry | None:
     """The geometry of a module that owns attention projections; None if it owns none."""
     found = inputs_of(module)
@@ -173,6 +207,8 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
     n_heads, value_dim = (0, ghost_dim) if ghost_dim else counts(module, width)
     if getattr(module._modules[found[0]], "is_ghost", False):
         places = {role: (found[min(i, len(found) - 1)], Rows(0, value_dim)) for i, role in enumerate("qkv")}
+        if len(found) == 3 and not getattr(module._modules[found[1]], "is_ghost", False):  # other blocks read these keys and values
+            places |= {role: (name, _live_rows(module, name)) for role, name in zip("kv", found[1:], strict=True)}
     elif len(found) == 1:
         places = _fused(module, found[0], n_heads, value_dim)
     else:

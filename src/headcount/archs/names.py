@@ -22,10 +22,13 @@ QUERY_AND_PAIR: tuple[tuple[str, str], ...] = (("q_attn", "c_attn"), ("to_q", "t
 LATENT: tuple[tuple[str, str], ...] = (("q_b_proj", "kv_b_proj"), ("q_proj", "kv_b_proj"))
 """Multi-head latent attention: per-head queries, and per-head keys and values expanded from a shared latent."""
 
-LATENTS: tuple[str, ...] = ("q_a_proj", "kv_a_proj", "kv_a_proj_with_mqa", "q_a_layernorm", "kv_a_layernorm")
-"""What latent attention shares between all heads, whatever its size."""
+SHARED_PARTS: tuple[str, ...] = (
+    "q_a_proj", "kv_a_proj", "kv_a_proj_with_mqa", "q_a_layernorm", "kv_a_layernorm", "sequence_reduction", "spatial_reduction", "sr",
+    "indexer", "rel_logits_proj", "dense_bias",
+)  # fmt: skip
+"""What all heads share, whatever its size: latents, convolutions that shorten the keys, indexers that choose them, a late output bias."""
 
-FUSED: tuple[str, ...] = ("qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "in_proj", "wqkv")
+FUSED: tuple[str, ...] = ("qkv", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "in_proj", "wqkv", "att_proj")
 """One projection for query, key and value."""
 
 OUTPUTS: tuple[str, ...] = (
@@ -57,12 +60,15 @@ WIDTHS: tuple[str, ...] = (
     "attention_inner_dim",
     "q_size",
     "kv_size",
+    "q_dim",
     "kv_dim",
     "key_value_dim",
 )
 """Integer attributes that hold heads x dimension; they follow a cut."""
 
-RUNTIME_WIDTHS: tuple[str, ...] = ("embed_dim", "hidden_size", "d_model", "d_model_size", "dim", "internal_dim", "hidden_dim")
+RUNTIME_WIDTHS: tuple[str, ...] = (
+    "embed_dim", "hidden_size", "hidden_size_output", "d_model", "d_model_size", "dim", "internal_dim", "hidden_dim",
+)  # fmt: skip
 """Attributes that hold the model width, but that some modules reshape by: they follow a cut only where the code reads them."""
 
 HEAD_ARGUMENTS: tuple[str, ...] = ("position_bias", "alibi", "relative_position_bias", "rel_pos", "rel_2d_pos")
@@ -73,6 +79,9 @@ PER_HEAD_TABLES: tuple[str, ...] = (
     "bias_u", "bias_v", "pos_bias_u", "pos_bias_v", "slopes", "r_w_bias", "r_r_bias", "r_s_bias", "seg_embed", "r_kernel",
 )  # fmt: skip
 """Tensors known to have one entry per head, for the case that heads and head_dim are equal in number."""
+
+PER_HEAD_LAYERS: tuple[str, ...] = ("r_proj",)
+"""Linear layers whose outputs are divided evenly between the heads, in a size of their own."""
 
 CROSS: tuple[str, ...] = (
     "cross",

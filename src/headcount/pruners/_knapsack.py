@@ -93,7 +93,7 @@ def _curve(block: AttentionBlock, heads: HeadMap, scores: Scores, budget: Budget
     units = [unit for unit in heads.units() if unit[0] in block.heads and not budget.protected.intersection(unit)]
     kept = [unit for unit in heads.units() if unit[0] in block.heads and budget.protected.intersection(unit)]
     order = sorted(units, key=lambda unit: (fsum(worth[head] for head in unit) / len(unit), -min(ties[head] for head in unit)))
-    size = len(units[0]) if units else 1
+    size = sum(head in block.heads for head in units[0]) if units else 1
     able = max(0, min(len(order), (block.n_heads - budget.floor) // size))
     low = min((worth[head] for head in worth), default=0.0)
     losses = np.concatenate([[0.0], np.cumsum([fsum(worth[head] - min(low, 0.0) for head in unit) for unit in order[:able]])])
@@ -122,7 +122,8 @@ def _kv_bytes(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock]
     found = []
     for block in blocks:
         units = sum(unit[0] in block.heads for unit in heads.units())
-        each = (block.head_dim + block.value_dim) * size * block.n_kv_heads / units if block.kind == "decoder-self" else 0.0
+        caches = block.kind == "decoder-self" and not block.kv_source and units
+        each = (block.head_dim + block.value_dim) * size * block.n_kv_heads / units if caches else 0.0
         found.append([each * max(left, 1) for left in range(units + 1)])  # a block without heads keeps one idle head in the cache
     return max(0.0, total - fsum(costs[-1] for costs in found)), found
 

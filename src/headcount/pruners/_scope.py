@@ -50,6 +50,7 @@ def keep_within(work: Work, scores: Scores, number: int, scope: str) -> Plan:
     groups = _groups(work.heads, scope)
     if len(groups) == 1:
         return Plan.keep_top(scores, limits)
+    _check_groups(work.heads, groups, scope)
     removed: list[Head] = []
     for heads, share in zip(groups, _shares([room_of(work, group) for group in groups], number), strict=True):
         if share == 0:
@@ -75,6 +76,17 @@ def _groups(heads: HeadMap, scope: str) -> list[list[Head]]:
     for block in heads.blocks:
         found[block.path if scope == "layer" else block.kind] += block.heads
     return [group for group in found.values() if group]
+
+
+def _check_groups(heads: HeadMap, groups: list[list[Head]], scope: str) -> None:
+    """Refuses to rank apart what can only be removed together."""
+    number = {head: place for place, group in enumerate(groups) for head in group}
+    unit = next((unit for unit in heads.units() if len({number[head] for head in unit}) > 1), None)
+    if unit is not None:
+        raise PlanError(
+            f"scope={scope!r} ranks every {scope} apart, but {unit[0]} and {unit[-1]} share keys and values and can only be removed together; "
+            "use the global scope"
+        )
 
 
 @dataclass(frozen=True, slots=True)

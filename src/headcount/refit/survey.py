@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -122,11 +123,11 @@ class _Collector:
 def surgeons(
     model: nn.Module, found: dict[str, Moments], units: tuple[tuple[Head, ...], ...]
 ) -> Iterator[tuple[list[tuple[Head, ...]], Surgeon]]:
-    """For every block, its units and the surgeon that can remove them."""
+    """For every block, the units that have heads in it and the surgeon that can remove these."""
     for moments in found.values():
         block, module = moments.block, projection(model, moments.block)
-        mine = [unit for unit in units if unit[0] in block.heads]
-        rows = [inputs_of(block, tuple(block.position(head) for head in unit)) for unit in mine]
+        mine = [unit for unit in units if not set(unit).isdisjoint(block.heads)]
+        rows = [inputs_of(block, tuple(block.position(head) for head in unit if head in block.heads)) for unit in mine]
         yield mine, moments.surgeon(read(module), rows)
 
 
@@ -136,12 +137,16 @@ Unit = tuple[Head, ...]
 def removal_order(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | None = None, **options: Any) -> list[tuple[Unit, float]]:
     """All units in the order in which they go, cheapest first after repair, with the rise of the loss expected of each (half the cost)."""
     inner = unwrap(model)
-    made = list(surgeons(inner, survey(inner, data, **options), HeadMap.of(inner).units() if units is None else units))
+    by_block = list(surgeons(inner, survey(inner, data, **options), HeadMap.of(inner).units() if units is None else units))
+    parts: dict[Unit, list[tuple[int, int]]] = defaultdict(list)  # where a unit has heads: block, and number of the unit there
+    for block, (mine, _) in enumerate(by_block):
+        for number, unit in enumerate(mine):
+            parts[unit].append((block, number))
     order: list[tuple[Unit, float]] = []
-    costs = [surgeon.costs() for _, surgeon in made]
-    while any(costs):
-        block, unit = min(((b, u) for b, mine in enumerate(costs) for u in mine), key=lambda place: (costs[place[0]][place[1]], place))
-        mine, surgeon = made[block]
-        order.append((mine[unit], surgeon.remove(unit) / 2))
-        costs[block] = surgeon.costs()
+    costs = [surgeon.costs() for _, surgeon in by_block]
+    while parts:
+        cheapest = min(parts, key=lambda unit: (sum(costs[block][number] for block, number in parts[unit]), parts[unit]))
+        order.append((cheapest, sum(by_block[block][1].remove(number) for block, number in parts[cheapest]) / 2))
+        for block, _ in parts.pop(cheapest):
+            costs[block] = by_block[block][1].costs()
     return order

@@ -29,7 +29,7 @@ NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre
 def removed_parameters(heads: HeadMap, plan: Plan) -> int:
     """How many parameters a cut takes away, by arithmetic on shapes."""
     cuts = _cuts(heads, plan)
-    return removed_from_tables(cuts) + sum(numel(cut.block) - kept_numel(cut) for cut in cuts if len(cut.heads) < cut.block.n_heads)
+    return removed_from_tables(cuts) + sum(numel(cut.block) - kept_numel(cut) for cut in cuts if not cut.unchanged)
 
 
 def _cuts(heads: HeadMap, plan: Plan) -> list[Cut]:
@@ -103,7 +103,10 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
         except VerificationError:
             raise
         except Exception as error:  # the model's own code fails in its own ways on sizes that it does not expect
-            raise VerificationError(f"the cut model does not run: {error}. The cut was not made. Evaluate the plan with gates.") from error
+            raise VerificationError(
+                f"the cut {type(target).__name__} does not run: {' '.join(f'{type(error).__name__}: {error}'.split()).rstrip(':. ')}. "
+                "The cut was not made. Evaluate the plan with gates."
+            ) from error
         if reference is not None:  # in half precision rounding could hide an error: the proof is repeated in float32
             exact, same_batch = reference
             check(run_gated(exact, plan, same_batch), run(upcast(target, {})[0], same_batch), torch.float32, "the cut model in float32")

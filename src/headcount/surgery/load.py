@@ -18,6 +18,7 @@ from headcount.surgery import manifest
 from headcount.surgery.reshape import cuts_of, reshape
 from headcount.surgery.sizes import bounded_build, check_counts
 from headcount.surgery.source import HUB_OPTIONS, check_weights, class_of, local_folder, read_config
+from headcount.surgery.state import restore_state
 
 Blocks = Mapping[str, record.Kept]
 
@@ -182,6 +183,7 @@ def load_blocks(folder: Path, cls: type, blocks: Blocks, *, new_layers: bool = F
         ) from error
     model, info = result
     _check_loaded(model, info, folder, new_layers)
+    restore_state(model, folder, options["dtype"])
     _align(model)
     return model
 

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs import names, record
+from headcount.archs.extras import is_shared
+from headcount.archs.geometry import family_of
 from headcount.archs.modules import runtime_names, transposed
 from headcount.heads import AttentionBlock, HeadMap, Slice
 from headcount.surgery.arguments import ArgumentSlicer, uninstall
 from headcount.surgery.config import show_counts, show_counts_to_owner
 from headcount.surgery.ghost import GhostInput, GhostOutput
+from headcount.surgery.width import fit_width
 
 Columns = dict[str, tuple[int, ...]]
 """The original heads that a shared bias table has columns for, by block path."""
@@ -22,20 +25,32 @@ Columns = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What one block keeps: places of its heads among those it has, and of its KV heads."""
+    """What one block keeps: places of its heads among those it has, and of the KV heads that a kept head of any block still reads."""
 
     block: AttentionBlock
     heads: tuple[int, ...]
-
-    @property
-    def kv_heads(self) -> tuple[int, ...]:
-        """The KV heads that a kept head still reads."""
-        return tuple(sorted({self.block.group(place) for place in self.heads}))
+    kv_heads: tuple[int, ...]
 
     @property
     def empty(self) -> bool:
         """Whether no head is left."""
         return not self.heads
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether everything stays."""
+        return len(self.heads) == self.block.n_heads and len(self.kv_heads) == self.block.n_kv_heads
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Heads and KV heads that the block's code runs with; an empty block has one idle head for every KV head that others read."""
+        idle = max(1, len(self.kv_heads))
+        return (idle, idle) if self.empty else (len(self.heads), len(self.kv_heads))
+
+    @property
+    def live_slices(self) -> list[Slice]:
+        """The tensors that keep some of their units; those of an empty block's own heads go as a whole."""
+        return [s for s in self.block.slices if s.extra or not self.empty or (s.unit == "kv_head" and self.kv_heads)]
 
     def units(self, slice_: Slice) -> tuple[int, ...]:
         """The units of a tensor that stay; per-head tensors of an empty block keep the first one, for the idle head."""
@@ -91,6 +106,8 @@ def _slice_tensors(model: nn.Module, cut: Cut, slices: Iterable[Slice]) -> None:
 def _fit_layer(layer: nn.Module) -> None:
     """Makes a layer's size attributes follow its weight."""
     weight = layer._parameters.get("weight")
+    if weight is not None and isinstance(layer, nn.modules.conv._ConvNd) and layer.groups == layer.out_channels:  # one filter per head
+        layer.groups = layer.in_channels = layer.out_channels = weight.shape[0]
     if weight is None or weight.ndim != 2:
         return
     names_of = ("num_embeddings", "embedding_dim") if isinstance(layer, nn.Embedding) else ("out_features", "in_features")
@@ -99,13 +116,21 @@ def _fit_layer(layer: nn.Module) -> None:
             setattr(layer, name, size)
 
 
-def _install_ghosts(model: nn.Module, block: AttentionBlock) -> None:
-    widths: dict[str, int] = defaultdict(int)
-    for projection in (block.q, block.k, block.v):
-        widths[projection.path] += projection.rows.size
+def _install_ghosts(model: nn.Module, cut: Cut) -> None:
+    """Replaces the projections of a block that lost all its heads; keys and values that another block makes or reads stay."""
+    block, widths = cut.block, defaultdict[str, int](int)
+    projections = (block.q,) if cut.kv_heads or block.kv_source else (block.q, block.k, block.v)
+    for path, rows in dict.fromkeys((projection.path, projection.rows) for projection in projections):
+        widths[path] += rows.size * cut.counts[0]
     for path, width in widths.items():
-        model.set_submodule(path, GhostInput(model.get_submodule(path), width))
-    model.set_submodule(block.o.path, GhostOutput(model.get_submodule(block.o.path), block.value_dim))
+        layer = model.get_submodule(path)
+        if isinstance(layer, GhostInput):
+            layer.width = width
+        else:
+            model.set_submodule(path, GhostInput(layer, width))
+    output = model.get_submodule(block.o.path)
+    if not isinstance(output, GhostOutput):
+        model.set_submodule(block.o.path, GhostOutput(output, block.value_dim))
 
 
 def _attributes(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, dict[int, int]]:
@@ -120,7 +145,12 @@ def _attributes(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, d
 
 def _fit_attributes(module: nn.Module, block: AttentionBlock, heads: int, kv_heads: int) -> None:
     table = _attributes(block, heads, kv_heads)
-    for part in module.modules():
+    if family_of(module).input_width:
+        table = {name: change for name, change in table.items() if name not in names.RUNTIME_WIDTHS}
+        fit_width(module, block, heads)
+    for path, part in module.named_modules():
+        if is_shared(path):
+            continue
         reads = runtime_names(type(part))
         for name, change in table.items():
             value = vars(part).get(name)
@@ -137,12 +167,12 @@ def reshape(model: nn.Module, cuts: Iterable[Cut], columns: Columns | None = Non
     cuts = list(cuts)
     for cut in cuts:
         block, module = cut.block, model.get_submodule(cut.block.path)
-        if len(cut.heads) == block.n_heads:
+        if cut.unchanged:
             continue
-        heads, kv_heads = (1, 1) if cut.empty else (len(cut.heads), len(cut.kv_heads))
-        _slice_tensors(model, cut, [s for s in block.slices if s.extra or not cut.empty])
+        heads, kv_heads = cut.counts
+        _slice_tensors(model, cut, cut.live_slices)
         if cut.empty:
-            _install_ghosts(model, block)
+            _install_ghosts(model, cut)
         _fit_attributes(module, block, heads, kv_heads)
         show_counts(module, (block.n_heads, block.n_kv_heads), (heads, kv_heads))
         show_counts_to_owner(model.get_submodule(block.path.rpartition(".")[0]), block, heads)
@@ -208,4 +238,9 @@ def _write_record(model: nn.Module, cuts: list[Cut], tables: dict[str, tuple[int
 
 def cuts_of(heads: HeadMap, kept: dict[str, tuple[int, ...]]) -> list[Cut]:
     """Cuts for every block: the places given by path, everything where none are."""
-    return [Cut(block, kept.get(block.path, tuple(range(block.n_heads)))) for block in heads.blocks]
+    places = {block.path: kept.get(block.path, tuple(range(block.n_heads))) for block in heads.blocks}
+    kv_heads: dict[str, tuple[int, ...]] = {}
+    for members in heads.sharing():
+        read = tuple(sorted({block.group(place) for block in members for place in places[block.path]}))
+        kv_heads |= {block.path: read for block in members}
+    return [Cut(block, places[block.path], kv_heads[block.path]) for block in heads.blocks]

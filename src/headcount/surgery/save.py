@@ -18,6 +18,7 @@ from headcount.surgery import manifest
 from headcount.surgery.card import write_card
 from headcount.surgery.config import builds_same
 from headcount.surgery.cost import Cost
+from headcount.surgery.state import write_state
 
 COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm",
               "target.spm", "preprocessor_config.json", "processor_config.json", "chat_template*", "normalizer.json")  # fmt: skip
@@ -72,7 +73,7 @@ def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
         new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
         preserved(model),
     ):  # transformers writes into configurations
-        model.save_pretrained(fresh, **kwargs)  # pyright: ignore[reportCallIssue]
+        _write_weights(model, fresh, **kwargs)
         if companions is not None:
             _copy_companions(Path(companions), fresh)
         listing = _manifest(model, heads, command, cost)
@@ -83,6 +84,18 @@ def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
     if push_to_hub is not None:
         push(target, push_to_hub)
     return target
+
+
+def _write_weights(model: nn.Module, folder: Path, **kwargs: Any) -> None:
+    """Writes weights and configuration, and what transformers would not restore of them."""
+    try:
+        model.save_pretrained(folder, **kwargs)  # pyright: ignore[reportCallIssue]
+    except RuntimeError as error:  # conversions to the layout of the first release count on the dense number of heads
+        raise UnsupportedModel(
+            f"transformers cannot write this {type(model).__name__}: {' '.join(str(error).split())[:300]}. It converts the weights to the layout "
+            "of their first release on saving, which a cut of uneven head counts does not have; keep the dense model and the plan"
+        ) from error
+    write_state(model, folder)
 
 
 def _manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple[Cost, Cost] | None) -> manifest.Manifest:

@@ -29,6 +29,9 @@ PLAIN = (
     "deit", "dinov2", "swin", "clip", "wav2vec2",
 )  # fmt: skip
 
+KINDS = ["sliding_attention", "full_attention"]
+SHARED_KV = {"num_hidden_layers": 4, "layer_types": KINDS * 2, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8}
+SPARSITY = {"intermediate_size": [32] * 4, "activation_sparsity_pattern": [0.0] * 4, "laurel_rank": 4}
 DISENTANGLED = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
 
 VARIANTS: tuple[Variant, ...] = (
@@ -45,12 +48,27 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("bert-cross", "bert", {"is_decoder": True, "add_cross_attention": True}),
     Variant("gemma3", "gemma3"),
     Variant("gpt_oss", "gpt_oss"),
+    Variant("gpt_bigcode", "gpt_bigcode"),
+    Variant("gpt_bigcode-heads", "gpt_bigcode", {"multi_query": False}),
 )
+
+CUT_VARIANTS: tuple[Variant, ...] = (
+    Variant("gemma3n-shared", "gemma3n_text", {**SHARED_KV, **SPARSITY}),
+    Variant("gemma4-shared", "gemma4_text", SHARED_KV),
+    Variant("longformer", "longformer"),
+    Variant("led", "led"),
+    Variant("blip", "blip"),
+    Variant("beit-bias", "beit", {"use_relative_position_bias": True}),
+    Variant("beit-shared-bias", "beit", {"use_shared_relative_position_bias": True}),
+    Variant("segformer", "segformer", {"depths": [1, 1, 1, 1]}),
+)
+"""Variants that obey the laws of gates and cuts, beyond those that every importance, role and repair is tried on: some hide their attention
+probabilities in windows, some read images only, some share keys and values between layers."""
 
 
 def variant(name: str) -> Variant:
     """The variant of a name."""
-    return next(v for v in VARIANTS if v.name == name)
+    return next(v for v in (*VARIANTS, *CUT_VARIANTS) if v.name == name)
 
 
 def has_sdpa(name: str) -> bool:

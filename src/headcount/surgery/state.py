@@ -1,0 +1,125 @@
+"""What transformers does not restore from a checkpoint: buffers that it computes anew, padding rows that it zeroes, dtypes that it chooses.
+
+`save` writes these beside the weights, `load` puts them back, so that a reload repeats every bit of a model that was cast or trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from headcount.archs.record import relative
+from headcount.errors import ArtefactError
+
+NAME = "headcount_state.safetensors"
+BUFFER, ROW = "buffer:", "padding row:"
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
+
+
+def _computed_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """(path, owner, name in it) of every floating-point buffer that a checkpoint leaves out."""
+    for path, module in model.named_modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name in module._non_persistent_buffers_set and buffer.is_floating_point():
+                yield f"{path}.{name}" if path else name, module, name
+
+
+def _padding_rows(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(path, row) of the padding token of every embedding that has one."""
+    for path, module in model.named_modules():
+        weight, row = getattr(module, "weight", None), getattr(module, "padding_idx", None)
+        if isinstance(module, nn.Embedding) and isinstance(weight, Tensor) and row is not None:
+            yield path, weight.detach()[row]
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def write_state(model: nn.Module, folder: Path) -> None:
+    """Writes what transformers would not restore of a model; equal tensors are written once."""
+    tensors: dict[str, Tensor] = {}
+    same_as: dict[str, str] = {}
+    written: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+    values = {BUFFER + relative(model, path): owner._buffers[name] for path, owner, name in _computed_buffers(model)}
+    values |= {ROW + relative(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
+    for key, value in values.items():
+        assert value is not None
+        plain = value.detach().to("cpu", copy=True).contiguous()
+        digest = (_dtype_name(plain), tuple(plain.shape), hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy()).digest())
+        if digest in written:
+            same_as[key] = written[digest]
+        else:
+            written[digest], tensors[key] = key, plain
+    dtypes = {relative(model, name): _dtype_name(p) for name, p in model.named_parameters() if _dtype_name(p) in DTYPES}
+    usual = Counter(dtypes.values()).most_common(1)[0][0] if dtypes else ""
+    other = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
+    save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(other)})
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Tensors by key, those written once under each of their keys; the usual dtype of parameters, and those that have another one."""
+
+    tensors: dict[str, Tensor]
+    dtype: torch.dtype | None
+    other_dtypes: dict[str, torch.dtype]
+
+
+def _read(path: Path) -> _State:
+    """The content of the file, checked."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+            metadata = file.metadata()
+        tensors |= {key: tensors[other] for key, other in json.loads(metadata["same_as"]).items()}
+        usual = DTYPES[metadata["dtype"]] if metadata["dtype"] else None
+        return _State(tensors, usual, {name: DTYPES[dtype] for name, dtype in json.loads(metadata["other_dtypes"]).items()})
+    except Exception as error:  # whatever is wrong with the file, it was changed after it was written
+        raise ArtefactError(f"{path} is damaged: {type(error).__name__}: {error}; restore it, or save the model again") from error
+
+
+def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
+    """Puts back what `write_state` wrote, if the folder has it; a `dtype` that was asked for is left in force."""
+    path = folder / NAME
+    if not path.is_file():
+        return
+    state = _read(path)
+    if dtype in ("auto", None):
+        for name, parameter in model.named_parameters():
+            saved = state.other_dtypes.get(relative(model, name), state.dtype)
+            if saved is not None and parameter.is_floating_point() and parameter.dtype != saved:
+                parameter.data = parameter.data.to(saved)
+        for name, owner, leaf in _computed_buffers(model):
+            _put_buffer(path, owner, leaf, state.tensors.get(BUFFER + relative(model, name)))
+    for name, row in _padding_rows(model):
+        value = state.tensors.get(ROW + relative(model, name))
+        if value is not None and not row.is_meta:
+            _check_shape(path, name, row, value)
+            row.copy_(value)
+
+
+def _put_buffer(path: Path, owner: nn.Module, name: str, value: Tensor | None) -> None:
+    buffer = owner._buffers[name]
+    if buffer is None or value is None:
+        return
+    _check_shape(path, name, buffer, value)
+    owner._buffers[name] = value.to(buffer.device if not buffer.is_meta else "cpu", copy=True)
+
+
+def _check_shape(path: Path, name: str, own: Tensor, value: Tensor) -> None:
+    if own.shape != value.shape:
+        raise ArtefactError(
+            f"{path}: '{name}' has shape {tuple(value.shape)}, the model that config.json builds {tuple(own.shape)}; use files that were "
+            "saved together"
+        )
