@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs.modules import unwrap, whole_number
+from headcount.archs.padding import SEQUENCES
 from headcount.errors import DataError, NonFinite
 from headcount.losses import IGNORED, shifts
 
 Batch = Mapping[str, Any]
-SEQUENCES = (("input_ids", "attention_mask"), ("inputs_embeds", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask"))
-"""Each input made of tokens, and its mask."""
 OTHER_MODALITIES = ("pixel_values", "pixel_values_videos", "input_features", "input_values", "flattened_patches", "visual_feats")
 
 

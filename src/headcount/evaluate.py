@@ -16,7 +16,7 @@ from headcount.heads import HeadMap
 from headcount.losses import ExampleLosses, finite_losses
 from headcount.metrics import Batch, Metric
 from headcount.nonfinite import located
-from headcount.observe import evaluating, on_device
+from headcount.observe import evaluating, model_inputs
 from headcount.runs.blocks import Blocks
 from headcount.runs.cells import Spec
 from headcount.runs.outcomes import EVALUATION, Evaluation, pack_evaluation, unpack_evaluation
@@ -33,7 +33,7 @@ class _Examiner:
         self.heads = HeadMap.of(model)
 
     def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
-        batch = on_device(batch, self.model)
+        batch = model_inputs(batch, self.model)
         check_batch(self.model, batch, numbers)
         with evaluating(self.model), located(self.model, self.heads, batch):
             output = forward(self.model, batch)

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headcount.archs.modules import shifts as shifts
 from headcount.archs.modules import unwrap
 from headcount.errors import NonFinite, UnsupportedModel
 
@@ -24,14 +25,6 @@ Losses = Float[Tensor, "batch"]
 IGNORED = -100
 Rule = Callable[[Any, Batch], tuple[Losses, Tensor] | None]
 """(output, batch) -> the loss of each example and its weight in the loss of the batch, or None where the rule does not apply."""
-
-
-def shifts(model: nn.Module) -> bool:
-    """Whether a model's labels are its own inputs, so that position t is trained on the label at t + 1."""
-    name = type(unwrap(model)).__name__
-    if getattr(unwrap(model).config, "is_encoder_decoder", False):
-        return False
-    return "CausalLM" in name or "LMHead" in name or "ForConditionalGeneration" in name
 
 
 def token_losses(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> Float[Tensor, "batch token"]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headcount.archs.modules import device_of, transposed, unwrap
 from headcount.archs.naming import MEDIA
+from headcount.archs.padding import with_positions
 from headcount.archs.state import forward, preserved
 from headcount.attention import AttentionTap
 from headcount.errors import GateError, UnsupportedModel
@@ -79,6 +80,11 @@ def on_device(batch: Batch, model: nn.Module) -> dict[str, Any]:
     """The batch with its tensors on the model's device."""
     device = device_of(model)
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+def model_inputs(batch: Batch, model: nn.Module) -> dict[str, Any]:
+    """The batch on the model's device, with position ids where padding on the left would otherwise change what the model computes."""
+    return with_positions(model, on_device(batch, model))
 
 
 def _reads_decoder(model: nn.Module, block: AttentionBlock) -> bool:
@@ -213,7 +219,7 @@ class Observer:
 
     def run(self, batch: Batch) -> Any:
         """One forward pass over a batch, and its output."""
-        self.batch = on_device(batch, self.model)
+        self.batch = model_inputs(batch, self.model)
         self._forward = True
         with torch.set_grad_enabled(self.gradient):
             return forward(self.model, self.batch)

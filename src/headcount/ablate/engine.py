@@ -21,7 +21,7 @@ from headcount.archs.modules import device_of, unwrap
 from headcount.attention import eager
 from headcount.errors import GateError
 from headcount.gates import HeadGates, How, Means
-from headcount.observe import evaluating, on_device
+from headcount.observe import evaluating, model_inputs
 
 MAX_TOKENS = {"cpu": 512}
 """Rows times tokens of a stacked batch by device type: where matrix products of usual widths are fastest."""
@@ -78,7 +78,7 @@ class Ablator:
         """What `read` gives for the batch [batch, …], and under every change [changes, batch, …]."""
         self._check(changes)
         with self._quiet():
-            work, proven = self._judge(Pass.of(self.model, on_device(batch, self.model), read, self._options, self.withhold))
+            work, proven = self._judge(Pass.of(self.model, model_inputs(batch, self.model), read, self._options, self.withhold))
             with packed_linears(self.model) if self.pack and proven.packs and len(changes) >= PACK_FROM else nullcontext():
                 baseline, record, proven = self._recorded(work, proven)
                 results = self._evaluate(work, record, proven, changes, _narrow_for(work, record, proven, baseline))

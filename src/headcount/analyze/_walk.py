@@ -23,7 +23,7 @@ from headcount.evaluate import Evaluation, evaluate_into
 from headcount.gates import HeadGates
 from headcount.heads import HeadMap
 from headcount.importance import Method, agreements, score_into, verdicts
-from headcount.observe import on_device
+from headcount.observe import model_inputs
 from headcount.plan import Plan, heads_kept
 from headcount.portraits import Portraits, portraits_into
 from headcount.portraits.make import LONGEST, SENTENCES
@@ -102,7 +102,7 @@ class Analysis:
         """One example of the selection split, without its labels where the model can do without them."""
         _, batch = next(next(blocks(self.task, split="selection", limit=1)).batches(1))
         needed = getattr(self.model.config, "is_encoder_decoder", False)
-        return {name: value for name, value in on_device(batch, self.model).items() if needed or name != "labels"}
+        return {name: value for name, value in model_inputs(batch, self.model).items() if needed or name != "labels"}
 
 
 def walk(work: Analysis, kept: Run) -> Iterator[Step]:

@@ -116,3 +116,11 @@ def runtime_names(cls: type) -> frozenset[str]:
             if code is not None and name != "__init__":
                 found |= _names(code)
     return frozenset(found)
+
+
+def shifts(model: nn.Module) -> bool:
+    """Whether a model's labels are its own inputs, so that position t is trained on the label at t + 1."""
+    name = type(unwrap(model)).__name__
+    if getattr(unwrap(model).config, "is_encoder_decoder", False):
+        return False
+    return "CausalLM" in name or "LMHead" in name or "ForConditionalGeneration" in name

@@ -16,7 +16,7 @@ from headcount.heads import AttentionBlock, HeadMap
 from headcount.importance._contract import Work
 from headcount.importance._pass import by_example
 from headcount.losses import Losses
-from headcount.observe import Observation, Observer, evaluating, on_device
+from headcount.observe import Observation, Observer, evaluating, model_inputs
 from headcount.stats import Totals
 from headcount.stream import Reading, memory_ran_out, stream
 
@@ -87,7 +87,7 @@ class Ablation:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """The rise of every example's loss [batch, heads] under each intervention, and what it adds to the metric."""
-        batch = on_device(batch, self.work.model)
+        batch = model_inputs(batch, self.work.model)
         if self.active is not None:
             return self._some(batch, self.active)
         base, changed = self._run(batch, self.changes)

@@ -18,7 +18,7 @@ from headcount.importance._contract import Work
 from headcount.losses import OneByOne, accepts, finite_losses
 from headcount.metrics import Batch
 from headcount.nonfinite import located
-from headcount.observe import Observation, Observer, on_device
+from headcount.observe import Observation, Observer, model_inputs
 
 Pair = tuple[Tensor, Tensor]
 """Numbers [batch, heads(, features)] and their weights [batch, 1 | heads]."""
@@ -54,7 +54,7 @@ class SharedPass:
 
     def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         """The numbers of one batch, whose rows are the examples `numbers`."""
-        batch = on_device(batch, self.work.model)
+        batch = model_inputs(batch, self.work.model)
         check_batch(self.work.model, batch, numbers)
         if not self.methods:
             return {}

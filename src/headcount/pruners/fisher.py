@@ -21,7 +21,7 @@ from headcount.data import Task, batch_size_of, blocks, rows_of
 from headcount.errors import PlanError
 from headcount.gates import HeadGates
 from headcount.losses import ExampleLosses, OneByOne, finite_losses
-from headcount.observe import evaluating, frozen, on_device
+from headcount.observe import evaluating, frozen, model_inputs
 from headcount.plan import Plan
 from headcount.pruners._contract import About, Choice, Scores, Work
 from headcount.refit import refit
@@ -48,7 +48,7 @@ def _gate_gradients(work: Work, limit: int) -> Tensor:
         for block in blocks(work.data, limit=limit, pad_id=pad_id(model)):
             rows = torch.zeros(block.size, len(work.heads), dtype=torch.float64)
             for places, batch in block.batches(batch_size_of(work.data)):
-                rows[places] = _of_batch(work, model, on_device(batch, model), [block.first + place for place in places], losses)
+                rows[places] = _of_batch(work, model, model_inputs(batch, model), [block.first + place for place in places], losses)
             found.append(rows)
     return torch.cat(found)
 

@@ -20,7 +20,7 @@ from headcount.archs.state import copy_model
 from headcount.data import Data, Split, Task, batch_size_of, blocks
 from headcount.errors import DataError
 from headcount.heads import AttentionBlock, HeadMap
-from headcount.observe import evaluating, on_device
+from headcount.observe import evaluating, model_inputs
 from headcount.plan import Plan
 from headcount.refit.blocks import Batch, has_bias, inputs_of, projection, read, real_rows, write
 from headcount.refit.fit import Fitted, Products, fit, with_ones
@@ -89,7 +89,7 @@ def _batches(model: nn.Module, data: Data, split: Split, limit: int, size: int) 
 
     def read_split(name: Split, number: int) -> list[Batch]:
         found = blocks(data, split=name, limit=number, pad_id=pad_id(model))
-        return [on_device(batch, model) for block in found for _, batch in block.batches(size)]
+        return [model_inputs(batch, model) for block in found for _, batch in block.batches(size)]
 
     fitting = read_split(split, limit)
     if isinstance(data, Task):

@@ -18,7 +18,7 @@ from headcount.data import Data, Split, Task, batch_size_of, blocks, rows_of
 from headcount.errors import NonFinite
 from headcount.heads import AttentionBlock, Head, HeadMap
 from headcount.losses import ExampleLosses, OneByOne, finite_losses
-from headcount.observe import evaluating, frozen, on_device
+from headcount.observe import evaluating, frozen, model_inputs
 from headcount.refit.blocks import has_bias, inputs_of, projection, read, real_rows
 from headcount.refit.choose import Surgeon
 from headcount.refit.fit import with_ones
@@ -80,7 +80,7 @@ class _Collector:
 
     def add(self, batch: Any, numbers: list[int], losses: ExampleLosses) -> None:
         """One batch forward and backward."""
-        batch = on_device(batch, self.model)
+        batch = model_inputs(batch, self.model)
         check_batch(self.model, batch, numbers)
         try:
             self._run(batch, numbers, losses)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headcount.archs.modules import unwrap
 from headcount.heads import HeadMap
-from headcount.observe import on_device
+from headcount.observe import model_inputs
 from headcount.relevance.noise import RoundingNoise
 from headcount.relevance.owners import Owners
 from headcount.relevance.record import Recording, record
@@ -65,7 +65,7 @@ def relevance(  # noqa: PLR0913 - two arguments, the rest are options by name
     With `noise_seed` every result is rounded at random (see `noise`): the difference from a pass without it is the effect of rounding alone.
     """
     chosen, inner = make_rule(rule, epsilon, alpha), unwrap(model)
-    heads, inputs = HeadMap.of(inner), on_device(batch, inner)
+    heads, inputs = HeadMap.of(inner), model_inputs(batch, inner)
     noise = None if noise_seed is None else RoundingNoise(noise_seed)
     recording = record(inner, heads, inputs, logits or find_logits, noise)
     for node in recording.tape.nodes:

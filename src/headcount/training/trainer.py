@@ -21,7 +21,7 @@ from headcount.errors import ArtefactError, NonFinite
 from headcount.files import PARTIAL, read_json, sha256, sync_folder, write_json
 from headcount.losses import divergences, shifts
 from headcount.metrics import IGNORED
-from headcount.observe import evaluating, on_device
+from headcount.observe import evaluating, model_inputs
 from headcount.training.gates import GateCallback
 
 Loss = Callable[[Any, Any], Tensor]
@@ -83,6 +83,7 @@ class WholeTrainer(Trainer):
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **options: Any
     ) -> Any:
         """The loss of a batch."""
+        inputs = model_inputs(inputs, unwrap(model))
         if not self._is_own:
             self._learn_scale(model, inputs, options.get("num_items_in_batch"))
             made = super().compute_loss(model, inputs, return_outputs=return_outputs, **options)
@@ -207,7 +208,7 @@ def _finite(made: Any, step: int) -> Any:
 def divergence(teacher: nn.Module, output: Any, inputs: dict[str, Any]) -> Tensor:
     """The mean divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with evaluating(teacher):
-        wanted = _wide(forward(teacher, on_device(inputs, teacher)).logits).to(output.logits.device)
+        wanted = _wide(forward(teacher, model_inputs(inputs, teacher)).logits).to(output.logits.device)
     each, labels = divergences(wanted, _wide(output.logits)), inputs.get("labels")
     if each.ndim == 2 and isinstance(labels, Tensor) and labels.shape == each.shape:
         if shifts(unwrap(teacher)):
