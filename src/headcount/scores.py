@@ -100,7 +100,7 @@ class Scores:
         method, rows = _of_method(path, columns, rows, method)
         heads, values = _heads_of(rows), _numbers(rows, "score")
         direction = _direction(path, columns, rows, values) if higher_is_keep is None else higher_is_keep
-        return cls(heads, values, method, direction, stderr=_errors(rows))
+        return cls(heads, values, method, direction, stderr=_errors(rows), normalise=_scaling(path, rows))
 
     def fitted(self, heads: HeadMap) -> Scores:
         """The same scores in a model's order and units; PlanError unless they are of just its heads."""
@@ -304,6 +304,17 @@ def _errors(rows: list[Row]) -> tuple[float, ...]:
     if bad is not None:
         raise ArtefactError(f"{rows[bad][0]}: the stderr is {found[bad]}; a standard error is 0 or more")
     return found
+
+
+def _scaling(path: Path, rows: list[Row]) -> Scaling:
+    """How the scores of a table are normalised, where a column says so."""
+    found = {str(row.get("normalise") or "none") for _, row in rows}
+    for scaling in SCALED:
+        if found == {scaling}:
+            return scaling
+    raise ArtefactError(
+        f"{path}: the column 'normalise' must hold one of {', '.join(SCALED)} for all heads, got {', '.join(sorted(found))[:80]}"
+    )
 
 
 def _direction(path: Path, columns: Sequence[str], rows: list[Row], values: Sequence[float]) -> bool:

@@ -184,7 +184,7 @@ def _score(work: Analysis, found: dict[str, Scores]) -> Step:
     first = next(iter(found.values()))
     agreed = {name: made.spearman.value for name, made in agreements(found, seed=work.seed).items()} if judged else {}
     told = ", ".join(f"{name} {value:.2f}" for name, value in agreed.items())
-    text = f"on {first.n_examples} calibration examples {first.ranking()[0]} matters most by {first.method}"
+    text = f"on {first.n_examples} calibration examples {first.ranking()[0]} matters most by {first.label}"
     if judged:
         text += f"; {len(safe)} of {len(judged)} heads are safe to remove one at a time (loss + 0.01 at most, 95 %); Spearman with ablation: {told}"
     return work.step("score", text, strongest=str(first.ranking()[0]), safe=safe, agreement=agreed)

@@ -36,7 +36,7 @@ def _scores(run: Run) -> Any:
 
     from headcount.runs.scores import all_scores
 
-    frames = [scores.to_pandas().assign(method=name) for name, scores in all_scores(run).items()]
+    frames = [scores.to_pandas().assign(method=name, normalise=scores.normalise) for name, scores in all_scores(run).items()]
     if not frames:
         return None
     table = pandas.concat(frames, ignore_index=True)
