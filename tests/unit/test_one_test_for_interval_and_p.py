@@ -98,3 +98,13 @@ def test_the_interval_of_accuracies_covers(n: int, share: float) -> None:
         made = stats.tango((drawn != 2).astype(float), (drawn != 1).astype(float))
         hits.append(made.low <= -0.5 * share <= made.high)
     assert np.mean(hits) > 0.92
+
+
+def test_a_single_survivor_has_neither_interval_nor_p() -> None:
+    from headcount.studies._kept import corrected
+    from headcount.studies.compensation import _row
+
+    rows = [_row("v", "L0", np.array([0.5]), np.array([0.2])), _row("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))]
+    corrected(rows)
+    assert rows[0]["difference"] == pytest.approx(0.3) and rows[0]["low"] is rows[0]["p"] is rows[0]["q"] is None
+    assert rows[1]["q"] == rows[1]["p"], "corrected over those that were tested"
