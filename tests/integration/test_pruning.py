@@ -48,7 +48,7 @@ def test_a_model_is_pruned_saved_and_loads_again(given: tuple[Path, Path], tmp_p
     assert {row["name"] for row in made["bench"]} == {"dense", "masked", "removed"}
     (row,) = made["rows"]
     card = (Path(made["folder"]) / "README.md").read_text(encoding="utf-8")
-    assert f"{row['value']:.4g} on " in card and "McNemar, p = " in card and "Batch 8, length 32: dense " in card
+    assert f"{row['value']:.4g} on " in card and "Tango, p = " in card and "Batch 8, length 32: dense " in card
     assert (Path(made["folder"]) / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
     assert row["keep"] == 6 and row["loss p"] <= 1 and row["parameters"] == sum(p.numel() for p in small.parameters())
     plan = hc.Plan.read(next((tmp_path / "run" / "models").glob("*.plan.json")))

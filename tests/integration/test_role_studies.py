@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,13 @@ def test_the_model_of_a_comparison_is_opened_as_it_was(
     monkeypatch.chdir(tmp_path)
     assert result(capsys, "study", "survivors", tmp_path / "run", "--embedded", "english", "--limit", 20)["model"] == "bert"
     code, _, err = run(capsys, "bench", tmp_path / "run", "--batches", 1, "--lengths", 8, "--rounds", 1)
-    assert code == 0 and "float64, BertForSequenceClassification" in err, err
+    assert code == 1 and "holds the results of 2 pruned models and the weights of none" in err, err
+    command = err.partition("such as: ")[2].strip()
+    assert command.startswith("headcount prune ") and command.endswith(f"--out {tmp_path / 'run'}")
+    assert run(capsys, *shlex.split(command)[1:], "--no-bench")[0] == 0, "the command that is named makes it"
+    code, shown, err = run(capsys, "bench", tmp_path / "run", "--batches", 1, "--lengths", 8, "--rounds", 1)
+    assert code == 0 and "float64, BertForSequenceClassification" in err and "without repair" not in err, err
+    assert len([line for line in shown.splitlines() if " times as " in line or "as fast" in line]) == 2, shown
 
 
 # Pruning by role.

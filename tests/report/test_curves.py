@@ -48,7 +48,7 @@ def test_curves_are_what_the_library_tells(tmp_path: Path) -> None:
         change = compare_with(dense, outcome(cell), ratio)["metric"]
         assert point["difference"] == pytest.approx(change.difference, rel=1e-4, abs=1e-6)
         assert (point["low"], point["high"]) == pytest.approx((change.low, change.high), rel=1e-4)
-        assert point["p"] == pytest.approx(change.p, rel=1e-2) and point["test"] == "McNemar"
+        assert point["p"] == pytest.approx(change.p, rel=1e-2) and point["test"] == "Tango"
         assert len(point["removed"]) == 8 - point["keep"] and point["is_random"] == (point["method"] == "random")
     assert curves["smallest_safe"]["random"] is None
 
@@ -197,7 +197,7 @@ def test_the_summary_quotes_the_test_that_decides(seed: int, tmp_path: Path) -> 
     data = collect(run).report["runs"][0]
     dense, sentence = unpack_evaluation(run.results("evaluation")["dense"]), data["summary"][1]
     quoted = re.search(
-        r"by (\w+): loss \S+ against \S+ \(paired t (p [=<] \S+), n = 300\); accuracy \S+ against \S+ \(McNemar (p [=<] \S+)\)", sentence
+        r"by (\w+): loss \S+ against \S+ \(paired t (p [=<] \S+), n = 300\); accuracy \S+ against \S+ \(Tango (p [=<] \S+)\)", sentence
     )
     assert quoted is not None, sentence
     safe = "without a significant loss" in sentence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import special
 
 from headcount import stats
 from headcount.stats import Samples
@@ -72,3 +73,38 @@ def test_the_interval_covers_the_shift() -> None:
         low, high, _ = permute_groups(rng.normal(size=20) + 2.0 * has, has, orders)
         hits.append(low is not None and high is not None and low <= 2.0 <= high)
     assert 0.9 < np.mean(hits) <= 1
+
+
+@pytest.mark.parametrize(("only_a", "only_b"), [(0, 0), (3, 0), (0, 5), (6, 1), (12, 4), (10, 10), (40, 22)])
+def test_accuracies_have_one_statistic(only_a: int, only_b: int) -> None:
+    n = 100
+    a = np.r_[np.ones(only_a), np.zeros(only_b), np.ones(n - only_a - only_b)]
+    b = np.r_[np.zeros(only_a), np.ones(only_b), np.ones(n - only_a - only_b)]
+    made = stats.tango(a, b)
+    assert made.low <= made.difference <= made.high and (made.low > 0 or made.high < 0) == (made.p < 0.05)
+    if only_a + only_b == 0:
+        z = 1.959964
+        assert (made.low, made.high) == pytest.approx((-(z**2) / (n + z**2), z**2 / (n + z**2)), abs=1e-5) and made.p == 1
+    else:
+        assert made.p == pytest.approx(2 * float(special.ndtr(-abs(only_a - only_b) / np.sqrt(only_a + only_b))))
+
+
+@pytest.mark.parametrize(("n", "share"), [(50, 0.1), (200, 0.05), (200, 0.3)])
+def test_the_interval_of_accuracies_covers(n: int, share: float) -> None:
+    rng = np.random.default_rng(n)
+    hits = []
+    for _ in range(300):
+        drawn = rng.choice(4, size=n, p=[1 - 1.5 * share, share, 0.5 * share, 0.0])
+        made = stats.tango((drawn != 2).astype(float), (drawn != 1).astype(float))
+        hits.append(made.low <= -0.5 * share <= made.high)
+    assert np.mean(hits) > 0.92
+
+
+def test_a_single_survivor_has_neither_interval_nor_p() -> None:
+    from headcount.studies._kept import corrected
+    from headcount.studies.compensation import _row
+
+    rows = [_row("v", "L0", np.array([0.5]), np.array([0.2])), _row("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))]
+    corrected(rows)
+    assert rows[0]["difference"] == pytest.approx(0.3) and rows[0]["low"] is rows[0]["p"] is rows[0]["q"] is None
+    assert rows[1]["q"] == rows[1]["p"], "corrected over those that were tested"

@@ -153,7 +153,7 @@ export interface Point {
   low: Maybe; // interval of the difference, 95 %
   high: Maybe;
   p: Maybe;
-  test: string; // McNemar, paired bootstrap, paired t
+  test: string; // Tango, paired bootstrap, paired t
   loss_difference: Maybe; // of the loss from the dense model's
   loss_p: Maybe; // paired t
   /** By what it is significantly worse than the whole model, at 5 %; nothing if it is not. `smallest_safe` is about this. */

@@ -24,6 +24,7 @@ export const glossary = (tau = 3): [string, string][] => [
   ["guess", "Which heads go at a K that was not measured: those of the nearest measured models, filled in by an importance. The method may choose others."],
   ["repaired", "Output projections were refitted after removal, or got the mean outputs of removed heads, so that the list of heads alone does not give the model."],
   ["interpolated", "Not measured: a straight line between the nearest measured numbers of heads."],
+  ["Tango", "A paired test of right and wrong answers of two models on the same examples, with the interval of the difference by the same statistic."],
   ["McNemar", "A paired test of right and wrong answers of two models on the same examples."],
   ["rank correlation", "Spearman's: 1 is the same order of heads, 0 unrelated, −1 reversed."],
 ];

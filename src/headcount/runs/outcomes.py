@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headcount.runs.cells import Cell
-from headcount.stats import mcnemar, paired_bootstrap, paired_t
+from headcount.stats import paired_bootstrap, paired_t, tango
 from headcount.stats.parts import Total
 from headcount.stats.resampling import draw_with_replacement
 
@@ -90,16 +90,16 @@ def outcome(cell: Cell) -> Evaluation:
 
 
 def compare_with(dense: Evaluation, other: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, Change]:
-    """The change of the loss (paired t), and of the metric: McNemar for right or wrong, else a paired bootstrap."""
+    """The change of the loss (paired t), and of the metric: Tango's score method for right or wrong, else a paired bootstrap; each gives interval and p."""
     shift = paired_t(other.losses - dense.losses)
     found = {"loss": Change(shift.difference, shift.low, shift.high, shift.p, "paired t")}
     if dense.parts is None or other.parts is None or total is None:
         return found
-    drawn = paired_bootstrap(dense.parts, other.parts, total, seed=seed)
-    p, by = drawn.p, "paired bootstrap"
     if is_right_or_wrong(dense):
-        p, by = mcnemar(dense.parts[:, 0], other.parts[:, 0]).p, "McNemar"
-    return {**found, "metric": Change(drawn.difference, drawn.low, drawn.high, p, by)}
+        made, by = tango(dense.parts[:, 0], other.parts[:, 0]), "Tango"
+    else:
+        made, by = paired_bootstrap(dense.parts, other.parts, total, seed=seed), "paired bootstrap"
+    return {**found, "metric": Change(made.difference, made.low, made.high, made.p, by)}
 
 
 def interval(made: Evaluation, total: Total | None) -> tuple[float | None, float | None]:
@@ -120,7 +120,7 @@ def interval(made: Evaluation, total: Total | None) -> tuple[float | None, float
 
 
 def is_right_or_wrong(made: Evaluation) -> bool:
-    """Whether every example is simply right or wrong, so that McNemar's test is the one to take."""
+    """Whether every example is simply right or wrong, so that pairs of answers can be counted."""
     return made.metric == "accuracy" and made.parts is not None and made.parts.shape[1] == 2 and set(np.unique(made.parts[:, 1])) == {1.0}
 
 

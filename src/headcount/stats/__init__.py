@@ -12,7 +12,7 @@ from headcount.stats.cheap import Agreement, agreement
 from headcount.stats.corrections import Adjust, adjust, benjamini_hochberg, bonferroni
 from headcount.stats.correlation import Correlated, correlate, kendall, pearson, spearman
 from headcount.stats.hall import Skewness, bent, straightened
-from headcount.stats.paired import Difference, McNemar, mcnemar, paired_bootstrap, paired_t, sign_flip
+from headcount.stats.paired import Difference, McNemar, mcnemar, paired_bootstrap, paired_t, sign_flip, tango
 from headcount.stats.ranks import Overlap, lowest, overlap, rank_intervals, ranks
 from headcount.stats.resampling import bootstrap, intervals, pseudovalues
 from headcount.stats.safe import Safety, safe_to_remove
@@ -20,12 +20,12 @@ from headcount.stats.samples import GROUPS, Estimate, Intervals, Samples, Statis
 from headcount.stats.totals import Totals
 
 __all__ = [
-    "GROUPS",
     "Adjust",
     "Agreement",
     "Correlated",
     "Difference",
     "Estimate",
+    "GROUPS",
     "Intervals",
     "McNemar",
     "Overlap",
@@ -60,4 +60,5 @@ __all__ = [
     "spearman",
     "stability",
     "straightened",
+    "tango",
 ]

@@ -35,9 +35,12 @@ def keep_rows(run: Run | None, study: str, asked: Mapping[str, Any], rows: Seque
 
 
 def corrected(rows: Sequence[dict[str, Any]], p: str = "p", q: str = "q") -> None:
-    """Adds to every row the p-value corrected over all of them (Benjamini–Hochberg)."""
+    """Adds to every row the p-value corrected over all of them that have one (Benjamini–Hochberg), None to the others."""
     from headcount.stats import benjamini_hochberg
 
-    made = benjamini_hochberg([row[p] for row in rows]) if rows else []
-    for row, value in zip(rows, made, strict=True):
+    tested = [row for row in rows if row[p] is not None]
+    made = benjamini_hochberg([row[p] for row in tested]) if tested else []
+    for row in rows:
+        row[q] = None
+    for row, value in zip(tested, made, strict=True):
         row[q] = float(value)

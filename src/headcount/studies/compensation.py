@@ -140,25 +140,24 @@ def _layers(layer: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 def _row(part: str, where: str, pruned: np.ndarray, whole: np.ndarray) -> dict[str, Any]:
-    from headcount.stats import Difference, paired_t
+    """The difference over some heads; of a single head nothing tells how sure it is, so interval and p are None."""
+    from headcount.stats import paired_t
 
     gap = pruned - whole
-    made = paired_t(gap) if len(gap) > 1 else Difference(float(gap[0]), float(gap[0]), float(gap[0]), 1.0)
+    made = paired_t(gap) if len(gap) > 1 else None
     means = {"pruned": float(pruned.mean()), "whole": float(whole.mean())}
     return {
         "part": part,
         "where": where,
         "heads": len(gap),
         **means,
-        "difference": made.difference,
-        "low": made.low,
-        "high": made.high,
-        "p": made.p,
+        "difference": float(gap.mean()),
+        **({"low": None, "high": None, "p": None} if made is None else {"low": made.low, "high": made.high, "p": made.p}),
     }
 
 
 def _even(part: str, gap: np.ndarray, layer: np.ndarray, lost: np.ndarray, seed: int) -> dict[str, Any]:
-    """Whether layers differ, and whether survivors of layers that lost more heads change more."""
+    """Whether layers differ, and whether survivors of layers that lost more heads change more; None where nothing varies."""
     import numpy as np
 
     from headcount.stats import spearman
@@ -169,8 +168,8 @@ def _even(part: str, gap: np.ndarray, layer: np.ndarray, lost: np.ndarray, seed:
     p = (1 + int((drawn >= seen * (1 - 1e-9)).sum())) / (REPEATS + 1)
     total = float(gap.var())
     varied = len(set(lost.tolist())) > 1 and total > 0
-    agree = float(spearman(gap, lost.astype(float))) if varied else 0.0
-    return {"part": part, "share between layers": float(seen) / total if total else 0.0, "p": p, "rank correlation with heads lost": agree}
+    agree = float(spearman(gap, lost.astype(float))) if varied else None
+    return {"part": part, "share between layers": float(seen) / total if total else None, "p": p, "rank correlation with heads lost": agree}
 
 
 def _between(values: np.ndarray, layer: np.ndarray) -> np.ndarray:
@@ -256,6 +255,11 @@ def run(
         say.result({**result, "rows": rows, "even": even, "heads": each})
 
 
+def _number(value: float | None, form: str) -> str:
+    """A number as text; a dash where it is not defined."""
+    return "–" if value is None else format(value, form)
+
+
 def _show(say: Session, mine: Cell, other: Cell, rows: Sequence[dict[str, Any]], even: Sequence[dict[str, Any]]) -> None:
     def score(cell: Cell) -> str:
         told = cell.content
@@ -272,9 +276,9 @@ def _show(say: Session, mine: Cell, other: Cell, rows: Sequence[dict[str, Any]],
                 row["heads"],
                 f"{row['pruned']:.4g}",
                 f"{row['whole']:.4g}",
-                f"{row['difference']:+.3g} ({row['low']:+.3g} … {row['high']:+.3g})",
-                f"{row['p']:.2g}",
-                f"{row['q']:.2g}",
+                f"{row['difference']:+.3g}" + ("" if row["low"] is None else f" ({row['low']:+.3g} … {row['high']:+.3g})"),
+                _number(row["p"], ".2g"),
+                _number(row["q"], ".2g"),
             )
             for row in rows
         ],
@@ -283,6 +287,14 @@ def _show(say: Session, mine: Cell, other: Cell, rows: Sequence[dict[str, Any]],
     say.line("is it spread evenly? share of the variance of the differences that lies between layers; p of heads shuffled over layers")
     say.table(
         ("part", "between layers", "p", "rank correlation with heads lost in the layer"),
-        [(r["part"], f"{r['share between layers']:.0%}", f"{r['p']:.2g}", f"{r['rank correlation with heads lost']:+.2f}") for r in even],
+        [
+            (
+                row["part"],
+                _number(row["share between layers"], ".0%"),
+                f"{row['p']:.2g}",
+                _number(row["rank correlation with heads lost"], "+.2f"),
+            )
+            for row in even
+        ],
         right=("between layers", "p", "rank correlation with heads lost in the layer"),
     )
