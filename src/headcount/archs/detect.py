@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
 from torch import Tensor, nn
 
 from headcount.archs import names, record
@@ -147,6 +150,17 @@ def _block(
     )
 
 
+def _check_whole(model: nn.Module, places: Iterable[str], kept: dict[str, record.Kept]) -> None:
+    """Refuses a part of a cut model, whose record names its blocks by their paths in the whole."""
+    for path in map(partial(record.relative, model), places):
+        whole = next((name for name in kept if name.endswith(f".{path}")), None) if path not in kept else None
+        if whole is not None:
+            raise UnsupportedModel(
+                f"this {type(model).__name__} is a part of a cut model, in which '{path}' may be '{whole}': its heads have lost their original "
+                "numbers. Pass the whole model"
+            )
+
+
 def detect(model: nn.Module) -> HeadMap:
     """The head map of a model; raises UnsupportedModel where no head can be found."""
     inner = unwrap(model)
@@ -159,6 +173,7 @@ def detect(model: nn.Module) -> HeadMap:
         raise UnsupportedModel(f"no attention heads were found in {type(inner).__name__} ({model_type}): {reasons}")
     places = places_of(inner, {path: inner.get_submodule(path) for path in found})
     kept = record.read(inner)
+    _check_whole(inner, places, kept)
     blocks = [
         _block(inner, path, found[path], place, kept.get(record.relative(inner, path)), sources.get(path, ""))
         for path, place in places.items()

@@ -75,6 +75,17 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
+def built_heads(model: nn.Module) -> HeadMap | None:
+    """The heads of the model that the configuration builds, without the record of a cut; None where it builds none."""
+    config = copy.deepcopy(model.config)
+    vars(config).pop(KEY, None)  # pyright: ignore[reportArgumentType]
+    try:
+        with torch.device("meta"):
+            return HeadMap.of(type(model)(config))
+    except Exception:  # a class that takes more than a configuration, or that its configuration does not fit
+        return None
+
+
 def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
     """Whether building the model from `config` gives every tensor shape and every scalar of its attention that the model has."""
     try:

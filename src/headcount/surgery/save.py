@@ -10,13 +10,14 @@ from typing import Any
 from torch import nn
 
 from headcount import __version__
+from headcount.archs import record
 from headcount.archs.state import preserved
 from headcount.errors import ArtefactError, UnsupportedModel
 from headcount.files import new_folder
 from headcount.heads import HeadMap
 from headcount.surgery import manifest
 from headcount.surgery.card import write_card
-from headcount.surgery.config import builds_same
+from headcount.surgery.config import builds_same, built_heads
 from headcount.surgery.cost import Cost
 from headcount.surgery.state import write_state
 
@@ -68,6 +69,7 @@ def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
     if push_to_hub is not None and not isinstance(push_to_hub, str):
         raise UnsupportedModel(f"push_to_hub names the repository that receives the folder, such as 'me/model'; got {push_to_hub!r}")
     heads = HeadMap.of(model)
+    _check_recorded(model, heads)
     target = Path(folder)
     with (
         new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
@@ -84,6 +86,19 @@ def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
     if push_to_hub is not None:
         push(target, push_to_hub)
     return target
+
+
+def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
+    """Refuses a part of a cut model: its configuration builds other head counts, and the record of the cut belongs to the whole."""
+    recorded = record.read(model)
+    dense = built_heads(model)
+    counts = {block.path: block.n_heads for block in dense.blocks} if dense else {}
+    for block in heads.blocks:
+        if record.relative(model, block.path) not in recorded and counts.get(block.path, block.n_heads) != block.n_heads:
+            raise UnsupportedModel(
+                f"block '{block.path}' has {block.n_heads} heads, the configuration of {type(model).__name__} builds {counts[block.path]}, and "
+                "nothing says which were removed: this is a part of a cut model. Save the whole model, or cut the part by itself"
+            )
 
 
 def _write_weights(model: nn.Module, folder: Path, **kwargs: Any) -> None:

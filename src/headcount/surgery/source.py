@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -207,6 +209,21 @@ def built(folder: Path, what: str, make: Callable[[], Any]) -> Any:
         raise ArtefactError(f"{folder / 'config.json'} builds no {what}: {type(error).__name__}: {reason}. Correct it") from error
 
 
+def _inner_class(model_type: Any, name: str) -> type | None:
+    """A class that transformers has but does not export, such as the decoder of a sequence-to-sequence model."""
+    from transformers import CONFIG_MAPPING, PreTrainedModel
+
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
+        return None
+    package = CONFIG_MAPPING[model_type].__module__.rpartition(".")[0]
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if module.name.startswith("modeling_"):
+            cls = getattr(importlib.import_module(f"{package}.{module.name}"), name, None)
+            if isinstance(cls, type) and issubclass(cls, PreTrainedModel):
+                return cls
+    return None
+
+
 def class_of(folder: Path, config: dict[str, Any], auto: Any = None) -> type:
     """The transformers class that a folder's model has, or that an Auto class gives it."""
     import transformers
@@ -222,7 +239,7 @@ def class_of(folder: Path, config: dict[str, Any], auto: Any = None) -> type:
         return found[0] if isinstance(found, tuple | list) else found
     wanted = config.get("architectures")
     name = wanted[0] if isinstance(wanted, list) and wanted else wanted
-    cls = getattr(transformers, name, None) if isinstance(name, str) else None
+    cls = getattr(transformers, name, None) or _inner_class(config.get("model_type"), name) if isinstance(name, str) else None
     if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
         raise UnsupportedModel(
             f"{folder / 'config.json'} names the architecture {name!r:.80}, which transformers "

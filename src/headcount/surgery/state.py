@@ -34,6 +34,17 @@ def _computed_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
                 yield f"{path}.{name}" if path else name, module, name
 
 
+def _stored(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
+    """(path, owner, name in it, tensor) of every floating-point tensor of a checkpoint, tied ones once."""
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        buffers = {name: value for name, value in module._buffers.items() if name not in module._non_persistent_buffers_set}
+        for name, tensor in (*module._parameters.items(), *buffers.items()):
+            if tensor is not None and _dtype_name(tensor) in DTYPES and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield f"{path}.{name}" if path else name, module, name, tensor
+
+
 def _padding_rows(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """(path, row) of the padding token of every embedding that has one."""
     for path, module in model.named_modules():
@@ -61,7 +72,7 @@ def write_state(model: nn.Module, folder: Path) -> None:
             same_as[key] = written[digest]
         else:
             written[digest], tensors[key] = key, plain
-    dtypes = {relative(model, name): _dtype_name(p) for name, p in model.named_parameters() if _dtype_name(p) in DTYPES}
+    dtypes = {relative(model, path): _dtype_name(tensor) for path, _, _, tensor in _stored(model)}
     usual = Counter(dtypes.values()).most_common(1)[0][0] if dtypes else ""
     other = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
     save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(other)})
@@ -96,10 +107,12 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
         return
     state = _read(path)
     if dtype in ("auto", None):
-        for name, parameter in model.named_parameters():
+        for name, owner, leaf, tensor in list(_stored(model)):
             saved = state.other_dtypes.get(relative(model, name), state.dtype)
-            if saved is not None and parameter.is_floating_point() and parameter.dtype != saved:
-                parameter.data = parameter.data.to(saved)
+            if saved is not None and tensor.dtype != saved and leaf in owner._parameters:
+                tensor.data = tensor.data.to(saved)
+            elif saved is not None and tensor.dtype != saved:
+                owner._buffers[leaf] = tensor.to(saved)
         for name, owner, leaf in _computed_buffers(model):
             _put_buffer(path, owner, leaf, state.tensors.get(BUFFER + relative(model, name)))
     for name, row in _padding_rows(model):
