@@ -15,6 +15,21 @@ KEPT, PAGE = HERE.parents[1] / "build" / "faults", HERE.parents[1] / "docs" / "f
 BEGIN, END = "<!-- figures: written by make test-faults -->", "<!-- end of figures -->"
 
 
+CAMPAIGNS = {
+    "mutations": "files damaged ({kinds} kinds of damage × {files} kinds of file × {seeds} seeds, where they apply)",
+    "replacement": "a saved model replaced, killed at every file operation, where names can be exchanged and where not",
+}
+"""One row of the table for each campaign that keeps `figure("campaign NAME", tried=…, lost=…, wrong=…, raw=…)`; labels may name further fields."""
+
+
+def campaign_rows() -> list[tuple[str, str]]:
+    """The row of every campaign: how often something was tried, and what came of it that must not."""
+    found = {name: kept(f"campaign {name}") for name in CAMPAIGNS}
+    return [
+        (CAMPAIGNS[name].format(**figures), "{tried}: lost {lost} · wrong {wrong} · raw {raw}".format(**figures)) for name, figures in found.items()
+    ]
+
+
 def kept(name: str) -> dict[str, Any]:
     path = KEPT / f"{name}.json"
     if not path.exists():
@@ -53,6 +68,7 @@ def rows() -> list[tuple[str, str]]:
         ("workers killed at random, cells lost or computed twice for it", f"{workers['kills']}, 0"),
         (f"{team['workers']} workers on one folder, {team['blocks']} cells in {team['rounds']} runs: computed twice", str(team["twice"])),
         ("a process of torchrun killed, the run taken up again: identical", f"{kept('torchrun')['deaths']} of 1"),
+        *campaign_rows(),
         ("bad inputs tried (in `make test`)", "no catalogue" if tried is None else str(tried)),
         ("10,000 cells opened and verified", f"{cells['opened']:.1f} s"),
         ("10,000 cells taken up again, one of them missing; memory for it", f"{cells['resumed']:.1f} s; {cells['memory']:.0f} MB"),

@@ -103,10 +103,12 @@ def test_a_folder_that_is_replaced_is_never_lost(
 def test_a_folder_that_is_replaced_is_never_lost_at_any_operation(
     shm: Path, models: tuple[nn.Module, nn.Module], monkeypatch: pytest.MonkeyPatch, figure: Callable[..., None]
 ) -> None:
-    kills = kill_at_every_operation(shm / "a", models, step=1)[0]
+    for name in ("exchanged", "stepwise"):
+        (shm / name).mkdir()
+    kills = kill_at_every_operation(shm / "exchanged", models, step=1)[0]
     monkeypatch.setattr(files, "_exchange", lambda *_: False)
-    kills += kill_at_every_operation(shm / "b", models, step=1)[0]
-    figure("replacement", tried=kills, lost=0, wrong=0, raw=0)
+    kills += kill_at_every_operation(shm / "stepwise", models, step=1)[0]
+    figure("campaign replacement", tried=kills, lost=0, wrong=0, raw=0)
 
 
 def test_a_reader_between_the_renames_finishes_them(
