@@ -22,7 +22,19 @@ from headcount.plan import Budget, Plan
 from headcount.pruners import Choice, Method, Pruned, carry_out, check_stand_in, only, parse_method, prune, read_options
 from headcount.refit import Ablation
 from headcount.runs.cells import Cell, Spec, safe_name
-from headcount.runs.outcomes import PRUNED, Change, Evaluation, compare_with, method_name, outcome, rows_of, smallest_safe, spared, told_p, told_speed
+from headcount.runs.outcomes import (
+    PRUNED,
+    Change,
+    Evaluation,
+    compare_with,
+    method_name,
+    outcome,
+    rows_of,
+    smallest_safe,
+    spared,
+    told_p,
+    told_speed,
+)
 from headcount.runs.store import Run
 from headcount.runs.sweep import Job, sweep
 from headcount.runs.weights import determined_by, made_on

@@ -245,7 +245,9 @@ def test_languages_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_p
     names = ["bottom (L0)", "middle (L1+L2)", "top (L3)", "L0", "L1", "L2", "L3", "24 of 32 heads by magnitude without repair"]
     assert [row["what"] for row in found["against"]] == names and len(found["between languages"]) == 8
     by = {(row["model"], row["language"], row["what"]): row for row in found["rows"]}
-    assert all(row["chance"] == pytest.approx(row["chance"]) and row["lost"] is not None for row in by.values()), "24 of the embedded are enough"
+    assert all(row["chance"] == pytest.approx(row["chance"]) and row["lost"] is not None for row in by.values()), (
+        "24 of the embedded are enough"
+    )
     for row in found["against"]:
         pair = [by[name, "demo/entailment", row["what"]]["lost"] for name in ("demo/entailment", "demo/entailment-english")]
         assert row["difference"] == pytest.approx(pair[0] - pair[1])

@@ -135,7 +135,13 @@ def _roles(rng: np.random.Generator, names: list[str], *, text: str, **_: Any) -
             )
     content = {"tau": 3.0, "alpha": 0.05, "data": "text", "heads": names, "rows": rows, "untested": {text: text}, "refused": {text: 2}}
     best = [
-        {"role": role, "head": names[i % len(names)], "accuracy": 0.4 + 0.1 * i, "accuracy_low": 0.3 + 0.1 * i, "accuracy_high": 0.5 + 0.1 * i}
+        {
+            "role": role,
+            "head": names[i % len(names)],
+            "accuracy": 0.4 + 0.1 * i,
+            "accuracy_low": 0.3 + 0.1 * i,
+            "accuracy_high": 0.5 + 0.1 * i,
+        }
         | {"baseline": 0.5, "baseline_offset": -1, "p": 0.03, "chance": 0.1, "n_sentences": 14, "n_tokens": 40, "n_choosing": 16}
         for i, role in enumerate((*ROLES, text))
     ]

@@ -30,7 +30,9 @@ def run_of(*cells: Cell) -> Any:
 
 
 def test_methods_that_trained_weights_are_left_out_and_named() -> None:
-    run = run_of(cell("surgeon", FROZEN), cell("l0", TRAINED), cell("dsp:joint", TRAINED), cell("dsp:pipelined", FROZEN), cell("gates", FROZEN))
+    run = run_of(
+        cell("surgeon", FROZEN), cell("l0", TRAINED), cell("dsp:joint", TRAINED), cell("dsp:pipelined", FROZEN), cell("gates", FROZEN)
+    )
     sets, trained = kept_of(run)
     assert [method for method, _ in sets] == ["dsp:pipelined", "gates", "surgeon"] and trained == ["dsp:joint", "l0"]
     sets, trained = kept_of(run, dense_roles=True)

@@ -69,7 +69,10 @@ def run(
         table = rows(pruning, dense, cells)
         show_table(say, dense, table)
         safe = smallest_safe(table)
-        say.table(("method", "fewest heads without a significant loss"), [(name, told_smallest(table, name, number)) for name, number in safe.items()])
+        say.table(
+            ("method", "fewest heads without a significant loss"),
+            [(name, told_smallest(table, name, number)) for name, number in safe.items()],
+        )
         for name, error in failed.items():
             say.note(f"failed: {name}: {error}")
         say.result(_result(given.model, str(out), dense, table, safe, failed))

@@ -85,7 +85,9 @@ def _show(say: Session, table: RoleTable, everything: bool) -> None:
     _show_heads(say, table, everything)
     having = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
     best = {row.role: row for row in table.best_heads}
-    say.table(("role", "heads", *BEST), [(role, number, *_best_cells(table, best.get(role))) for role, number in having.items()], right=NUMBERS)
+    say.table(
+        ("role", "heads", *BEST), [(role, number, *_best_cells(table, best.get(role))) for role, number in having.items()], right=NUMBERS
+    )
     say.line(
         "the best head is the most accurate one on one half of the sentences (by a hash of their tokens); accuracy, baseline, chance and n are those "
         "of the other half, bias and q of all"

@@ -167,7 +167,9 @@ def draw_cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, A
             reach = [[1000 * (row["seconds"] - row["low"]) for row in rows], [1000 * (row["high"] - row["seconds"]) for row in rows]]
             places = [models.index(row["of"]) + 0.27 * (number - 1) for row in rows]
             hatch = ("", "//", "..")[number]
-            panel.barh(places, [1000 * row["seconds"] for row in rows], 0.25, xerr=reach, label=name, hatch=hatch, error_kw={"linewidth": 0.6})
+            panel.barh(
+                places, [1000 * row["seconds"] for row in rows], 0.25, xerr=reach, label=name, hatch=hatch, error_kw={"linewidth": 0.6}
+            )
         panel.set_title(f"batch {batch}, length {length}", fontsize=7)
         panel.tick_params(labelsize=6)
         panel.set_xlabel("ms", fontsize=6)
@@ -176,7 +178,9 @@ def draw_cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, A
     for panel in panels[len(shapes) :]:
         panel.set_visible(False)
     threads = machine.get("threads", "?")
-    figure.suptitle(readable(f"one pass, median and quartiles; {machine.get('system', '')}, {threads} thread{'s' * (threads != 1)}"), fontsize=6)
+    figure.suptitle(
+        readable(f"one pass, median and quartiles; {machine.get('system', '')}, {threads} thread{'s' * (threads != 1)}"), fontsize=6
+    )
     figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, fontsize=6, ncols=3, loc="outside lower center")
 
 

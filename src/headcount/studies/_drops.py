@@ -107,7 +107,9 @@ def share_left(whole: Evaluation, other: Evaluation, task: Task, chance: float |
     if against_chance.difference <= 0:
         return Share(chance, None, f"{whole.metric} {score_of(whole):.4g} is not better than chance, {chance:.4g}")
     if against_chance.p > SURE:
-        return Share(chance, None, f"{whole.metric} {score_of(whole):.4g} is not surely better than chance, {chance:.4g} (p {against_chance.p:.2g})")
+        return Share(
+            chance, None, f"{whole.metric} {score_of(whole):.4g} is not surely better than chance, {chance:.4g} (p {against_chance.p:.2g})"
+        )
 
     def share(sums: np.ndarray) -> np.ndarray:
         before, after = (_scale(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))

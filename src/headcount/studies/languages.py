@@ -151,8 +151,9 @@ def between_languages(found: Found, subject: Subject) -> list[dict[str, Any]]:
 
 
 def between_models(found: Found, one: Subject, other: Subject, *, limit: int | None = None, seed: int = 0) -> list[dict[str, Any]]:
-    """The share of its score above chance that one model loses minus that which the other loses, in every language that both read; a pair with a model
-    that is not above chance has no row.
+    """The share of its score above chance that one model loses minus that which the other loses, in every language that both read.
+
+    A pair with a model that is not above chance has no row.
     """
     rows = []
     for name, language, what in list(found):
@@ -323,7 +324,9 @@ def _lost(row: dict[str, Any]) -> str:
 def _show(
     say: Session, subjects: Sequence[Subject], rows: list[dict[str, Any]], spread: list[dict[str, Any]], gaps: list[dict[str, Any]]
 ) -> None:
-    say.line("share of its own score above chance that each model loses in each language, by what goes; * where the change is significant (q ≤ 0.05)")
+    say.line(
+        "share of its own score above chance that each model loses in each language, by what goes; * where the change is significant (q ≤ 0.05)"
+    )
     lines, columns = [], [(subject.name, language) for subject in subjects for language in subject.tasks]
     whole = {(row["model"], row["language"]): row for row in rows}
     lines.append(("nothing", *(f"{whole[column]['whole']:.4g}" for column in columns)))

@@ -75,7 +75,9 @@ class Survival:
 
 DenseRoles = Annotated[
     bool,
-    typer.Option("--dense-roles", help="Judge methods that train weights (L0, DSP) too, by the roles that heads had in the dense model before."),
+    typer.Option(
+        "--dense-roles", help="Judge methods that train weights (L0, DSP) too, by the roles that heads had in the dense model before."
+    ),
 ]
 Kept = Mapping[tuple[str, int], Sequence[frozenset["Head"]]]
 """By method and number of heads, the survivors of every seed."""
@@ -221,7 +223,8 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
     heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
     found: dict[tuple[str, int], list[frozenset[Head]]] = {}
     trained = {
-        cell.spec.key: Method.parse(cell.content["wish"]["method"]).about.trains == "weights" and "gates" not in cell.content for cell in cells
+        cell.spec.key: Method.parse(cell.content["wish"]["method"]).about.trains == "weights" and "gates" not in cell.content
+        for cell in cells
     }  # a cell holds gates, if only None, where its weights are the dense model's
     for cell in sorted(cells, key=lambda cell: (method_name(cell.content["wish"]), -len(heads) + len(cell.content["removed"]))):
         left = heads.difference(map(Head.parse, cell.content["removed"]))
@@ -292,7 +295,9 @@ def run(
 def _told_of_trained(names: Sequence[str], judged: bool) -> str:
     """What becomes of methods that trained the weights before they cut."""
     if judged:
-        return f"{', '.join(names)} trained the weights before cutting; their rows use the roles that heads had in the dense model before that"
+        return (
+            f"{', '.join(names)} trained the weights before cutting; their rows use the roles that heads had in the dense model before that"
+        )
     return (
         f"left out: {', '.join(names)}: trained the weights before cutting, so the roles of the dense model are not those of the heads that went "
         "(--dense-roles judges by them nevertheless)"
