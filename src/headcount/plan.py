@@ -28,9 +28,9 @@ def heads_kept(keep: Any, total: int, unit: int = 1) -> int:
 
     1.0 could be one head or all of them and is refused, as is every other number.
     """
-    if isinstance(keep, Integral) and not isinstance(keep, bool) and 1 <= keep <= total:
+    if isinstance(keep, Integral) and not isinstance(keep, bool) and 1 <= int(keep) <= total:
         return int(keep)
-    if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < keep < 1:
+    if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < float(keep) < 1:
         return max(unit, round(float(keep) * total / unit) * unit)
     raise PlanError(
         f"keep must be a whole number from 1 to {total}, the heads there are, or a share of them, a float above 0 and below 1 such as 0.25; "
@@ -42,9 +42,10 @@ def heads_kept(keep: Any, total: int, unit: int = 1) -> int:
 class Budget:
     """How much may stay: `keep` heads, a `fraction` of them, or what fits into a limit of `parameters`, of `kv_bytes` per token, or of `latency`.
 
-    A whole number is a number of heads, a float between 0 and 1 a share of them; `keep=1.0`, which could mean either, is refused. At least `floor` heads stay in every block, and `protected` heads always. Latency is in seconds for one pass over `bench_batch` rows of
-    `bench_length` tokens (or as many as the model reads), on this machine. `headcount.prune` turns such limits into plans; a ranking alone
-    (`Plan.keep_top`) takes numbers of heads.
+    A whole number is a number of heads, a float between 0 and 1 a share of them; `keep=1.0`, which could mean either, is refused. At least `floor`
+    heads stay in every block, and `protected` heads always. Latency is in seconds for one pass over `bench_batch` rows of `bench_length` tokens (or
+    as many as the model reads), on this machine. `headcount.prune` turns such limits into plans; a ranking alone (`Plan.keep_top`) takes numbers of
+    heads.
     """
 
     keep: int | float | None = None
@@ -118,7 +119,7 @@ class Plan:
 
     @classmethod
     def keep_top(cls, scores: Scores, budget: int | float | Budget) -> Plan:
-        """The plan that keeps the best-scored heads within a budget, a number of heads or a share of them below 1.
+        """The plan that keeps the best-scored heads within a budget: a number of heads, a share of them below 1, or a Budget.
 
         Heads of one unit stay or go together; ties fall by a hash of the scores' seed and the address.
         """

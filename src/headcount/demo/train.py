@@ -205,10 +205,9 @@ class SaveAt(TrainerCallback):
     def __init__(self, steps: Sequence[int]) -> None:
         self.steps = frozenset(steps)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Asks for a checkpoint where the step is one of them."""
         control.should_save = control.should_save or state.global_step in self.steps
-        return control
 
 
 def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float = 1.0, checkpoint_steps: Sequence[int] = ()) -> None:

@@ -123,8 +123,8 @@ class RoleProbe:
         }
 
     def __call__(self, batch: Mapping[str, Any], numbers: list[int]) -> dict[str, Tensor]:
-        """Per sentence, for every view: its half [batch], bias, hits, tokens and maximum [batch, heads, roles], chance and level [batch, blocks, roles], and offsets
-        [batch, blocks, offsets, roles].
+        """Per sentence, for every view: its half [batch], bias, hits, tokens and maximum [batch, heads, roles], chance and level
+        [batch, blocks, roles], and offsets [batch, blocks, offsets, roles].
 
         A block that runs several times in a pass, as ALBERT's do, counts by the mean of its calls.
         """

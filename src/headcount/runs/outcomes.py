@@ -90,7 +90,7 @@ def outcome(cell: Cell) -> Evaluation:
 
 
 def compare_with(dense: Evaluation, other: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, Change]:
-    """The change of the loss (paired t), and of the metric: Tango's score method for right or wrong, else a paired bootstrap; each gives interval and p."""
+    """The change of the loss (paired t), and of the metric (Tango's score for right or wrong, else a paired bootstrap), with interval and p."""
     shift = paired_t(other.losses - dense.losses)
     found = {"loss": Change(shift.difference, shift.low, shift.high, shift.p, "paired t")}
     if dense.parts is None or other.parts is None or total is None:

@@ -20,12 +20,12 @@ from headcount.stats.samples import GROUPS, Estimate, Intervals, Samples, Statis
 from headcount.stats.totals import Totals
 
 __all__ = [
+    "GROUPS",
     "Adjust",
     "Agreement",
     "Correlated",
     "Difference",
     "Estimate",
-    "GROUPS",
     "Intervals",
     "McNemar",
     "Overlap",

@@ -227,7 +227,7 @@ def _check(heads: HeadMap, keeps: Sequence[int]) -> None:
 
 
 def _summary(one: Checkpoint, whole: Evaluation, rows: Sequence[dict[str, Any]], hold: float) -> dict[str, Any]:
-    """A checkpoint's own score, and the largest share of heads that goes, level by level, while so much of it is left; None where that is not defined."""
+    """A checkpoint's own score, and the largest share of heads that goes, level by level, while so much of it is left; None where undefined."""
     gone: float | None = 0.0
     for row in sorted(rows, key=lambda row: row["removed"]):
         if row["left"] is None:

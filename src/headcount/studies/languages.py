@@ -151,8 +151,9 @@ def between_languages(found: Found, subject: Subject) -> list[dict[str, Any]]:
 
 
 def between_models(found: Found, one: Subject, other: Subject, *, limit: int | None = None, seed: int = 0) -> list[dict[str, Any]]:
-    """The share of its score above chance that one model loses minus that which the other loses, in every language that both read; a pair with a model
-    that is not above chance has no row.
+    """The share of its score above chance that one model loses minus that which the other loses, in every language that both read.
+
+    A pair with a model that is not above chance has no row.
     """
     rows = []
     for name, language, what in list(found):

@@ -1,7 +1,8 @@
 """Do the same heads matter on other data? Pearson and Spearman of two or more score sets, with intervals (Michel et al. 2019, section 4.3).
 
 The interval and p are those of the observed correlation when examples are drawn again; what it would be without the noise of few examples stands
-beside it under that name. Scores come from run folders: one run against others, or the methods of one run. Published for ablation across domains: 0.56 to 0.68 (Pearson).
+beside it under that name. Scores come from run folders: one run against others, or the methods of one run. Published for ablation across domains:
+0.56 to 0.68 (Pearson).
 """
 
 from __future__ import annotations
