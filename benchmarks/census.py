@@ -206,7 +206,7 @@ COUNTS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 def summary(versions: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
     classes, variants = ([row for row in rows if bool(row.get("variant")) is kind] for kind in (False, True))
-    lines = [
+    return [
         f"transformers {versions['transformers']}, torch {versions['torch']}. {len(classes)} model classes of "
         f"{len({row.get('family') for row in classes})} families, {len(variants)} variants of them.",
         "",
@@ -222,7 +222,6 @@ def summary(versions: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
             }.items()
         ),
     ]
-    return lines
 
 
 def with_counts(text: str, versions: dict[str, str], rows: list[dict[str, Any]]) -> str:
@@ -323,6 +322,7 @@ def main() -> None:
         print("\n".join(json.dumps(row, ensure_ascii=False) for row in fresh.values()))
         return
     rows = [(proven | fresh)[entry.key] for entry in entries]
+    rows = [row for row in rows if is_built(row) or not row.get("variant")]  # a variant that its class refuses is none
     for row in rows:
         row.pop("seconds", None)
     versions = {"transformers": transformers.__version__, "torch": torch.__version__.partition("+")[0]}

@@ -80,9 +80,9 @@ class WrongAttentions(transformers.BertModel):
 class ChangesItself(transformers.BertModel):
     """Remembers that it has run."""
 
-    def forward(self, *args, **kwargs):
+    def forward(self, input_ids=None, attention_mask=None, **kwargs):
         self.config.has_run = True
-        return super().forward(*args, **kwargs)
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
 
 
 class CannotBeSaved(transformers.BertModel):
@@ -160,7 +160,13 @@ def test_defects_reach_the_documents() -> None:
     script = load_script()
     versions = {"transformers": "5", "torch": "2"}
     proven = {"name": "Good", "family": "good", "built": "yes", "stages": dict.fromkeys(STAGES, "yes")}
-    wrong = {"name": "Bad", "family": "bad", "built": "yes", "stages": {"found": "yes", "gated": "raw", "cut": "wrong"}, "notes": ["cut: off by 1"]}
+    wrong = {
+        "name": "Bad",
+        "family": "bad",
+        "built": "yes",
+        "stages": {"found": "yes", "gated": "raw", "cut": "wrong"},
+        "notes": ["cut: off by 1"],
+    }
     text = script.document(versions, [proven, wrong])
     assert "- **good**: Good" in text
     assert "| Bad | yes | raw |  | wrong |" in text and "cut: off by 1 |" in text

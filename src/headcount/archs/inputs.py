@@ -19,7 +19,9 @@ from headcount.archs.probe import N_PADDED, Maker, Probe
 from headcount.errors import HeadcountError, OutOfMemory, ProbeError
 
 # Arguments of forward passes that carry no input.
-_OPTIONS = re.compile(r"^(self|args|kwargs|labels|\w*_labels|use_cache|cache_position|\w*past_key_values?|return_\w+|output_\w+|\w*head_mask)$")
+_OPTIONS = re.compile(
+    r"^(self|args|kwargs|labels|\w*_labels|use_cache|cache_position|\w*past_key_values?|return_\w+|output_\w+|\w*head_mask)$"
+)
 _N_NAMED = 8
 # Where configurations count the tokens that have a position.
 POSITIONS = ("max_position_embeddings", "n_positions", "max_encoder_position_embeddings", "max_decoder_position_embeddings", "n_ctx")
@@ -46,9 +48,7 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int = 9, seed: int
                     probe.made[name] = _place(value, model)
     except Exception as error:  # a maker may call the model's own code, which fails in its own ways
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ProbeError(
-            f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_remedy(model)}"
-        ) from error
+        raise ProbeError(f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_remedy(model)}") from error
     return _by_choice(probe.made) if _chooses(model) else probe.made
 
 
@@ -75,7 +75,9 @@ def _chooses(model: nn.Module) -> bool:
 
 def _by_choice(inputs: dict[str, Any]) -> dict[str, Any]:
     """The inputs of a multiple-choice model, [batch, choices, …] for text and one image or page per question."""
-    return {name: value[::N_CHOICES] if value.is_floating_point() else value.unflatten(0, (-1, N_CHOICES)) for name, value in inputs.items()}
+    return {
+        name: value[::N_CHOICES] if value.is_floating_point() else value.unflatten(0, (-1, N_CHOICES)) for name, value in inputs.items()
+    }
 
 
 def _remedy(model: nn.Module) -> str:
@@ -117,7 +119,9 @@ def _makers(probe: Probe) -> dict[str, Maker]:
         raise ProbeError(f"{probe.model_type}: no rule makes the required input {', '.join(unknown)}; {_remedy(probe.model)}")
     makers = {n: m for n, m in {**ON_DEMAND, **MAKERS}.items() if n in (needed if n in ON_DEMAND else probe.arguments)}
     if not makers:
-        raise ProbeError(f"{probe.model_type}: the forward pass of {type(probe.model).__name__} has no input that a rule makes; {_remedy(probe.model)}")
+        raise ProbeError(
+            f"{probe.model_type}: the forward pass of {type(probe.model).__name__} has no input that a rule makes; {_remedy(probe.model)}"
+        )
     return makers
 
 
@@ -161,8 +165,10 @@ def image_embeds_position_mask(probe: Probe) -> Tensor:
     return mask
 
 
-def image_attention_mask(probe: Probe) -> Tensor:
-    """Ones: every token sees the single image of its example."""
+def image_attention_mask(probe: Probe) -> Tensor | None:
+    """Ones: every token sees the single image of its example, in IDEFICS; elsewhere the mask is of patches, and none is masked."""
+    if not probe.takes("perceiver_embeddings"):
+        return None
     return probe.ones(*probe.made["input_ids"].shape, 1)
 
 
@@ -174,7 +180,7 @@ def cross_attention_mask(probe: Probe) -> Tensor | None:
 
 
 def _vocab(probe: Probe) -> int:
-    vocab = probe.find("vocab_size", "text_vocab_size", "src_vocab_size", default=2)
+    vocab = probe.find("vocab_size", "text_vocab_size", "src_vocab_size", "num_hash_buckets", default=2)
     try:
         return min(vocab, probe.model.get_input_embeddings().num_embeddings)  # pyright: ignore[reportCallIssue]
     except (AttributeError, NotImplementedError):
@@ -257,7 +263,9 @@ def decoder_input_ids(probe: Probe) -> Tensor | None:
     """A target two tokens shorter than the source, so that the two lengths cannot be mixed up unseen."""
     # These heads read the source's tokens off the decoder, which must then see the same tokens.
     is_reader = type(probe.model).__name__.endswith(("ForSequenceClassification", "ForQuestionAnswering"))
-    if is_reader or not probe.config.is_encoder_decoder:
+    if is_reader and probe.config.is_encoder_decoder:
+        return None
+    if not (probe.config.is_encoder_decoder or hasattr(probe.model, "text_decoder")):
         return None
     vocab = min(_vocab(probe), probe.find("decoder_vocab_size", "tgt_vocab_size", default=_vocab(probe)))
     length = max(2, probe.length - N_PADDED)
@@ -296,6 +304,7 @@ MAKERS: dict[str, Maker] = {
     "merge_sizes": lambda probe: probe.ones(probe.batch),
     "image_merge_sizes": lambda probe: probe.ones(probe.batch),
     "pixel_values": media.images,
+    "high_res_pixel_values": media.high_resolution,
     "aspect_ratio_ids": lambda probe: probe.ones(probe.batch, 1),
     "aspect_ratio_mask": media.aspect_ratio_mask,
     "pixel_attention_mask": media.pixel_attention_mask,
