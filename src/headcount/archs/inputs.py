@@ -118,6 +118,9 @@ def _makers(probe: Probe) -> dict[str, Maker]:
     if unknown:
         raise ProbeError(f"{probe.model_type}: no rule makes the required input {', '.join(unknown)}; {_remedy(probe.model)}")
     makers = {n: m for n, m in {**ON_DEMAND, **MAKERS}.items() if n in (needed if n in ON_DEMAND else probe.arguments)}
+    for tower, names in TOWERS.items():
+        if getattr(probe.config, tower, probe) is None:  # the class has a place for the tower, this model has none
+            makers = {n: m for n, m in makers.items() if n not in names}
     if not makers:
         raise ProbeError(
             f"{probe.model_type}: the forward pass of {type(probe.model).__name__} has no input that a rule makes; {_remedy(probe.model)}"
@@ -324,6 +327,8 @@ MAKERS: dict[str, Maker] = {
     "future_time_features": media.time_features("future_values"),
     "qformer_input_ids": lambda probe: probe.words(probe.config.qformer_config.vocab_size, probe.batch, probe.length),
     "entity_ids": lambda probe: probe.integers(3, probe.config.entity_vocab_size, probe.batch, 3),
+    "entity_start_positions": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3),
+    "entity_end_positions": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3),
     "entity_position_ids": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3, 2),
     **{name: partial(_trajectory, name) for name in ("states", "actions", "rewards", "returns_to_go", "timesteps")},
     "user_audio_codes": codebooks.parallel_codes,
@@ -342,9 +347,17 @@ MAKERS: dict[str, Maker] = {
     "encoder_hidden_states": encoder_hidden_states,
 }
 
+# The part of a configuration that builds a tower -> the inputs that only this tower reads.
+TOWERS = {
+    "vision_config": ("pixel_values", "pixel_attention_mask", "image_sizes", "image_grid_thw", "high_res_pixel_values"),
+    "audio_config": ("input_features", "input_features_mask", "feature_attention_mask"),
+}
+
 # Made only for models that cannot run without them.
 ON_DEMAND: dict[str, Maker] = {
     "hidden_states": media.images,
+    "audio_mel": lambda probe: probe.floats(probe.batch, 64, probe.find("input_feat_size")),
+    "audio_mel_mask": lambda probe: torch.zeros((probe.batch, 64), dtype=torch.bool),
     "pixel_values_videos": media.pixel_values,
     "query_embeds": lambda probe: probe.floats(probe.batch, probe.length, probe.config.hidden_size),
     "inputs_embeds": lambda probe: probe.floats(probe.batch, probe.length, probe.find("hidden_size")),
