@@ -116,7 +116,7 @@ class Census:
         if status == 0:
             raise RuntimeError(f"{entry.key} left no row")
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        timed_out = ended_by == signal.SIGALRM
+        timed_out = ended_by in (signal.SIGALRM, signal.SIGPROF)
         reason = f"stopped after {SECONDS} s" if timed_out else f"the process died (signal {ended_by}, status {os.WEXITSTATUS(status)})"
         row = {"name": entry.name, "variant": entry.variant, "built": reason}
         self._write({key: value for key, value in row.items() if value}, "deaths")
@@ -134,8 +134,10 @@ class Census:
                 os.dup2(sys.stdout.fileno(), device)
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             for entry in chunk:
-                signal.alarm(SECONDS)
+                signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of processor time, whatever else the machine does
+                signal.alarm(10 * SECONDS)
                 row = self.examine(entry)
+                signal.setitimer(signal.ITIMER_PROF, 0)
                 signal.alarm(0)
                 self._write(row, str(os.getpid()))
                 gc.collect()
