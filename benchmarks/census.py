@@ -116,7 +116,7 @@ class Census:
         if status == 0:
             raise RuntimeError(f"{entry.key} left no row")
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        timed_out = ended_by == signal.SIGALRM
+        timed_out = ended_by in (signal.SIGALRM, signal.SIGPROF)
         reason = f"stopped after {SECONDS} s" if timed_out else f"the process died (signal {ended_by}, status {os.WEXITSTATUS(status)})"
         row = {"name": entry.name, "variant": entry.variant, "built": reason}
         self._write({key: value for key, value in row.items() if value}, "deaths")
@@ -134,8 +134,10 @@ class Census:
                 os.dup2(sys.stdout.fileno(), device)
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             for entry in chunk:
-                signal.alarm(SECONDS)
+                signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of processor time, whatever else the machine does
+                signal.alarm(10 * SECONDS)
                 row = self.examine(entry)
+                signal.setitimer(signal.ITIMER_PROF, 0)
                 signal.alarm(0)
                 self._write(row, str(os.getpid()))
                 gc.collect()
@@ -206,7 +208,7 @@ COUNTS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 def summary(versions: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
     classes, variants = ([row for row in rows if bool(row.get("variant")) is kind] for kind in (False, True))
-    lines = [
+    return [
         f"transformers {versions['transformers']}, torch {versions['torch']}. {len(classes)} model classes of "
         f"{len({row.get('family') for row in classes})} families, {len(variants)} variants of them.",
         "",
@@ -222,7 +224,6 @@ def summary(versions: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
             }.items()
         ),
     ]
-    return lines
 
 
 def with_counts(text: str, versions: dict[str, str], rows: list[dict[str, Any]]) -> str:
@@ -323,6 +324,7 @@ def main() -> None:
         print("\n".join(json.dumps(row, ensure_ascii=False) for row in fresh.values()))
         return
     rows = [(proven | fresh)[entry.key] for entry in entries]
+    rows = [row for row in rows if is_built(row) or not row.get("variant")]  # a variant that its class refuses is none
     for row in rows:
         row.pop("seconds", None)
     versions = {"transformers": transformers.__version__, "torch": torch.__version__.partition("+")[0]}

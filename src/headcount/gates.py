@@ -6,6 +6,7 @@ MHA(x) = Concat_h(g_h * head_h(x)) W_O + b_O. A gate of 1 leaves the head alone 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal
@@ -195,7 +196,7 @@ def verify_gates(model: nn.Module, heads: HeadMap, inputs: dict | None = None) -
         names = ", ".join(map(str, dead[:8])) + (f" and {len(dead) - 8} more" if len(dead) > 8 else "")
         raise VerificationError(
             f"gating {names} changes nothing in the output of {type(inner).__name__}. Either these heads do not run on this input "
-            "(pass inputs= that reach them), or their weights are zero, or they were detected wrongly."
+            "(pass inputs= that reach them), or their weights are zero, or the outputs are not finite, or they were detected wrongly."
         )
 
 
@@ -210,7 +211,7 @@ def _without_gradient(model: nn.Module, heads: HeadMap, batch: dict) -> list[Hea
         (gradient,) = torch.autograd.grad(total, values)
     except RuntimeError:
         return list(heads)  # some kernels have no backward pass; every head is then tried by itself
-    return [head for head, slope in zip(heads, gradient.tolist(), strict=True) if slope == 0.0]
+    return [head for head, slope in zip(heads, gradient.tolist(), strict=True) if slope == 0.0 or not math.isfinite(slope)]
 
 
 def _weights(result: Tensor) -> Tensor:
@@ -228,4 +229,5 @@ def _has_effect(model: nn.Module, heads: HeadMap, head: Head, batch: dict) -> bo
         torch.manual_seed(0)
         with HeadGates(model, values):
             gated = output_tensors(forward(model, batch))
-    return any(not torch.equal(a, b) for a, b in zip(plain, gated, strict=True))
+    # Numbers that are not finite say nothing: NaN differs from itself.
+    return any(not torch.equal(a.nan_to_num(0, 0, 0), b.nan_to_num(0, 0, 0)) for a, b in zip(plain, gated, strict=True))

@@ -9,7 +9,7 @@ from torch import nn
 
 import headcount as hc
 from headcount.archs.inputs import probe_inputs
-from headcount.errors import ProbeError
+from headcount.errors import ProbeError, VerificationError
 from headcount.surgery.cost import cost
 from headcount.testing.shrink import build_model, tiny_config
 
@@ -56,12 +56,13 @@ MISSING = (
     "LayoutLMv3ForTokenClassification",
     "LlamaForSequenceClassification",
     "Pop2PianoForConditionalGeneration",
-    "TimesFmModel",
     "Wav2Vec2ForXVector",
 )
 
 
-@pytest.mark.parametrize(("name", "attributes"), [*SHORT.items(), *FOREIGN_END.items()], ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "attributes"), [*SHORT.items(), *FOREIGN_END.items()], ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_cut_follows_the_configuration(name: str, attributes: dict[str, object]) -> None:
     cut_first_head_of_each_block(build(name, **attributes))
 
@@ -107,9 +108,25 @@ def particular() -> nn.Module:
     ids=["cut", "verify", "cost"],
 )
 def test_failure_names_the_inputs(particular: nn.Module, call) -> None:
-    with pytest.raises(ProbeError, match=r"does not run on dummy inputs \(input_ids \(2, 9\).*KeyError.*pass inputs=.*attention_mask, graph$"):
+    with pytest.raises(
+        ProbeError, match=r"does not run on dummy inputs \(input_ids \(2, 9\).*KeyError.*pass inputs=.*attention_mask, graph$"
+    ):
         call(particular, None)
     given = {"input_ids": torch.tensor([[5, 6]])}
     with pytest.raises(ProbeError, match=r"does not run on the inputs \(input_ids \(1, 2\)\).*pass inputs="):
         call(particular, given)
     call(particular, {**probe_inputs(particular), "graph": 1})
+
+
+class NotFinite(transformers.BertModel):
+    """A model whose outputs are NaN."""
+
+    def forward(self, input_ids=None, attention_mask=None, **kwargs):
+        output = super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        return {"last_hidden_state": output.last_hidden_state * float("nan")}
+
+
+def test_gates_are_not_proven_by_numbers_that_are_not_finite() -> None:
+    model = build_model(NotFinite, tiny_config("bert"))
+    with pytest.raises(VerificationError, match="not finite"):
+        hc.HeadMap.of(model).verify(model)

@@ -21,7 +21,9 @@ from headcount.archs.state import preserved
 from headcount.errors import HeadcountError, OutOfMemory, ProbeError
 
 # Arguments of forward passes that carry no input.
-_OPTIONS = re.compile(r"^(self|args|kwargs|labels|\w*_labels|use_cache|cache_position|\w*past_key_values?|return_\w+|output_\w+|\w*head_mask)$")
+_OPTIONS = re.compile(
+    r"^(self|args|kwargs|labels|\w*_labels|use_cache|cache_position|\w*past_key_values?|return_\w+|output_\w+|\w*head_mask)$"
+)
 _N_NAMED = 8
 # Where configurations count the tokens that have a position.
 POSITIONS = ("max_position_embeddings", "n_positions", "max_encoder_position_embeddings", "max_decoder_position_embeddings", "n_ctx")
@@ -49,9 +51,7 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
                     probe.made[name] = _place(value, model)
     except Exception as error:  # a maker may call the model's own code, which fails in its own ways
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ProbeError(
-            f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_remedy(model)}"
-        ) from error
+        raise ProbeError(f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_remedy(model)}") from error
     return _by_choice(probe.made) if _chooses(model) else probe.made
 
 
@@ -78,7 +78,9 @@ def _chooses(model: nn.Module) -> bool:
 
 def _by_choice(inputs: dict[str, Any]) -> dict[str, Any]:
     """The inputs of a multiple-choice model, [batch, choices, …] for text and one image or page per question."""
-    return {name: value[::N_CHOICES] if value.is_floating_point() else value.unflatten(0, (-1, N_CHOICES)) for name, value in inputs.items()}
+    return {
+        name: value[::N_CHOICES] if value.is_floating_point() else value.unflatten(0, (-1, N_CHOICES)) for name, value in inputs.items()
+    }
 
 
 def _remedy(model: nn.Module) -> str:
@@ -119,8 +121,13 @@ def _makers(probe: Probe) -> dict[str, Maker]:
     if unknown:
         raise ProbeError(f"{probe.model_type}: no rule makes the required input {', '.join(unknown)}; {_remedy(probe.model)}")
     makers = {n: m for n, m in {**ON_DEMAND, **MAKERS}.items() if n in (needed if n in ON_DEMAND else probe.arguments)}
+    for tower, names in TOWERS.items():
+        if getattr(probe.config, tower, probe) is None:  # the class has a place for the tower, this model has none
+            makers = {n: m for n, m in makers.items() if n not in names}
     if not makers:
-        raise ProbeError(f"{probe.model_type}: the forward pass of {type(probe.model).__name__} has no input that a rule makes; {_remedy(probe.model)}")
+        raise ProbeError(
+            f"{probe.model_type}: the forward pass of {type(probe.model).__name__} has no input that a rule makes; {_remedy(probe.model)}"
+        )
     return makers
 
 
@@ -164,8 +171,10 @@ def image_embeds_position_mask(probe: Probe) -> Tensor:
     return mask
 
 
-def image_attention_mask(probe: Probe) -> Tensor:
-    """Ones: every token sees the single image of its example."""
+def image_attention_mask(probe: Probe) -> Tensor | None:
+    """Ones: every token sees the single image of its example, in IDEFICS; elsewhere the mask is of patches, and none is masked."""
+    if not probe.takes("perceiver_embeddings"):
+        return None
     return probe.ones(*probe.made["input_ids"].shape, 1)
 
 
@@ -177,7 +186,7 @@ def cross_attention_mask(probe: Probe) -> Tensor | None:
 
 
 def _vocab(probe: Probe) -> int:
-    vocab = probe.find("vocab_size", "text_vocab_size", "src_vocab_size", default=2)
+    vocab = probe.find("vocab_size", "text_vocab_size", "src_vocab_size", "num_hash_buckets", default=2)
     try:
         return min(vocab, probe.model.get_input_embeddings().num_embeddings)  # pyright: ignore[reportCallIssue]
     except (AttributeError, NotImplementedError):
@@ -260,7 +269,9 @@ def decoder_input_ids(probe: Probe) -> Tensor | None:
     """A target two tokens shorter than the source, so that the two lengths cannot be mixed up unseen."""
     # These heads read the source's tokens off the decoder, which must then see the same tokens.
     is_reader = type(probe.model).__name__.endswith(("ForSequenceClassification", "ForQuestionAnswering"))
-    if is_reader or not probe.config.is_encoder_decoder:
+    if is_reader and probe.config.is_encoder_decoder:
+        return None
+    if not (probe.config.is_encoder_decoder or hasattr(probe.model, "text_decoder")):
         return None
     vocab = min(_vocab(probe), probe.find("decoder_vocab_size", "tgt_vocab_size", default=_vocab(probe)))
     length = max(2, probe.length - N_PADDED)
@@ -299,6 +310,7 @@ MAKERS: dict[str, Maker] = {
     "merge_sizes": lambda probe: probe.ones(probe.batch),
     "image_merge_sizes": lambda probe: probe.ones(probe.batch),
     "pixel_values": media.images,
+    "high_res_pixel_values": media.high_resolution,
     "aspect_ratio_ids": lambda probe: probe.ones(probe.batch, 1),
     "aspect_ratio_mask": media.aspect_ratio_mask,
     "pixel_attention_mask": media.pixel_attention_mask,
@@ -318,6 +330,8 @@ MAKERS: dict[str, Maker] = {
     "future_time_features": media.time_features("future_values"),
     "qformer_input_ids": lambda probe: probe.words(probe.config.qformer_config.vocab_size, probe.batch, probe.length),
     "entity_ids": lambda probe: probe.integers(3, probe.config.entity_vocab_size, probe.batch, 3),
+    "entity_start_positions": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3),
+    "entity_end_positions": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3),
     "entity_position_ids": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3, 2),
     **{name: partial(_trajectory, name) for name in ("states", "actions", "rewards", "returns_to_go", "timesteps")},
     "user_audio_codes": codebooks.parallel_codes,
@@ -336,9 +350,17 @@ MAKERS: dict[str, Maker] = {
     "encoder_hidden_states": encoder_hidden_states,
 }
 
+# The part of a configuration that builds a tower -> the inputs that only this tower reads.
+TOWERS = {
+    "vision_config": ("pixel_values", "pixel_attention_mask", "image_sizes", "image_grid_thw", "high_res_pixel_values"),
+    "audio_config": ("input_features", "input_features_mask", "feature_attention_mask"),
+}
+
 # Made only for models that cannot run without them.
 ON_DEMAND: dict[str, Maker] = {
     "hidden_states": media.images,
+    "audio_mel": lambda probe: probe.floats(probe.batch, 64, probe.find("input_feat_size")),
+    "audio_mel_mask": lambda probe: torch.zeros((probe.batch, 64), dtype=torch.bool),
     "pixel_values_videos": media.pixel_values,
     "query_embeds": lambda probe: probe.floats(probe.batch, probe.length, probe.config.hidden_size),
     "inputs_embeds": lambda probe: probe.floats(probe.batch, probe.length, probe.find("hidden_size")),

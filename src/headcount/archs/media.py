@@ -26,7 +26,7 @@ def images(probe: Probe) -> Tensor:
     pixels = pixel_values(probe)
     if probe.takes("aspect_ratio_ids"):  # [batch, images, tiles, channels, height, width]
         return pixels[:, None, None].repeat(1, 1, probe.find("max_num_tiles"), 1, 1, 1)
-    if probe.takes("image_attention_mask"):  # [batch, images, channels, height, width]
+    if probe.takes("image_attention_mask") and probe.takes("perceiver_embeddings"):  # IDEFICS: [batch, images, channels, height, width]
         return pixels.unsqueeze(1)
     if type(probe.model).__name__.endswith("ForKeypointMatching"):  # pairs of images
         return torch.stack([pixels, pixels.flip(-1)], dim=1)
@@ -62,6 +62,11 @@ def _pair(value: Any) -> tuple[int, int]:
     if isinstance(value, dict):
         return value["height"], value["width"]
     return (value[-2], value[-1]) if isinstance(value, (list, tuple)) else (value, value)
+
+
+def high_resolution(probe: Probe) -> Tensor:
+    """The images once more, at the size of the second tower."""
+    return probe.floats(probe.batch, _channels(probe), *_pair(probe.config.high_res_vision_config.image_size))
 
 
 def _patches(probe: Probe) -> Tensor:
@@ -117,7 +122,9 @@ def input_features(probe: Probe) -> Tensor:
 def _bins(probe: Probe) -> int:
     if probe.model_type == "pop2piano":  # its spectrogram is projected before the model sees it
         return probe.find("d_model")
-    return probe.find("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "mel_dim", "num_chroma", default=80)
+    return probe.find(
+        "num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "mel_dim", "num_chroma", default=80
+    )
 
 
 def _is_channels_first(probe: Probe) -> bool:

@@ -61,7 +61,12 @@ def cost(model: nn.Module, inputs: dict[str, Any] | None = None) -> Cost:
     first = inner.get_submodule(heads.blocks[0].o.path)
     hook = first.register_forward_pre_hook(lambda _, args: positions.append(args[0].shape[:-1].numel()))
     try:
-        with reporting_inputs(inner, batch, dummy=inputs is None), evaluating(inner), eager(inner), FlopCounterMode(display=False) as counter:
+        with (
+            reporting_inputs(inner, batch, dummy=inputs is None),
+            evaluating(inner),
+            eager(inner),
+            FlopCounterMode(display=False) as counter,
+        ):
             output = forward(inner, batch)
     finally:
         hook.remove()

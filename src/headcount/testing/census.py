@@ -136,19 +136,19 @@ def examine_model(model: nn.Module, row: Row) -> Row:
     plan = row.attempt("cut", lambda: random_plan(_blocks_that_run(subject), row.name))
     small = row.attempt("cut", lambda: _cut_and_compare(subject, plan)) if plan is not None else None
     row.attempt("unchanged", lambda: _require_unchanged(model, before))
-    if small is not None:
+    if plan is not None and small is not None:
         _examine_cut_model(subject, plan, small, row)
     return row
 
 
 def _comparison_batch(model: nn.Module) -> dict[str, Any] | None:
-    """Inputs other than those that `cut` proves itself on; None where the dense model does not run on dummy inputs."""
+    """Inputs other than those that `cut` is verified on; None where the dense model gives nothing finite on dummy inputs."""
     try:
         batch = probe_inputs(model, batch=3, seed=7)
-        run(model, batch)
-    except Exception:  # the verdict on this error is that of `verify`, which has met it before
+        outputs = run(model, batch)
+    except Exception:  # the verdict on this error is that of `verify`, which meets it too
         return None
-    return batch
+    return batch if any(bool(output.isfinite().any()) for output in outputs) else None
 
 
 def _compare_with_zeroed_attention(subject: Subject, gate_only: list[str]) -> None:
@@ -236,13 +236,17 @@ def _compare_attentions(subject: Subject, plan: Plan, small: nn.Module) -> None:
     kept = [(block.n_heads, list(plan.kept(block))) for block in subject.heads.blocks]
     pairs = _pair_maps(gated, _observe_attentions(small, subject.batch), {n_heads for n_heads, _ in kept})
     for whole, rest in pairs:
+        if subject.heads.refused and difference([whole], [rest]) <= subject.tolerance:
+            continue  # the map of a module that was not taken in, so it was not cut either
         gaps = [
             difference([whole[:, positions]], [rest])
             for n_heads, positions in kept
             if n_heads == whole.shape[1] and len(positions) == rest.shape[1]
         ]
-        if not min(gaps, default=float("inf")) <= subject.tolerance:
-            raise LawBroken(f"attentions {tuple(rest.shape)} of the cut model are not those of the kept heads, gap {min(gaps, default=0):.3g}")
+        if not gaps:
+            raise LawBroken(f"attentions {tuple(rest.shape)} of the cut model have as many heads as no block keeps")
+        if not min(gaps) <= subject.tolerance:
+            raise LawBroken(f"attentions {tuple(rest.shape)} of the cut model are not those of the kept heads, gap {min(gaps):.3g}")
 
 
 def _pair_maps(gated: list[Tensor], small: list[Tensor], counts: set[int]) -> list[tuple[Tensor, Tensor]]:
@@ -267,7 +271,10 @@ def _settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
         hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
         yield f"{path}.hooks", sum(not str(getattr(hook, "__module__", "")).startswith("transformers") for hook in hooks)
     for part in parts(model.config):
-        yield f"config {part.model_type}", repr({name: value for name, value in sorted(vars(part).items()) if not hasattr(value, "to_dict")})
+        yield (
+            f"config {part.model_type}",
+            repr({name: value for name, value in sorted(vars(part).items()) if not hasattr(value, "to_dict")}),
+        )
 
 
 def _require_unchanged(model: nn.Module, before: dict[str, Any]) -> None:

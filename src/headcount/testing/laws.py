@@ -238,9 +238,9 @@ def cutting_twice_is_cutting_once(subject: Subject) -> str:
 
 
 def _kernels(model: nn.Module) -> dict[str, Any]:
-    """The kernels that a model runs with, which a configuration file does not keep."""
+    """The kernels that a model runs with, which a configuration file does not keep; sdpa is the default of the classes that have it."""
     options = {name: getattr(model.config, f"_{name}", None) for name in ("attn_implementation", "experts_implementation")}
-    return {name: value for name, value in options.items() if value is not None}
+    return {name: value for name, value in options.items() if value not in (None, "sdpa")}
 
 
 def _same_bits(first: Tensor, second: Tensor) -> bool:

@@ -65,6 +65,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "clvp": {f"{tower}_config.{name}": 192 for tower in ("text", "speech") for name in ("hidden_size", "projection_dim")}
     | {"projection_dim": 192},
     "clvp_encoder": {"hidden_size": 192, "projection_dim": 192},
+    "clap": {"audio_config.spec_size": 128, "audio_config.hidden_size": 256},
+    "clap_audio_model": {"spec_size": 128, "hidden_size": 256},
     "clipseg": {"extract_layers": [0, 1]},
     "codegen": {"n_embd": 32, "n_head": 4, "rotary_dim": 4},
     "cvt": {"drop_path_rate": [0.0, 0.0, 0.0], "depth": [1, 1, 2]},
