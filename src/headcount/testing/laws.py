@@ -6,6 +6,7 @@ A law takes a Subject and returns what it measured, or raises LawBroken.
 from __future__ import annotations
 
 import copy
+import inspect
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from headcount.heads import AttentionBlock, Head, HeadMap
 from headcount.observe import evaluating
 from headcount.plan import Plan
 from headcount.surgery import cut, load, removed_parameters, save
+from headcount.surgery.config import base_config
 from headcount.surgery.verify import TOLERANCE, difference, float_dtype, gates_of, run, run_gated
 
 
@@ -247,6 +249,10 @@ def _reloaded(model: nn.Module, batch: dict[str, Any]) -> nn.Module:
     """The model saved and loaded again; raises LawBroken unless it is the same bit for bit."""
     with tempfile.TemporaryDirectory() as scratch:
         again = load(save(model, Path(scratch) / "model"), **_kernels(model))
+    for ours, theirs in zip(model.modules(), again.modules(), strict=True):  # parts of a model may run other kernels than the whole
+        kernel = getattr(getattr(ours, "config", None), "_attn_implementation_internal", None)
+        if kernel is not None:
+            base_config(theirs.config)._attn_implementation_internal = kernel
     for kind, ours, theirs in (
         ("tensor", model.state_dict(), again.state_dict()),
         ("buffer", dict(model.named_buffers()), dict(again.named_buffers())),
@@ -317,6 +323,20 @@ def _prompt(subject: Subject) -> dict[str, Any]:
     return prompt
 
 
+def _mixes_caches(subject: Subject) -> bool:
+    """Whether generation by a decoder alone adds the keys of cross-attention to those of self-attention, layer by layer: TrOCR does."""
+    alone = not getattr(subject.model.config, "is_encoder_decoder", False) and any(b.kind == "cross" for b in subject.heads.blocks)
+    takes_cache = "past_key_values" in inspect.signature(subject.model.forward).parameters
+    if not alone or not takes_cache or "input_ids" not in subject.batch:
+        return False
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=subject.model.config)
+    with torch.no_grad(), evaluating(subject.model):
+        subject.model(**{**subject.batch, "past_key_values": cache, "use_cache": True})
+    return cache.get_seq_length() > subject.batch["input_ids"].shape[1]
+
+
 def generation_agrees(subject: Subject) -> str:
     """With caches, a cut model generates the tokens that the gated one generates, also when the first block lost all its heads."""
     model = subject.model
@@ -330,6 +350,8 @@ def generation_agrees(subject: Subject) -> str:
             model.generate(**options)  # pyright: ignore[reportCallIssue]
     except Exception as error:  # a decoder that waits for an encoder, a prompt of another kind: nothing to compare
         raise DoesNotApply(f"the model itself does not generate from a probe prompt: {type(error).__name__}: {error}") from error
+    if _mixes_caches(subject):
+        raise DoesNotApply("the model itself keeps the keys of self- and cross-attention in one cache when it generates without its encoder")
     decoders = [block for block in subject.cuttable if block.kind == "decoder-self"]
     plans = [uneven(subject.cuttable)] + ([emptying(decoders[0])] if decoders else [])
     for plan in plans:
