@@ -6,6 +6,7 @@ A law takes a Subject and returns what it measured, or raises LawBroken.
 from __future__ import annotations
 
 import copy
+import inspect
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from headcount.heads import AttentionBlock, Head, HeadMap
 from headcount.observe import evaluating
 from headcount.plan import Plan
 from headcount.surgery import cut, load, removed_parameters, save
+from headcount.surgery.config import base_config
 from headcount.surgery.verify import TOLERANCE, difference, float_dtype, gates_of, run, run_gated
 
 
@@ -278,6 +280,10 @@ def reload_is_equal(model: nn.Module, batch: dict[str, Any]) -> None:
     """Raises LawBroken unless a model, saved and loaded, has the same tensors, buffers, outputs and head addresses, bit for bit."""
     with tempfile.TemporaryDirectory() as scratch:
         again = load(save(model, Path(scratch) / "model"), **_kernels(model))
+    for ours, theirs in zip(model.modules(), again.modules(), strict=True):  # parts of a model may run other kernels than the whole
+        kernel = getattr(getattr(ours, "config", None), "_attn_implementation_internal", None)
+        if kernel is not None:
+            base_config(theirs.config)._attn_implementation_internal = kernel
     for kind, ours, theirs in (
         ("tensor", model.state_dict(), again.state_dict()),
         ("buffer", dict(model.named_buffers()), dict(again.named_buffers())),
@@ -315,6 +321,20 @@ def _prompt(subject: Subject) -> dict[str, Any]:
     return prompt
 
 
+def _mixes_caches(subject: Subject) -> bool:
+    """Whether generation by a decoder alone adds the keys of cross-attention to those of self-attention, layer by layer: TrOCR does."""
+    alone = not getattr(subject.model.config, "is_encoder_decoder", False) and any(b.kind == "cross" for b in subject.heads.blocks)
+    takes_cache = "past_key_values" in inspect.signature(subject.model.forward).parameters
+    if not alone or not takes_cache or "input_ids" not in subject.batch:
+        return False
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=subject.model.config)
+    with torch.no_grad(), evaluating(subject.model):
+        subject.model(**{**subject.batch, "past_key_values": cache, "use_cache": True})
+    return cache.get_seq_length() > subject.batch["input_ids"].shape[1]
+
+
 def generation_options(subject: Subject) -> dict[str, Any]:
     """Arguments of a greedy `generate` of 5 tokens that the model itself accepts; raises DoesNotApply where it does not generate."""
     model = subject.model
@@ -327,6 +347,8 @@ def generation_options(subject: Subject) -> dict[str, Any]:
         _generate(model, options)
     except Exception as error:  # a decoder that waits for an encoder, a prompt of another kind: nothing to compare
         raise DoesNotApply(f"the model itself does not generate from a probe prompt: {type(error).__name__}: {error}") from error
+    if _mixes_caches(subject):
+        raise DoesNotApply("the model itself keeps the keys of self- and cross-attention in one cache when it generates without its encoder")
     return options
 
 
