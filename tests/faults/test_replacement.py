@@ -111,7 +111,9 @@ def test_a_folder_that_is_replaced_is_never_lost_at_any_operation(
     figure("campaign replacement", tried=kills, lost=0, wrong=0, raw=0)
 
 
-def test_a_reader_between_the_renames_finishes_them(shm: Path, models: tuple[nn.Module, nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_between_the_renames_finishes_them(
+    shm: Path, models: tuple[nn.Module, nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "_exchange", lambda *_: False)
     old, new = models
     target = hc.save(old, shm / "model")

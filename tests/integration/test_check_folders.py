@@ -97,7 +97,9 @@ def missing_cell(run: Path, _other: Path) -> tuple[str, str]:
 
 def foreign_record(run: Path, other: Path) -> tuple[str, str]:
     shutil.copy(other / "run.json", run / "run.json")
-    return "foreign", "heads.json" if (run / "heads.json").read_bytes() != (other / "heads.json").read_bytes() else f"cells/scores/{cell(run, 'gradient').name}"
+    return "foreign", "heads.json" if (run / "heads.json").read_bytes() != (
+        other / "heads.json"
+    ).read_bytes() else f"cells/scores/{cell(run, 'gradient').name}"
 
 
 def missing_heads(run: Path, _other: Path) -> tuple[str, str]:
@@ -218,7 +220,7 @@ def test_the_report_says_that_a_model_is_gone(run: Path, capsys: pytest.CaptureF
     shutil.rmtree(run / "models" / "rank.12345678")
     assert main(["report", str(run)]) == 0
     assert "1 model is listed in run.json and missing" in capsys.readouterr().err
-    with pytest.raises(ArtefactError, match="is missing, though run.json lists it"):
+    with pytest.raises(ArtefactError, match=r"is missing, though run\.json lists it"):
         Run.open(run).models()
 
 

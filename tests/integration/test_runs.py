@@ -300,7 +300,9 @@ def test_a_run_of_schema_1_is_refused_with_the_reason(tmp_path: Path) -> None:
 def test_a_run_of_schema_2_is_refused_with_the_release_to_open_it_with(tmp_path: Path) -> None:
     """Frozen as release 0.1.0 wrote it."""
     old = Path(shutil.copytree(FROZEN / "run-v2", tmp_path / "old"))
-    message = r"run.json has schema version 2; this headcount reads version 3. Open it with headcount 0.1.0, or run its command in a new folder"
+    message = (
+        r"run.json has schema version 2; this headcount reads version 3. Open it with headcount 0.1.0, or run its command in a new folder"
+    )
     with pytest.raises(ArtefactError, match=message):
         Run.open(old)
     with pytest.raises(ArtefactError, match=message), Run.lead(old) as run:

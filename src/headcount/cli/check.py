@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,9 @@ from headcount.terminal.verb import verb
 if TYPE_CHECKING:
     from headcount.files import Problem
 
-Target = Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder, a hub id, or demo/NAME.", show_default=False)]
+Target = Annotated[
+    str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder, a hub id, or demo/NAME.", show_default=False)
+]
 
 
 def _show_problems(say: Session, name: str, problems: Sequence[Problem], checked: int) -> int:
@@ -31,13 +33,28 @@ def _show_problems(say: Session, name: str, problems: Sequence[Problem], checked
     return 1 if problems else 0
 
 
+def _problems_of_training(folder: Path) -> Iterator[Problem]:
+    """What is wrong with the checkpoints of trainings that are under way."""
+    from headcount.files import Problem
+
+    holders = sorted({path.parent for path in (folder / "work").rglob("checkpoint-*")})
+    if holders:
+        from headcount.training.trainer import checkpoints, damage_of
+
+        for path in (each for holder in holders for each in checkpoints(holder)):
+            if (damage := damage_of(path)) is not None:
+                text = f"{path} is damaged ({damage}); the command that trains sets it aside and goes on from an earlier one"
+                yield Problem("damaged", str(path.relative_to(folder)), text)
+
+
 def _check_run(say: Session, folder: Path) -> int:
     from headcount.runs.check import RunCheck
     from headcount.surgery.manifest import problems_of_folder
 
     say.doing("verifying the run")
     check = RunCheck(folder, problems_of_folder)
-    code = _show_problems(say, str(folder), list(check.problems()), check.checked)
+    problems = [*check.problems(), *_problems_of_training(folder)]
+    code = _show_problems(say, str(folder), problems, check.checked)
     if not code:
         say.next("report", folder)
     return code

@@ -79,7 +79,9 @@ class RunCheck:
             if cell.spec.kind == PRUNED:
                 self.removed[cell.spec.key[:8]] = cell.content.get("removed", [])
             if str(cell.spec.path) != name:
-                yield Problem("foreign", name, f"{path} lies under another kind than its own ({cell.spec.kind}); move it back, or remove it")
+                yield Problem(
+                    "foreign", name, f"{path} lies under another kind than its own ({cell.spec.kind}); move it back, or remove it"
+                )
             elif record is not None and cell.spec.key not in record.results.values():
                 if cell.spec.kind in SHOWN and cell.spec.weights not in (None, record.model.weights):
                     text = f"{path} is of another model (weights {cell.spec.weights}) than the run, and {RUN} does not list it; remove it"
@@ -115,7 +117,9 @@ class RunCheck:
                 continue
             self.checked += 1
             if sha256(path) not in (listed, listing.before.get(name)):
-                yield Problem("damaged", name, f"{path} is damaged or was edited: its hash is not the one in {TABLES}; run the command again")
+                yield Problem(
+                    "damaged", name, f"{path} is damaged or was edited: its hash is not the one in {TABLES}; run the command again"
+                )
             elif fresh is not None and name not in listing.before and not (name in fresh and same_table(path, fresh[name])):
                 yield Problem("foreign", name, f"{path} is not made of the cells of this run; run the command of the run again")
 
@@ -154,4 +158,6 @@ def _problem(name: str, error: Exception) -> Problem:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is that of a run, be it without its run.json."""
-    return is_file(folder / RUN) or (folder / CELLS / safe_name(SCORES)).is_dir() or (is_file(folder / TABLES) and (folder / CELLS).is_dir())
+    return (
+        is_file(folder / RUN) or (folder / CELLS / safe_name(SCORES)).is_dir() or (is_file(folder / TABLES) and (folder / CELLS).is_dir())
+    )

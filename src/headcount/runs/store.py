@@ -338,10 +338,14 @@ class Run:
         """What is wrong with a folder in models/ as run.json lists it: missing, or another model; its own files are not read."""
         path, listed = self.folder / MODELS / name, self._current().models.get(name)
         if listed is None:
-            text = f"{path} is not listed in {RUN}: another run's, or left by a command that was stopped; run that again, or remove the folder"
+            text = (
+                f"{path} is not listed in {RUN}: another run's, or left by a command that was stopped; run that again, or remove the folder"
+            )
             return Problem("foreign", f"{MODELS}/{name}", text)
         if not is_file(path / HEADS):
-            return Problem("missing", f"{MODELS}/{name}", f"{path} is missing, though {RUN} lists it; run the command again: {self._command()}")
+            return Problem(
+                "missing", f"{MODELS}/{name}", f"{path} is missing, though {RUN} lists it; run the command again: {self._command()}"
+            )
         if _seal_of(path) != listed:
             text = f"{path} is another model than the one that {RUN} lists; run the command again: {self._command()}"
             return Problem("foreign", f"{MODELS}/{name}", text)

@@ -89,9 +89,7 @@ def _check_version(path: Path, content: Any) -> None:
     version = content.get("schema_version") if isinstance(content, dict) else None
     is_older = isinstance(content, dict) and "seal" not in content and type(version) is int and version in OLDER
     if not is_older and (not isinstance(content, dict) or content.get("seal") != seal(content)):
-        raise ArtefactError(
-            f"{path} is damaged or was edited: its content does not match its seal; restore it, or save the model again"
-        )
+        raise ArtefactError(f"{path} is damaged or was edited: its content does not match its seal; restore it, or save the model again")
     if version != SCHEMA:
         release = OLDER.get(version) if type(version) is int else None
         remedy = f"open the folder with headcount {release}" if release else "install a newer headcount to open the folder"
@@ -130,9 +128,7 @@ def problems_of(folder: Path, manifest: Manifest) -> Iterator[Problem]:
                 f"{path} has {path.stat().st_size} bytes, {NAME} says {entry.bytes}: the file is cut short or was changed; restore it",
             )
         elif sha256(path) != entry.sha256:
-            yield Problem(
-                "damaged", name, f"{path} does not match its hash in {NAME}: the file is damaged or was changed; restore it"
-            )
+            yield Problem("damaged", name, f"{path} does not match its hash in {NAME}: the file is damaged or was changed; restore it")
     there = {path.name for pattern in READ_BY_LOAD for path in folder.glob(pattern)}
     for name in sorted(there - set(manifest.files)):
         yield Problem("foreign", name, f"{folder / name} is not listed in {NAME}: the folder mixes files of two models; take one out")

@@ -78,7 +78,9 @@ def check_weights(folder: Path, allow_pickle: bool, config: Mapping[str, Any], o
     if read is None and not pickles:
         raise ArtefactError(f"{folder} holds no weights: no {SAFE} file{why}; put them there, or name another folder")
     shards_read = shards.get(read, []) if read is not None else []
-    unsafe = pickles[0].name if read is None else next((name for name in (read, *shards_read) if not name.endswith((SAFE, SAFE_INDEX))), None)
+    unsafe = (
+        pickles[0].name if read is None else next((name for name in (read, *shards_read) if not name.endswith((SAFE, SAFE_INDEX))), None)
+    )
     if unsafe is None and options.get("target_lang") and not (folder / f"adapter.{options['target_lang']}{SAFE}").is_file():
         unsafe = f"adapter.{options['target_lang']}.bin"
     if unsafe is not None and not allow_pickle:
