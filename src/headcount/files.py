@@ -55,12 +55,12 @@ def canonical(content: Any) -> bytes:
     return json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
 
 
-def seal(content: Mapping[str, Any]) -> str:
+def seal(content: Mapping[str, object]) -> str:
     """The hash of a record without its seal."""
     return hashlib.sha256(canonical({name: value for name, value in content.items() if name != "seal"})).hexdigest()
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def add_seal(content: Mapping[str, object]) -> dict[str, object]:
     """A record with its seal as the last field."""
     record = {name: value for name, value in content.items() if name != "seal"}
     return {**record, "seal": seal(record)}
@@ -70,6 +70,14 @@ def is_file(path: Path) -> bool:
     """Whether a path, which may be no possible one (too long, a loop of links, not to be looked at), is that of a regular file."""
     try:
         return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path, which may be no possible one, is that of a folder."""
+    try:
+        return path.is_dir()
     except (OSError, ValueError):
         return False
 

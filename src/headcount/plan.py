@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headcount import notebook
 from headcount.errors import ArtefactError, HeadcountError, PlanError
-from headcount.files import check_place, is_file, read_json, seal, sealed, write_json
+from headcount.files import add_seal, check_place, is_file, read_json, seal, write_json
 from headcount.heads import AttentionBlock, Head, HeadMap
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Plan:
         if made_for is not None:
             content["model"] = {"model_type": made_for.model_type, "blocks": dict(made_for.blocks)}
             content["model"] |= {"weights": made_for.weights} if made_for.weights else {}
-        write_json(Path(path), sealed(content))
+        write_json(Path(path), add_seal(content))
 
     def check(self, heads: HeadMap, weights: str = "") -> None:
         """Raises PlanError unless a cut of the model behind `heads`, with these `weights` where given, can carry this plan out."""

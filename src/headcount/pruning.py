@@ -17,7 +17,6 @@ from headcount.bench import BATCHES, LENGTHS, bench
 from headcount.data import Task, told_of
 from headcount.errors import ArtefactError, HeadcountError, PlanError
 from headcount.evaluate import evaluate, evaluate_into, fingerprint_of
-from headcount.files import finish_replacement
 from headcount.heads import HeadMap
 from headcount.importance import Method as Importance
 from headcount.plan import Budget, Plan
@@ -370,10 +369,10 @@ class Pruning:
     def kept(self, wish: Wish, progress: Progress | None = None) -> tuple[Cell, nn.Module]:
         """The cell and the model of a wish: loaded if both are there and whole, else made; the cell stays as it is if it was there."""
         spec, cell = self.spec(wish), self.run.find(self.spec(wish))
-        finish_replacement(self.place(spec))
+        problem = self.run.problem_of_model(self.place(spec).name)
         if cell is not None and self.place(spec).is_dir():
             try:
-                if (problem := self.run.problem_of_model(self.place(spec).name)) is not None:
+                if problem is not None:
                     raise ArtefactError(problem.text)
                 return cell, self.model_of(wish)
             except ArtefactError as error:

@@ -17,7 +17,7 @@ import torch
 from bad_kit import Call, Kit, as_nobody, case, change, line, tensor
 
 import headcount as hc
-from headcount.files import json_bytes, sealed
+from headcount.files import add_seal, json_bytes
 
 
 class Bomb:
@@ -307,7 +307,7 @@ def _listed(kit: Kit, spoil: Callable[[Path], object]) -> Call:
 
 def _reseal(path: Path, **values: Any) -> None:
     """Changes a manifest and seals it anew: a fault of who wrote it, not of the disk."""
-    path.write_bytes(json_bytes(sealed(json.loads(path.read_text()) | values)))
+    path.write_bytes(json_bytes(add_seal(json.loads(path.read_text()) | values)))
 
 
 def _flip(path: Path) -> None:

@@ -26,7 +26,8 @@ def campaign_rows() -> list[tuple[str, str]]:
     """The row of every campaign: how often something was tried, and what came of it that must not."""
     found = {name: kept(f"campaign {name}") for name in CAMPAIGNS}
     return [
-        (CAMPAIGNS[name].format(**figures), "{tried}: lost {lost} · wrong {wrong} · raw {raw}".format(**figures)) for name, figures in found.items()
+        (CAMPAIGNS[name].format(**figures), "{tried}: lost {lost} · wrong {wrong} · raw {raw}".format(**figures))
+        for name, figures in found.items()
     ]
 
 

@@ -70,8 +70,12 @@ def swap_chunks(victim: Victim, draw: Random) -> bytes:
     if second < first + length:
         return victim.content[::-1]
     content = victim.content
-    return content[:first] + content[second : second + length] + content[first + length : second] + content[first : first + length] + (
-        content[second + length :]
+    return (
+        content[:first]
+        + content[second : second + length]
+        + content[first + length : second]
+        + content[first : first + length]
+        + (content[second + length :])
     )
 
 

@@ -253,7 +253,7 @@ def accept_files(patch: pytest.MonkeyPatch) -> None:
 
 def accept_manifest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(manifest, "seal", lambda content: content.get("seal"))
-    patch.setattr(manifest, "_packed", lambda _: b"")
+    patch.setattr(manifest, "_pack", lambda _: b"")
     patch.setattr(manifest, "read_bounded", lambda *_: b"")
 
 

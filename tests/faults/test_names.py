@@ -12,7 +12,7 @@ from bad_kit import Stock, line
 
 import headcount as hc
 from headcount.errors import HeadcountError
-from headcount.files import json_bytes, sealed
+from headcount.files import add_seal, json_bytes
 from headcount.runs import Run, describe_run
 from headcount.runs.cells import Cell, Spec, safe_name
 from headcount.runs.scores import all_scores, pack_scores
@@ -122,7 +122,7 @@ def test_a_manifest_leads_nowhere(stock: Stock, tmp_path: Path, name: str) -> No
     folder = Path(shutil.copytree(stock.cut(), tmp_path / "model"))
     listing = json.loads((folder / "heads.json").read_text())
     listing["files"][name] = next(iter(listing["files"].values()))
-    (folder / "heads.json").write_bytes(json_bytes(sealed(listing)))
+    (folder / "heads.json").write_bytes(json_bytes(add_seal(listing)))
     with pytest.raises(HeadcountError, match=r"outside the folder|is missing"):
         hc.load(folder)
 

@@ -74,7 +74,7 @@ def warm(shm: Path) -> Iterator[Callable[[str], tuple[str, float]]]:
 
 def goes_on(folder: Path, method: str, expected: str) -> None:
     for path in folder.rglob("checkpoint-*"):
-        assert trainer.PARTIAL in path.parts or f"{trainer.PARTIAL}-gone" in path.parts or trainer._damage(path) is None, (
+        assert trainer.PARTIAL in path.parts or f"{trainer.PARTIAL}-gone" in path.parts or trainer.damage_of(path) is None, (
             "no half checkpoint"
         )
     done = grid.start(lambda: trained(folder, method)).wait()

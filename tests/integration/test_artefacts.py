@@ -18,7 +18,7 @@ from torch import nn
 import headcount as hc
 from headcount.archs.inputs import probe_inputs
 from headcount.errors import ArtefactError, UnsupportedModel
-from headcount.files import json_bytes, seal, sealed
+from headcount.files import add_seal, json_bytes, seal
 from headcount.surgery import cost, unregister
 from headcount.surgery.verify import difference, run
 from headcount.testing.laws import emptying
@@ -154,7 +154,7 @@ def damage_foreign(folder: Path) -> str:
 def damage_schema(folder: Path) -> str:
     listing = json.loads((folder / "heads.json").read_text())
     listing["schema_version"] = 99
-    (folder / "heads.json").write_bytes(json_bytes(sealed(listing)))
+    (folder / "heads.json").write_bytes(json_bytes(add_seal(listing)))
     return "schema version 99 and this headcount reads 2; install a newer headcount"
 
 
@@ -166,14 +166,14 @@ def damage_manifest(folder: Path) -> str:
 def damage_escape(folder: Path) -> str:
     listing = json.loads((folder / "heads.json").read_text())
     listing["files"]["../secret"] = listing["files"]["config.json"]
-    (folder / "heads.json").write_bytes(json_bytes(sealed(listing)))
+    (folder / "heads.json").write_bytes(json_bytes(add_seal(listing)))
     return "names a file outside the folder"
 
 
 def damage_key(folder: Path) -> str:
     listing = json.loads((folder / "heads.json").read_text())
     del listing["blocks"][0]["of"]
-    (folder / "heads.json").write_bytes(json_bytes(sealed(listing)))
+    (folder / "heads.json").write_bytes(json_bytes(add_seal(listing)))
     return "heads.json is not valid: blocks.0.of"
 
 
@@ -187,7 +187,7 @@ def damage_removed(folder: Path) -> str:
 def damage_removed_and_sealed(folder: Path) -> str:
     listing = json.loads((folder / "heads.json").read_text())
     listing["removed"] = ["L0H2", "L1H0", "L1H2"]
-    (folder / "heads.json").write_bytes(json_bytes(sealed(listing)))
+    (folder / "heads.json").write_bytes(json_bytes(add_seal(listing)))
     return "lists other heads than the model has"
 
 

@@ -220,7 +220,7 @@ def test_the_report_says_that_a_model_is_gone(run: Path, capsys: pytest.CaptureF
     shutil.rmtree(run / "models" / "rank.12345678")
     assert main(["report", str(run)]) == 0
     assert "1 model is listed in run.json and missing" in capsys.readouterr().err
-    with pytest.raises(ArtefactError, match="is missing, though run.json lists it"):
+    with pytest.raises(ArtefactError, match=r"is missing, though run\.json lists it"):
         Run.open(run).models()
 
 

@@ -4,58 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from headcount.files import Problem, finish_replacement, is_file, is_folder
 from headcount.terminal import inputs
 from headcount.terminal.options import SomeHeads, split
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
-
-if TYPE_CHECKING:
-    from headcount.files import Problem
 
 Target = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder, a hub id, or demo/NAME.", show_default=False)
 ]
 
 
-def _show_problems(say: Session, name: str, problems: Sequence[Problem], checked: int) -> int:
-    """Says what is damaged, missing or foreign; the exit code."""
+def _show_problems(say: Session, name: str, problems: Sequence[Problem], checked: int, following: str = "") -> int:
+    """Says what is damaged, missing or foreign, and the verb that may follow if nothing is; the exit code."""
     for problem in problems:
         text = f"{problem.kind:<8} {problem.path}: {problem.text}"
         say.note(text) if say.json else say.line(text)
-    found = [{"kind": problem.kind, "path": problem.path, "reason": problem.text} for problem in problems]
-    say.result({"folder": name, "passed": not problems, "files": checked, "problems": found})
+    entries = [{"kind": problem.kind, "path": problem.path, "reason": problem.text} for problem in problems]
+    say.result({"folder": name, "passed": not problems, "files": checked, "problems": entries})
     number = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
     say.note(f"{number} in {name}; {checked} files were read" if problems else f"all {checked} files of {name} are as they were written")
+    if following and not problems:
+        say.next(following, name)
     return 1 if problems else 0
-
-
-def _check_run(say: Session, folder: Path) -> int:
-    from headcount.runs.check import RunCheck
-    from headcount.surgery.manifest import problems_of_folder
-
-    say.doing("verifying the run")
-    check = RunCheck(folder, problems_of_folder)
-    code = _show_problems(say, str(folder), list(check.problems()), check.checked)
-    if not code:
-        say.next("report", folder)
-    return code
-
-
-def _problems_of_model(folder: Path) -> list[Problem]:
-    """What is wrong with the files of a model that headcount saved; nothing for models of others, which have no hashes."""
-    from headcount.archs import record
-    from headcount.files import read_json
-    from headcount.surgery.manifest import NAME, problems_of_folder
-
-    if not (folder / NAME).exists():
-        config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-        if not (isinstance(config, dict) and config.get(record.KEY)):
-            return []
-    return list(problems_of_folder(folder))
 
 
 @verb
@@ -70,15 +45,17 @@ def run(
     What is damaged, missing or another run's is named, with exit code 1. The laws are proved on a model whose files are whole: gates act and leave
     no trace, a cut equals the gates, a reload equals what was saved.
     """
-    from headcount.files import finish_replacement
-    from headcount.runs.check import is_run
-
     folder = Path(model)
-    if is_run(folder):
-        return _check_run(say, folder)
     finish_replacement(folder)
-    if folder.is_dir() and (problems := _problems_of_model(folder)):
-        return _show_problems(say, model, problems, sum(path.is_file() for path in folder.iterdir()))
+    if is_folder(folder):
+        from headcount.terminal.verify import verify_model, verify_run
+
+        say.doing("verifying the files")
+        if is_file(folder / "run.json") or is_folder(folder / "cells"):
+            return _show_problems(say, model, *verify_run(folder), following="report")
+        problems, checked = verify_model(folder)
+        if problems:
+            return _show_problems(say, model, problems, checked)
     from headcount.plan import Plan
     from headcount.testing.laws import check_model
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headcount.files import check_target
 from headcount.terminal.options import AllowPickle, Auto, OutFolder, Overwrite
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
@@ -23,7 +24,6 @@ def run(
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Import a checkpoint whose heads transformers 4 pruned, and save it as a folder of headcount."""
-    from headcount.files import check_target
     from headcount.surgery.manifest import NAME, removed_of
 
     check_target(out, overwrite, NAME)

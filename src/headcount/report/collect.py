@@ -36,10 +36,10 @@ class Collected:
 
 def collect(run: Run, other: Run | None = None) -> Collected:
     """The report of a run, or of two that are compared: B − A; ArtefactError for a run of which something is missing or another run's."""
-    for each in (run, other):
-        if each is not None:
-            each.check_whole()
-    made = [_run_data(each) for each in (run, *([other] if other is not None else []))]
+    runs = [run, *([other] if other is not None else [])]
+    for shown_run in runs:
+        shown_run.check_whole()
+    made = [_run_data(shown_run) for shown_run in runs]
     datas, maps = [data for data, _ in made], [maps for _, maps in made]
     compared, left_out = None, []
     if other is not None:

@@ -27,7 +27,7 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from headcount.errors import ArtefactError, NonFinite
-from headcount.files import canonical, seal, sealed
+from headcount.files import add_seal, canonical, seal
 from headcount.runs.schema import VERSION, other_version
 
 MAX_LINE = 64 * 2**20
@@ -58,8 +58,8 @@ class Spec:
     @property
     def weights(self) -> str | None:
         """The hash of the weights of the model that the cell is about, where its parts name one."""
-        found = self.parts.get("weights")
-        return found if isinstance(found, str) else None
+        weights = self.parts.get("weights")
+        return weights if isinstance(weights, str) else None
 
     @property
     def path(self) -> Path:
@@ -102,7 +102,7 @@ class Cell:
             "sha256": hashlib.sha256(payload).hexdigest(),
         }
         try:
-            line = _line(sealed(head))
+            line = _line(add_seal(head))
         except ValueError as error:
             raise NonFinite(f"{self.spec.kind} '{self.spec.name}' has a number that is not finite; it is not written") from error
         return line + b"\n" + payload

@@ -8,7 +8,7 @@ from pathlib import Path
 from headcount.errors import ArtefactError, HeadcountError
 from headcount.files import Problem, is_file, sha256
 from headcount.plan import Plan
-from headcount.runs.cells import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell, safe_name
+from headcount.runs.cells import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell
 from headcount.runs.outcomes import PRUNED
 from headcount.runs.records import Kind, hash_of, read_record
 from headcount.runs.schema import HeadsRecord, RunRecord, TablesRecord
@@ -93,7 +93,7 @@ class RunCheck:
 
     def _fresh_tables(self, record: RunRecord) -> dict[str, bytes] | None:
         """The tables that the cells make; None where the run was stopped before it wrote them, or a cell cannot be used."""
-        if any(self.run.unlisted(record)):
+        if any(self.run.find_unlisted(record)):
             return None
         try:
             return dict(table_files(self.run))
@@ -133,8 +133,8 @@ class RunCheck:
             if problem is not None:
                 yield problem
                 continue
-            for each in self.check_model(self.folder / MODELS / name):
-                yield each._replace(path=f"{MODELS}/{name}/{each.path}")
+            for problem in self.check_model(self.folder / MODELS / name):
+                yield problem._replace(path=f"{MODELS}/{name}/{problem.path}")
             self.checked += sum(path.is_file() for path in (self.folder / MODELS / name).iterdir())
 
     def _plans(self, record: RunRecord) -> Iterator[Problem]:
@@ -154,10 +154,3 @@ class RunCheck:
 
 def _problem(name: str, error: Exception) -> Problem:
     return Problem("foreign" if isinstance(error, Foreign) else "damaged", name, str(error))
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run, be it without its run.json."""
-    return (
-        is_file(folder / RUN) or (folder / CELLS / safe_name(SCORES)).is_dir() or (is_file(folder / TABLES) and (folder / CELLS).is_dir())
-    )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from headcount.errors import ArtefactError
-from headcount.files import json_bytes, read_json, seal, sealed, write_atomic
+from headcount.files import add_seal, json_bytes, read_json, seal, write_atomic
 from headcount.runs.cells import Damaged
 from headcount.runs.schema import VERSION, Record, other_version
 
@@ -51,7 +51,7 @@ def _sealed(path: Path) -> dict[str, Any]:
 
 
 def _packed(record: Record) -> bytes:
-    return json_bytes(sealed(record.model_dump()))
+    return json_bytes(add_seal(record.model_dump()))
 
 
 def write_record(path: Path, record: Record) -> None:

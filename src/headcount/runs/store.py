@@ -26,7 +26,9 @@ from headcount.files import (
     Problem,
     append_line,
     check_place,
+    finish_replacement,
     is_file,
+    is_folder,
     make_folder,
     move,
     read_json,
@@ -128,8 +130,8 @@ class Run:
         before = self._known(RUN, RunRecord)
         if before is not None:
             self._check_model(before, record)
-            kept = {"created": before.created, "results": self._present_results(before), "data": before.data, "models": before.models}
-            record = record.model_copy(update=kept)
+            unchanged = {"created": before.created, "results": self._present_results(before), "data": before.data, "models": before.models}
+            record = record.model_copy(update=unchanged)
         known = self._known(HEADS, HeadsRecord)
         if known is not None and before is not None and hash_of(known) != before.heads and self.leads:
             self.set_aside(self.folder / HEADS, Foreign(self._foreign_heads()))
@@ -138,12 +140,12 @@ class Run:
 
     def _present_results(self, record: RunRecord) -> dict[str, str]:
         """The results that run.json lists and whose cells are there; of others the process that leads says that they are gone."""
-        gone = self.missing_results(record)
-        if gone and self.leads:
-            text = f"{RUN} lists {', '.join(gone)[:300]}, whose cells are gone; they are computed again if this command asks for them"
+        missing = self.missing_results(record)
+        if missing and self.leads:
+            text = f"{RUN} lists {', '.join(missing)[:300]}, whose cells are gone; they are computed again if this command asks for them"
             self.log(text)
             self.warn(f"{self.folder}: {text}")
-        return {title: key for title, key in record.results.items() if title not in gone} if self.leads else dict(record.results)
+        return {title: key for title, key in record.results.items() if title not in missing} if self.leads else dict(record.results)
 
     def missing_results(self, record: RunRecord) -> list[str]:
         """The results that run.json lists and whose cells are not there, by kind and name."""
@@ -156,15 +158,15 @@ class Run:
         """Raises ArtefactError unless run.json, heads.json and the cells that they name belong together and are there; reads no results."""
         record = self.record()
         self.heads()
-        gone = self.missing_results(record)
-        if gone:
+        missing = self.missing_results(record)
+        if missing:
+            number = f"{len(missing)} result{'s' if len(missing) > 1 else ''}"
             raise ArtefactError(
-                f"{self.folder / RUN} lists {len(gone)} result{'s' if len(gone) > 1 else ''} whose cells are missing (first: {gone[0]:.100}): the "
-                f"folder was copied in part, or {RUN} is another run's. Copy it again with all its cells, or run its command again: "
-                f"{record.command}"
+                f"{self.folder / RUN} lists {number} whose cells are missing (first: {missing[0]:.100}): the folder was "
+                f"copied in part, or {RUN} is another run's. Copy it again with all its cells, or run its command again: {record.command}"
             )
         is_foreign = self._foreign_test()
-        for path in self.unlisted(record):
+        for path in self.find_unlisted(record):
             if _mentions_other_weights(path, record.model.weights) and (cell := self._whole(path)) is not None:
                 is_foreign(cell)
 
@@ -199,10 +201,10 @@ class Run:
 
     def heads(self) -> HeadsRecord:
         """What heads.json says; Foreign if run.json says that it is another run's."""
-        found = read_record(self.folder / HEADS, HeadsRecord)
-        if hash_of(found) != self.record().heads:
+        heads = read_record(self.folder / HEADS, HeadsRecord)
+        if hash_of(heads) != self.record().heads:
             raise Foreign(f"{self._foreign_heads()}. Run the command of the run again, or restore it")
-        return found
+        return heads
 
     def _known(self, name: str, kind: type[Kind]) -> Kind | None:
         """A record of the folder, if it is there and whole; a damaged one goes aside, which is the business of the process that leads."""
@@ -266,7 +268,7 @@ class Run:
             if cell is not None and not (is_foreign is not None and is_foreign(cell)):
                 yield cell
 
-    def unlisted(self, record: RunRecord) -> Iterator[Path]:
+    def find_unlisted(self, record: RunRecord) -> Iterator[Path]:
         """The files of results that run.json does not list: finished by a command that was stopped, or another run's."""
         listed = {listed_path(title, key) for title, key in record.results.items()}
         for kind in SHOWN:
@@ -336,7 +338,9 @@ class Run:
 
     def problem_of_model(self, name: str) -> Problem | None:
         """What is wrong with a folder in models/ as run.json lists it: missing, or another model; its own files are not read."""
-        path, listed = self.folder / MODELS / name, self._current().models.get(name)
+        path, is_described = self.folder / MODELS / name, self._due is not None or is_file(self.folder / RUN)
+        listed = self._current().models.get(name) if is_described else None
+        finish_replacement(path)
         if listed is None:
             text = (
                 f"{path} is not listed in {RUN}: another run's, or left by a command that was stopped; run that again, or remove the folder"
@@ -439,7 +443,7 @@ def _mentions_other_weights(path: Path, weights: str) -> bool:
             named = _WEIGHTS.findall(file.read(1 << 16))
     except OSError:
         return False
-    return any(each.decode() != weights for each in named)
+    return any(digest.decode() != weights for digest in named)
 
 
 def _seal_of(folder: Path) -> str:
@@ -462,14 +466,7 @@ def _read_cell(path: Path) -> Cell | None:
 
 
 def _is_run(folder: Path) -> bool:
-    return is_file(folder / RUN) or is_file(folder / LOCK) or _is_folder(folder / CELLS)
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return is_file(folder / RUN) or is_file(folder / LOCK) or is_folder(folder / CELLS)
 
 
 def _prepare(folder: Path) -> bool:

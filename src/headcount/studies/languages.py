@@ -180,7 +180,6 @@ def fine_tuned(
     """The model after training on its task, with a fresh head if it has none for it; kept in the run."""
     from headcount.data import told_of
     from headcount.evaluate import fingerprint_of
-    from headcount.files import finish_replacement
     from headcount.runs.cells import Spec, safe_name
     from headcount.runs.weights import determined_by, made_on
     from headcount.surgery import load, save
@@ -192,7 +191,6 @@ def fine_tuned(
     parts = {**determined_by(live), **told_of(task), "data": fingerprint_of(live, task, "calibration"), "recipe": recipe.told()}
     spec = Spec(KIND, f"{given.model} on {task.name}", parts)
     place = run.folder / MODELS / f"{safe_name(spec.name)}.{spec.key[:8]}"
-    finish_replacement(place)
     if run.find(spec) is None or run.problem_of_model(place.name) is not None:
         with say.progress(f"training {given.model} on {task.name}") as advance:
             made = fine_tune(live, task, recipe, folder=run.folder / WORK / spec.key[:24], progress=advance)

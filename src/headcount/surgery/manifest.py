@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headcount.errors import ArtefactError
-from headcount.files import MAX_JSON, Problem, is_file, json_bytes, read_bounded, read_json, seal, sealed, sha256, write_atomic
+from headcount.files import MAX_JSON, Problem, add_seal, is_file, json_bytes, read_bounded, read_json, seal, sha256, write_atomic
 from headcount.heads import HeadMap
 
 NAME = "heads.json"
@@ -77,11 +77,11 @@ def hash_files(folder: Path) -> dict[str, FileEntry]:
 
 def write(folder: Path, manifest: Manifest) -> None:
     """Writes heads.json with its seal."""
-    write_atomic(folder / NAME, _packed(manifest))
+    write_atomic(folder / NAME, _pack(manifest))
 
 
-def _packed(manifest: Manifest) -> bytes:
-    return json_bytes(sealed(manifest.model_dump()))
+def _pack(manifest: Manifest) -> bytes:
+    return json_bytes(add_seal(manifest.model_dump()))
 
 
 def _check_version(path: Path, content: Any) -> None:
@@ -108,7 +108,7 @@ def read(folder: Path) -> Manifest | None:
     except ValidationError as error:
         first = error.errors()[0]
         raise ArtefactError(f"{path} is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}; save the model again") from error
-    if read_bounded(path, MAX_JSON) != _packed(manifest):
+    if read_bounded(path, MAX_JSON) != _pack(manifest):
         raise ArtefactError(f"{path} is damaged or was edited: it is not written as save writes it; restore it, or save the model again")
     return manifest
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
@@ -45,7 +45,7 @@ class WeightSizes(NamedTuple):
         return cls(len(shapes) + pickled_bytes, elements, max(largest, pickled_bytes))
 
 
-def check_counts(path: Path, config: Mapping[str, Any], weights: WeightSizes | None = None, part: str = "") -> None:
+def check_counts(path: Path, config: Mapping[str, object], weights: WeightSizes | None = None, part: str = "") -> None:
     """Raises ArtefactError for numbers of layers, heads or labels that no model has, or more than its weights can hold."""
     for name, value in config.items():
         if isinstance(value, dict) and name.endswith("config"):
@@ -75,7 +75,7 @@ def _check_count(path: Path, title: str, name: str, value: int, weights: WeightS
 
 
 @contextmanager
-def bounded_build(path: Path, config: Mapping[str, Any], weights: WeightSizes, blocks: Mapping[str, Kept]) -> Iterator[None]:
+def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes, blocks: Mapping[str, Kept]) -> Iterator[None]:
     """Raises ArtefactError in the context as soon as a model is built, on the meta device, that is far larger than its weights.
 
     transformers builds a model there before it allocates memory, so nothing of a declared size was allocated when this raises.
@@ -109,7 +109,7 @@ def bounded_build(path: Path, config: Mapping[str, Any], weights: WeightSizes, b
             hook.remove()
 
 
-def _numbers(config: Mapping[str, Any], part: str = "") -> Iterator[tuple[str, int]]:
+def _numbers(config: Mapping[str, object], part: str = "") -> Iterator[tuple[str, int]]:
     """Every whole number of a configuration by its name."""
     for name, value in config.items():
         if isinstance(value, dict) and name.endswith("config"):

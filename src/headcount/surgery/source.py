@@ -63,7 +63,7 @@ DISTRIBUTED = "shard-*-model-*-of-*.safetensors"
 MAX_BEAMS = 1024
 
 
-def check_weights(folder: Path, allow_pickle: bool, config: Mapping[str, Any], options: Mapping[str, Any]) -> WeightSizes:
+def check_weights(folder: Path, allow_pickle: bool, config: Mapping[str, object], options: Mapping[str, object]) -> WeightSizes:
     """What the weights of a folder hold; refuses missing and damaged ones, and pickles that nobody allowed, whatever lies beside them.
 
     `options` are the arguments of from_pretrained that choose files (variant, use_safetensors, target_lang).
@@ -76,7 +76,7 @@ def check_weights(folder: Path, allow_pickle: bool, config: Mapping[str, Any], o
         )
     _check_generation(folder)
     pickles = sorted({path for pattern in PICKLES for path in folder.glob(pattern)})
-    read, why = _chosen(folder, config, options)
+    read, why = _choose_file(folder, config, options)
     if read is None and not pickles:
         raise ArtefactError(f"{folder} holds no weights: no {SAFE} file{why}; put them there, or name another folder")
     shards_read = shards.get(read, []) if read is not None else []
@@ -93,7 +93,7 @@ def check_weights(folder: Path, allow_pickle: bool, config: Mapping[str, Any], o
     return WeightSizes.of(shapes, sum(path.stat().st_size for path in pickles) if unsafe is not None else 0)
 
 
-def _chosen(folder: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[str | None, str]:
+def _choose_file(folder: Path, config: Mapping[str, object], options: Mapping[str, object]) -> tuple[str | None, str]:
     """The file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
     distributed = sorted(folder.glob(DISTRIBUTED))
     if distributed:  # read before anything else, by way of a pickled index

@@ -165,7 +165,7 @@ def checkpoints(folder: Path) -> list[Path]:
 def last_whole(folder: Path) -> Path | None:
     """The newest checkpoint that is as it was written; damaged ones are set aside, with a warning."""
     for path in reversed(checkpoints(folder)):
-        if (trouble := _damage(path)) is None:
+        if (trouble := damage_of(path)) is None:
             return path
         warnings.warn(f"checkpoint {path} is damaged ({trouble}); it is set aside and not used", stacklevel=2)
         aside = path.with_name(DAMAGED + path.name)
@@ -180,7 +180,8 @@ def _seal(folder: Path) -> None:
     sync_folder(folder)
 
 
-def _damage(folder: Path) -> str | None:
+def damage_of(folder: Path) -> str | None:
+    """What is wrong with a checkpoint by the hashes that seal it; None if it is as it was written."""
     try:
         files = read_json(folder / SEAL)
     except ArtefactError:
