@@ -32,6 +32,10 @@ class GateError(HeadcountError, ValueError):
     """Gate values or an intervention that do not fit the model."""
 
 
+class ModelInUse(HeadcountError, RuntimeError):
+    """A model that another thread or asyncio task gates, observes or measures; names which and what for."""
+
+
 class PlanError(HeadcountError, ValueError):
     """A plan or a budget that cannot be carried out; nothing was changed."""
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from headcount.archs.modules import unwrap
+from headcount.archs.ownership import holds
 from headcount.checks import check_weights
 from headcount.data import Data, Task
 from headcount.errors import DataError, PlanError
@@ -96,6 +97,7 @@ class Options(TypedDict, total=False):
     shared: dict[Any, Any]
 
 
+@holds("pruning")
 def prune(
     model: nn.Module,
     data: Data,
