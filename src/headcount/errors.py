@@ -76,5 +76,11 @@ class OutOfMemory(HeadcountError, MemoryError):
     """Memory ran out on the smallest piece of work there is."""
 
 
+def memory_ran_out(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left; torch says so by a RuntimeError, or a child of it."""
+    texts = ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
 class NothingLeft(HeadcountError):
     """Raised in a worker that joined when all the work is done: the process that leads goes on alone."""

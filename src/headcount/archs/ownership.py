@@ -24,7 +24,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from headcount.archs.modules import unwrap
-from headcount.errors import ModelInUse
+from headcount.errors import HeadcountError, ModelInUse, OutOfMemory, memory_ran_out
 
 R = TypeVar("R")
 State = TypeVar("State")
@@ -122,15 +122,28 @@ def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterat
                     _OPEN[one].remove(hold)
 
 
+@contextmanager
+def _typed_memory_errors(purpose: str) -> Iterator[None]:
+    """Raises OutOfMemory in place of the errors by which libraries say so."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, HeadcountError) or not memory_ran_out(error):
+            raise
+        raise OutOfMemory(
+            f"memory ran out during {purpose}: {error}. Give fewer or shorter examples, a smaller batch, bfloat16, or a machine with more memory"
+        ) from error
+
+
 def holds(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Function]:
-    """A decorator for functions of a model, which is kept for the caller until they return."""
+    """A decorator for functions of a model, which is kept for the caller until they return; what ran out of memory says so by OutOfMemory."""
 
     def decorate(function: Function) -> Function:
         @wraps(function)
         def held(model: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(model, nn.Module):  # the function says what is wrong with it
                 return function(model, *args, **kwargs)
-            with holding(model, purpose, exclusive=exclusive):
+            with holding(model, purpose, exclusive=exclusive), _typed_memory_errors(purpose):
                 return function(model, *args, **kwargs)
 
         return held  # pyright: ignore[reportReturnType]
