@@ -13,8 +13,8 @@ import pytest
 import torch
 import typer
 from test_score_cli import result, run
-from toys import saved_classifier, saved_table, sentences
 from torch import nn
+from toys import saved_classifier, saved_table, sentences
 
 import headcount as hc
 from headcount.cli import demo
