@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -18,10 +20,13 @@ from torch.overrides import TorchFunctionMode
 
 from headcount.archs.geometry import family_of
 from headcount.archs.modules import unwrap
+from headcount.archs.ownership import Hold, holding
 from headcount.errors import UnsupportedModel
 from headcount.heads import AttentionBlock
 
 SOFTMAX = {F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax}
+
+_CLASSES = Lock()
 
 MASKED = -1e8
 """No score of a real model is lower; most masks are."""
@@ -42,18 +47,50 @@ def _configs(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
+_EAGER: dict[int, list[Hold]] = {}
+"""Who runs the eager path of a configuration, by its identity."""
+
+
+@lru_cache
+def _eager_class(cls: type) -> type:
+    """A class of configurations that names the eager path to those who asked for it, and to others what it named before."""
+
+    def implementation(config: Any) -> str | None:
+        is_eager = any(torch.compiler.is_compiling() or hold.includes_caller() for hold in _EAGER.get(id(config), ()))
+        return "eager" if is_eager else config._attn_implementation_internal
+
+    attributes = {"_attn_implementation": property(implementation, cls._attn_implementation.fset), "__module__": cls.__module__}  # pyright: ignore[reportAttributeAccessIssue]
+    return type(cls.__name__, (cls,), attributes)
+
+
+def _run_eager(config: Any, hold: Hold) -> None:
+    """Lets `hold` run the eager path of a configuration; contexts may close in any order."""
+    with _CLASSES:
+        holds = _EAGER.setdefault(id(config), [])
+        if not holds:
+            config.__class__ = _eager_class(type(config))
+        holds.append(hold)
+
+
+def _run_as_before(config: Any, hold: Hold) -> None:
+    with _CLASSES:
+        _EAGER[id(config)].remove(hold)
+        if not _EAGER[id(config)]:
+            del _EAGER[id(config)]
+            config.__class__ = type(config).__mro__[1]
+
+
 @contextmanager
-def eager(model: nn.Module) -> Iterator[None]:
-    """Runs the model's eager attention inside, and what it had before afterwards."""
-    configs = _configs(unwrap(model))
-    before = [config._attn_implementation_internal for config in configs]
-    for config in configs:
-        config._attn_implementation_internal = "eager"
-    try:
-        yield
-    finally:
-        for config, value in zip(configs, before, strict=True):
-            config._attn_implementation_internal = value
+def eager(model: nn.Module) -> Iterator[Hold]:
+    """Runs the model's eager attention inside, and what it had before afterwards; for the caller alone, in whatever order contexts close.
+
+    A pass of another thread that is on its way keeps its own path: its mask was made for that one.
+    """
+    with holding(model, "a pass on its eager path") as hold, ExitStack() as stack:
+        for config in _configs(unwrap(model)):
+            stack.callback(_run_as_before, config, hold)
+            _run_eager(config, hold)
+        yield hold
 
 
 def visible_keys(block: AttentionBlock, module: nn.Module, scores: Tensor) -> Tensor:
@@ -112,11 +149,11 @@ class AttentionTap:
 
     def __enter__(self) -> AttentionTap:
         with ExitStack() as stack:
-            stack.enter_context(eager(self.model))
+            hold = stack.enter_context(eager(self.model))
             stack.callback(self._leave)
             for block in self.blocks:
                 module = self.model.get_submodule(block.path)
-                before, after = self._hooks(block, module)
+                before, after = self._hooks(block, module, hold)
                 stack.callback(module.register_forward_pre_hook(before).remove)
                 stack.callback(module.register_forward_hook(after, always_call=True).remove)
             if any(hasattr(module, "set_attention_type") for module in self.model.modules()):
@@ -143,13 +180,17 @@ class AttentionTap:
         while self._active:
             self._active.pop().__exit__(None, None, None)
 
-    def _hooks(self, block: AttentionBlock, module: nn.Module) -> tuple[Callable, Callable]:
-        def before(*_: Any) -> None:
+    def _hooks(self, block: AttentionBlock, module: nn.Module, hold: Hold) -> tuple[Callable, Callable]:
+        def before(module: nn.Module, _args: Any) -> None:
+            hold.check(module)
+            self._leave()  # what an interrupted pass left behind
             mode = _Softmax(block, module, self.change)
             mode.__enter__()
             self._active.append(mode)
 
-        def after(_module: nn.Module, _args: Any, output: Any) -> None:
+        def after(module: nn.Module, _args: Any, output: Any) -> None:
+            if not self._active or not (hold.includes_caller() or getattr(module, "_is_replica", False)):
+                return  # a pass of another thread: it was refused, or was inside the block when this one began
             mode = self._active.pop()
             mode.__exit__(None, None, None)
             enough = mode.seen >= 1 if self.several else mode.seen == 1

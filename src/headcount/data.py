@@ -161,11 +161,15 @@ class Block:
     _make: Callable[[list[int]], Batch]
     _lengths: tuple[int, ...]
 
-    def batches(self, size: int) -> Iterator[tuple[list[int], Batch]]:
-        """Batches of at most `size` examples, with the places of these in the block; alike lengths together."""
+    def batch(self, places: list[int]) -> Batch:
+        """The examples at some places of the block, as one batch."""
+        return self._make(places)
+
+    def batches(self, size: int, start: int = 0) -> Iterator[tuple[list[int], Batch]]:
+        """Batches of at most `size` examples, with the places of these in the block; alike lengths together, the first `start` left out."""
         order = sorted(range(self.size), key=lambda i: (self._lengths[i], i))
-        for start in range(0, self.size, size):
-            places = order[start : start + size]
+        for first in range(start, self.size, size):
+            places = order[first : first + size]
             yield places, self._make(places)
 
 

@@ -32,6 +32,10 @@ class GateError(HeadcountError, ValueError):
     """Gate values or an intervention that do not fit the model."""
 
 
+class ModelInUse(HeadcountError, RuntimeError):
+    """A model that another thread or asyncio task gates, observes or measures; names which and what for."""
+
+
 class PlanError(HeadcountError, ValueError):
     """A plan or a budget that cannot be carried out; nothing was changed."""
 
@@ -74,6 +78,12 @@ class StatisticsError(HeadcountError, ValueError):
 
 class OutOfMemory(HeadcountError, MemoryError):
     """Memory ran out on the smallest piece of work there is."""
+
+
+def memory_ran_out(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left; torch says so by a RuntimeError, or a child of it."""
+    texts = ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
 
 
 class NothingLeft(HeadcountError):

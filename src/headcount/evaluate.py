@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from headcount.archs.modules import pad_id, unwrap
+from headcount.archs.ownership import holds
 from headcount.archs.state import forward
 from headcount.checks import check_batch
 from headcount.data import Data, Split, Task, told_of
@@ -54,6 +55,7 @@ class Options(TypedDict, total=False):
     loss: Callable[[Any, Batch], Tensor] | None
 
 
+@holds("an evaluation", exclusive=False)
 def evaluate(model: nn.Module, data: Data, **options: Unpack[Options]) -> Evaluation:
     """The loss and the task's metric of a model on one split of the data (report); open gates around it to evaluate a masked model.
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headcount.archs.inputs import probe_inputs, reporting_inputs
 from headcount.archs.modules import pad_id, unwrap
+from headcount.archs.ownership import Hold, holding
 from headcount.archs.state import feature_caches_bypassed, forward
 from headcount.attention import AttentionTap
 from headcount.data import Data, batches
@@ -91,12 +92,13 @@ class HeadGates:
             if _stale_graphs():
                 torch.compiler.reset()
                 stack.callback(torch.compiler.reset)
+            hold = stack.enter_context(holding(self.model, "gates on its heads"))
             if self.how == "uniform":
                 stack.enter_context(AttentionTap(self.model, blocks, self._towards_uniform))
                 stack.callback(self.model.register_forward_pre_hook(_gates_are_open).remove)
             else:
                 for block in blocks:
-                    stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block)).remove)
+                    stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block, hold)).remove)
             self._open.append(stack.pop_all())
         return self
 
@@ -112,11 +114,12 @@ class HeadGates:
             raise GateError(f"gates for {gate.shape[0]} examples met a tensor with {rows} rows, which is no multiple of it")
         return gate if rows == gate.shape[0] else gate.repeat_interleave(rows // gate.shape[0], dim=0)
 
-    def _hook(self, block: AttentionBlock) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+    def _hook(self, block: AttentionBlock, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
         span, size = self.heads.positions(block), (block.n_heads, block.value_dim)
         mean = self.means[block.path] if self.means is not None else None
 
-        def gate_heads(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def gate_heads(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            hold.check(module)
             output = args[0]  # [batch, ..., heads * head_dim], or [token, batch, heads * head_dim]
             gate = self._gate(span, output.shape[1 if block.time_first else 0], output)
             if gate.ndim == 2:

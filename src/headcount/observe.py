@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headcount.archs.modules import device_of, transposed, unwrap
 from headcount.archs.naming import MEDIA
+from headcount.archs.ownership import Hold, SavedStates, holding
 from headcount.archs.padding import with_positions
 from headcount.archs.state import forward, preserved
 from headcount.attention import AttentionTap
@@ -55,6 +56,23 @@ class _Pending:
     visible: Tensor | None = None
 
 
+_MODES: SavedStates[list[tuple[nn.Module, bool]]] = SavedStates()
+_TRAINED: SavedStates[list[nn.Parameter]] = SavedStates()
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; every module's own mode once all contexts over it are closed."""
+
+    def restore(modes: list[tuple[nn.Module, bool]]) -> None:
+        for module, mode in modes:
+            module.training = mode
+
+    with _MODES.saving(model, lambda: [(module, module.training) for module in model.modules()], restore):
+        model.eval()
+        yield
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients inside; the model with every module's own mode and all of its state as before afterwards."""
@@ -65,15 +83,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter asks for gradients inside; each as before afterwards."""
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in wanted:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in wanted:
+    """No parameter asks for gradients inside; each as before once all contexts over it are closed."""
+
+    def restore(trained: list[nn.Parameter]) -> None:
+        for parameter in trained:
             parameter.requires_grad_(True)
+
+    with _TRAINED.saving(model, lambda: [parameter for parameter in model.parameters() if parameter.requires_grad], restore):
+        model.requires_grad_(False)
+        yield
 
 
 def on_device(batch: Batch, model: nn.Module) -> dict[str, Any]:
@@ -201,14 +219,15 @@ class Observer:
 
     def __enter__(self) -> Observer:
         with ExitStack() as stack:
-            stack.enter_context(evaluating(self.model))
+            hold = stack.enter_context(holding(self.model, "an observation"))
+            stack.enter_context(in_eval_mode(self.model))
             if self.gradient:
                 stack.enter_context(frozen(self.model))
             if self.attention:
                 stack.enter_context(AttentionTap(self.model, self.blocks, self._keep, several=False))
             for block in self.blocks:
                 if block.n_heads:
-                    stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block)).remove)
+                    stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block, hold)).remove)
             stack.callback(self._pending.clear)
             stack.callback(self._projections.clear)
             self._stack = stack.pop_all()
@@ -245,8 +264,9 @@ class Observer:
             self._projections[block.path] = projection_of(self.model, block)
         return self._projections[block.path]
 
-    def _hook(self, block: AttentionBlock) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
-        def output_projection_runs(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def _hook(self, block: AttentionBlock, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
+        def output_projection_runs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            hold.check(module)
             merged = args[0]
             if self.gradient and not merged.requires_grad:
                 merged = merged.detach().requires_grad_(True)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from headcount.data import BATCH, BLOCK, Block, Data, Split, Task, blocks, number_of_examples
-from headcount.errors import HeadcountError, NothingLeft, OutOfMemory
+from headcount.errors import HeadcountError, NothingLeft, OutOfMemory, memory_ran_out
 from headcount.losses import OneByOne
 from headcount.metrics import Batch
 
@@ -255,27 +255,43 @@ def _gather(mine: Any, number: int) -> list[Any]:
 
 
 def _measure(reading: Reading, block: Block, measure: Measure) -> Measured:
-    while True:
+    """The results of a block. When memory runs out, the batch size falls and the pass goes on with the batch that did not fit."""
+    results: dict[str, np.ndarray] = {}
+    measured, places = 0, []
+    while measured < block.size:
         size = reading.batch_size or min(BATCH, block.size)
         try:
-            return _by_batches(block, size, measure)
+            for places, batch in block.batches(size, measured):
+                _add(results, block, places, measure(batch, [block.first + place for place in places]))
+                measured += len(places)
         except OneByOne:
             reading.batch_size = 1
         except (RuntimeError, MemoryError) as error:
             if not memory_ran_out(error):
                 raise
-            if size == 1:
-                raise OutOfMemory(
-                    f"memory ran out on a single example (one of {block.first} to {block.first + block.size - 1}): {error}. "
-                    "Shorten the examples (max_length), use bfloat16, or a machine with more memory."
-                ) from error
-            reading.batch_size = size // 2
+            if len(places) > 1:
+                _check_longest(block, places[-1], measure)
+                reading.batch_size = len(places) // 2
+            else:
+                raise _too_large(block, error) from error
+    return results
 
 
-def memory_ran_out(error: BaseException) -> bool:
-    """Whether an error says that there is no memory left."""
-    texts = ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in texts)
+def _check_longest(block: Block, place: int, measure: Measure) -> None:
+    """Raises OutOfMemory if an example does not fit alone: no smaller batch helps then, and none is tried."""
+    try:
+        measure(block.batch([place]), [block.first + place])
+    except (RuntimeError, MemoryError) as error:
+        if memory_ran_out(error):
+            raise _too_large(block, error) from error
+        raise
+
+
+def _too_large(block: Block, error: BaseException) -> OutOfMemory:
+    return OutOfMemory(
+        f"memory ran out on a single example (one of {block.first} to {block.first + block.size - 1}): {error}. "
+        "Shorten the examples (max_length), use bfloat16, or a machine with more memory."
+    )
 
 
 def reraise_memory(error: Exception) -> None:
@@ -284,12 +300,10 @@ def reraise_memory(error: Exception) -> None:
         raise error
 
 
-def _by_batches(block: Block, size: int, measure: Measure) -> Measured:
-    results: dict[str, np.ndarray] = {}
-    for places, batch in block.batches(size):
-        for name, values in measure(batch, [block.first + place for place in places]).items():
-            array = values.detach().double().cpu().numpy()
-            if name not in results:
-                results[name] = np.full((block.size, *array.shape[1:]), np.nan)
-            results[name][places] = array
-    return results
+def _add(results: dict[str, np.ndarray], block: Block, places: list[int], measured: Mapping[str, Tensor]) -> None:
+    """Puts the results of a batch where its examples stand in the block."""
+    for name, values in measured.items():
+        array = values.detach().double().cpu().numpy()
+        if name not in results:
+            results[name] = np.full((block.size, *array.shape[1:]), np.nan)
+        results[name][places] = array

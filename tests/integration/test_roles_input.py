@@ -92,7 +92,7 @@ def test_running_text_by_window_line_and_paragraph(kind: str, by: str, tmp_path:
     path = tmp_path / "a.txt"
     random = Random(0)
     words = ["bal", "bam", "ban", "bar", "das", "dat"]
-    path.write_text("".join(" ".join(random.choices(words, k=9)) + "\n" * (1 + i % 2) for i in range(24)))
+    path.write_text("".join(" ".join(random.choices(words, k=9)) + "\n" * (1 + i % 2) for i in range(96)))
     auto = "AutoModelForMaskedLM" if kind == "masked-lm" else "AutoModelForCausalLM"
     model = tiny_model(
         "bert" if kind == "masked-lm" else "gpt2", auto=auto, vocab_size=VOCABULARY, pad_token_id=0, bos_token_id=2, eos_token_id=3

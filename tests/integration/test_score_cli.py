@@ -62,7 +62,7 @@ def test_an_embedded_model_is_scored_offline(capsys: pytest.CaptureFixture[str],
     assert {digit for _, row in maps for digit in row.split()} == set("0123456789")
     for words in ("gradient: more means keep", "P(lowest)", "95% interval", "safe", "perplexity change", "against ablation", "Spearman"):
         assert words in out, words
-    assert "task demo/stories: 512 calibration" in err and f"next: headcount study transfer {tmp_path / 'run'}" in err
+    assert "task demo/stories: 16 calibration" in err and f"next: headcount study transfer {tmp_path / 'run'}" in err
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from headcount.archs.ownership import for_owner
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -43,8 +45,8 @@ def watch(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[Call, ...
 
     with ExitStack() as stack:
         for path, module in model.named_modules():
-            stack.callback(module.register_forward_pre_hook(lambda _, args, path=path: before(path, args)).remove)
-            stack.callback(module.register_forward_hook(lambda *_, path=path: after(path)).remove)
+            stack.callback(module.register_forward_pre_hook(for_owner(model, lambda _, args, path=path: before(path, args))).remove)
+            stack.callback(module.register_forward_hook(for_owner(model, lambda *_, path=path: after(path))).remove)
         run()
     return {path: tuple(calls) for path, calls in found.items()}
 
@@ -84,10 +86,10 @@ def untouched_by(model: nn.Module, calls: Calls, source: str, run: Callable[[], 
         return torch.full_like(output, torch.nan)
 
     with ExitStack() as stack:
-        stack.callback(model.get_submodule(source).register_forward_hook(poison).remove)
+        stack.callback(model.get_submodule(source).register_forward_hook(for_owner(model, poison)).remove)
         for path in tuple(clean):
             hook = partial(lambda path, _module, args, kwargs, output: look(path, args, kwargs, output), path)
-            stack.callback(model.get_submodule(path).register_forward_hook(hook, with_kwargs=True).remove)
+            stack.callback(model.get_submodule(path).register_forward_hook(for_owner(model, hook), with_kwargs=True).remove)
         run()
     return frozenset(clean)
 
@@ -108,7 +110,8 @@ def altered_by_hooks(model: nn.Module, run: Callable[[], Any]) -> frozenset[str]
 
     with ExitStack() as stack:
         for path in suspects:
-            hook = model.get_submodule(path).register_forward_hook(lambda _m, _a, output, path=path: compare(path, output))
+            check = for_owner(model, lambda _m, _a, output, path=path: compare(path, output))
+            hook = model.get_submodule(path).register_forward_hook(check)
             stack.callback(hook.remove)
         stack.enter_context(standing_in(model, {path: remembering(path) for path in suspects}))
         if suspects:
@@ -121,7 +124,8 @@ def standing_in(model: nn.Module, forwards: Mapping[str, Callable[..., Any]], si
     """Other forward passes for some modules, by path, inside the context, and no hooks on those that are `silent`; all as it was afterwards."""
     with ExitStack() as stack:
         for path, forward in forwards.items():
-            _swap(stack, model.get_submodule(path), "forward", forward)
+            module = model.get_submodule(path)
+            _swap(stack, module, "forward", for_owner(model, forward, module))
         for path in silent:
             for hooks in ("_forward_hooks", "_forward_pre_hooks"):
                 _swap(stack, model.get_submodule(path), hooks, OrderedDict())

@@ -18,6 +18,7 @@ from headcount.ablate.player import first_copy
 from headcount.ablate.replay import Change, Recording
 from headcount.ablate.trial import Proven, try_out, without_harm
 from headcount.archs.modules import device_of, unwrap
+from headcount.archs.ownership import holding
 from headcount.attention import eager
 from headcount.errors import GateError
 from headcount.gates import HeadGates, How, Means
@@ -97,7 +98,7 @@ class Ablator:
     @contextmanager
     def _quiet(self) -> Iterator[None]:
         """Eval mode without gradients, and the path of the model's attention that the intervention needs."""
-        with evaluating(self.model):
+        with holding(self.model, "ablation"), evaluating(self.model):
             if self._gates.how == "uniform":
                 with eager(self.model):
                     yield

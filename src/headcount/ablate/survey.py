@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headcount.ablate.calls import Calls, altered_by_hooks, largest, only_call, untouched_by, watch
 from headcount.ablate.replay import Recording, Route, holds_projection, untouched_slot
 from headcount.ablate.stacking import Layout, flatten, row_axis
+from headcount.archs.ownership import for_owner
 from headcount.heads import AttentionBlock
 
 Run = Callable[[int], Any]
@@ -122,8 +123,8 @@ def _slots(model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run
         for block in blocks:
             if holds_projection(block) and only_call(calls, block.path):
                 layer, module = model.get_submodule(block.o.path), model.get_submodule(block.path)
-                stack.callback(layer.register_forward_hook(partial(keep, block.path)).remove)
-                stack.callback(module.register_forward_hook(partial(compare, block)).remove)
+                stack.callback(layer.register_forward_hook(for_owner(model, partial(keep, block.path))).remove)
+                stack.callback(module.register_forward_hook(for_owner(model, partial(compare, block))).remove)
         run(1)
     return slots
 
@@ -140,11 +141,12 @@ def recording(model: nn.Module, blocks: Sequence[AttentionBlock], units: Sequenc
 
     with ExitStack() as stack:
         for path in units:
-            hook = model.get_submodule(path).register_forward_hook(lambda _m, _a, output, path=path: record.keep(path, output))
+            keep = for_owner(model, lambda _m, _a, output, path=path: record.keep(path, output))
+            hook = model.get_submodule(path).register_forward_hook(keep)
             stack.callback(hook.remove)
         for block in blocks:
             layer = model.get_submodule(block.o.path)
-            stack.callback(layer.register_forward_pre_hook(partial(context, block)).remove)
+            stack.callback(layer.register_forward_pre_hook(for_owner(model, partial(context, block))).remove)
         return stack.pop_all()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.archs.ownership import SavedStates
 from headcount.errors import UnsupportedModel
 
 HOOKS = frozenset(name for name in vars(nn.Module()) if "hook" in name)
@@ -168,18 +169,19 @@ def feature_caches_bypassed(model: nn.Module) -> Iterator[None]:
         yield
 
 
+_STATES: SavedStates[ModelState] = SavedStates()
+
+
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
     """Leaves the model as it was: configuration, attributes, submodules, buffers and modes go back, hooks stay with their handles.
 
-    Inside, results that the model kept from earlier passes are not served.
+    Inside, results that the model kept from earlier passes are not served. Where several contexts over one model are open, the last to
+    close puts back what the first one found.
     """
-    state = ModelState(model)
-    try:
+    with _STATES.saving(model, lambda: ModelState(model), ModelState.restore):
         clear_feature_caches(model)
         yield
-    finally:
-        state.restore()
 
 
 def forward(model: nn.Module, inputs: Mapping[str, Any]) -> Any:

@@ -3,13 +3,62 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 from headcount.terminal.stop import INTERRUPTED, TERMINATED, Terminated
+
+GRACE = 2.5
+"""Seconds that a command has to end by itself after a signal."""
+
+
+@contextmanager
+def _ending_in_time(is_process: bool) -> Iterator[None]:
+    """Ends the process some time after a signal that it has not answered: a single call into a library can take minutes, and no exception reaches it.
+
+    What is finished is on disk then, as after a SIGKILL: files are written whole or not at all.
+    """
+    if not is_process or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_end_late, args=(reader,), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writer)
+        watcher.join()
+        os.close(reader)
+
+
+def _end_late(reader: int) -> None:
+    """Waits for a signal, and then for the end of the command."""
+    codes = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+    while received := os.read(reader, 1):
+        if received[0] not in codes:
+            continue
+        end = time.monotonic() + GRACE
+        while (left := end - time.monotonic()) > 0:
+            if select.select([reader], [], [], left)[0] and not os.read(reader, 64):
+                return
+        code = codes[signal.Signals(received[0])]
+        word = "interrupted" if code == INTERRUPTED else "terminated"
+        print(
+            f"{word}: what was running did not stop, so it was ended; what is finished is kept, and the same command goes on",
+            file=sys.stderr,
+        )
+        sys.stderr.flush()
+        os._exit(code)
 
 
 @contextmanager
@@ -34,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _terminable():
+        with _terminable(), _ending_in_time(argv is None):
             from headcount.cli._app import run
 
             code = run(arguments)

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from headcount import __version__
-from headcount.errors import HeadcountError, UnknownName
+from headcount.errors import HeadcountError, UnknownName, memory_ran_out
 from headcount.registry import Registry, unknown
 from headcount.terminal.session import complain
 from headcount.terminal.stop import INTERRUPTED, Terminated
@@ -81,6 +81,9 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # a defect of ours or of a library: one line, and the way to the rest
         if Terminated.came:
             raise
+        if memory_ran_out(error):
+            complain(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")
+            return FAILED
         complain(f"error: unexpected {type(error).__name__}: {error}. Run it again with --verbose to see where, and report it.")
         return FAILED
     return code if isinstance(code, int) else 0

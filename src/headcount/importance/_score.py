@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from headcount.archs.modules import device_of, pad_id, unwrap
+from headcount.archs.ownership import holds
 from headcount.checks import check_weights
 from headcount.data import BLOCK, Data, Split, Task
 from headcount.errors import DataError, HeadcountError, NonFinite, PlanError
@@ -104,6 +105,7 @@ def score_all(model: nn.Module, data: Data, by: Iterable[str], **options: Unpack
     return found
 
 
+@holds("scores")
 def score_each(
     model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]
 ) -> tuple[dict[str, Scores], dict[str, HeadcountError]]:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from headcount.archs.modules import pad_id, start_id, unwrap
+from headcount.archs.ownership import holds
 from headcount.checks import check_weights
 from headcount.data import Task
 from headcount.errors import DataError, HeadcountError
@@ -60,6 +61,7 @@ class Options(TypedDict, total=False):
 DEFAULTS: dict[str, Any] = {"seed": 0, "limit": SENTENCES, "shown": SHOWN, "longest": LONGEST, "batch_size": None}
 
 
+@holds("portraits")
 def portray(model: nn.Module, corpus: Corpus, tokenizer: Any = None, **options: Unpack[Options]) -> Portraits:
     """What every head attends to over the first sentences or images of a corpus, and the maps of some; `tokenizer` names special tokens."""
     asked = {**DEFAULTS, **options}

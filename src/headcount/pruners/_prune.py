@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from headcount.archs.modules import unwrap
+from headcount.archs.ownership import holds
 from headcount.archs.state import copy_model
 from headcount.checks import check_weights
 from headcount.data import Data, Task
@@ -98,6 +99,7 @@ class Options(TypedDict, total=False):
     shared: dict[Any, Any]
 
 
+@holds("pruning")
 def prune(
     model: nn.Module,
     data: Data,

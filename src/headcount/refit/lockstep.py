@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from contextvars import copy_context
 
 from headcount.errors import UnsupportedModel
 
@@ -28,7 +29,7 @@ class _Pass:
         self.error: BaseException | None = None
         self.go = threading.Semaphore(0)
         self._job, self._back = job, back
-        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)  # it works for the caller, as its owner
 
     def _run(self) -> None:
         self.go.acquire()

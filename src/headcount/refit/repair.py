@@ -10,12 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from headcount.archs.modules import pad_id, unwrap
+from headcount.archs.ownership import for_owner, holds
 from headcount.archs.state import copy_model
 from headcount.data import Data, Split, Task, batch_size_of, blocks
 from headcount.errors import DataError
@@ -62,6 +64,7 @@ def repair(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options])
     return refit(model, plan, data, **options).model
 
 
+@holds("a repair")
 def refit(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) -> Repaired:
     """Like `repair`, with what came of each block."""
     dense: Any = unwrap(model)
@@ -144,10 +147,14 @@ class _Refit:
     def _calls(self, batch: Batch) -> dict[str, int]:
         """How often each block runs in one pass, in the order in which they run first."""
         counts: Counter[str] = Counter()
+
+        def count(path: str, *_: Any) -> None:
+            counts[path] += 1
+
         with ExitStack() as stack:
             for path, block in self.blocks.items():
-                hook = self.dense.get_submodule(block.o.path).register_forward_hook(lambda *_, path=path: counts.update([path]))
-                stack.callback(hook.remove)
+                hook = for_owner(self.dense, partial(count, path))
+                stack.callback(self.dense.get_submodule(block.o.path).register_forward_hook(hook).remove)
             self.dense(**batch)
         silent = next((block.name for path, block in self.blocks.items() if path not in counts), None)
         if silent is not None:
@@ -237,7 +244,9 @@ class _Hooks:
     def __enter__(self) -> _Hooks:
         for path, block in self.work.blocks.items():
             if path in self.wanted:
-                given = self.work.dense.get_submodule(block.o.path).register_forward_hook(self._dense(path, block))
+                given = self.work.dense.get_submodule(block.o.path).register_forward_hook(
+                    for_owner(self.work.dense, self._dense(path, block))
+                )
                 taken = self.work.pruned.get_submodule(block.o.path).register_forward_pre_hook(self._pruned(path, block))
                 self._stack.callback(given.remove)
                 self._stack.callback(taken.remove)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs.modules import pad_id, unwrap
+from headcount.archs.ownership import for_owner, holds
 from headcount.archs.state import forward
 from headcount.checks import check_batch
 from headcount.data import Data, Split, Task, batch_size_of, blocks, rows_of
@@ -39,6 +40,7 @@ class Moments:
         return Surgeon.of(self.gram, weights, self.metric / max(self.n, 1), units, max(self.examples, 1))
 
 
+@holds("a survey of its blocks")
 def survey(
     model: nn.Module, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int | None = None
 ) -> dict[str, Moments]:
@@ -72,7 +74,7 @@ class _Collector:
     def __enter__(self) -> _Collector:
         for moments in self.found.values():
             module = self.model.get_submodule(moments.block.o.path)
-            self._stack.callback(module.register_forward_hook(self._hook(moments)).remove)
+            self._stack.callback(module.register_forward_hook(for_owner(self.model, self._hook(moments))).remove)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from headcount.archs.ownership import for_owner
 from headcount.attention import eager
 from headcount.errors import UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
@@ -83,8 +84,8 @@ def _watched(model: nn.Module, recorder: Recorder) -> Iterator[None]:
     with ExitStack() as stack:
         for path, module in model.named_modules():
             before, after = _activation(recorder) if _is_activation(module) else _frame(recorder, path, module)
-            stack.callback(module.register_forward_pre_hook(before).remove)
-            stack.callback(module.register_forward_hook(after).remove)
+            stack.callback(module.register_forward_pre_hook(for_owner(model, before)).remove)
+            stack.callback(module.register_forward_hook(for_owner(model, after)).remove)
         yield
 
 
@@ -131,5 +132,5 @@ def _marked(model: nn.Module, heads: HeadMap, recorder: Recorder, marks: list) -
     with ExitStack() as stack:
         for block in heads.blocks:
             if block.n_heads:
-                stack.callback(model.get_submodule(block.o.path).register_forward_pre_hook(mark(block)).remove)
+                stack.callback(model.get_submodule(block.o.path).register_forward_pre_hook(for_owner(model, mark(block))).remove)
         yield

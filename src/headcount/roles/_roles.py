@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from headcount.archs.modules import pad_id, start_id, unwrap
+from headcount.archs.ownership import holds
 from headcount.checks import check_weights
 from headcount.errors import DataError
 from headcount.heads import Head, HeadMap
@@ -69,6 +70,7 @@ def wanted(
     return [(corpus, list(on_text.values())), *probes], untested
 
 
+@holds("roles")
 def measure(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> RoleTable:
     """What every head does on a corpus: bias, test and accuracy for each role that the corpus can show."""
     if not corpus.sentences and not corpus.images:

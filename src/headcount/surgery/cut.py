@@ -13,6 +13,7 @@ from torch import nn
 
 from headcount.archs.inputs import probe_inputs, reporting_inputs
 from headcount.archs.modules import unwrap
+from headcount.archs.ownership import holds
 from headcount.archs.state import copy_model
 from headcount.errors import PlanError, VerificationError
 from headcount.gates import gates_open
@@ -73,6 +74,7 @@ def _check_tied(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
             )
 
 
+@holds("a cut", exclusive=False)
 def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[str, Any] | None = None) -> nn.Module:
     """A smaller model without the plan's heads, proven equal to the gated one on a probe batch (or on `inputs`).
 

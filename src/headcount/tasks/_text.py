@@ -59,7 +59,7 @@ def texts(request: Request, divided: Callable[[], Mapping[Split, Sequence[Passag
 
 
 def _texts(request: Request, source: Source) -> Iterator[tuple[str, str]]:
-    """(where it stands, text) of each line or row. Of more than a limited task reads, single lines are spread over the source, running text begins it."""
+    """(where it stands, text) of each line or row. Of more than a limited task reads, single lines are spread over it, running text begins it."""
     by_line = request.choice("by", BY) == "line"
     found = _rows(request, source, request.most_rows if by_line else None)
     for number, row in enumerate(found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from headcount.terminal.inputs import Shared
 
 LOCAL = "local"
-PATIENCE = 10.0
-"""Seconds that workers have to end by themselves when there is nothing left to do."""
+PATIENCE, HASTE = 10.0, 1.5
+"""Seconds that workers have to end by themselves: when there is nothing left to do, and when the command was stopped or failed."""
 
 
 def _engine(name: str) -> str:
@@ -146,11 +147,12 @@ def _local(say: Session, out: Path, number: int) -> Iterator[None]:
 def _end(say: Session, processes: list[subprocess.Popen[bytes]]) -> None:
     """Waits for workers that have nothing left to do, and stops those that do not notice."""
     failing = sys.exc_info()[0] is not None
+    for process in processes if failing else ():
+        process.terminate()
+    end = time.monotonic() + (HASTE if failing else PATIENCE)
     for process in processes:
         try:
-            if failing:
-                process.terminate()
-            process.wait(PATIENCE)
+            process.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

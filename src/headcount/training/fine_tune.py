@@ -14,6 +14,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
 from headcount.archs.modules import device_of, unwrap
+from headcount.archs.ownership import holds
 from headcount.archs.state import attention_type_kept
 from headcount.checks import check_batch, check_weights
 from headcount.data import Task
@@ -90,6 +91,7 @@ class Trained:
     history: list[dict[str, Any]]
 
 
+@holds("training")
 def fine_tune(
     model: nn.Module,
     task: Task,

@@ -1,0 +1,98 @@
+"""Memory that runs out: a smaller batch where that helps, else a typed error soon; never a raw one, and nothing done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toys import build, task
+
+import headcount as hc
+from headcount.cli import _app
+from headcount.errors import OutOfMemory
+from headcount.evaluate import evaluate
+from headcount.stream import Reading, stream
+
+TEXT = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+Measured = Mapping[str, torch.Tensor]
+
+
+def measuring(fits: Callable[[int], bool], calls: list[list[int]]) -> Callable[[Any, list[int]], Measured]:
+    """Gives the number of each example; memory runs out for batches that do not fit."""
+
+    def measure(batch: Any, numbers: list[int]) -> Measured:
+        calls.append(numbers)
+        if not fits(len(batch["input_ids"])):
+            raise RuntimeError(TEXT)
+        return {"number": torch.tensor(numbers)}
+
+    return measure
+
+
+def test_what_no_batch_size_cures_is_told_at_once() -> None:
+    calls: list[list[int]] = []
+    with pytest.raises(OutOfMemory, match=r"on a single example \(one of 0 to 127\).*Shorten the examples"):
+        list(stream(Reading(task("encoder", 200)), measuring(lambda _: False, calls)))
+    assert [len(numbers) for numbers in calls] == [32, 1], "the batch, and its longest example alone"
+
+
+def test_what_was_measured_before_memory_ran_out_is_not_measured_again() -> None:
+    calls: list[list[int]] = []
+    lengths = [len(example["input_ids"]) for example in task("encoder", 200).calibration]
+    long = {number for number, length in enumerate(lengths) if length == max(lengths)}
+    measured = measuring(lambda _: True, calls)
+
+    def measure(batch: Any, numbers: list[int]) -> Measured:
+        made = measured(batch, numbers)
+        if len(numbers) > 8 and long.intersection(numbers):
+            raise MemoryError
+        return made
+
+    reading = Reading(task("encoder", 200))
+    found = np.concatenate([block["number"] for block in stream(reading, measure)])
+    assert found.tolist() == list(range(200)) and reading.batch_size == 8
+    short = [number for numbers in calls for number in numbers if number not in long]
+    assert len(short) - len(set(short)) <= 48, "only the batches that did not fit ran twice"
+
+
+CALLS: dict[str, Callable[[torch.nn.Module, hc.Task], Any]] = {
+    "score": lambda model, data: hc.score(model, data, "gradient"),
+    "ablation": lambda model, data: hc.score(model, data, "ablation"),
+    "evaluate": evaluate,
+    "repair": lambda model, data: hc.repair(model, hc.Plan.removing(["L0H0"]), data),
+    "prune": lambda model, data: hc.prune(model, data, "surgeon", 6),
+    "fisher": lambda model, data: hc.prune(model, data, "fisher", 6),
+    "training": lambda model, data: hc.prune(model, data, "l0", 6),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_method_says_that_memory_ran_out(name: str) -> None:
+    model, data = build("encoder"), task("encoder", 40)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    calls = 0
+
+    def starve(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        raise RuntimeError(TEXT)
+
+    hook = model.classifier.register_forward_pre_hook(starve)
+    with pytest.raises(OutOfMemory, match="memory ran out"):
+        CALLS[name](model, data)
+    hook.remove()
+    assert 1 <= calls <= 4, "it was tried again and again"
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_the_command_line_tells_it_in_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def starved() -> Any:
+        raise MemoryError("9 bytes")
+
+    monkeypatch.setattr(_app, "build", starved)
+    assert _app.run(["ls"]) == 1
+    assert capsys.readouterr().err.startswith("error: memory ran out: 9 bytes. Give a smaller batch")
