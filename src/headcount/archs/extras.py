@@ -28,7 +28,8 @@ def arguments_of(module: nn.Module) -> tuple[HeadArgument, ...]:
     found = [name for name in names.HEAD_ARGUMENTS if name in known]
     if "alibi" in found and "attention_mask" in known:
         found.append("attention_mask")  # Falcon adds the slopes to the mask, which then has heads
-    return tuple(HeadArgument(name, shared, shape) for name in found)
+    # LayoutLM's biases come in for every layer; only T5 and its relatives return theirs to the next one.
+    return tuple(HeadArgument(name, shared and name == "position_bias", shape) for name in found)
 
 
 def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:
