@@ -18,11 +18,14 @@ CASES = [(v.name, attn) for v in VARIANTS for attn in ("eager", *(["sdpa"] if ha
 SIGLIP_CUTS = Version("5.8")
 CUT_LAWS = {
     "cut equals gate",
+    "attention maps follow the cut",
     "parameters fall as predicted",
     "cutting twice is cutting once",
     "save then load is equal",
     "generation agrees",
 }
+# Their outputs hold no attention map for each block: several towers, or some layers without maps.
+WITHOUT_MAPS = {"swin", "clip", "gemma3"}
 
 
 @functools.lru_cache(maxsize=2)
@@ -39,5 +42,8 @@ def test_law(name: str, attn: str, law: str) -> None:
     try:
         assert LAWS[law](subject(name, attn))
     except DoesNotApply:
-        assert law == "generation agrees"
-        assert not subject(name, attn).model.can_generate()
+        if law == "attention maps follow the cut":
+            assert name in WITHOUT_MAPS
+        else:
+            assert law == "generation agrees"
+            assert not subject(name, attn).model.can_generate()

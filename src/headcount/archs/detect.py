@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from headcount.archs import names, record
-from headcount.archs.extras import arguments_of, extra_slices, gate_only_reason, projection_slices
+from headcount.archs.extras import arguments_of, extra_slices, gate_only_reason, projection_problem, projection_slices, twin_projections
 from headcount.archs.geometry import Geometry, NotUnderstood, family_of, read_geometry
 from headcount.archs.modules import unwrap
 from headcount.archs.naming import Place, places_of
@@ -85,12 +85,15 @@ def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: 
             "Load the folder with headcount.load."
         )
     module = model.get_submodule(path)
+    twins = twin_projections(model, module, path, geometry)
     reason = gate_only_reason(model, module, geometry)
+    for twin in twins:
+        reason = reason or projection_problem(model, twin)
     slices = []
     if not reason:
-        for projection in (geometry.q, geometry.k, geometry.v, geometry.o):
+        for projection in (geometry.q, geometry.k, geometry.v, geometry.o, *twins):
             slices += projection_slices(model, projection)
-        slices += extra_slices(module, path, geometry)
+        slices += [s for s in extra_slices(module, path, geometry) if s.tensor not in {t.tensor for t in slices}]
     return AttentionBlock(
         path=path,
         kind=place.kind,
@@ -110,6 +113,7 @@ def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: 
         arguments=arguments_of(module),
         gate_only=reason,
         time_first=family_of(module).time_first,
+        twins=twins,
         sink=isinstance(getattr(module, "sinks", None), Tensor),
     )
 

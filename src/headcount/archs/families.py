@@ -18,6 +18,8 @@ class Family:
     refuse: str | Callable[[Any], str] = ""
     masked_below: float | None = None
     time_first: bool = False
+    twins: tuple[tuple[str, str], ...] = ()
+    """(role, path from the module's parent) of further projections of the same heads."""
 
 
 def _falcon(module: Any) -> Fusion:
@@ -64,6 +66,9 @@ FAMILIES: dict[str, Family] = {
     "modeling_fsmt.Attention": Family(time_first=True),
     "MLCDAttention": Family(time_first=True),
     "FunnelRelMultiheadAttention": Family(masked_below=-5e5),
+    "LiltSelfAttention": Family(
+        twins=(("q", "self.layout_query"), ("k", "self.layout_key"), ("v", "self.layout_value"), ("o", "layout_output.dense"))
+    ),
     "DiffLlamaAttention": Family(gate_only="two attention maps are subtracted per pair of heads"),
 }
 

@@ -14,7 +14,7 @@ from headcount.archs.modules import unwrap
 from headcount.archs.state import forward
 from headcount.attention import eager
 from headcount.heads import HeadMap
-from headcount.observe import evaluating
+from headcount.observe import evaluating, frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,12 @@ def cost(model: nn.Module, inputs: dict[str, Any] | None = None) -> Cost:
     first = inner.get_submodule(heads.blocks[0].o.path)
     hook = first.register_forward_pre_hook(lambda _, args: positions.append(args[0].shape[:-1].numel()))
     try:
-        with evaluating(inner), eager(inner), FlopCounterMode(display=False) as counter:
+        with (
+            evaluating(inner),
+            frozen(inner),
+            eager(inner),
+            FlopCounterMode(display=False) as counter,
+        ):  # which hooks what asks for gradients
             output = forward(inner, batch)
     finally:
         hook.remove()

@@ -101,11 +101,12 @@ def _fit_layer(layer: nn.Module) -> None:
 
 def _install_ghosts(model: nn.Module, block: AttentionBlock) -> None:
     widths: dict[str, int] = defaultdict(int)
-    for projection in (block.q, block.k, block.v):
+    for projection in (block.q, block.k, block.v, *(twin for twin in block.twins if twin.role != "o")):
         widths[projection.path] += projection.rows.size
     for path, width in widths.items():
         model.set_submodule(path, GhostInput(model.get_submodule(path), width))
-    model.set_submodule(block.o.path, GhostOutput(model.get_submodule(block.o.path), block.value_dim))
+    for output in block.outputs:
+        model.set_submodule(output.path, GhostOutput(model.get_submodule(output.path), output.rows.size))
 
 
 def _attributes(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, dict[int, int]]:
