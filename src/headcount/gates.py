@@ -63,6 +63,7 @@ class HeadGates:
             raise GateError("how='mean' needs means= (see headcount.observe.mean_outputs), and no other intervention takes them")
         means = self.means or {}
         for block in self.heads.blocks if self.means is not None else ():
+            block.require_one_output("how='mean'")
             shape = (block.n_heads, block.value_dim)
             if block.n_heads and (block.path not in means or tuple(means[block.path].shape) != shape):
                 raise GateError(
@@ -98,7 +99,9 @@ class HeadGates:
                 stack.callback(self.model.register_forward_pre_hook(_gates_are_open).remove)
             else:
                 for block in blocks:
-                    stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block, hold)).remove)
+                    for output in block.outputs:
+                        hook = self._hook(block, output.rows.size, hold)
+                        stack.callback(self.model.get_submodule(output.path).register_forward_pre_hook(hook).remove)
             self._open.append(stack.pop_all())
         return self
 
@@ -114,8 +117,8 @@ class HeadGates:
             raise GateError(f"gates for {gate.shape[0]} examples met a tensor with {rows} rows, which is no multiple of it")
         return gate if rows == gate.shape[0] else gate.repeat_interleave(rows // gate.shape[0], dim=0)
 
-    def _hook(self, block: AttentionBlock, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
-        span, size = self.heads.positions(block), (block.n_heads, block.value_dim)
+    def _hook(self, block: AttentionBlock, head_size: int, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+        span, size = self.heads.positions(block), (block.n_heads, head_size)
         mean = self.means[block.path] if self.means is not None else None
 
         def gate_heads(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

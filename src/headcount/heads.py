@@ -146,6 +146,8 @@ class AttentionBlock:
     """Whether attention has one more key than there are tokens, which takes what no token should get."""
     kv_source: str = ""
     """The path of the block whose keys and values this one reads, where it has none of its own."""
+    twins: tuple[Projection, ...] = ()
+    """Further projections of the same heads, with a head size of their own: LiLT's layout stream beside its text. Gates and cuts act on both."""
 
     @property
     def n_heads(self) -> int:
@@ -180,9 +182,23 @@ class AttentionBlock:
         size = self.group_size
         return [self.heads[start : start + size] for start in range(0, self.n_heads, size)] if size else []
 
+    @property
+    def outputs(self) -> tuple[Projection, ...]:
+        """The output projections that the heads feed."""
+        return (self.o, *(twin for twin in self.twins if twin.role == "o"))
+
+    def require_one_output(self, purpose: str) -> None:
+        """Raises UnsupportedModel where heads feed a second output projection, which `purpose` would leave out."""
+        if len(self.outputs) > 1:
+            raise UnsupportedModel(
+                f"the heads of block '{self.path}' feed two output projections, '{self.o.path}' and '{self.outputs[1].path}', and {purpose} "
+                "sees only the first. Use what works by gates: mask(how='zero' or 'uniform'), the importance ablation, cut."
+            )
+
     def dependents(self) -> tuple[str, ...]:
         """What else hangs on the head count: names of per-head tensors and arguments."""
-        return (*(s.tensor.removeprefix(f"{self.path}.") for s in self.slices if s.extra), *(a.name for a in self.arguments))
+        tensors = (s.tensor.removeprefix(f"{self.path}.") for s in self.slices if s.extra)
+        return (*tensors, *(twin.path.removeprefix(f"{self.path}.") for twin in self.twins), *(a.name for a in self.arguments))
 
 
 @dataclass(frozen=True, slots=True)

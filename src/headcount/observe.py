@@ -174,6 +174,7 @@ def key_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor 
 
 def projection_of(model: nn.Module, block: AttentionBlock) -> Float[Tensor, "heads head_dim hidden"]:
     """The part of the output projection that each head of a block feeds; of adapted or packed layers, what they really do."""
+    block.require_one_output("reading the output projection")
     module: Any = model.get_submodule(block.o.path)
     width = block.n_heads * block.value_dim
     if type(module) is nn.Linear:
@@ -218,6 +219,8 @@ class Observer:
         self._stack = ExitStack()
 
     def __enter__(self) -> Observer:
+        for block in self.blocks if self.outputs or self.gradient else ():
+            block.require_one_output("observing head outputs")
         with ExitStack() as stack:
             hold = stack.enter_context(holding(self.model, "an observation"))
             stack.enter_context(in_eval_mode(self.model))

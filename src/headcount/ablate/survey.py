@@ -19,6 +19,7 @@ from headcount.heads import AttentionBlock
 Run = Callable[[int], Any]
 """Runs the model on so many copies of the batch."""
 
+TWO_OUTPUTS = "its heads feed two output projections"
 MANY_CALLS = "its output projection runs {} times in one pass, so that no moment divides what its heads can change from what they cannot"
 
 
@@ -56,8 +57,12 @@ class Survey:
 def survey(model: nn.Module, blocks: Sequence[AttentionBlock], run: Run) -> Survey:
     """The routes of a model; modules whose outputs cannot be stacked are left to run, in part or whole."""
     calls = watch(model, lambda: run(1))
-    once = [block for block in blocks if only_call(calls, block.o.path)]
-    refused = {block.path: MANY_CALLS.format(len(calls.get(block.o.path, ()))) for block in blocks if block not in once}
+    once = [block for block in blocks if only_call(calls, block.o.path) and len(block.outputs) == 1]
+    refused = {
+        block.path: MANY_CALLS.format(len(calls.get(block.o.path, ()))) if len(block.outputs) == 1 else TWO_OUTPUTS
+        for block in blocks
+        if block not in once
+    }
     altered = altered_by_hooks(model, lambda: run(1))
     slots = _slots(model, [block for block in once if block.o.path not in altered], calls, run)
     apart = _apart(model, once, calls, run)

@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from headcount.archs import names, record
-from headcount.archs.extras import arguments_of, extra_slices, gate_only_reason, projection_slices
+from headcount.archs.extras import arguments_of, extra_slices, gate_only_reason, projection_problem, projection_slices, twin_projections
 from headcount.archs.geometry import Geometry, NotUnderstood, family_of, read_geometry, read_queries, reads_other_block
 from headcount.archs.modules import unwrap
 from headcount.archs.naming import Place, places_of
@@ -120,12 +120,16 @@ def _block(
             "Load the folder with headcount.load."
         )
     module = model.get_submodule(path)
+    twins = twin_projections(model, module, path, geometry)
     reason = gate_only_reason(model, module, geometry)
+    for twin in twins:
+        reason = reason or projection_problem(model, twin)
     slices = []
     if not reason:
-        for projection in (geometry.q, geometry.o) if kv_source else (geometry.q, geometry.k, geometry.v, geometry.o):
+        own = (geometry.q, geometry.o) if kv_source else (geometry.q, geometry.k, geometry.v, geometry.o)
+        for projection in (*own, *twins):
             slices += projection_slices(model, projection)
-        slices += extra_slices(module, path, geometry)
+        slices += [s for s in extra_slices(module, path, geometry) if s.tensor not in {t.tensor for t in slices}]
     return AttentionBlock(
         path=path,
         kind=place.kind,
@@ -145,6 +149,7 @@ def _block(
         arguments=arguments_of(module),
         gate_only=reason,
         time_first=family_of(module).time_first,
+        twins=twins,
         sink=isinstance(getattr(module, "sinks", None), Tensor),
         kv_source=kv_source,
     )

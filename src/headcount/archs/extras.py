@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,7 +31,8 @@ def arguments_of(module: nn.Module) -> tuple[HeadArgument, ...]:
     found = [name for name in candidates if name in known and name not in family.headless_arguments]
     if "alibi" in found and "attention_mask" in known:
         found.append("attention_mask")  # Falcon adds the slopes to the mask, which then has heads
-    return tuple(HeadArgument(name, shared, shape) for name in found)
+    # LayoutLM's biases come in for every layer; only T5 and its relatives return theirs to the next one.
+    return tuple(HeadArgument(name, shared and name == "position_bias", shape) for name in found)
 
 
 def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:
@@ -45,6 +47,19 @@ def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:
     if outward and bias is not None:
         found.append(Slice(f"{projection.path}.bias", tuple(bias.shape), 0, projection.rows, projection.unit))
     return found
+
+
+def twin_projections(model: nn.Module, module: nn.Module, path: str, geometry: Geometry) -> tuple[Projection, ...]:
+    """Further projections of the same heads, which a family's row names."""
+    parent, found = path.rpartition(".")[0], []
+    for role, name in family_of(module).twins:
+        layer: Any = model.get_submodule(join(parent, name))
+        if getattr(layer, "is_ghost", False):
+            size = layer.value_dim if role == "o" else layer.width
+        else:
+            size = (linear_size(layer) or (0, 0))[role != "o"] // geometry.n_heads
+        found.append(Projection(role, join(parent, name), Rows(geometry.n_heads, size), "head"))
+    return tuple(found)
 
 
 def _units(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None:

@@ -24,6 +24,8 @@ class Family:
     """Forward arguments that may have a head axis although their name does not say so."""
     headless_arguments: tuple[str, ...] = ()
     """Forward arguments without a head axis although their name says so."""
+    twins: tuple[tuple[str, str], ...] = ()
+    """(role, path from the module's parent) of further projections of the same heads."""
 
 
 def _falcon(module: Any) -> Fusion:
@@ -97,6 +99,9 @@ FAMILIES: dict[str, Family] = {
     "MLCDAttention": Family(time_first=True),
     "FunnelRelMultiheadAttention": Family(masked_below=-5e5),
     **dict.fromkeys(INPUT_WIDTH, Family(input_width=True)),
+    "LiltSelfAttention": Family(
+        twins=(("q", "self.layout_query"), ("k", "self.layout_key"), ("v", "self.layout_value"), ("o", "layout_output.dense"))
+    ),
     "DiffLlamaAttention": Family(gate_only="two attention maps are subtracted per pair of heads"),
 }
 

@@ -19,6 +19,7 @@ Batch = Mapping[str, Any]
 
 def projection(model: nn.Module, block: AttentionBlock) -> Any:
     """The output projection of a block, if its weights can be written to."""
+    block.require_one_output("a change of the output projection")
     module: Any = model.get_submodule(block.o.path)
     if not _is_linear(module):
         raise UnsupportedModel(

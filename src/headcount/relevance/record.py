@@ -132,5 +132,6 @@ def _marked(model: nn.Module, heads: HeadMap, recorder: Recorder, marks: list) -
     with ExitStack() as stack:
         for block in heads.blocks:
             if block.n_heads:
+                block.require_one_output("relevance")
                 stack.callback(model.get_submodule(block.o.path).register_forward_pre_hook(for_owner(model, mark(block))).remove)
         yield

@@ -14,7 +14,7 @@ from headcount.archs.modules import unwrap
 from headcount.archs.state import forward
 from headcount.attention import eager
 from headcount.heads import HeadMap
-from headcount.observe import evaluating
+from headcount.observe import evaluating, frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,10 @@ def cost(model: nn.Module, inputs: dict[str, Any] | None = None) -> Cost:
         with (
             reporting_inputs(inner, batch, dummy=inputs is None),
             evaluating(inner),
+            frozen(inner),
             eager(inner),
             FlopCounterMode(display=False) as counter,
-        ):
+        ):  # which hooks what asks for gradients
             output = forward(inner, batch)
     finally:
         hook.remove()

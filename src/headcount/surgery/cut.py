@@ -20,6 +20,7 @@ from headcount.gates import gates_open
 from headcount.heads import HeadMap
 from headcount.plan import Plan
 from headcount.surgery.config import express, unexpress
+from headcount.surgery.named_heads import follow_cut, original_fields
 from headcount.surgery.reshape import Cut, cuts_of, kept_numel, numel, removed_from_tables, reshape
 from headcount.surgery.verify import HALF, check, every_block_runs, float_dtype, run, run_gated, upcast
 
@@ -116,7 +117,10 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
 
 
 def _carry_out(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
+    lists = original_fields(model, heads)
     unexpress(model, heads)
     before = {block.path: (block.n_heads, block.n_kv_heads) for block in heads.blocks}
     reshape(model, _cuts(heads, plan))
-    express(model, HeadMap.of(model), before)
+    left = HeadMap.of(model)
+    express(model, left, before)
+    follow_cut(model, lists, left)

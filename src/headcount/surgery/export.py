@@ -24,6 +24,7 @@ from headcount.gates import output_tensors
 from headcount.heads import AttentionBlock, HeadMap, Slice
 from headcount.observe import evaluating
 from headcount.surgery.config import assign
+from headcount.surgery.named_heads import assign_fields, original_fields
 from headcount.surgery.reshape import Cut
 from headcount.surgery.save import save
 from headcount.surgery.verify import HALF, check, difference, float_dtype, run
@@ -41,6 +42,9 @@ def widen(model: nn.Module) -> nn.Module:
         dense: Any = type(model)._from_config(config, **options)  # pyright: ignore[reportAttributeAccessIssue]
     dense = dense.to(next(model.parameters()).device).eval()
     small, big = HeadMap.of(model), HeadMap.of(dense)
+    if hasattr(model, "generation_config"):
+        dense.generation_config = copy.deepcopy(model.generation_config)
+    assign_fields(dense, original_fields(model, small))
     if [block.n_original for block in small.blocks] != [block.n_heads for block in big.blocks]:
         raise UnsupportedModel(f"the configuration of this {type(model).__name__} does not build it at its original size")
     places = {s.tensor: (full, cut) for cut, full in zip(small.blocks, big.blocks, strict=True) for s in full.slices}

@@ -25,7 +25,7 @@ Blocks = Mapping[str, record.Kept]
 
 def fit(model: nn.Module, blocks: Blocks) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
-    values = record.replaced(model)
+    values, lists = record.replaced(model), record.named(model)
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
     absolute = {record.relative(model, block.path): block for block in heads.blocks}
@@ -54,6 +54,8 @@ def fit(model: nn.Module, blocks: Blocks) -> None:
     if kept:
         reshape(model, cuts_of(heads, kept), columns)
     record.write(model, record.read(model) | small, values)
+    if lists:
+        record.write_named(model, lists)
 
 
 def shaped(cls: type, blocks: Blocks) -> type:

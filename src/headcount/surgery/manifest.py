@@ -54,6 +54,8 @@ class Manifest(BaseModel):
     blocks: list[BlockEntry]
     cost: dict[str, dict[str, float]] | None = None
     told: list[str] = []
+    named_heads: dict[str, list[list[int]]] = {}
+    """Configuration fields that name heads as [layer, head], by dotted name, in original indices; a cut renumbers the fields themselves."""
     files: dict[str, FileEntry]
 
 

@@ -119,8 +119,9 @@ def _fit_layer(layer: nn.Module) -> None:
 def _install_ghosts(model: nn.Module, cut: Cut) -> None:
     """Replaces the projections of a block that lost all its heads; keys and values that another block makes or reads stay."""
     block, widths = cut.block, defaultdict[str, int](int)
-    projections = (block.q,) if cut.kv_heads or block.kv_source else (block.q, block.k, block.v)
-    for path, rows in dict.fromkeys((projection.path, projection.rows) for projection in projections):
+    own = (block.q,) if cut.kv_heads or block.kv_source else (block.q, block.k, block.v)
+    inputs = (*own, *(twin for twin in block.twins if twin.role != "o"))
+    for path, rows in dict.fromkeys((projection.path, projection.rows) for projection in inputs):
         widths[path] += rows.size * cut.counts[0]
     for path, width in widths.items():
         layer = model.get_submodule(path)
@@ -128,9 +129,10 @@ def _install_ghosts(model: nn.Module, cut: Cut) -> None:
             layer.width = width
         else:
             model.set_submodule(path, GhostInput(layer, width))
-    output = model.get_submodule(block.o.path)
-    if not isinstance(output, GhostOutput):
-        model.set_submodule(block.o.path, GhostOutput(output, block.value_dim))
+    for output in block.outputs:
+        layer = model.get_submodule(output.path)
+        if not isinstance(layer, GhostOutput):
+            model.set_submodule(output.path, GhostOutput(layer, output.rows.size))
 
 
 def _attributes(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, dict[int, int]]:

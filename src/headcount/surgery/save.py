@@ -19,6 +19,7 @@ from headcount.surgery import manifest
 from headcount.surgery.card import write_card
 from headcount.surgery.config import builds_same, built_heads
 from headcount.surgery.cost import Cost
+from headcount.surgery.named_heads import original_fields
 from headcount.surgery.state import write_state
 
 COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm",
@@ -125,6 +126,7 @@ def _manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple
         command=command,
         removed=manifest.removed_of(heads),
         blocks=manifest.blocks_of(heads),
+        named_heads=original_fields(model, heads),
         cost={"before": cost[0].to_dict(), "after": cost[1].to_dict()} if cost else None,
         files={},
     )

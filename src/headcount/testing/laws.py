@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from headcount.archs.inputs import probe_inputs
 from headcount.archs.modules import unwrap
+from headcount.archs.state import forward
 from headcount.attention import AttentionTap
 from headcount.errors import HeadcountError, PlanError, UnsupportedModel
 from headcount.gates import HeadGates, verify_gates
@@ -206,6 +207,45 @@ def cut_equals_gate(subject: Subject) -> str:
     return f"difference {worst:.1e} over {len(_plans(subject))} plans"
 
 
+ATTENTIONS = {
+    "encoder_attentions": ("encoder-self",),
+    "decoder_attentions": ("decoder-self",),
+    "cross_attentions": ("cross",),
+    "attentions": ("encoder-self", "decoder-self"),
+}
+"""Outputs that hold attention maps, with the kinds of blocks that they come from."""
+
+
+def _attention_maps(model: nn.Module, batch: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
+    from headcount.attention import eager
+
+    with evaluating(model), eager(model):
+        output = forward(model, {**batch, "output_attentions": True})
+    found = {name: output.get(name) for name in ATTENTIONS} if hasattr(output, "get") else {}
+    return {name: maps for name, maps in found.items() if isinstance(maps, tuple) and all(isinstance(each, Tensor) for each in maps)}
+
+
+def attention_maps_follow_the_cut(subject: Subject) -> str:
+    """A cut model returns the attention maps of the heads that stay, as the gated model has them."""
+    plan = uneven(subject.cuttable)
+    small = cut(subject.model, plan, inputs=subject.batch)
+    with HeadGates(subject.model, gates_of(subject.heads, plan)):
+        dense = _attention_maps(subject.model, subject.batch)
+    left, compared = _attention_maps(small, subject.batch), 0
+    for name, maps in dense.items():
+        blocks = [block for block in subject.heads.blocks if block.kind in ATTENTIONS[name] and block.n_heads]
+        blocks = blocks * len(maps) if len(blocks) == 1 else blocks  # one block may run as several layers
+        if len(maps) != len(blocks) or any(each.ndim < 4 or each.shape[1] != b.n_heads for each, b in zip(maps, blocks, strict=True)):
+            continue
+        for block, whole, part in zip(blocks, maps, left[name], strict=True):
+            gap = difference([part], [whole[:, list(plan.kept(block))]])
+            _require(gap <= subject.tolerance, f"{name} of block '{block.path}' differ by {gap:.3g} from those of the heads that stay")
+            compared += 1
+    if not compared:
+        raise DoesNotApply("the model returns no attention map for each of its blocks")
+    return f"{compared} maps"
+
+
 def parameters_fall_as_predicted(subject: Subject) -> str:
     """A cut removes exactly the predicted number of parameters, and the head map shows just the heads that stay."""
     total = 0
@@ -383,6 +423,7 @@ LAWS: dict[str, Callable[[Subject], str]] = {
     "leaving restores everything": leaving_restores,
     "gate 0 is no attention": gate_zero_is_no_attention,
     "cut equals gate": cut_equals_gate,
+    "attention maps follow the cut": attention_maps_follow_the_cut,
     "parameters fall as predicted": parameters_fall_as_predicted,
     "cutting twice is cutting once": cutting_twice_is_cutting_once,
     "save then load is equal": save_then_load_is_equal,

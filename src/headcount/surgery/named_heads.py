@@ -1,0 +1,79 @@
+"""Fields of configurations that name heads by layer and place, such as Whisper's alignment heads: they follow a cut, and a portable export."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import nn
+
+from headcount.archs import record
+from headcount.errors import PlanError
+from headcount.heads import Head, HeadMap, Kind
+
+FIELDS: dict[str, Kind] = {"alignment_heads": "cross"}
+"""Fields that hold [layer, head] pairs, with the kind of attention whose heads they name. No other field of transformers names heads."""
+
+OWNERS = ("generation_config", "config")
+
+Pairs = list[list[int]]
+
+
+def read_fields(model: Any) -> dict[str, Pairs]:
+    """The lists of heads that a model's configurations hold now, by dotted name."""
+    owners = {owner: getattr(model, owner, None) for owner in OWNERS}
+    found = {f"{owner}.{field}": getattr(config, field, None) for owner, config in owners.items() for field in FIELDS}
+    return {name: [list(pair) for pair in pairs] for name, pairs in found.items() if pairs is not None}
+
+
+def _blocks(heads: HeadMap, name: str) -> dict[int, tuple[Head, ...]]:
+    """The heads that the pairs of a field count, by layer."""
+    kind = FIELDS[name.rpartition(".")[2]]
+    return {block.layer: block.heads for block in heads.blocks if block.kind == kind}
+
+
+def _originals(heads: HeadMap, name: str, pairs: Pairs) -> Pairs:
+    """Pairs that count the heads a model has now, as pairs of original indices."""
+    by_layer = _blocks(heads, name)
+    for layer, place in pairs:
+        if not 0 <= place < len(by_layer.get(layer, ())):
+            raise PlanError(
+                f"{name} names head {place} of layer {layer}, which the model does not have, so the list cannot follow a cut. Correct or remove it."
+            )
+    return [[layer, by_layer[layer][place].index] for layer, place in pairs]
+
+
+def _places(heads: HeadMap, name: str, originals: Pairs) -> Pairs:
+    """Pairs of original indices, as pairs that count the heads a model has now; heads that are gone leave the list."""
+    by_layer = {layer: [head.index for head in left] for layer, left in _blocks(heads, name).items()}
+    return [[layer, by_layer[layer].index(index)] for layer, index in originals if index in by_layer.get(layer, ())]
+
+
+def original_fields(model: nn.Module, heads: HeadMap) -> dict[str, Pairs]:
+    """The lists as the dense model has them, heads that were removed since included; a list that was edited after a cut counts as it is."""
+    recorded, fields = record.named(model), read_fields(model)
+    originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _places(heads, name, pairs)}
+    return originals | {name: _originals(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
+
+
+def assign_fields(model: Any, fields: dict[str, Pairs]) -> None:
+    """Gives a model's configurations these lists; an empty one is removed, so that the model's own code says that it has none.
+
+    Configurations are replaced, not written to: a cut that fails puts the old ones back.
+    """
+    for name, pairs in fields.items():
+        owner, _, field = name.partition(".")
+        config = copy.deepcopy(getattr(model, owner)) if owner == "generation_config" else getattr(model, owner)
+        if pairs:
+            setattr(config, field, pairs)
+        else:
+            vars(config).pop(field, None)
+        if owner == "generation_config":
+            model.generation_config = config
+
+
+def follow_cut(model: nn.Module, originals: dict[str, Pairs], heads: HeadMap) -> None:
+    """Renumbers the lists for the heads that a cut left, and records the original ones."""
+    if originals:
+        assign_fields(model, {name: _places(heads, name, pairs) for name, pairs in originals.items()})
+        record.write_named(model, originals)
