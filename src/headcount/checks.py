@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.archs.modules import unwrap, whole_number
+from headcount.archs.modules import shifts, unwrap, whole_number
 from headcount.archs.padding import SEQUENCES
 from headcount.errors import DataError, NonFinite
-from headcount.losses import IGNORED, shifts
+from headcount.losses import IGNORED
 
 Batch = Mapping[str, Any]
 OTHER_MODALITIES = ("pixel_values", "pixel_values_videos", "input_features", "input_values", "flattened_patches", "visual_feats")

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headcount.archs.modules import shifts as shifts
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import at_least_single, unwrap
 from headcount.errors import NonFinite, UnsupportedModel
 
 Batch = Mapping[str, Any]
@@ -29,7 +28,7 @@ Rule = Callable[[Any, Batch], tuple[Losses, Tensor] | None]
 
 def token_losses(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> Float[Tensor, "batch token"]:
     """Cross-entropy at every position, 0 where the label is ignored."""
-    flat = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    flat = F.cross_entropy(at_least_single(logits.flatten(0, 1)), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return flat.view(labels.shape)
 
 
@@ -58,21 +57,23 @@ def _classes(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     labels = labels.reshape(-1)
     if labels.shape[0] != logits.shape[0]:
         return None
-    return F.cross_entropy(logits.float(), labels, reduction="none"), torch.ones_like(labels)
+    return F.cross_entropy(at_least_single(logits), labels, reduction="none"), torch.ones_like(labels)
 
 
 def _squares(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or logits.shape[1] != 1 or labels.numel() != logits.shape[0]:
         return None
-    return (logits[:, 0].float() - labels.reshape(-1).float()) ** 2, torch.ones(logits.shape[0], device=logits.device)
+    wide = at_least_single(logits[:, 0])
+    return (wide - labels.reshape(-1).to(wide.dtype)) ** 2, torch.ones(logits.shape[0], device=logits.device)
 
 
 def _many_labels(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or labels.shape != logits.shape:
         return None
-    return F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none").mean(-1), torch.ones_like(logits[:, 0])
+    wide = at_least_single(logits)
+    return F.binary_cross_entropy_with_logits(wide, labels.to(wide.dtype), reduction="none").mean(-1), torch.ones_like(logits[:, 0])
 
 
 def _tokens(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
@@ -93,7 +94,9 @@ def _span(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     """Question answering: the mean of the cross-entropies of both ends."""
     if not isinstance(output, Mapping) or "start_logits" not in output or "start_positions" not in batch:
         return None
-    ends = [F.cross_entropy(output[f"{end}_logits"].float(), batch[f"{end}_positions"], reduction="none") for end in ("start", "end")]
+    ends = [
+        F.cross_entropy(at_least_single(output[f"{end}_logits"]), batch[f"{end}_positions"], reduction="none") for end in ("start", "end")
+    ]
     return (ends[0] + ends[1]) / 2, torch.ones_like(ends[0])
 
 

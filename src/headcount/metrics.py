@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from headcount.archs.modules import shifts
 from headcount.stats.parts import f1, matthews, moments, of_scorer, perplexity, ratio
 
 Batch = Mapping[str, Any]
@@ -43,8 +44,6 @@ def _correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
 
 def _tokens(model: nn.Module, output: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """Logits and the labels that they predict, one place apart in causal language models."""
-    from headcount.losses import shifts
-
     if shifts(model):
         return output.logits[:, -batch["labels"].shape[1] : -1], batch["labels"][:, 1:]
     return output.logits, batch["labels"]

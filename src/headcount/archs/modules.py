@@ -7,7 +7,7 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headcount.errors import UnsupportedModel
 
@@ -124,3 +124,8 @@ def shifts(model: nn.Module) -> bool:
     if getattr(unwrap(model).config, "is_encoder_decoder", False):
         return False
     return "CausalLM" in name or "LMHead" in name or "ForConditionalGeneration" in name
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Values in float32, float64 as it is: half precision is too coarse to sum up, and double would lose its digits."""
+    return values if values.dtype == torch.float64 else values.float()

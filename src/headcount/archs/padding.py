@@ -88,7 +88,10 @@ def _measure_need(model: nn.Module, padded: Mapping[str, Any]) -> Need:
         tries.append(("positions", {**padded, "position_ids": positions_of(padded["attention_mask"])}))
     with _undisturbed(model):
         expected = _first_output(model, _stripped(padded))
-        return next((need for need, batch in tries if _agrees(_first_output(model, batch), expected)), "right padding")
+        for need, batch in tries:
+            if _agrees(_first_output(model, batch), expected):
+                return need
+    return "right padding"
 
 
 def _stripped(padded: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headcount.registry import unknown
+from headcount.terminal.inputs import TaskName, reader_of
 from headcount.terminal.options import AllowPickle, Auto, Dtype, Model, Overwrite, TrustRemoteCode
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
@@ -33,6 +34,7 @@ def run(
     model: Model,
     to: To,
     out: Out,
+    task: TaskName = None,
     overwrite: Overwrite = False,
     dtype: Dtype = "auto",
     auto: Auto = None,
@@ -46,6 +48,7 @@ def run(
     if to == "portable":
         check_target(out, overwrite, NAME)
     from headcount.surgery.export import check_onnx_target, export_onnx, export_portable
+    from headcount.tasks import open_task
     from headcount.terminal.models import open_model
 
     if to == "onnx":
@@ -56,10 +59,16 @@ def run(
     )
     say.doing(f"exporting to {to}")
     if to == "onnx":
-        made = export_onnx(live, out, overwrite=overwrite)
+        tokenizer = reader_of(live, folder, trust_remote_code)
+        data = None if task is None else open_task(task, live, tokenizer)
+        made = export_onnx(live, out, tokenizer=tokenizer, data=data, overwrite=overwrite)
+        if made["unproven"]:
+            say.note(
+                f"nothing is known of other values of {', '.join(made['unproven'])}: the comparison had one only; name a --task that has others"
+            )
     else:
         made = {"path": str(export_portable(live, out, command=say.command, companions=folder, overwrite=overwrite))}
     for name, value in made.items():
-        if value != "":
+        if value not in ("", []):
             say.line(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
     say.result({"model": model, "to": to, **made})

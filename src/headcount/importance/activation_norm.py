@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from headcount.archs.modules import at_least_single
 from headcount.importance._contract import About, Observation, per_token
 
 ABOUT = About(
@@ -17,4 +18,4 @@ ABOUT = About(
 def of_block(seen: Observation, _variant: str) -> tuple[Tensor, Tensor]:
     """The mean norm of each head's output over each example's tokens."""
     assert seen.outputs is not None
-    return per_token(seen.outputs.float().norm(dim=-1), seen.queries)
+    return per_token(at_least_single(seen.outputs).norm(dim=-1), seen.queries)

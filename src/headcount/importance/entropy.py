@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headcount.archs.modules import at_least_single
 from headcount.importance._contract import About, Observation, per_token
 
 ABOUT = About(
@@ -20,5 +21,5 @@ ABOUT = About(
 def of_block(seen: Observation, _variant: str) -> tuple[Tensor, Tensor]:
     """The mean entropy of each example's attention rows."""
     assert seen.attention is not None
-    rows = torch.special.entr(seen.attention.float() if seen.attention.dtype != torch.float64 else seen.attention).sum(-1)
+    rows = torch.special.entr(at_least_single(seen.attention)).sum(-1)
     return per_token(rows.transpose(1, 2), seen.queries)

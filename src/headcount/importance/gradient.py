@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headcount.archs.modules import at_least_single
 from headcount.importance._contract import About, Observation
 from headcount.stats import Samples, Totals
 
@@ -36,8 +37,7 @@ BATCH = 32
 def of_block(seen: Observation, variant: str) -> Tensor:
     """Each example's gradient with respect to the gate of each head; for `token` the sum of its tokens' absolute values."""
     assert seen.outputs is not None and seen.gradient is not None
-    products = (seen.outputs.float() * seen.gradient.float()) if seen.outputs.dtype != torch.float64 else seen.outputs * seen.gradient
-    effect = products.sum(-1)  # [batch, q, heads]
+    effect = (at_least_single(seen.outputs) * at_least_single(seen.gradient)).sum(-1)  # [batch, q, heads]
     if variant == "token":
         effect = torch.where(seen.queries.unsqueeze(-1), effect.abs(), 0)
     return effect.sum(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headcount.archs.modules import at_least_single
 from headcount.importance._contract import About, Observation, per_token
 
 ABOUT = About(needs=frozenset({"outputs"}), higher_is_keep=True, cost="one forward pass", source="Kobayashi et al. 2020")
@@ -21,8 +22,8 @@ def of_block(seen: Observation, _variant: str) -> tuple[Tensor, Tensor]:
 
 def projected_norm(outputs: Tensor, projection: Tensor) -> Tensor:
     """‖x W‖₂ for every head, [batch, q, heads], through the small matrix W Wᵀ instead of the wide x W."""
-    wide = torch.float64 if outputs.dtype == torch.float64 else torch.float32
-    x, w = outputs.to(wide), projection.to(wide)
+    x = at_least_single(outputs)
+    w = projection.to(x.dtype)
     gram = w @ w.transpose(-1, -2)  # [heads, head_dim, head_dim]
     squares = torch.einsum("bqhd,hde,bqhe->bqh", x, gram, x)
     return squares.clamp(min=0).sqrt()

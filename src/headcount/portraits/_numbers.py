@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from headcount.archs.modules import at_least_single
+
 REACH = 5
 """Distances beyond this many words fall into the outer bins."""
 NO_WORD = "no word"
@@ -69,7 +71,7 @@ def _keys_of(attention: Tensor, place: Tensor) -> Tensor:
 
 def entropies(attention: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads q"]:
     """−Σ a ln a of every row, in nats."""
-    return torch.special.entr(attention.float() if attention.dtype != torch.float64 else attention).sum(-1)
+    return torch.special.entr(at_least_single(attention)).sum(-1)
 
 
 def how_many(n_heads: int, n_keys: int, most: int) -> int:

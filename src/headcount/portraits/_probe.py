@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.archs.modules import at_least_single
 from headcount.checks import check_batch
 from headcount.errors import NonFinite, UnsupportedModel
 from headcount.heads import AttentionBlock
@@ -94,7 +95,7 @@ class PortraitProbe:
         view, path = view_of(self.model, seen.block), seen.block.path
         if seen.attention.shape[0] != len(self._numbers):
             raise UnsupportedModel(f"block '{path}' does not attend example by example, so it has no portrait")
-        attention = seen.attention if seen.attention.dtype == torch.float64 else seen.attention.float()
+        attention = at_least_single(seen.attention)
         if not attention.isfinite().all():
             row = int((~attention.isfinite()).flatten(1).any(1).int().argmax())
             raise NonFinite(f"example {self._numbers[row]}: the attention of block '{path}' holds NaN; try float32 or bfloat16")

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.archs.modules import shifts
 from headcount.archs.state import forward
 from headcount.data import Task
 from headcount.evaluate import evaluate
-from headcount.losses import divergences, shifts
+from headcount.losses import divergences
 from headcount.metrics import IGNORED
 from headcount.observe import evaluating
 from headcount.plan import Plan

@@ -8,6 +8,7 @@ import logging
 import shutil
 import tempfile
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from headcount import __version__
 from headcount.archs import record
 from headcount.archs.inputs import probe_inputs, reporting_inputs
+from headcount.data import Data
 from headcount.errors import ArtefactError, MissingExtra, UnsupportedModel, VerificationError
 from headcount.files import check_place
 from headcount.gates import output_tensors
@@ -26,10 +28,9 @@ from headcount.observe import evaluating
 from headcount.surgery.config import assign
 from headcount.surgery.named_heads import assign_fields, original_fields
 from headcount.surgery.reshape import Cut
+from headcount.surgery.samples import TEXT, sample_batches, varied
 from headcount.surgery.save import save
 from headcount.surgery.verify import HALF, check, difference, float_dtype, run
-
-TEXT = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
 
 
 def widen(model: nn.Module) -> nn.Module:
@@ -130,19 +131,19 @@ def _to_onnx(wrapper: nn.Module, values: tuple[Tensor, ...], names: list[str], p
         torch.onnx.export(wrapper, values, path, dynamo=True, verbose=False, external_data=True, **options)
 
 
-def _other_shape(model: nn.Module, names: list[str]) -> dict[str, Tensor]:
-    """A probe batch of another size, to prove that free axes are free."""
-    batch = probe_inputs(model, batch=3, length=6, seed=1)
-    return {name: batch[name] for name in names}
+class _OnnxModel:
+    """An ONNX file in onnxruntime."""
 
+    def __init__(self, path: Path) -> None:
+        import onnxruntime
 
-def _run_onnx(path: Path, batch: dict[str, Tensor]) -> Tensor:
-    import onnxruntime
+        self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        self.inputs = [item.name for item in self.session.get_inputs()]
 
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    wanted = {item.name for item in session.get_inputs()}
-    (output,) = session.run(None, {name: value.cpu().numpy() for name, value in batch.items() if name in wanted})
-    return torch.from_numpy(output)
+    def __call__(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The output for a batch; inputs that the graph does not read have no name in it."""
+        (output,) = self.session.run(None, {name: batch[name].cpu().numpy() for name in self.inputs})
+        return torch.from_numpy(output)
 
 
 def _require_onnx() -> None:
@@ -183,29 +184,47 @@ def _sign(path: Path) -> None:
     onnx.save(content, path)
 
 
-def export_onnx(model: nn.Module, path: str | Path, *, inputs: dict[str, Any] | None = None, overwrite: bool = False) -> dict[str, Any]:
+def export_onnx(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    tokenizer: Any = None,
+    data: Data = None,
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
     """Writes an ONNX file whose first output equals the model's in onnxruntime, and says what was made.
 
-    Batch and text lengths stay free where the model's code allows it, else the file has the shapes of the probe batch (`dynamic` is False and
+    The file takes every input that the tokenizer or the data give and the forward pass knows, `token_type_ids` included, and is compared on
+    texts and pairs of several lengths, on examples of `data` (a task or batches), or on `inputs` (one batch or several) instead of all these.
+    Batch and text lengths stay free where the model's code allows it, else the file has the shapes of the first batch (`dynamic` is False and
     `reason` says why). Decoders come without a cache.
+
+    Returns:
+        path, files, inputs, dynamic, reason, difference (the largest, relative); `compared`, the shapes of the batches that were run;
+        `varied`, the inputs that had more than one value in them, for which equality is shown; `unproven`, the other inputs.
+
+    Raises:
+        VerificationError: the outputs differ by more than 1e-4; nothing is written.
     """
     _require_onnx()
     target = Path(path)
     check_onnx_target(target, overwrite)
     if float_dtype(model) in HALF:
         raise UnsupportedModel(f"export to ONNX needs float32 weights, the model has {float_dtype(model)}; load it with dtype=float32")
-    batch = {k: v for k, v in (inputs if inputs is not None else probe_inputs(model)).items() if isinstance(v, Tensor)}
-    names = list(batch)
+    samples = sample_batches(model, tokenizer=tokenizer, data=data, inputs=inputs)
+    first, names = samples[0], list(samples[0])
     wrapper = _FirstOutput(model, names)
     with evaluating(wrapper), tempfile.TemporaryDirectory() as scratch:
         file, reason = Path(scratch) / target.name, ""
         try:
-            _to_onnx(wrapper, tuple(batch.values()), names, file, dynamic=True)
+            _to_onnx(wrapper, tuple(first.values()), names, file, dynamic=True)
         except Exception as error:  # the exporter has its own kinds of failure; the static export below decides
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            _to_onnx(wrapper, tuple(batch.values()), names, file, dynamic=False)
-        trials = [batch] if inputs is not None or reason else [batch, _other_shape(model, names)]
-        gap = max(difference([_run_onnx(file, trial)], [wrapper(*trial.values()).cpu()]) for trial in trials)
+            _to_onnx(wrapper, tuple(first.values()), names, file, dynamic=False)
+            samples = [batch for batch in samples if all(batch[name].shape == first[name].shape for name in names)]
+        exported = _OnnxModel(file)
+        gap = max(difference([exported(batch)], [wrapper(*batch.values()).cpu()]) for batch in samples)
         if not gap <= 1e-4:
             raise VerificationError(f"the ONNX file differs from the model by {gap:.3g} (relative), more than 1e-4; it was not kept")
         _sign(file)
@@ -215,5 +234,15 @@ def export_onnx(model: nn.Module, path: str | Path, *, inputs: dict[str, Any] | 
             partial = target.parent / f".{made.name}.partial"
             shutil.copyfile(made, partial)
             partial.replace(target.parent / made.name)
-    files = [str(target.parent / name) for name in files]
-    return {"path": str(target), "files": files, "inputs": names, "dynamic": not reason, "reason": reason, "difference": gap}
+    proven = varied(samples)
+    return {
+        "path": str(target),
+        "files": [str(target.parent / name) for name in files],
+        "inputs": exported.inputs,
+        "dynamic": not reason,
+        "reason": reason,
+        "difference": gap,
+        "compared": ["x".join(map(str, next(iter(batch.values())).shape)) for batch in samples],
+        "varied": [name for name in exported.inputs if name in proven],
+        "unproven": [name for name in exported.inputs if name not in proven],
+    }

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from headcount.archs.modules import shifts
 from headcount.data import Split, Task
 from headcount.errors import DataError
-from headcount.losses import shifts
 from headcount.metrics import PERPLEXITY
 from headcount.tasks import Request
 from headcount.tasks._splits import divide, each

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headcount.archs.modules import shifts
 from headcount.data import Task
-from headcount.losses import shifts
 from headcount.tasks import Request, causal_lm, masked_lm
 from headcount.tasks.causal_lm import USES
 

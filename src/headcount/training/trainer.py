@@ -15,11 +15,11 @@ from torch.utils.data import Sampler
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from headcount.archs.modules import unwrap
+from headcount.archs.modules import at_least_single, shifts, unwrap
 from headcount.archs.state import forward
 from headcount.errors import ArtefactError, NonFinite
 from headcount.files import PARTIAL, read_json, sha256, sync_folder, write_json
-from headcount.losses import divergences, shifts
+from headcount.losses import divergences
 from headcount.metrics import IGNORED
 from headcount.observe import evaluating, model_inputs
 from headcount.training.gates import GateCallback
@@ -209,14 +209,10 @@ def _finite(made: Any, step: int) -> Any:
 def divergence(teacher: nn.Module, output: Any, inputs: dict[str, Any]) -> Tensor:
     """The mean divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with evaluating(teacher):
-        wanted = _wide(forward(teacher, model_inputs(inputs, teacher)).logits).to(output.logits.device)
-    each, labels = divergences(wanted, _wide(output.logits)), inputs.get("labels")
+        wanted = at_least_single(forward(teacher, model_inputs(inputs, teacher)).logits).to(output.logits.device)
+    each, labels = divergences(wanted, at_least_single(output.logits)), inputs.get("labels")
     if each.ndim == 2 and isinstance(labels, Tensor) and labels.shape == each.shape:
         if shifts(unwrap(teacher)):
             each, labels = each[:, :-1], labels[:, 1:]  # what a token predicts is the label of the next
         return each[labels != IGNORED].mean()
     return each.mean()
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits if logits.element_size() > 2 else logits.float()

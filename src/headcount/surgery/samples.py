@@ -1,0 +1,117 @@
+"""Batches on which an exported model is compared with its source: real examples of several lengths, single texts and pairs, and probes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.archs.inputs import probe_inputs
+from headcount.archs.modules import pad_id
+from headcount.checks import positions, text_config
+from headcount.data import Data, batches
+from headcount.errors import DataError
+
+Batch = dict[str, Tensor]
+TEXT = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
+"""Inputs of shape [batch, tokens]."""
+LENGTHS = (3, 11, 6)
+"""Tokens of the texts that are drawn from a tokenizer's vocabulary."""
+LONGEST = 64
+DATA_BATCHES, DATA_ROWS = 3, 8
+
+
+def sample_batches(
+    model: nn.Module, *, tokenizer: Any = None, data: Data = None, inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+) -> list[Batch]:
+    """Batches of the same inputs, those that an export must take: what tokenizer and data give, and what the forward pass needs.
+
+    The first is a probe, or the first of `inputs`. Where a tokenizer is given, texts of its own vocabulary are encoded by it, alone and as pairs;
+    `data` is a task or batches. `inputs` replaces all of these.
+    """
+    if inputs is not None:
+        given = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+        found = [_tensors(model, batch) for batch in given]
+        odd = next((batch for batch in found if batch.keys() != found[0].keys()), None) if found else {}
+        if odd is not None:
+            raise DataError(f"inputs must be one batch, or several with the same names; got {', '.join(odd) or 'none'}")
+        return [*found, *({name: value[:1] for name, value in batch.items()} for batch in found[:1] if len(next(iter(batch.values()))) > 1)]
+    probes = [_probe(model, batch=2, length=9, seed=0), _probe(model, batch=3, length=6, seed=1), _probe(model, batch=2, length=9, seed=2)]
+    real = [_tensors(model, batch) for batch in _texts(model, tokenizer, probes[0])]
+    real += [_tensors(model, batch) for batch in _of_data(model, data)]
+    names = dict.fromkeys(name for batch in (probes[0], *real) for name in batch)
+    if real and not any("token_type_ids" in batch for batch in real):
+        names.pop("token_type_ids", None)  # who feeds the file has only what the tokenizer gives
+    return [_completed(model, batch, names) for batch in (*probes, *real)]
+
+
+def varied(samples: Sequence[Batch]) -> list[str]:
+    """The inputs that have more than one value among the samples: equality is shown for these alone."""
+    return [name for name in samples[0] if len(torch.cat([batch[name].flatten() for batch in samples]).unique()) > 1]
+
+
+def _probe(model: nn.Module, *, batch: int, length: int, seed: int) -> Batch:
+    """A probe batch, with two segments in every row where the model tells segments apart."""
+    probe = _tensors(model, probe_inputs(model, batch=batch, length=length, seed=seed))
+    segments = getattr(text_config(model), "type_vocab_size", 0) or 0
+    if "token_type_ids" in inspect.signature(model.forward).parameters and segments > 1 and "input_ids" in probe:
+        half = probe["input_ids"].shape[1] // 2
+        probe.setdefault("token_type_ids", torch.zeros_like(probe["input_ids"]))[:, half:] = 1
+    return probe
+
+
+def _tensors(model: nn.Module, batch: Mapping[str, Any]) -> Batch:
+    """What the forward pass takes of a batch, without labels: with them the first output is a loss."""
+    accepted = inspect.signature(model.forward).parameters
+    device = next(model.parameters()).device
+    return {
+        name: value.to(device) for name, value in batch.items() if isinstance(value, Tensor) and name in accepted and "label" not in name
+    }
+
+
+def _texts(model: nn.Module, tokenizer: Any, probe: Batch) -> Iterator[Mapping[str, Any]]:
+    """Texts of the tokenizer's vocabulary as it encodes them: of several lengths, padded together where it can pad, and pairs of them."""
+    if not callable(getattr(tokenizer, "convert_ids_to_tokens", None)) or not set(probe) <= set(TEXT):
+        return
+    draw, special = torch.Generator().manual_seed(0), set(tokenizer.all_special_ids)
+    ordinary = [number for number in range(len(tokenizer)) if number not in special]
+    texts = [
+        tokenizer.decode([ordinary[i] for i in torch.randint(len(ordinary), (n,), generator=draw)]) for n in (*LENGTHS, *LENGTHS[::-1])
+    ]
+    room = min(LONGEST, positions(model) or LONGEST, tokenizer.model_max_length)
+    options = {"truncation": True, "max_length": room, "return_tensors": "pt"}
+    firsts, seconds = texts[: len(LENGTHS)], texts[len(LENGTHS) :]
+    if tokenizer.pad_token is None:
+        yield from (tokenizer(text, **options) for text in firsts)
+        yield from (tokenizer(first, second, **options) for first, second in zip(firsts, seconds, strict=True))
+        return
+    yield tokenizer(firsts, padding=True, **options)
+    yield tokenizer(firsts[0], **options)
+    yield tokenizer(firsts, seconds, padding=True, **options)
+
+
+def _of_data(model: nn.Module, data: Data) -> Iterator[Mapping[str, Any]]:
+    """The first batches of the report split; decoders read what their labels make of it."""
+    if data is None:
+        return
+    shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    for batch in list(batches(data, split="report", limit=DATA_BATCHES * DATA_ROWS, pad_id=pad_id(model)))[:DATA_BATCHES]:
+        some = {name: value[:DATA_ROWS] if isinstance(value, Tensor) and value.ndim else value for name, value in batch.items()}
+        if callable(shift) and isinstance(some.get("labels"), Tensor) and "decoder_input_ids" not in some:
+            some["decoder_input_ids"] = shift(labels=some["labels"])
+        yield some
+
+
+def _completed(model: nn.Module, batch: Batch, names: Mapping[str, None]) -> Batch:
+    """The batch with all of `names`: masks of ones, one segment, and what else is missing from a probe of its shape."""
+    tokens = batch.get("input_ids")
+    complete = dict(batch)
+    if tokens is not None:
+        complete = {"attention_mask": torch.ones_like(tokens), "token_type_ids": torch.zeros_like(tokens), **batch}
+    if not names.keys() <= complete.keys():
+        rows, length = tokens.shape if tokens is not None else (len(next(iter(batch.values()))), 9)
+        complete = {**_probe(model, batch=rows, length=length, seed=0), **complete}
+    return {name: complete[name] for name in names}
