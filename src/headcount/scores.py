@@ -294,7 +294,7 @@ def _errors(rows: list[Row]) -> tuple[float, ...]:
 
 def _scaling(path: Path, rows: list[Row]) -> Scaling:
     """How the scores of a table are normalised, where a column says so."""
-    found = {str(row.get("normalise") or "none") for _, row in rows}
+    found = {str(row.get("normalise") or "none") for _, row in rows} or {"none"}
     for scaling in SCALED:
         if found == {scaling}:
             return scaling
