@@ -182,7 +182,8 @@ class Scores:
     def normalised(self, how: Scaling) -> Scores:
         """Returns the scores divided by the ℓ2 norm of their block ("layer") or of all ("global"), or standardised within each block ("standard").
 
-        Standard errors take norm, mean and deviation as known.
+        Standard errors are those of the normalised scores, to first order, norm, mean and deviation being estimated from the same examples; without
+        samples these are taken as known.
 
         Raises:
             PlanError: The scores are normalised already, and otherwise.
@@ -197,14 +198,16 @@ class Scores:
         stderr = tuple((np.asarray(self.stderr) / scale).tolist()) if self.stderr else ()
         rounding = {name: tuple((np.asarray(self.columns[name]) / scale).tolist()) for name in (ROUNDING,) if name in self.columns}
         columns = {**self.columns, **rounding}
-        return replace(self, values=tuple(((values - centre) / scale).tolist()), stderr=stderr, normalise=how, columns=columns)
+        scaled = replace(self, values=tuple(((values - centre) / scale).tolist()), stderr=stderr, normalise=how, columns=columns)
+        samples = scaled.scaled_samples() if stderr else None
+        return scaled if samples is None else replace(scaled, stderr=tuple(samples.stderr().tolist()))
 
     def _centre_and_scale(self, values: np.ndarray, how: Scaling) -> tuple[np.ndarray, np.ndarray]:
         """What is subtracted from `values` [..., heads], and what the rest is divided by: 1 where a whole block has norm or deviation 0."""
         centre, scale = np.zeros_like(values), np.ones_like(values)
         if how == "none":
             return centre, scale
-        for places in self.blocks().values() if how != "global" else [list(range(len(self.heads)))]:
+        for places in self._parts(how):
             part = values[..., places]
             if how == "standard":
                 centre[..., places] = part.mean(axis=-1, keepdims=True)
@@ -215,11 +218,24 @@ class Scores:
         return centre, scale
 
     def scaled_samples(self) -> Samples | None:
-        """Returns the samples on the scale of the values, norm, mean and deviation taken as known, so that their means are the values."""
+        """Returns samples whose means are the normalised values, and whose spread is theirs, to first order in what each group adds."""
         if self.samples is None or self.normalise == "none":
             return self.samples
-        centre, scale = self._centre_and_scale(self.samples.means(), self.normalise)
-        return Samples((self.samples.sums - centre * self.samples.weights) / scale, self.samples.weights, self.samples.n)
+        means, weights = self.samples.means(), self.samples.weights
+        centre, scale = self._centre_and_scale(means, self.normalise)
+        values, total = (means - centre) / scale, weights.sum(0)
+        shift = self.samples.residuals() / total  # [groups, heads]: how far a group moves each mean
+        for places in self._parts(self.normalise):
+            part, own = shift[:, places], values[places]
+            along = (part @ own)[:, None] * own
+            if self.normalise == "standard":
+                along = along / len(places) + part.mean(axis=1, keepdims=True)
+            shift[:, places] = (part - along) / scale[places]
+        return Samples(values * weights + shift * total, weights, self.samples.n)
+
+    def _parts(self, how: Scaling) -> list[list[int]]:
+        """The places of the heads that are normalised together."""
+        return [list(range(len(self.heads)))] if how == "global" else list(self.blocks().values())
 
     def replicates(self, repeats: int = 2000, seed: int = 0) -> np.ndarray:
         """Bootstrap scores [repeats, heads], normalised as these are."""
@@ -308,7 +324,7 @@ def _errors(rows: list[Row]) -> tuple[float, ...]:
 
 def _scaling(path: Path, rows: list[Row]) -> Scaling:
     """How the scores of a table are normalised, where a column says so."""
-    found = {str(row.get("normalise") or "none") for _, row in rows}
+    found = {str(row.get("normalise") or "none") for _, row in rows} or {"none"}
     for scaling in SCALED:
         if found == {scaling}:
             return scaling

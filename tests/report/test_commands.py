@@ -29,7 +29,7 @@ WISHES = {
     "seeds of a grid": Wish("dsp", 12, seed=5, recipe=Recipe(seed=3, epochs=2.0)),
     "one seed": Wish("random", 12, seed=3, recipe=Recipe(seed=3)),
     "protected": Wish("surgeon", 12, protected=("L0H1", "L2H3"), floor=1, unit="even"),
-    "from scratch": Wish("surgeon", 12, scratch=2.0),
+    "from scratch": Wish("surgeon", 12, scratch=Recipe(epochs=2.0, rate=1e-3)),
     "means": Wish("surgeon", 12, ablation="mean"),
     "parameters": Wish("surgeon", 0, limit=("parameters", 1234567)),
     "bytes": Wish("surgeon", 0, limit=("kv_bytes", 98304)),
@@ -135,7 +135,8 @@ def test_what_is_added_is_known_to_commands_report_and_list(
     monkeypatch.syspath_prepend(tmp_path)
     for registry in (METHODS, PRUNERS, ROLES):
         monkeypatch.setattr(registry, "_added", {})
-        (tmp_path / f"my_{registry.kind}.py").write_text(f'"""One of my own {registry.kind}."""\n')
+        declares = "from types import SimpleNamespace\n\nABOUT = SimpleNamespace(variants=('',), normalise='none')\n"
+        (tmp_path / f"my_{registry.kind}.py").write_text(f'"""One of my own {registry.kind}."""\n\n{declares}')
         registry.add("mine", f"my_{registry.kind}")
         assert main(["ls", registry.kind]) == 0
         assert f"One of my own {registry.kind}." in " ".join(capsys.readouterr().out.split())

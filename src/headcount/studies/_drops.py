@@ -72,7 +72,7 @@ def chance_of(model: nn.Module, task: Task, limit: int | None = None) -> float |
     import numpy as np
 
     from headcount.data import batches
-    from headcount.losses import shifts
+    from headcount.archs.modules import shifts
     from headcount.metrics import IGNORED
 
     if task.metric is None or task.metric.chance is None:

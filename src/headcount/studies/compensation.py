@@ -221,8 +221,8 @@ def run(
     by = str(Importance.parse(by))
     with Place(out).taken(say) as taken:
         from headcount.plan import Plan
-        from headcount.pruning import Pruning, Wish, check_wish, parse_method
-        from headcount.terminal.pruning import heads_of, recipe
+        from headcount.pruning import Pruning, Wish, check_wish, estimate_training, parse_method
+        from headcount.terminal.pruning import heads_of, note_training, recipe
         from headcount.terminal.run import describe
 
         kept = led(taken, "compensation")
@@ -238,9 +238,11 @@ def run(
         describe(kept, say, given, live, heads, {"study": "compensation", "wish": wish.parts(), "by": by})
         task = given.open_task(say, live, folder)
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
+        note_training(say, estimate_training(pruning, [wish]))
         with say.progress(f"pruning by {method}") as advance:
             cell, small = pruning.kept(wish, advance)
         small, plan = small.to(next(live.parameters()).device).eval(), Plan.removing(cell.content["removed"])
+        say.note(f"two fine-tunes of {how.n_steps(len(task.calibration))} optimiser steps each follow")
         with say.progress("fine-tuning the pruned model") as advance:
             mine = tuned_into(kept, f"after {wish.name}", small, task, how, by=by, limit=given.limit, progress=advance)
         with say.progress("fine-tuning the whole model") as advance:

@@ -152,8 +152,8 @@ def run(
 ) -> None:
     """Are the heads of a role needed? Prune them first, spare them longest, or take random ones, at the same numbers of heads."""
     with Place(out).taken(say) as taken:
-        from headcount.pruning import Pruning, Wish, check_wish
-        from headcount.terminal.pruning import length_of, recipe
+        from headcount.pruning import Pruning, Wish, check_wish, estimate_training
+        from headcount.terminal.pruning import length_of, note_training, recipe
         from headcount.terminal.run import describe
 
         kept = led(taken, "role-pruning")
@@ -171,6 +171,8 @@ def run(
             say.note(f"{len(found)} of {len(heads)} heads have the role {name}: {', '.join(map(str, found))}")
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
         asked = grid(heads, owners, keeps, exact=keep is None)
+        draws = range(given.seed, given.seed + seeds)
+        note_training(say, estimate_training(pruning, [one.wish(template, draw) for one in asked for draw in draws]))
         with say.progress("pruned models") as advance:
             dense, rows = role_pruning(pruning, asked, template, seeds=seeds, seed=given.seed, progress=advance)
         drawn = {"seeds": seeds, "seed": given.seed}
