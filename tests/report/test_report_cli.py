@@ -81,7 +81,7 @@ def test_two_runs_another_place_and_json(tmp_path: Path, capsys: pytest.CaptureF
         (["serve"], 2, "Missing argument"),
         (["serve", "{0}/nothing"], 1, "holds no run"),
         (["serve", "{0}/run", "--port", "70000"], 2, "65535"),
-        (["analyze", "demo/entailment", "--out", "{0}/x", "--keep", "24"], 2, "takes shares"),
+        (["analyze", "demo/entailment", "--out", "{0}/x", "--keep", "1.0"], 2, "takes numbers of heads, or shares"),
         (["analyze", "demo/entailment", "--out", "{0}/x", "--by", "gradeint"], 2, "gradient"),
         (["analyze", "demo/entailment", "--out", "{0}/x", "--methods", "nope"], 2, "no method of pruning 'nope'"),
         (["analyze", "demo/entailment", "--out", "{0}/x", "--methods", "random,rank(bye=gradient)"], 2, "option of"),
@@ -183,6 +183,8 @@ def test_analyze_on_the_command_line_is_taken_up_again(
     assert cells == 2 and len(made) <= 4, "what was finished is not made again; the best model is made once more to be kept"
     report = data_of(Path(told["steps"][-1]["path"]))
     check(report, "Report")
+    dense, before = report["runs"][0]["curves"]["dense"], next(step for step in told["steps"] if step["step"] == "keep")["before"]
+    assert (before["flops"], before["tokens"]) == (dense["flops"], dense["tokens"]), "operations are counted once, for as many tokens"
     assert len(report["runs"][0]["attention"]["sentences"]) == 6, "the seventh is longer than was asked for"
     opened = report["runs"][0]["config"]["opened"]
     assert opened["task"] == "demo/entailment" and opened["text"] == str(text)

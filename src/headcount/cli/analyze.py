@@ -31,7 +31,7 @@ Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder:
 
 def sizes(text: str) -> list[int | float]:
     """Numbers of heads, and shares of them as floats below 1."""
-    found: list[int | float] = []
+    numbers: list[int | float] = []
     for part in split(text):
         try:
             value = float(part.removesuffix("%")) / 100 if part.endswith("%") else number_of(part)
@@ -39,10 +39,10 @@ def sizes(text: str) -> list[int | float]:
             value = 0.0
         if value <= 0 or (isinstance(value, float) and value >= 1):
             raise typer.BadParameter(f"--keep takes numbers of heads, or shares above 0% and below 100%, such as 12.5%,25%,50%; got {part}")
-        found.append(value)
-    if not found:
+        numbers.append(value)
+    if not numbers:
         raise typer.BadParameter("--keep needs a number or a share of heads, such as 50%")
-    return found
+    return numbers
 
 
 @verb

@@ -54,13 +54,13 @@ class HalfTotals:
 
     def candidates(self, role: str) -> list[tuple[float, str, HalfTotals, int]]:
         """Accuracy on the choosing half, a hash that settles ties, and the column of every head that both halves show the role to."""
-        number, found = self.roles.index(role), []
-        for place, head in enumerate(self.heads):
-            column = place * len(self.roles) + number
+        number, heads = self.roles.index(role), []
+        for index, head in enumerate(self.heads):
+            column = index * len(self.roles) + number
             if self.sentences[CHOOSING, column] >= 1 and self.sentences[MEASURING, column] >= FEWEST:
                 accuracy = float(self.hits[CHOOSING, column] / self.tokens[CHOOSING, column])
-                found.append((accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
-        return found
+                heads.append((accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
+        return heads
 
     def measure(self, column: int) -> BestHead:
         """What the measuring half says of a head × role."""
@@ -113,10 +113,10 @@ def judge_accuracy(accuracy: float, error: float, n: int, baseline: float) -> tu
 
 def find_best_heads(parts: Sequence[HalfTotals]) -> tuple[BestHead, ...]:
     """The best head of every role that enough sentences of both halves show, in the order of the roles."""
-    found = []
+    best_heads = []
     for role in dict.fromkeys(role for part in parts for role in part.roles):
         candidates = [one for part in parts if role in part.roles for one in part.candidates(role)]
         if candidates:
             _, _, part, column = max(candidates, key=lambda one: one[:2])
-            found.append(part.measure(column))
-    return tuple(found)
+            best_heads.append(part.measure(column))
+    return tuple(best_heads)

@@ -126,13 +126,13 @@ class RoleTable:
         """The head that finds a role most often: chosen on one half of the sentences, its accuracy that of the other."""
         if role not in (known := self.roles()):
             raise unknown("role of this table", role, known)
-        found = next((best for best in self.best_heads if best.role == role), None)
-        if found is None:
+        chosen = next((best for best in self.best_heads if best.role == role), None)
+        if chosen is None:
             n = max(row.n_sentences for row in self.rows if row.role == role)
             raise DataError(
                 f"{role}: {n} sentences show it, too few in one half to choose a head on and in the other to measure it; give more text"
             )
-        return found
+        return chosen
 
     def strongest(self, role: str) -> RoleScore:
         """The row of the largest bias for a role, over all sentences."""

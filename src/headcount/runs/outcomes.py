@@ -92,14 +92,14 @@ def outcome(cell: Cell) -> Evaluation:
 def compare_with(dense: Evaluation, other: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, Change]:
     """The change of the loss (paired t), and of the metric (Tango's score for right or wrong, else a paired bootstrap), with interval and p."""
     shift = paired_t(other.losses - dense.losses)
-    found = {"loss": Change(shift.difference, shift.low, shift.high, shift.p, "paired t")}
+    changes = {"loss": Change(shift.difference, shift.low, shift.high, shift.p, "paired t")}
     if dense.parts is None or other.parts is None or total is None:
-        return found
+        return changes
     if is_right_or_wrong(dense):
-        made, by = tango(dense.parts[:, 0], other.parts[:, 0]), "Tango"
+        change, by = tango(dense.parts[:, 0], other.parts[:, 0]), "Tango"
     else:
-        made, by = paired_bootstrap(dense.parts, other.parts, total, seed=seed), "paired bootstrap"
-    return {**found, "metric": Change(made.difference, made.low, made.high, made.p, by)}
+        change, by = paired_bootstrap(dense.parts, other.parts, total, seed=seed), "paired bootstrap"
+    return {**changes, "metric": Change(change.difference, change.low, change.high, change.p, by)}
 
 
 def interval(made: Evaluation, total: Total | None) -> tuple[float | None, float | None]:

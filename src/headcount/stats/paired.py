@@ -65,8 +65,8 @@ def tango(correct_a: ArrayLike, correct_b: ArrayLike, *, level: float = 0.95) ->
     """
     from scipy import special
 
-    found = mcnemar(correct_a, correct_b)
-    n, b, c = len(np.asarray(correct_a)), found.only_b, found.only_a
+    pairs = mcnemar(correct_a, correct_b)
+    n, b, c = len(np.asarray(correct_a)), pairs.only_b, pairs.only_a
     z = float(special.ndtri(1 - tail(level) / 2))
 
     def statistic(shift: float) -> float:
@@ -77,14 +77,14 @@ def tango(correct_a: ArrayLike, correct_b: ArrayLike, *, level: float = 0.95) ->
         return float(gap / np.sqrt(spread)) if spread > 0 else float(np.sign(gap) * np.inf) if gap else 0.0
 
     def end(outside: float, sign: int) -> float:
-        inside = found.difference
+        inside = pairs.difference
         for _ in range(60):
             middle = (inside + outside) / 2
             inside, outside = (middle, outside) if sign * statistic(middle) <= z else (inside, middle)
         return inside
 
     p = 2 * float(special.ndtr(-abs(statistic(0.0)))) if b + c else 1.0
-    return Difference(found.difference, end(-1.0, 1), end(1.0, -1), p)
+    return Difference(pairs.difference, end(-1.0, 1), end(1.0, -1), p)
 
 
 def paired_bootstrap(

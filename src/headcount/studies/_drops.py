@@ -34,10 +34,10 @@ class Drop:
 
     def flat(self) -> dict[str, float]:
         """The numbers by name, for a table."""
-        found = {f"loss {name}": value for name, value in asdict(self.loss).items()}
+        numbers = {f"loss {name}": value for name, value in asdict(self.loss).items()}
         if self.metric is not None:
-            found |= {f"metric {name}": value for name, value in asdict(self.metric).items()}
-        return found
+            numbers |= {f"metric {name}": value for name, value in asdict(self.metric).items()}
+        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ def chance_of(model: nn.Module, task: Task, limit: int | None = None) -> float |
 
     if task.metric is None or task.metric.chance is None:
         return None
-    found = []
+    by_batch = []
     for batch in batches(task, split="report", limit=limit):
         labels = np.asarray(batch["labels"])
-        found.append((labels[:, 1:] if labels.ndim > 1 and shifts(model) else labels).ravel())
-    labels = np.concatenate(found)
+        by_batch.append((labels[:, 1:] if labels.ndim > 1 and shifts(model) else labels).ravel())
+    labels = np.concatenate(by_batch)
     return task.metric.chance(labels[labels != IGNORED])
 
 
@@ -115,8 +115,8 @@ def share_left(whole: Evaluation, other: Evaluation, task: Task, chance: float |
         before, after = (_scale(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))
         return after / before
 
-    made = paired_bootstrap(np.hstack([whole.parts] * 2), np.hstack([whole.parts, other.parts]), share, seed=seed)
-    return Share(chance, Difference(1 + made.difference, 1 + made.low, 1 + made.high, made.p))
+    lost = paired_bootstrap(np.hstack([whole.parts] * 2), np.hstack([whole.parts, other.parts]), share, seed=seed)
+    return Share(chance, Difference(1 + lost.difference, 1 + lost.low, 1 + lost.high, lost.p))
 
 
 def _scale(task: Task, value: Any) -> Any:
@@ -141,7 +141,7 @@ def relative_gap(one: Sequence[Evaluation], other: Sequence[Evaluation], task: T
         whole, pruned = (_scale(task, total(part)) - floor for part in np.split(sums, 2, axis=-1))
         return 1 - pruned / whole
 
-    both = [np.hstack([made.parts for made in pair if made.parts is not None]) for pair in (other, one)]
+    both = [np.hstack([model.parts for model in pair if model.parts is not None]) for pair in (other, one)]
     return paired_bootstrap(both[0], both[1], fall, seed=seed)
 
 

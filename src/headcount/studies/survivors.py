@@ -4,7 +4,7 @@ Voita et al. 2019 (section 5.3): as the penalty grows, heads without a role go f
 heads drawn at random: the number of survivors with a role is hypergeometric, several seeds add up. Over all levels together, heads with and
 without a role are compared by the share of levels that they survive, with a permutation of heads.
 Roles are those of the dense model. A method that trains weights before it cuts (L0, DSP) prunes other weights, whose heads may do other things: it is
-left out and named, unless --dense-roles asks for the roles that its heads had before that training.
+left out and named, unless `dense_roles` asks for the roles that its heads had before that training.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
     if not found:
         raise ArtefactError(
             f"{run.folder} compares {', '.join(names)} alone, which trained the weights before they cut, so the roles of the dense model are not "
-            "those of the heads that went; compare a method that does not train, or say --dense-roles to judge by the roles before that training"
+            "those of the heads that went; compare a method that does not train, or judge by the roles before that training (dense_roles)"
         )
     return found, names
 
@@ -301,7 +301,7 @@ def _told_of_trained(names: Sequence[str], judged: bool) -> str:
         )
     return (
         f"left out: {', '.join(names)}: trained the weights before cutting, so the roles of the dense model are not those of the heads that went "
-        "(--dense-roles judges by them nevertheless)"
+        "(dense_roles judges by them nevertheless)"
     )
 
 

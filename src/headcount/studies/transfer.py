@@ -90,9 +90,9 @@ def _sets(folders: list[Path], by: str | None) -> dict[str, dict[str, Scores]]:
     return moved
 
 
-def _cell(made: Correlated | Estimate) -> str:
+def _cell(correlation: Correlated | Estimate) -> str:
     """A correlation and its interval as text."""
-    return f"{made.value:.2f} ({made.low:.2f} … {made.high:.2f})"
+    return f"{correlation.value:.2f} ({correlation.low:.2f} … {correlation.high:.2f})"
 
 
 @verb
