@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from headcount.archs.record import relative
 from headcount.errors import ArtefactError
 
-NAME = "headcount_state.safetensors"
+NAME = "heads.state"
 BUFFER, ROW = "buffer:", "padding row:"
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
@@ -58,7 +58,7 @@ def _dtype_name(tensor: Tensor) -> str:
 
 
 def write_state(model: nn.Module, folder: Path) -> None:
-    """Writes what transformers would not restore of a model; equal tensors are written once."""
+    """Writes what transformers would not restore of a model, if there is any, in the format of safetensors; equal tensors are written once."""
     tensors: dict[str, Tensor] = {}
     same_as: dict[str, str] = {}
     written: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -75,7 +75,10 @@ def write_state(model: nn.Module, folder: Path) -> None:
     dtypes = {relative(model, path): _dtype_name(tensor) for path, _, _, tensor in _stored(model)}
     usual = Counter(dtypes.values()).most_common(1)[0][0] if dtypes else ""
     other = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
-    save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(other)})
+    if (
+        tensors or other or DTYPES.get(usual) in (torch.bfloat16, torch.float16)
+    ):  # some modules stay in float32 when loaded in half precision
+        save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(other)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -351,7 +351,9 @@ def generation_agrees(subject: Subject) -> str:
     except Exception as error:  # a decoder that waits for an encoder, a prompt of another kind: nothing to compare
         raise DoesNotApply(f"the model itself does not generate from a probe prompt: {type(error).__name__}: {error}") from error
     if _mixes_caches(subject):
-        raise DoesNotApply("the model itself keeps the keys of self- and cross-attention in one cache when it generates without its encoder")
+        raise DoesNotApply(
+            "the model itself keeps the keys of self- and cross-attention in one cache when it generates without its encoder"
+        )
     decoders = [block for block in subject.cuttable if block.kind == "decoder-self"]
     plans = [uneven(subject.cuttable)] + ([emptying(decoders[0])] if decoders else [])
     for plan in plans:
