@@ -41,8 +41,8 @@ def widen(model: nn.Module) -> nn.Module:
     small, big = HeadMap.of(model), HeadMap.of(dense)
     if [block.n_original for block in small.blocks] != [block.n_heads for block in big.blocks]:
         raise UnsupportedModel(f"the configuration of this {type(model).__name__} does not build it at its original size")
-    kept = {full.path: tuple(head.index for head in left.heads) for left, full in zip(small.blocks, big.blocks, strict=True)}
-    cuts = {s.tensor: cut for cut in cuts_of(big, kept) for s in cut.block.slices}
+    indices = {full.path: tuple(head.index for head in block.heads) for block, full in zip(small.blocks, big.blocks, strict=True)}
+    cuts = {s.tensor: cut for cut in cuts_of(big, indices) for s in cut.block.slices}
     tables = _table_columns(model, small)
     source = model.state_dict()
     missing = dense.state_dict().keys() ^ source.keys()
@@ -66,8 +66,8 @@ def widen(model: nn.Module) -> nn.Module:
 
 def _scatter(target: Tensor, source: Tensor, name: str, cut: Cut) -> None:
     slices = [s for s in cut.block.slices if s.tensor == name]
-    kept = sorted(entry for s in slices for entry in s.rows.keep(cut.units(s)))
-    target.index_copy_(slices[0].axis, torch.tensor(kept, dtype=torch.long, device=target.device), source)
+    entries = sorted(entry for s in slices for entry in s.rows.keep(cut.units(s)))
+    target.index_copy_(slices[0].axis, torch.tensor(entries, dtype=torch.long, device=target.device), source)
 
 
 def _table_columns(model: nn.Module, heads: HeadMap) -> dict[str, list[int]]:

@@ -96,14 +96,14 @@ def uneven(blocks: Sequence[AttentionBlock]) -> Plan:
     """
     going: list[Head] = []
     sources = list(dict.fromkeys(block.kv_source or block.path for block in blocks))
-    for place, block in enumerate(blocks):
+    for number, block in enumerate(blocks):
         groups = block.groups()
-        order = place if len(groups) == 1 else sources.index(block.kv_source or block.path)
+        order = number if len(groups) == 1 else sources.index(block.kv_source or block.path)
         if len(groups) == 1:
             going += groups[0][: min(1 + order % 3, len(groups[0]) - 1)]
         else:
-            number = min(1 + order % 2, len(groups) - 1)
-            chosen = groups[:number] if order % 2 else groups[-number:]
+            n_groups = min(1 + order % 2, len(groups) - 1)
+            chosen = groups[:n_groups] if order % 2 else groups[-n_groups:]
             going += [head for group in chosen for head in group]
     return Plan.removing(going)
 
@@ -245,8 +245,9 @@ def _kernels(model: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _reloaded(model: nn.Module, batch: dict[str, Any]) -> nn.Module:
+def _reload_equal(subject: Subject) -> nn.Module:
     """The model saved and loaded again; raises LawBroken unless it is the same bit for bit."""
+    model = subject.model
     with tempfile.TemporaryDirectory() as scratch:
         again = load(save(model, Path(scratch) / "model"), **_kernels(model))
     for ours, theirs in zip(model.modules(), again.modules(), strict=True):  # parts of a model may run other kernels than the whole
@@ -260,7 +261,8 @@ def _reloaded(model: nn.Module, batch: dict[str, Any]) -> nn.Module:
         _require(ours.keys() == theirs.keys(), f"the {kind}s changed between save and load: {sorted(ours.keys() ^ theirs.keys())[:3]}")
         changed = [name for name in ours if ours[name].dtype != theirs[name].dtype or not _same_bits(ours[name], theirs[name])]
         _require(not changed, f"{kind} {changed[:1]} changed between save and load")
-    _require(_same_outputs(run(model, batch), run(again, batch)), "the output changed between save and load")
+    outputs = list(zip(run(model, subject.batch), run(again, subject.batch), strict=True))
+    _require(all(a.dtype == b.dtype and _same_bits(a, b) for a, b in outputs), "the output changed between save and load")
     return again
 
 
@@ -268,15 +270,11 @@ def _same_bits(first: Tensor, second: Tensor) -> bool:
     return torch.equal(first, second) or torch.equal(torch.nan_to_num(first), torch.nan_to_num(second))
 
 
-def _same_outputs(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    return len(first) == len(second) and all(a.dtype == b.dtype and _same_bits(a, b) for a, b in zip(first, second, strict=True))
-
-
 def save_then_load_is_equal(subject: Subject) -> str:
     """What is saved loads bit for bit: every tensor, every buffer, every output, every address."""
     for plan in _plans(subject).values():
         small = cut(subject.model, plan, inputs=subject.batch)
-        again = _reloaded(small, subject.batch)
+        again = _reload_equal(Subject(small, HeadMap.of(small), subject.batch))
         _require(HeadMap.of(small).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
     return "tensors, buffers, outputs and addresses bit-equal"
 
@@ -293,7 +291,7 @@ def casts_survive_saving(subject: Subject) -> str:
         run(model, batch)
     except Exception as error:  # complex rotations and other code that has no bfloat16
         raise DoesNotApply(f"the model does not run in bfloat16: {type(error).__name__}: {error}") from error
-    _reloaded(model, batch)
+    _reload_equal(Subject(model, subject.heads, batch))
     return "tensors, buffers and outputs bit-equal"
 
 
@@ -331,7 +329,7 @@ def _mixes_caches(subject: Subject) -> bool:
         return False
     from transformers import DynamicCache
 
-    cache = DynamicCache(config=subject.model.config)
+    cache = DynamicCache(config=subject.model.config)  # pyright: ignore[reportArgumentType]
     with torch.no_grad(), evaluating(subject.model):
         subject.model(**{**subject.batch, "past_key_values": cache, "use_cache": True})
     return cache.get_seq_length() > subject.batch["input_ids"].shape[1]
