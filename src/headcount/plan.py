@@ -260,12 +260,12 @@ def _check_groups(block: AttentionBlock, gone: frozenset[Head]) -> None:
 
 def _check_shared(members: tuple[AttentionBlock, ...], gone: frozenset[Head]) -> None:
     """Refuses plans under which blocks that share keys and values would need different KV heads."""
-    kept = {block.name: [any(head not in gone for head in group) for group in block.groups()] for block in members}
-    needed = [name for name, groups in kept.items() if any(groups)]
+    alive = {block.name: [any(head not in gone for head in group) for group in block.groups()] for block in members}
+    needed = [name for name, groups in alive.items() if any(groups)]
     for name in needed[1:]:
-        if kept[name] != kept[needed[0]]:
-            number = next(i for i, (one, other) in enumerate(zip(kept[name], kept[needed[0]], strict=True)) if one != other)
-            keeps, lacks = (name, needed[0]) if kept[name][number] else (needed[0], name)
+        if alive[name] != alive[needed[0]]:
+            number = next(i for i, (first, second) in enumerate(zip(alive[name], alive[needed[0]], strict=True)) if first != second)
+            keeps, lacks = (name, needed[0]) if alive[name][number] else (needed[0], name)
             raise PlanError(
                 f"block {keeps} would keep heads of KV group {number} but block {lacks}, which reads the same keys and values, none; a cut "
                 "needs the same groups in both, or no head at all in one of them. Remove the group in all blocks that share it, or "

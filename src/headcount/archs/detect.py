@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from torch import Tensor, nn
@@ -53,12 +53,12 @@ def _source_of(path: str, modules: dict[str, nn.Module], geometries: dict[str, G
     def stack(of: str) -> list[str]:
         return [part for part in of.split(".") if not part.isdigit()]
 
-    def is_source(other: str) -> bool:
-        module, layer_type = modules[other], getattr(modules[path], "layer_type", None)
+    def is_source(candidate: str) -> bool:
+        module, layer_type = modules[candidate], getattr(modules[path], "layer_type", None)
         hands_on = getattr(module, "store_full_length_kv", False) is True and getattr(module, "layer_type", None) == layer_type
-        return hands_on and stack(other) == stack(path)
+        return hands_on and stack(candidate) == stack(path)
 
-    return next((other for other in reversed(geometries) if is_source(other)), "")
+    return next((candidate for candidate in reversed(geometries) if is_source(candidate)), "")
 
 
 def _examine_reader(module: nn.Module, path: str, source: Geometry | None) -> Geometry | str:
@@ -110,9 +110,7 @@ def _leftovers(modules: dict[str, nn.Module], known: set[str]) -> dict[str, Refu
     return left
 
 
-def _block(
-    model: nn.Module, path: str, geometry: Geometry, place: Place, kept: record.Kept | None, kv_source: str = ""
-) -> AttentionBlock:
+def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: record.Kept | None, kv_source: str = "") -> AttentionBlock:
     indices = kept.heads if kept else tuple(range(geometry.n_heads))
     if len(indices) != geometry.n_heads:
         raise UnsupportedModel(
@@ -155,13 +153,13 @@ def _block(
     )
 
 
-def _check_whole(model: nn.Module, places: Iterable[str], kept: dict[str, record.Kept]) -> None:
+def _check_not_a_part(model: nn.Module, paths: Iterable[str], recorded: Collection[str]) -> None:
     """Refuses a part of a cut model, whose record names its blocks by their paths in the whole."""
-    for path in map(partial(record.relative, model), places):
-        whole = next((name for name in kept if name.endswith(f".{path}")), None) if path not in kept else None
-        if whole is not None:
+    for path in map(partial(record.relative, model), paths):
+        longer = next((name for name in recorded if name.endswith(f".{path}")), None) if path not in recorded else None
+        if longer is not None:
             raise UnsupportedModel(
-                f"this {type(model).__name__} is a part of a cut model, in which '{path}' may be '{whole}': its heads have lost their original "
+                f"this {type(model).__name__} is a part of a cut model, in which '{path}' may be '{longer}': its heads have lost their original "
                 "numbers. Pass the whole model"
             )
 
@@ -178,7 +176,7 @@ def detect(model: nn.Module) -> HeadMap:
         raise UnsupportedModel(f"no attention heads were found in {type(inner).__name__} ({model_type}): {reasons}")
     places = places_of(inner, {path: inner.get_submodule(path) for path in found})
     kept = record.read(inner)
-    _check_whole(inner, places, kept)
+    _check_not_a_part(inner, places, kept.keys())
     blocks = [
         _block(inner, path, found[path], place, kept.get(record.relative(inner, path)), sources.get(path, ""))
         for path, place in places.items()

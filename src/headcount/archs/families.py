@@ -72,8 +72,12 @@ FAMILIES: dict[str, Family] = {
     "GroundingDinoMultiheadAttention": MASK_WITH_HEADS,
     "MMGroundingDinoMultiheadAttention": MASK_WITH_HEADS,
     "SpeechT5Attention": Family(headless_arguments=("position_bias",)),
-    "DogeAttention": Family(gate_only="the dynamic mask of each head is made from the values of all heads, so removing a head changes the others"),
-    "IBertSelfAttention": Family(gate_only="projections take and return the scaling factors of integer arithmetic, which an empty block has not"),
+    "DogeAttention": Family(
+        gate_only="the dynamic mask of each head is made from the values of all heads, so removing a head changes the others"
+    ),
+    "IBertSelfAttention": Family(
+        gate_only="projections take and return the scaling factors of integer arithmetic, which an empty block has not"
+    ),
     "LongT5LocalAttention": BLOCK_BIAS,
     "LongT5TransientGlobalAttention": BLOCK_BIAS,
     "ProphetNetAttention": DENSE_MASK,

@@ -181,7 +181,7 @@ def read_queries(module: nn.Module, path: str, source: Geometry) -> Geometry:
     if output is None:
         raise NotUnderstood("no output projection was found")
     layer, name, _ = output
-    query = module._modules["q_proj"]
+    query = module.get_submodule("q_proj")
     ghost = getattr(layer, "is_ghost", False)
     n_heads = 0 if ghost else _share(linear_size(layer)[0], source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
     size = source.head_dim if ghost else _share(linear_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]

@@ -80,7 +80,7 @@ def _groups(heads: HeadMap, scope: str) -> list[list[Head]]:
 
 def _check_groups(heads: HeadMap, groups: list[list[Head]], scope: str) -> None:
     """Refuses to rank apart what can only be removed together."""
-    number = {head: place for place, group in enumerate(groups) for head in group}
+    number = {head: index for index, group in enumerate(groups) for head in group}
     unit = next((unit for unit in heads.units() if len({number[head] for head in unit}) > 1), None)
     if unit is not None:
         raise PlanError(

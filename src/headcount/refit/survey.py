@@ -128,9 +128,9 @@ def surgeons(
     """For every block, the units that have heads in it and the surgeon that can remove these."""
     for moments in found.values():
         block, module = moments.block, projection(model, moments.block)
-        mine = [unit for unit in units if not set(unit).isdisjoint(block.heads)]
-        rows = [inputs_of(block, tuple(block.position(head) for head in unit if head in block.heads)) for unit in mine]
-        yield mine, moments.surgeon(read(module), rows)
+        present = [unit for unit in units if not set(unit).isdisjoint(block.heads)]
+        rows = [inputs_of(block, tuple(block.position(head) for head in unit if head in block.heads)) for unit in present]
+        yield present, moments.surgeon(read(module), rows)
 
 
 Unit = tuple[Head, ...]
@@ -141,8 +141,8 @@ def removal_order(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | Non
     inner = unwrap(model)
     by_block = list(surgeons(inner, survey(inner, data, **options), HeadMap.of(inner).units() if units is None else units))
     parts: dict[Unit, list[tuple[int, int]]] = defaultdict(list)  # where a unit has heads: block, and number of the unit there
-    for block, (mine, _) in enumerate(by_block):
-        for number, unit in enumerate(mine):
+    for block, (present, _) in enumerate(by_block):
+        for number, unit in enumerate(present):
             parts[unit].append((block, number))
     order: list[tuple[Unit, float]] = []
     costs = [surgeon.costs() for _, surgeon in by_block]

@@ -115,7 +115,8 @@ def _change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict
     if not heads:
         return {}
     change = {**dict.fromkeys(heads, block.n_heads), **dict.fromkeys(kv_heads, block.n_kv_heads)}
-    settable = not hasattr(config, "d_kv") and not isinstance(getattr(type(config), "head_dim", None), property)
+    per_layer = whole_number(config, "head_dim") is None and config.to_dict().get("head_dim") is not None
+    settable = not hasattr(config, "d_kv") and not isinstance(getattr(type(config), "head_dim", None), property) and not per_layer
     one_size = block.head_dim == block.value_dim == block.q.rows.size  # latent attention has several, none of them is head_dim
     return change | {"head_dim": block.head_dim} if settable and one_size else change
 

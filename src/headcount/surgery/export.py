@@ -23,11 +23,11 @@ from headcount.data import Data
 from headcount.errors import ArtefactError, MissingExtra, UnsupportedModel, VerificationError
 from headcount.files import check_place
 from headcount.gates import output_tensors
-from headcount.heads import AttentionBlock, HeadMap, Slice
+from headcount.heads import HeadMap
 from headcount.observe import evaluating
 from headcount.surgery.config import assign
 from headcount.surgery.named_heads import assign_fields, original_fields
-from headcount.surgery.reshape import Cut
+from headcount.surgery.reshape import Cut, cuts_of
 from headcount.surgery.samples import TEXT, sample_batches, varied
 from headcount.surgery.save import save
 from headcount.surgery.verify import HALF, check, difference, float_dtype, run
@@ -48,7 +48,8 @@ def widen(model: nn.Module) -> nn.Module:
     assign_fields(dense, original_fields(model, small))
     if [block.n_original for block in small.blocks] != [block.n_heads for block in big.blocks]:
         raise UnsupportedModel(f"the configuration of this {type(model).__name__} does not build it at its original size")
-    places = {s.tensor: (full, cut) for cut, full in zip(small.blocks, big.blocks, strict=True) for s in full.slices}
+    indices = {full.path: tuple(head.index for head in block.heads) for block, full in zip(small.blocks, big.blocks, strict=True)}
+    cuts = {s.tensor: cut for cut in cuts_of(big, indices) for s in cut.block.slices}
     tables = _table_columns(model, small)
     source = model.state_dict()
     missing = dense.state_dict().keys() ^ source.keys()
@@ -60,8 +61,8 @@ def widen(model: nn.Module) -> nn.Module:
             target.data = old.clone()
             continue
         target.data = torch.zeros(target.shape, dtype=old.dtype, device=old.device)
-        if name in places:
-            _scatter(target.data, old, name, *places[name])
+        if name in cuts:
+            _scatter(target.data, old, name, cuts[name])
         else:
             target.data[:, tables[name]] = old
     for name, buffer in dense.named_buffers():
@@ -70,15 +71,10 @@ def widen(model: nn.Module) -> nn.Module:
     return dense
 
 
-def _scatter(target: Tensor, source: Tensor, name: str, full: AttentionBlock, left: AttentionBlock) -> None:
-    slices = [s for s in full.slices if s.tensor == name]
-    cut = Cut(full, tuple(head.index for head in left.heads))
-
-    def entries(s: Slice) -> list[int]:
-        return s.rows.keep(cut.units(s))
-
-    kept = sorted(entry for s in slices for entry in entries(s))
-    target.index_copy_(slices[0].axis, torch.tensor(kept, dtype=torch.long, device=target.device), source)
+def _scatter(target: Tensor, source: Tensor, name: str, cut: Cut) -> None:
+    slices = [s for s in cut.block.slices if s.tensor == name]
+    entries = sorted(entry for s in slices for entry in s.rows.keep(cut.units(s)))
+    target.index_copy_(slices[0].axis, torch.tensor(entries, dtype=torch.long, device=target.device), source)
 
 
 def _table_columns(model: nn.Module, heads: HeadMap) -> dict[str, list[int]]:

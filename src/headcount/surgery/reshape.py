@@ -240,9 +240,9 @@ def _write_record(model: nn.Module, cuts: list[Cut], tables: dict[str, tuple[int
 
 def cuts_of(heads: HeadMap, kept: dict[str, tuple[int, ...]]) -> list[Cut]:
     """Cuts for every block: the places given by path, everything where none are."""
-    places = {block.path: kept.get(block.path, tuple(range(block.n_heads))) for block in heads.blocks}
+    positions = {block.path: kept.get(block.path, tuple(range(block.n_heads))) for block in heads.blocks}
     kv_heads: dict[str, tuple[int, ...]] = {}
     for members in heads.sharing():
-        read = tuple(sorted({block.group(place) for block in members for place in places[block.path]}))
+        read = tuple(sorted({block.group(position) for block in members for position in positions[block.path]}))
         kv_heads |= {block.path: read for block in members}
-    return [Cut(block, places[block.path], kv_heads[block.path]) for block in heads.blocks]
+    return [Cut(block, positions[block.path], kv_heads[block.path]) for block in heads.blocks]

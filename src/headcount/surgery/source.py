@@ -49,7 +49,7 @@ def local_folder(name: str | Path, **hub: Any) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.md", "*.jinja"]
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.md", "*.jinja", "heads.state"]
     try:
         return Path(snapshot_download(str(name), allow_patterns=patterns, **hub))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

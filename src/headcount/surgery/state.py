@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from headcount.archs.record import relative
 from headcount.errors import ArtefactError
 
-NAME = "headcount_state.safetensors"
+NAME = "heads.state"
 BUFFER, ROW = "buffer:", "padding row:"
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
@@ -34,14 +34,14 @@ def _computed_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
                 yield f"{path}.{name}" if path else name, module, name
 
 
-def _stored(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
+def _checkpoint_tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
     """(path, owner, name in it, tensor) of every floating-point tensor of a checkpoint, tied ones once."""
-    seen: set[int] = set()
+    ids: set[int] = set()
     for path, module in model.named_modules():
         buffers = {name: value for name, value in module._buffers.items() if name not in module._non_persistent_buffers_set}
         for name, tensor in (*module._parameters.items(), *buffers.items()):
-            if tensor is not None and _dtype_name(tensor) in DTYPES and id(tensor) not in seen:
-                seen.add(id(tensor))
+            if tensor is not None and _dtype_name(tensor) in DTYPES and id(tensor) not in ids:
+                ids.add(id(tensor))
                 yield f"{path}.{name}" if path else name, module, name, tensor
 
 
@@ -58,7 +58,7 @@ def _dtype_name(tensor: Tensor) -> str:
 
 
 def write_state(model: nn.Module, folder: Path) -> None:
-    """Writes what transformers would not restore of a model; equal tensors are written once."""
+    """Writes what transformers would not restore of a model, if there is any, in the format of safetensors; equal tensors are written once."""
     tensors: dict[str, Tensor] = {}
     same_as: dict[str, str] = {}
     written: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -67,15 +67,18 @@ def write_state(model: nn.Module, folder: Path) -> None:
     for key, value in values.items():
         assert value is not None
         plain = value.detach().to("cpu", copy=True).contiguous()
-        digest = (_dtype_name(plain), tuple(plain.shape), hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy()).digest())
+        digest = (_dtype_name(plain), tuple(plain.shape), hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy().data).digest())
         if digest in written:
             same_as[key] = written[digest]
         else:
             written[digest], tensors[key] = key, plain
-    dtypes = {relative(model, path): _dtype_name(tensor) for path, _, _, tensor in _stored(model)}
+    dtypes = {relative(model, path): _dtype_name(tensor) for path, _, _, tensor in _checkpoint_tensors(model)}
     usual = Counter(dtypes.values()).most_common(1)[0][0] if dtypes else ""
-    other = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
-    save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(other)})
+    unusual = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
+    if (
+        tensors or unusual or DTYPES.get(usual) in (torch.bfloat16, torch.float16)
+    ):  # some modules stay in float32 when loaded in half precision
+        save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(unusual)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def _read(path: Path) -> _State:
         with safe_open(path, "pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
             metadata = file.metadata()
-        tensors |= {key: tensors[other] for key, other in json.loads(metadata["same_as"]).items()}
+        tensors |= {key: tensors[written] for key, written in json.loads(metadata["same_as"]).items()}
         usual = DTYPES[metadata["dtype"]] if metadata["dtype"] else None
         return _State(tensors, usual, {name: DTYPES[dtype] for name, dtype in json.loads(metadata["other_dtypes"]).items()})
     except Exception as error:  # whatever is wrong with the file, it was changed after it was written
@@ -107,27 +110,22 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
         return
     state = _read(path)
     if dtype in ("auto", None):
-        for name, owner, leaf, tensor in list(_stored(model)):
+        for name, owner, leaf, tensor in list(_checkpoint_tensors(model)):
             saved = state.other_dtypes.get(relative(model, name), state.dtype)
             if saved is not None and tensor.dtype != saved and leaf in owner._parameters:
                 tensor.data = tensor.data.to(saved)
             elif saved is not None and tensor.dtype != saved:
                 owner._buffers[leaf] = tensor.to(saved)
         for name, owner, leaf in _computed_buffers(model):
-            _put_buffer(path, owner, leaf, state.tensors.get(BUFFER + relative(model, name)))
+            value, buffer = state.tensors.get(BUFFER + relative(model, name)), owner._buffers[leaf]
+            if value is not None and buffer is not None:
+                _check_shape(path, name, buffer, value)
+                owner._buffers[leaf] = value.to("cpu" if buffer.is_meta else buffer.device, copy=True)
     for name, row in _padding_rows(model):
         value = state.tensors.get(ROW + relative(model, name))
         if value is not None and not row.is_meta:
             _check_shape(path, name, row, value)
             row.copy_(value)
-
-
-def _put_buffer(path: Path, owner: nn.Module, name: str, value: Tensor | None) -> None:
-    buffer = owner._buffers[name]
-    if buffer is None or value is None:
-        return
-    _check_shape(path, name, buffer, value)
-    owner._buffers[name] = value.to(buffer.device if not buffer.is_meta else "cpu", copy=True)
 
 
 def _check_shape(path: Path, name: str, own: Tensor, value: Tensor) -> None:

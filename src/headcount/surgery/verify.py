@@ -103,7 +103,9 @@ def check(
     gap, allowed = difference(found, expected), TOLERANCE[dtype]
     if not gap <= allowed:
         rounding = dtype == torch.float64 and gap <= TOLERANCE[torch.float32]
-        hint = "A gap of this size comes from code that computes in float32 inside: repeat it in float32 (model.float()). " if rounding else ""
+        hint = (
+            "A gap of this size comes from code that computes in float32 inside: repeat it in float32 (model.float()). " if rounding else ""
+        )
         raise VerificationError(
             f"{what} differs from {than} by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. {hint}{end}"
         )

@@ -97,14 +97,14 @@ def uneven(blocks: Sequence[AttentionBlock]) -> Plan:
     """
     going: list[Head] = []
     sources = list(dict.fromkeys(block.kv_source or block.path for block in blocks))
-    for place, block in enumerate(blocks):
+    for number, block in enumerate(blocks):
         groups = block.groups()
-        order = place if len(groups) == 1 else sources.index(block.kv_source or block.path)
+        order = number if len(groups) == 1 else sources.index(block.kv_source or block.path)
         if len(groups) == 1:
             going += groups[0][: min(1 + order % 3, len(groups[0]) - 1)]
         else:
-            number = min(1 + order % 2, len(groups) - 1)
-            chosen = groups[:number] if order % 2 else groups[-number:]
+            n_groups = min(1 + order % 2, len(groups) - 1)
+            chosen = groups[:n_groups] if order % 2 else groups[-n_groups:]
             going += [head for group in chosen for head in group]
     return Plan.removing(going)
 
@@ -369,7 +369,7 @@ def _mixes_caches(subject: Subject) -> bool:
         return False
     from transformers import DynamicCache
 
-    cache = DynamicCache(config=subject.model.config)
+    cache = DynamicCache(config=subject.model.config)  # pyright: ignore[reportArgumentType]
     with torch.no_grad(), evaluating(subject.model):
         subject.model(**{**subject.batch, "past_key_values": cache, "use_cache": True})
     return cache.get_seq_length() > subject.batch["input_ids"].shape[1]

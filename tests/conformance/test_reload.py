@@ -1,0 +1,81 @@
+"""A reload repeats every bit: padding rows, buffers that transformers computes anew, and dtypes that it chooses."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import headcount as hc
+from headcount.errors import ArtefactError, UnsupportedModel
+from headcount.surgery import state
+from headcount.surgery.export import export_portable
+from headcount.testing.families import variant
+from headcount.testing.laws import Subject, casts_survive_saving, save_then_load_is_equal, uneven
+from headcount.testing.shrink import tiny_model
+
+
+@pytest.mark.parametrize("model_type", ["chinese_clip", "youtu", "llama", "axk1"])
+def test_casts_and_padding_rows(model_type: str) -> None:
+    """ChineseCLIP and Youtu lose their padding row on loading, RoPE its cast, AXK1 the dtype of a module kept in float32."""
+    assert casts_survive_saving(Subject.of(tiny_model(model_type)))
+
+
+@pytest.mark.parametrize("model_type", ["chinese_clip", "youtu"])
+def test_cut_models_keep_their_padding_row(model_type: str) -> None:
+    assert save_then_load_is_equal(Subject.of(tiny_model(model_type)))
+
+
+def test_dtypes_of_single_tensors(tmp_path: Path) -> None:
+    model = tiny_model("llama", dtype=torch.float32)
+    model.model.layers[0].mlp.to(torch.bfloat16)
+    again = hc.load(hc.save(model, tmp_path / "mixed"))
+    assert {n: p.dtype for n, p in again.named_parameters()} == {n: p.dtype for n, p in model.named_parameters()}
+    wide = hc.load(tmp_path / "mixed", dtype=torch.float64)  # a dtype that was asked for is the user's choice
+    assert {p.dtype for p in wide.parameters()} == {torch.float64}
+
+
+def test_padding_row_of_a_base_model(tmp_path: Path) -> None:
+    model = tiny_model("bert")
+    folder = hc.save(model, tmp_path / "model")
+    base = hc.load(folder, auto="AutoModel", new_layers=True)
+    table, again = model.bert.embeddings.word_embeddings, base.embeddings.word_embeddings
+    assert isinstance(table, nn.Embedding)
+    assert bool(table.weight[table.padding_idx].count_nonzero())
+    assert torch.equal(again.weight, table.weight)
+
+
+def test_a_state_that_does_not_belong_is_refused(tmp_path: Path) -> None:
+    folder = hc.save(tiny_model("llama", dtype=torch.float32).to(torch.bfloat16), tmp_path / "model")
+    original = shutil.copytree(folder, tmp_path / "original")
+    (folder / state.NAME).write_bytes((folder / state.NAME).read_bytes()[:-3])
+    with pytest.raises(ArtefactError, match=r"heads\.state"):
+        hc.load(folder)  # the hash differs
+    (folder / "heads.json").unlink()
+    with pytest.raises(ArtefactError, match="is damaged"):
+        hc.load(folder)
+    tensors = {name: torch.zeros(3) for name in load_file(original / state.NAME)}
+    save_file(tensors, folder / state.NAME, metadata={"same_as": "{}", "dtype": "bfloat16", "other_dtypes": "{}"})
+    with pytest.raises(ArtefactError, match="has shape"):
+        hc.load(folder)
+
+
+def test_weights_that_transformers_cannot_convert_are_refused(tmp_path: Path) -> None:
+    model = tiny_model("mistral_large4")
+    small = hc.cut(model, uneven(hc.HeadMap.of(model).blocks))
+    with pytest.raises(UnsupportedModel, match="first release"):
+        hc.save(small, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("name", ["gemma3n-shared", "gemma4-shared", "blip"])
+def test_portable_export(name: str, tmp_path: Path) -> None:
+    """Removed heads come back as zeros also where layers share keys and values, and where a block reads its width from its input."""
+    model = variant(name).build()
+    heads = hc.HeadMap.of(model)
+    for number, plan in enumerate((uneven(heads.blocks), hc.Plan.removing(heads.blocks[0].heads))):
+        export_portable(hc.cut(model, plan), tmp_path / str(number))  # proven equal before it is written
