@@ -149,7 +149,7 @@ class Run:
 
     def missing_results(self, record: RunRecord) -> list[str]:
         """The results that run.json lists and whose cells are not there, by kind and name."""
-        return [title for title, key in record.results.items() if not is_file(self.folder / listed_path(title, key))]
+        return [title for title, key in record.results.items() if not os.path.lexists(self.folder / listed_path(title, key))]
 
     def _foreign_heads(self) -> str:
         return f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}"
