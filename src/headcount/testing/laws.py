@@ -22,7 +22,7 @@ from headcount.attention import AttentionTap
 from headcount.errors import HeadcountError, PlanError, UnsupportedModel
 from headcount.gates import HeadGates, verify_gates
 from headcount.heads import AttentionBlock, Head, HeadMap
-from headcount.observe import evaluating
+from headcount.observe import Batch, evaluating
 from headcount.plan import Plan
 from headcount.surgery import cut, load, removed_parameters, save
 from headcount.surgery.verify import TOLERANCE, difference, float_dtype, gates_of, run, run_gated
@@ -237,20 +237,20 @@ def _kernels(model: nn.Module) -> dict[str, Any]:
 def save_then_load_is_equal(subject: Subject) -> str:
     """What is saved loads bit for bit: every tensor, every output, every address."""
     for plan in _plans(subject).values():
-        reload_is_equal(cut(subject.model, plan, inputs=subject.batch), subject.batch)
+        reload_is_equal(subject, cut(subject.model, plan, inputs=subject.batch))
     return "tensors, outputs and addresses bit-equal"
 
 
-def reload_is_equal(model: nn.Module, batch: dict[str, Any]) -> None:
-    """Raises LawBroken unless a model, saved and loaded, has the same tensors, outputs and head addresses, bit for bit."""
+def reload_is_equal(subject: Subject, small: nn.Module) -> None:
+    """Raises LawBroken unless a cut model, saved and loaded, has the same tensors, outputs and head addresses, bit for bit."""
     with tempfile.TemporaryDirectory() as scratch:
-        again = load(save(model, Path(scratch) / "model"), **_kernels(model))
-    ours, theirs = model.state_dict(), again.state_dict()
+        again = load(save(small, Path(scratch) / "model"), **_kernels(small))
+    ours, theirs = small.state_dict(), again.state_dict()
     _require(ours.keys() == theirs.keys(), f"save and load changed the names of tensors: {sorted(ours.keys() ^ theirs.keys())[:3]}")
     changed = [name for name in ours if not torch.equal(ours[name], theirs[name])]
     _require(not changed, f"a tensor changed between save and load: {', '.join(changed[:3])}")
-    _require(_equal(run(model, batch), run(again, batch)), "the output changed between save and load")
-    _require(HeadMap.of(model).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
+    _require(_equal(run(small, subject.batch), run(again, subject.batch)), "the output changed between save and load")
+    _require(HeadMap.of(small).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
 
 
 def impossible_plans_raise(subject: Subject) -> str:
@@ -294,14 +294,14 @@ def generation_options(subject: Subject) -> dict[str, Any]:
     return options
 
 
-def _generate(model: nn.Module, options: dict[str, Any]) -> Tensor:
+def _generate(model: nn.Module, options: Batch) -> Tensor:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         generated = model.generate(**options)  # pyright: ignore[reportCallIssue]
     return generated if isinstance(generated, Tensor) else generated.sequences
 
 
-def same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: dict[str, Any]) -> None:
+def same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: Batch) -> None:
     """Raises LawBroken unless the cut model generates what the gated one generates."""
     with HeadGates(subject.model, gates_of(subject.heads, plan)):
         expected = _generate(subject.model, options)
