@@ -272,7 +272,7 @@ def impossible_plans_raise(subject: Subject) -> str:
 
 
 def _prompt(subject: Subject) -> dict[str, Any]:
-    skip = ("decoder_input_ids", "decoder_attention_mask", "labels")
+    skip = ("decoder_input_ids", "decoder_attention_mask", "encoder_hidden_states", "labels")
     prompt = {name: value for name, value in subject.batch.items() if name not in skip}
     if isinstance(prompt.get("attention_mask"), Tensor) and "input_ids" in prompt:
         prompt["attention_mask"] = torch.ones_like(prompt["attention_mask"])
