@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -100,7 +101,7 @@ class Row:
         self.stages[stage] = verdict
         if str(error) in _USUAL:
             return
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).replace(tempfile.gettempdir(), "").split())
         self.note(stage, text if isinstance(error, HeadcountError) else f"{type(error).__name__}: {text}")
 
     def note(self, stage: str, text: str) -> None:
