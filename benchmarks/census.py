@@ -206,11 +206,17 @@ COUNTS: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 
 
+def missing_from(versions: dict[str, str], rows: list[dict[str, Any]]) -> str:
+    """A sentence on the classes that have no row yet, empty after a whole census."""
+    missing = int(versions.get("classes", 0)) - sum(not row.get("variant") for row in rows)
+    return f" Not complete: {missing} classes are still to be examined." if missing > 0 else ""
+
+
 def summary(versions: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
     classes, variants = ([row for row in rows if bool(row.get("variant")) is kind] for kind in (False, True))
     return [
         f"transformers {versions['transformers']}, torch {versions['torch']}. {len(classes)} model classes of "
-        f"{len({row.get('family') for row in classes})} families, {len(variants)} variants of them.",
+        f"{len({row.get('family') for row in classes})} families, {len(variants)} variants of them.{missing_from(versions, rows)}",
         "",
         "| | classes | variants |",
         "|---|---:|---:|",
@@ -237,7 +243,7 @@ def with_counts(text: str, versions: dict[str, str], rows: list[dict[str, Any]])
         f"Of {len(classes):,} model classes with attention ({families} families of transformers {versions['transformers']}, built small): "
         f"found {number['found'] + part:,} ({part} with some blocks refused), gated {number['gated']:,}, cut {number['cut']:,}, "
         f"generated {number['generated']}, reloaded {number['reloaded']:,}, refused by name at some stage {sum(map(is_refused, classes))}; "
-        f"with their variants: {defects['raw']} raw errors, {defects['wrong']} wrong results."
+        f"with their variants: {defects['raw']} raw errors, {defects['wrong']} wrong results.{missing_from(versions, rows)}"
     )
     before, start, rest = text.partition(MARK)
     _, end, after = rest.partition(END)
@@ -327,7 +333,11 @@ def main() -> None:
     rows = [row for row in rows if is_built(row) or not row.get("variant")]  # a variant that its class refuses is none
     for row in rows:
         row.pop("seconds", None)
-    versions = {"transformers": transformers.__version__, "torch": torch.__version__.partition("+")[0]}
+    versions = {
+        "transformers": transformers.__version__,
+        "torch": torch.__version__.partition("+")[0],
+        "classes": str(len({entry.name for entry in entries})),
+    }
     lines = [json.dumps(line, ensure_ascii=False) for line in (versions, *rows)]
     ROWS.write_text("\n".join(lines) + "\n", encoding="utf-8")
     DOCUMENT.write_text(document(versions, rows), encoding="utf-8")

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -76,7 +75,7 @@ def _chooses(model: nn.Module) -> bool:
     return type(model).__name__.endswith("ForMultipleChoice")
 
 
-def _by_choice(inputs: dict[str, Any]) -> dict[str, Any]:
+def _by_choice(inputs: Mapping[str, Tensor]) -> dict[str, Any]:
     """The inputs of a multiple-choice model, [batch, choices, …] for text and one image or page per question."""
     return {
         name: value[::N_CHOICES] if value.is_floating_point() else value.unflatten(0, (-1, N_CHOICES)) for name, value in inputs.items()
@@ -91,7 +90,7 @@ def _remedy(model: nn.Module) -> str:
 
 
 @contextmanager
-def reporting_inputs(model: nn.Module, batch: Mapping[str, Any], *, dummy: bool) -> Iterator[None]:
+def reporting_inputs(model: nn.Module, batch: Mapping[str, object], *, dummy: bool) -> Iterator[None]:
     """Turns whatever the model's own code raises on a batch into a ProbeError that names the batch and the inputs to pass instead."""
     try:
         yield
@@ -297,10 +296,6 @@ def bbox(probe: Probe) -> Tensor:
     return torch.cat([corner, corner + 10], dim=-1)
 
 
-def _trajectory(name: str, probe: Probe) -> Tensor:
-    return media.trajectories(probe)[name]
-
-
 # In the order in which they are made: later makers read earlier inputs.
 MAKERS: dict[str, Maker] = {
     "image_grid_thw": media.grid,
@@ -333,7 +328,11 @@ MAKERS: dict[str, Maker] = {
     "entity_start_positions": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3),
     "entity_end_positions": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3),
     "entity_position_ids": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3, 2),
-    **{name: partial(_trajectory, name) for name in ("states", "actions", "rewards", "returns_to_go", "timesteps")},
+    "states": lambda probe: probe.floats(probe.batch, probe.length, probe.find("state_dim")),
+    "actions": lambda probe: probe.floats(probe.batch, probe.length, probe.find("act_dim")),
+    "rewards": lambda probe: probe.floats(probe.batch, probe.length, 1),
+    "returns_to_go": lambda probe: probe.floats(probe.batch, probe.length, 1),
+    "timesteps": lambda probe: torch.arange(probe.length).expand(probe.batch, probe.length),
     "user_audio_codes": codebooks.parallel_codes,
     "moshi_audio_codes": codebooks.parallel_codes,
     "past_values_padding": lambda probe: torch.zeros_like(probe.made["past_values"]).long(),

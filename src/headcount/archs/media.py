@@ -183,15 +183,3 @@ def flattened_patches(probe: Probe) -> Tensor:
     """Pix2Struct patches: row, column, then the pixels."""
     places = probe.integers(1, GRID, probe.batch, GRID * GRID, 2)
     return torch.cat([places, probe.floats(probe.batch, GRID * GRID, probe.find("patch_embed_hidden_size"))], dim=-1)
-
-
-def trajectories(probe: Probe) -> dict[str, Tensor]:
-    """States, actions, rewards and times of a decision transformer."""
-    shape = (probe.batch, probe.length)
-    return {
-        "states": probe.floats(*shape, probe.find("state_dim")),
-        "actions": probe.floats(*shape, probe.find("act_dim")),
-        "rewards": probe.floats(*shape, 1),
-        "returns_to_go": probe.floats(*shape, 1),
-        "timesteps": torch.arange(probe.length).expand(shape),
-    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ from headcount.attention import eager
 from headcount.errors import HeadcountError
 from headcount.gates import HeadGates
 from headcount.heads import AttentionBlock, HeadMap
+from headcount.observe import Batch
 from headcount.plan import Plan
 from headcount.surgery import cut
 from headcount.surgery.verify import difference, gates_of, run, run_gated
@@ -99,7 +101,7 @@ class Row:
         self.stages[stage] = verdict
         if str(error) in _USUAL:
             return
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).replace(tempfile.gettempdir(), "").split())
         self.note(stage, text if isinstance(error, HeadcountError) else f"{type(error).__name__}: {text}")
 
     def note(self, stage: str, text: str) -> None:
@@ -220,7 +222,7 @@ def _attention_maps(value: Any, is_map: bool = False) -> Iterator[Tensor]:
         yield value
 
 
-def _observe_attentions(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
+def _observe_attentions(model: nn.Module, batch: Batch) -> list[Tensor]:
     with eager(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return list(_attention_maps(model(**batch, output_attentions=True)))
@@ -233,27 +235,27 @@ def _compare_attentions(subject: Subject, plan: Plan, small: nn.Module) -> None:
             gated = _observe_attentions(subject.model, subject.batch)
     except Exception as error:  # the class has no such argument, or fails with it by itself
         raise DoesNotApply(_NO_ATTENTIONS) from error
-    kept = [(block.n_heads, list(plan.kept(block))) for block in subject.heads.blocks]
-    pairs = _pair_maps(gated, _observe_attentions(small, subject.batch), {n_heads for n_heads, _ in kept})
-    for whole, rest in pairs:
-        if subject.heads.refused and difference([whole], [rest]) <= subject.tolerance:
+    kept_positions = [(block.n_heads, list(plan.kept(block))) for block in subject.heads.blocks]
+    pairs = _pair_maps(gated, _observe_attentions(small, subject.batch), {n_heads for n_heads, _ in kept_positions})
+    for dense_map, cut_map in pairs:
+        if subject.heads.refused and difference([dense_map], [cut_map]) <= subject.tolerance:
             continue  # the map of a module that was not taken in, so it was not cut either
         gaps = [
-            difference([whole[:, positions]], [rest])
-            for n_heads, positions in kept
-            if n_heads == whole.shape[1] and len(positions) == rest.shape[1]
+            difference([dense_map[:, positions]], [cut_map])
+            for n_heads, positions in kept_positions
+            if n_heads == dense_map.shape[1] and len(positions) == cut_map.shape[1]
         ]
         if not gaps:
-            raise LawBroken(f"attentions {tuple(rest.shape)} of the cut model have as many heads as no block keeps")
+            raise LawBroken(f"attentions {tuple(cut_map.shape)} of the cut model have as many heads as no block keeps")
         if not min(gaps) <= subject.tolerance:
-            raise LawBroken(f"attentions {tuple(rest.shape)} of the cut model are not those of the kept heads, gap {min(gaps):.3g}")
+            raise LawBroken(f"attentions {tuple(cut_map.shape)} of the cut model are not those of the kept heads, gap {min(gaps):.3g}")
 
 
 def _pair_maps(gated: list[Tensor], small: list[Tensor], counts: set[int]) -> list[tuple[Tensor, Tensor]]:
     """The maps of the gated and of the cut model side by side, without those that have no heads."""
     if len(gated) != len(small):
         raise LawBroken(f"the dense model returns {len(gated)} attention maps, the cut one {len(small)}")
-    pairs = [(whole, rest) for whole, rest in zip(gated, small, strict=True) if whole.shape[1] in counts]
+    pairs = [pair for pair in zip(gated, small, strict=True) if pair[0].shape[1] in counts]
     if not pairs:
         raise DoesNotApply(_NO_ATTENTIONS)
     return pairs
@@ -277,7 +279,7 @@ def _settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
         )
 
 
-def _require_unchanged(model: nn.Module, before: dict[str, Any]) -> None:
+def _require_unchanged(model: nn.Module, before: Mapping[str, object]) -> None:
     after = dict(_settings(model))
     changed = sorted(name for name in before.keys() | after.keys() if _differs(before.get(name), after.get(name)))
     if changed:

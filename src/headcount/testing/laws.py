@@ -24,7 +24,7 @@ from headcount.attention import AttentionTap
 from headcount.errors import HeadcountError, PlanError, UnsupportedModel
 from headcount.gates import HeadGates, verify_gates
 from headcount.heads import AttentionBlock, Head, HeadMap
-from headcount.observe import evaluating
+from headcount.observe import Batch, evaluating
 from headcount.plan import Plan
 from headcount.surgery import cut, load, removed_parameters, save
 from headcount.surgery.config import base_config
@@ -354,7 +354,7 @@ def impossible_plans_raise(subject: Subject) -> str:
 
 
 def _prompt(subject: Subject) -> dict[str, Any]:
-    skip = ("decoder_input_ids", "decoder_attention_mask", "labels")
+    skip = ("decoder_input_ids", "decoder_attention_mask", "encoder_hidden_states", "labels")
     prompt = {name: value for name, value in subject.batch.items() if name not in skip}
     if isinstance(prompt.get("attention_mask"), Tensor) and "input_ids" in prompt:
         prompt["attention_mask"] = torch.ones_like(prompt["attention_mask"])
@@ -392,14 +392,14 @@ def generation_options(subject: Subject) -> dict[str, Any]:
     return options
 
 
-def _generate(model: nn.Module, options: dict[str, Any]) -> Tensor:
+def _generate(model: nn.Module, options: Batch) -> Tensor:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         generated = model.generate(**options)  # pyright: ignore[reportCallIssue]
     return generated if isinstance(generated, Tensor) else generated.sequences
 
 
-def same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: dict[str, Any]) -> None:
+def same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: Batch) -> None:
     """Raises LawBroken unless the cut model generates what the gated one generates."""
     with HeadGates(subject.model, gates_of(subject.heads, plan)):
         expected = _generate(subject.model, options)
