@@ -266,7 +266,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     code = (
         "import resource, sys, warnings; from pathlib import Path; warnings.simplefilter('ignore')\n"
         "from headcount.reading.tables import Layout, read; from headcount.tasks.classification import layout; import pyarrow.parquet\n"
-        "from headcount.tasks import Request; found = layout(Request('classification', None)); peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "from headcount.tasks import Request; found = layout(Request('classification', None))\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before = peak(); print(sum(1 for _ in read((Path(sys.argv[1]),), found, 100_000)), (peak() - before) // 1024)"
     )
     done = subprocess.run(
