@@ -139,7 +139,7 @@ def test_no_model_reads_more_of_a_split(
         places["{run}"] = tmp_path / "compared"
         compared = ("compare", folder / "model", "--train", folder / "data.csv", "--methods", "magnitude", "--keep", "50%", "--no-repair")
         assert run(capsys, *compared, "--limit", LIMIT, "--out", tmp_path / "compared")[0] == 0
-    words = tuple(places.get(word, word) for word in COMMANDS[command])
+    words = tuple(places.get(str(word), word) for word in COMMANDS[command])
     splits = splits_of(COMMANDS[command], folder)
     monkeypatch.setattr(demo, "SHOWN", {"entailment": "demo/entailment"})  # one of its models is enough
     sequences.clear()
