@@ -161,9 +161,9 @@ class Block:
     _make: Callable[[list[int]], Batch]
     _lengths: tuple[int, ...]
 
-    def batch(self, places: list[int]) -> Batch:
-        """The examples at some places of the block, as one batch."""
-        return self._make(places)
+    def batch(self, numbers: list[int]) -> Batch:
+        """Some examples of the block, by their numbers in it, as one batch."""
+        return self._make(numbers)
 
     def batches(self, size: int, start: int = 0) -> Iterator[tuple[list[int], Batch]]:
         """Batches of at most `size` examples, with the places of these in the block; alike lengths together, the first `start` left out."""

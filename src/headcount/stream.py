@@ -257,30 +257,30 @@ def _gather(mine: Any, number: int) -> list[Any]:
 def _measure(reading: Reading, block: Block, measure: Measure) -> Measured:
     """The results of a block. When memory runs out, the batch size falls and the pass goes on with the batch that did not fit."""
     results: dict[str, np.ndarray] = {}
-    measured, places = 0, []
+    measured, numbers = 0, []
     while measured < block.size:
         size = reading.batch_size or min(BATCH, block.size)
         try:
-            for places, batch in block.batches(size, measured):
-                _add(results, block, places, measure(batch, [block.first + place for place in places]))
-                measured += len(places)
+            for numbers, batch in block.batches(size, measured):
+                _add(results, block, numbers, measure(batch, [block.first + number for number in numbers]))
+                measured += len(numbers)
         except OneByOne:
             reading.batch_size = 1
         except (RuntimeError, MemoryError) as error:
             if not memory_ran_out(error):
                 raise
-            if len(places) > 1:
-                _check_longest(block, places[-1], measure)
-                reading.batch_size = len(places) // 2
+            if len(numbers) > 1:
+                _check_longest(block, numbers[-1], measure)
+                reading.batch_size = len(numbers) // 2
             else:
                 raise _too_large(block, error) from error
     return results
 
 
-def _check_longest(block: Block, place: int, measure: Measure) -> None:
+def _check_longest(block: Block, number: int, measure: Measure) -> None:
     """Raises OutOfMemory if an example does not fit alone: no smaller batch helps then, and none is tried."""
     try:
-        measure(block.batch([place]), [block.first + place])
+        measure(block.batch([number]), [block.first + number])
     except (RuntimeError, MemoryError) as error:
         if memory_ran_out(error):
             raise _too_large(block, error) from error
@@ -300,10 +300,10 @@ def reraise_memory(error: Exception) -> None:
         raise error
 
 
-def _add(results: dict[str, np.ndarray], block: Block, places: list[int], measured: Mapping[str, Tensor]) -> None:
+def _add(results: dict[str, np.ndarray], block: Block, numbers: list[int], measured: Mapping[str, Tensor]) -> None:
     """Puts the results of a batch where its examples stand in the block."""
     for name, values in measured.items():
         array = values.detach().double().cpu().numpy()
         if name not in results:
             results[name] = np.full((block.size, *array.shape[1:]), np.nan)
-        results[name][places] = array
+        results[name][numbers] = array

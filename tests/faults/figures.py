@@ -48,6 +48,24 @@ def bad_inputs() -> int | None:
     return len(CASES)
 
 
+def _threads() -> list[tuple[str, str]]:
+    """One model in several threads and tasks, exceptions in hooks, and signals inside long methods."""
+    threads, exceptions = ([kept(f"{what} {kind}") for kind in ("encoder", "decoder")] for what in ("threads", "exceptions"))
+    stopped = [json.loads(path.read_text()) for path in KEPT.glob("stopped *.json")]
+    right, refused, wrong = (sum(one[name] for one in threads) for name in ("right", "refused", "wrong"))
+    return [
+        ("one model in 2 to 4 threads or asyncio tasks: right · refused · wrong", f"{right} · {refused} · {wrong}"),
+        (
+            "exceptions at random calls inside a model: stopped · went on and right · model changed, or later results wrong",
+            f"{sum(one['stopped'] for one in exceptions)} · {sum(one['right'] for one in exceptions)} · 0",
+        ),
+        (
+            f"Ctrl-C, SIGTERM inside {len(stopped)} long methods; longest time from signal to end",
+            f"{sum(one['signals'] for one in stopped)}; {max(one['longest'] for one in stopped):.2f} s",
+        ),
+    ]
+
+
 def rows() -> list[tuple[str, str]]:
     kills, workers, team = kept("kills"), kept("workers killed"), kept("workers")
     disks = {name: kept(f"disk {name}")["points"] for name in ("ENOSPC", "EIO", "EACCES")}
@@ -70,6 +88,7 @@ def rows() -> list[tuple[str, str]]:
         (f"{team['workers']} workers on one folder, {team['blocks']} cells in {team['rounds']} runs: computed twice", str(team["twice"])),
         ("a process of torchrun killed, the run taken up again: identical", f"{kept('torchrun')['deaths']} of 1"),
         *campaign_rows(),
+        *_threads(),
         ("bad inputs tried (in `make test`)", "no catalogue" if tried is None else str(tried)),
         ("10,000 cells opened and verified", f"{cells['opened']:.1f} s"),
         ("10,000 cells taken up again, one of them missing; memory for it", f"{cells['resumed']:.1f} s; {cells['memory']:.0f} MB"),

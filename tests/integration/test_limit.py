@@ -139,7 +139,7 @@ def test_no_model_reads_more_of_a_split(
         places["{run}"] = tmp_path / "compared"
         compared = ("compare", folder / "model", "--train", folder / "data.csv", "--methods", "magnitude", "--keep", "50%", "--no-repair")
         assert run(capsys, *compared, "--limit", LIMIT, "--out", tmp_path / "compared")[0] == 0
-    words = tuple(places.get(word, word) for word in COMMANDS[command])
+    words = tuple(places.get(str(word), word) for word in COMMANDS[command])
     splits = splits_of(COMMANDS[command], folder)
     monkeypatch.setattr(demo, "SHOWN", {"entailment": "demo/entailment"})  # one of its models is enough
     sequences.clear()
@@ -266,7 +266,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     code = (
         "import resource, sys, warnings; from pathlib import Path; warnings.simplefilter('ignore')\n"
         "from headcount.reading.tables import Layout, read; from headcount.tasks.classification import layout; import pyarrow.parquet\n"
-        "from headcount.tasks import Request; found = layout(Request('classification', None)); peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "from headcount.tasks import Request; found = layout(Request('classification', None))\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before = peak(); print(sum(1 for _ in read((Path(sys.argv[1]),), found, 100_000)), (peak() - before) // 1024)"
     )
     done = subprocess.run(

@@ -90,11 +90,11 @@ def for_owner(model: nn.Module, function: Callable[..., R], module: nn.Module | 
     if owner is None:
         return function
 
-    def checked(*args: Any, **kwargs: Any) -> R:
+    def run(*args: Any, **kwargs: Any) -> R:
         owner.check(args[0] if module is None else module)  # a hook gets its module first
         return function(*args, **kwargs)
 
-    return checked
+    return run
 
 
 @contextmanager
@@ -104,24 +104,24 @@ def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterat
     Without `exclusive` only those are refused that put hooks on the model or change its mode, and they are refused meanwhile.
     """
     models = _models_in(unwrap(model))
-    hold = Hold(purpose, exclusive, threading.current_thread(), _task())
+    own = Hold(purpose, exclusive, threading.current_thread(), _task())
     try:
         with _LOCK:
-            others = [other for one in models for other in _OPEN.get(one, ()) if exclusive or other.exclusive]
-            stranger = next((other for other in others if not other.includes_caller()), None)
+            holds_on_it = [hold for part in models for hold in _OPEN.get(part, ()) if exclusive or hold.exclusive]
+            stranger = next((hold for hold in holds_on_it if not hold.includes_caller()), None)
             if stranger is not None:
                 raise stranger.refusal(type(models[0]).__name__)
-            for one in models:
-                _OPEN.setdefault(one, []).append(hold)
-        _MINE.set((*_MINE.get(), hold))
-        yield hold
+            for part in models:
+                _OPEN.setdefault(part, []).append(own)
+        _MINE.set((*_MINE.get(), own))
+        yield own
     finally:
-        hold.is_open = False
-        _MINE.set(tuple(other for other in _MINE.get() if other is not hold))
+        own.is_open = False
+        _MINE.set(tuple(hold for hold in _MINE.get() if hold is not own))
         with _LOCK:
-            for one in models:
-                if hold in _OPEN.get(one, ()):
-                    _OPEN[one].remove(hold)
+            for part in models:
+                if own in _OPEN.get(part, ()):
+                    _OPEN[part].remove(own)
 
 
 @contextmanager
@@ -142,13 +142,13 @@ def holds(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Funct
 
     def decorate(function: Function) -> Function:
         @wraps(function)
-        def held(model: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(model: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(model, nn.Module):  # the function says what is wrong with it
                 return function(model, *args, **kwargs)
             with holding(model, purpose, exclusive=exclusive), _typed_memory_errors(purpose):
                 return function(model, *args, **kwargs)
 
-        return held  # pyright: ignore[reportReturnType]
+        return run  # pyright: ignore[reportReturnType]
 
     return decorate
 

@@ -48,8 +48,8 @@ def _end_late(reader: int) -> None:
         if received[0] not in codes:
             continue
         end = time.monotonic() + GRACE
-        while (left := end - time.monotonic()) > 0:
-            if select.select([reader], [], [], left)[0] and not os.read(reader, 64):
+        while (seconds := end - time.monotonic()) > 0:
+            if select.select([reader], [], [], seconds)[0] and not os.read(reader, 64):
                 return
         code = codes[signal.Signals(received[0])]
         word = "interrupted" if code == INTERRUPTED else "terminated"

@@ -61,8 +61,8 @@ def texts(request: Request, divided: Callable[[], Mapping[Split, Sequence[Passag
 def _texts(request: Request, source: Source) -> Iterator[tuple[str, str]]:
     """(where it stands, text) of each line or row. Of more than a limited task reads, single lines are spread over it, running text begins it."""
     by_line = request.choice("by", BY) == "line"
-    found = _rows(request, source, request.most_rows if by_line else None)
-    for number, row in enumerate(found):
+    rows = _rows(request, source, request.most_rows if by_line else None)
+    for number, row in enumerate(rows):
         if not by_line and number == request.most_rows:
             warn_of_rest(told(source), number, None)
             return
