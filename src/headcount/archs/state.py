@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from headcount.errors import UnsupportedModel
 
 HOOKS = frozenset(name for name in vars(nn.Module()) if "hook" in name)
-"""Attributes that hold hooks. Their handles take them off; several contexts may have hooks on one model."""
+"""Attributes that hold hooks. Their handles take them off, since several contexts may have hooks on one model; those of transformers have none."""
 
 CONTAINERS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
@@ -61,6 +61,7 @@ class ModelState:
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
         self.attributes = [(vars(module), vars(module).copy()) for module in modules]
+        self.hooks = [(module, tuple(module._forward_hooks)) for module in modules]
         self.objects: dict[int, tuple[Any, Any]] = {}
         for _, attributes in self.attributes:
             for name in CONTAINERS:
@@ -84,6 +85,9 @@ class ModelState:
 
     def restore(self) -> None:
         """Puts everything back to the moment of recording; what did not change is not touched."""
+        for module, names in self.hooks:
+            if len(module._forward_hooks) != len(names):
+                _remove_new_hooks(module, names)
         for current, recorded in self.attributes:
             _restore_dict(current, recorded, HOOKS)
         for value, contents in self.objects.values():
@@ -105,6 +109,14 @@ class ModelState:
                 )
             with torch.no_grad():
                 buffer.copy_(clone)
+
+
+def _remove_new_hooks(module: nn.Module, names: Iterable[int]) -> None:
+    """Takes off hooks that transformers added, as it does for good when a pass returns attention maps; a flag on the model says so too."""
+    for name in set(module._forward_hooks) - set(names):
+        if module._forward_hooks[name].__module__.startswith("transformers"):
+            for hooks in (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called):
+                hooks.pop(name, None)
 
 
 def _buffer_copies(modules: Iterable[nn.Module]) -> list[tuple[Tensor, int, Tensor | None]]:

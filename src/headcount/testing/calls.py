@@ -36,7 +36,7 @@ def outputs_loss(output: Any, _batch: Mapping[str, Any]) -> Tensor:
     return (result.flatten(1) * (steps * 0.754877666).sin()).sum(1)
 
 
-def _join(examples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _join(examples: list[Any]) -> dict[str, Tensor]:
     return {name: torch.cat([example[name] for example in examples]) for name in examples[0]}
 
 
