@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headcount.archs.modules import device_of, transposed, unwrap
 from headcount.archs.naming import MEDIA
-from headcount.archs.state import forward, preserved
+from headcount.archs.state import forward, preserve
 from headcount.attention import AttentionTap
 from headcount.errors import GateError, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
@@ -57,7 +57,7 @@ class _Pending:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients inside; the model with every module's own mode and all of its state as before afterwards."""
-    with preserved(model), torch.no_grad():
+    with preserve(model), torch.no_grad():
         model.eval()
         yield
 

@@ -14,7 +14,7 @@ from headcount.archs import media
 from headcount.archs.lengths import probe_length
 from headcount.archs.modules import device_of
 from headcount.archs.probe import N_PADDED, Maker, Probe
-from headcount.archs.state import preserved
+from headcount.archs.state import preserve
 from headcount.errors import ProbeError
 
 _REMEDY = "pass your own inputs, a dict of the forward pass's keyword arguments"
@@ -32,7 +32,7 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
     probe = Probe(model, batch, length, torch.Generator().manual_seed(seed), dict(inspect.signature(model.forward).parameters))
     makers = _makers(probe)
     try:
-        with torch.no_grad(), preserved(model):
+        with torch.no_grad(), preserve(model):
             for name, maker in makers.items():
                 value = maker(probe)
                 if value is not None:

@@ -2,7 +2,7 @@
 
 Models change themselves when they run. BigBird switches to full attention on a short input, Swin shrinks its windows on a small image, dynamic
 rotary embeddings recompute their frequencies, classifiers write `config.problem_type`, OmDet-Turbo keeps the features of texts. headcount runs
-every pass over a model inside `preserved`, so that no call changes a model and no result depends on the passes before it.
+every pass over a model inside `preserve`, so that no call changes a model and no result depends on the passes before it.
 """
 
 from __future__ import annotations
@@ -46,15 +46,6 @@ def _holds_state(value: Any) -> bool:
     return isinstance(value, COLLECTIONS) or (kind.__module__.startswith("transformers") and hasattr(value, "__dict__"))
 
 
-def _contents(value: Any) -> Any:
-    """A shallow copy of what an object holds."""
-    return value.copy() if isinstance(value, COLLECTIONS) else vars(value).copy()
-
-
-def _children(contents: Any) -> Iterable[Any]:
-    return contents.values() if isinstance(contents, dict) else contents
-
-
 class ModelState:
     """The configuration, attributes, submodules, buffers and modes of a model at one moment."""
 
@@ -79,9 +70,10 @@ class ModelState:
         while pending:
             value = pending.pop()
             if id(value) not in self.objects:
-                contents = _contents(value)
+                contents = value.copy() if isinstance(value, COLLECTIONS) else vars(value).copy()
                 self.objects[id(value)] = (value, contents)
-                pending += [child for child in _children(contents) if _holds_state(child)]
+                children = contents.values() if isinstance(contents, dict) else contents
+                pending += [child for child in children if _holds_state(child)]
 
     def restore(self) -> None:
         """Puts everything back to the moment of recording; what did not change is not touched."""
@@ -123,10 +115,10 @@ def _buffer_copies(modules: Iterable[nn.Module]) -> list[tuple[Tensor, int, Tens
     """(buffer, its version, a copy where the sum of sizes allows it); buffers of inference mode have no version and cannot change."""
     buffers = (buffer for module in modules for buffer in module._buffers.values() if buffer is not None)
     writable = [buffer for buffer in buffers if not buffer.is_inference() and not buffer.is_meta]
-    left, copies = CLONED_BYTES, []
+    budget, copies = CLONED_BYTES, []
     for buffer in sorted(writable, key=lambda buffer: buffer.nbytes):
-        left -= buffer.nbytes
-        copies.append((buffer, buffer._version, buffer.detach().clone() if left >= 0 else None))
+        budget -= buffer.nbytes
+        copies.append((buffer, buffer._version, buffer.detach().clone() if budget >= 0 else None))
     return copies
 
 
@@ -181,7 +173,7 @@ def feature_caches_bypassed(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def preserved(model: nn.Module) -> Iterator[None]:
+def preserve(model: nn.Module) -> Iterator[None]:
     """Leaves the model as it was: configuration, attributes, submodules, buffers and modes go back, hooks stay with their handles.
 
     Inside, results that the model kept from earlier passes are not served.
@@ -196,7 +188,7 @@ def preserved(model: nn.Module) -> Iterator[None]:
 
 def forward(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
     """The output of one forward pass, which leaves the model and torch's random numbers as they were."""
-    with preserved(model), torch.random.fork_rng(devices=[]):
+    with preserve(model), torch.random.fork_rng(devices=[]):
         return model(**inputs)
 
 

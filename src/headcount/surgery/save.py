@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from headcount import __version__
-from headcount.archs.state import preserved
+from headcount.archs.state import preserve
 from headcount.errors import ArtefactError, UnsupportedModel
 from headcount.files import new_folder, write_json
 from headcount.heads import HeadMap
@@ -71,7 +71,7 @@ def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
     target = Path(folder)
     with (
         new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
-        preserved(model),
+        preserve(model),
     ):  # transformers writes into configurations
         model.save_pretrained(fresh, **kwargs)  # pyright: ignore[reportCallIssue]
         if companions is not None:
