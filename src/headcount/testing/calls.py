@@ -32,7 +32,7 @@ Inputs = dict[str, Any]
 """The keyword arguments of a forward pass."""
 
 
-def outputs_loss(output: Any, _batch: Inputs) -> Tensor:
+def outputs_loss(output: Any, _batch: Any) -> Tensor:
     """A loss per example that depends on every entry of the model's first output."""
     result = output_tensors(output)[0].double()
     steps = torch.arange(result[0].numel(), device=result.device, dtype=torch.float64)
