@@ -15,7 +15,7 @@ from headcount.archs.modules import device_of, transposed, unwrap
 from headcount.archs.naming import MEDIA
 from headcount.archs.ownership import Hold, SavedStates, holding
 from headcount.archs.padding import with_positions
-from headcount.archs.state import forward, preserved
+from headcount.archs.state import forward, preserve
 from headcount.attention import AttentionTap
 from headcount.errors import GateError, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
@@ -76,7 +76,7 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients inside; the model with every module's own mode and all of its state as before afterwards."""
-    with preserved(model), torch.no_grad():
+    with preserve(model), torch.no_grad():
         model.eval()
         yield
 

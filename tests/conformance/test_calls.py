@@ -19,7 +19,7 @@ from headcount.roles._contract import bare
 from headcount.surgery.verify import difference, run, run_gated
 from headcount.testing.calls import change_nothing, probe_task
 from headcount.testing.families import VARIANTS, variant
-from headcount.testing.fingerprint import ModelChanged, unchanged
+from headcount.testing.fingerprint import ModelChanged, require_unchanged
 from headcount.testing.laws import DoesNotApply, Subject, emptying, uneven
 from headcount.testing.shrink import tiny_model
 from headcount.training import Recipe, fine_tune
@@ -81,14 +81,14 @@ def test_the_law_notices_a_model_that_was_not_put_back(what: str, monkeypatch: p
     model = tiny_model(model_type, **overrides)
     batch = probe_inputs(model, length=length)
     monkeypatch.setattr(state.ModelState, "restore", lambda self: None)
-    with pytest.raises(ModelChanged, match="changed"), unchanged(model, "run"):
+    with pytest.raises(ModelChanged, match="changed"), require_unchanged(model, "run"):
         run(model, batch)
 
 
 def test_a_router_keeps_its_precision() -> None:
     """Switch Transformers turns its router to float32 for good in the first pass."""
     model = tiny_model("switch_transformers", dtype=torch.bfloat16)
-    with unchanged(model, "verify"):
+    with require_unchanged(model, "verify"):
         hc.HeadMap.of(model).verify(model)
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
@@ -108,12 +108,12 @@ def test_a_pass_does_not_depend_on_those_before(model_type: str, overrides: dict
 
 
 def test_scores_do_not_depend_on_the_order_of_examples() -> None:
-    model = tiny_model("big_bird")
-    first, second = (_rows(probe_inputs(model, length=length), 0) for length in (9, 40))
+    models = [tiny_model("big_bird") for _ in range(2)]
+    first, second = (_rows(probe_inputs(models[0], length=length), 0) for length in (9, 40))
     tasks = [_uneven_task(first, second), _uneven_task(second, first)]
-    losses = [evaluate(model, task, batch_size=1).losses for task in tasks]
+    losses = [evaluate(model, task, batch_size=1).losses for model, task in zip(models, tasks, strict=True)]
     np.testing.assert_array_equal(losses[0], losses[1][::-1])
-    scores = [hc.score(model, task, "gradient", batch_size=1).values for task in tasks]
+    scores = [hc.score(model, task, "gradient", batch_size=1).values for model, task in zip(models, tasks, strict=True)]
     np.testing.assert_allclose(scores[0], scores[1], rtol=1e-9)
 
 
@@ -170,5 +170,18 @@ def test_pruning_and_roles_leave_the_model_as_it_was() -> None:
         "roles": lambda: measure(model, Corpus((bare([5, 6, 7, 8, 5]), bare([9, 10, 11, 9]))), only=["local", "same"]),
     }
     for name, call in calls.items():
-        with unchanged(model, name, random_numbers=False):  # training seeds them
+        with require_unchanged(model, name, random_numbers=False):  # training seeds them
             call()
+
+
+def test_passes_that_return_attention_leave_no_hooks() -> None:
+    """transformers puts hooks on for good when a pass returns attention maps, and a flag on the model; a second set would give every map twice."""
+    model = tiny_model("llama", attn="eager")
+    batch = {**probe_inputs(model), "output_attentions": True}
+    with require_unchanged(model, "run"):
+        run(model, batch)
+    for _ in range(2):
+        with torch.no_grad():
+            assert len(model(**batch).attentions) == 2
+    with require_unchanged(model, "run"):
+        run(model, batch)

@@ -16,7 +16,7 @@ from headcount.gates import output_tensors
 from headcount.surgery.verify import difference, run
 from headcount.testing.calls import outputs_loss, probe_task
 from headcount.testing.draw import draw_weights
-from headcount.testing.fingerprint import unchanged
+from headcount.testing.fingerprint import require_unchanged
 from headcount.testing.laws import Subject, check_model, uneven
 from headcount.testing.shrink import tiny_model
 
@@ -133,7 +133,7 @@ def test_features_that_omdet_keeps_do_not_hide_gates() -> None:
     """Text features of an earlier pass were served under gates, and those made under gates afterwards."""
     model, batch = omdet(), detections()
     plain = output_tensors(_outputs(model, batch))
-    with unchanged(model, "mask"), hc.mask(model, ["language.L0H0"]) as gates:
+    with require_unchanged(model, "mask"), hc.mask(model, ["language.L0H0"]) as gates:
         first = output_tensors(_outputs(model, batch))
         gates.values = torch.ones(len(gates.heads))
         opened = output_tensors(_outputs(model, batch))

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.archs.state import preserved
+from headcount.archs.state import preserve
 from headcount.data import Task, blocks
 from headcount.errors import HeadcountError, UnsupportedModel
 from headcount.evaluate import Evaluation, evaluate_into
@@ -305,9 +305,9 @@ def _prove(work: Analysis, heads: HeadMap, pruning: Pruning, cell: Cell, small: 
 def _generate(work: Analysis, heads: HeadMap, plan: Plan, small: nn.Module, batch: dict[str, Tensor]) -> Step:
     options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
     prompt = {name: value[:, : value.shape[1] // 2] for name, value in batch.items()}
-    with preserved(work.model), HeadGates(work.model, gates_of(heads, plan)):
+    with preserve(work.model), HeadGates(work.model, gates_of(heads, plan)):
         gated = work.model.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
-    with preserved(small):
+    with preserve(small):
         tokens = small.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
     same = int((gated[0] == tokens[0]).sum()) - prompt["input_ids"].shape[1]
     return work.step(

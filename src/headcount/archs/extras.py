@@ -50,16 +50,16 @@ def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:
 
 
 def twin_projections(model: nn.Module, module: nn.Module, path: str, geometry: Geometry) -> tuple[Projection, ...]:
-    """Further projections of the same heads, which a family's row names."""
-    parent, found = path.rpartition(".")[0], []
+    """The further projections of the same heads that a family's row names."""
+    parent, twins = path.rpartition(".")[0], []
     for role, name in family_of(module).twins:
         layer: Any = model.get_submodule(join(parent, name))
         if getattr(layer, "is_ghost", False):
             size = layer.value_dim if role == "o" else layer.width
         else:
             size = (linear_size(layer) or (0, 0))[role != "o"] // geometry.n_heads
-        found.append(Projection(role, join(parent, name), Rows(geometry.n_heads, size), "head"))
-    return tuple(found)
+        twins.append(Projection(role, join(parent, name), Rows(geometry.n_heads, size), "head"))
+    return tuple(twins)
 
 
 def _units(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None:

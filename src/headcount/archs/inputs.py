@@ -16,7 +16,7 @@ from headcount.archs import codebooks, media
 from headcount.archs.lengths import probe_length
 from headcount.archs.modules import device_of
 from headcount.archs.probe import N_PADDED, Maker, Probe
-from headcount.archs.state import preserved
+from headcount.archs.state import preserve
 from headcount.errors import HeadcountError, OutOfMemory, ProbeError
 
 # Arguments of forward passes that carry no input.
@@ -43,7 +43,7 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
     makers = _makers(probe)
     try:
         _fit_sizes(probe)
-        with torch.no_grad(), preserved(model):
+        with torch.no_grad(), preserve(model):
             for name, maker in makers.items():
                 value = maker(probe)
                 if value is not None:

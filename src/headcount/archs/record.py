@@ -79,11 +79,11 @@ def write(model: nn.Module, blocks: dict[str, Kept], values: dict[str, Any] | No
             entries[path]["columns"] = list(kept.columns)
     content: dict[str, Any] = {"schema": SCHEMA, "blocks": entries}
     values = replaced(model) if values is None else values
-    lists = named(model)
+    lists = read_named(model)
     setattr(model.config, KEY, content | ({"replaced": values} if values else {}) | ({"named": lists} if lists else {}))
 
 
-def named(model: nn.Module) -> dict[str, list[list[int]]]:
+def read_named(model: nn.Module) -> dict[str, list[list[int]]]:
     """The lists of heads in configurations (Whisper's alignment heads) as they were before any cut, by dotted name."""
     return dict((_raw(model) or {}).get("named", {}))
 

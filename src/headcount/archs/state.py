@@ -2,7 +2,7 @@
 
 Models change themselves when they run. BigBird switches to full attention on a short input, Swin shrinks its windows on a small image, dynamic
 rotary embeddings recompute their frequencies, classifiers write `config.problem_type`, OmDet-Turbo keeps the features of texts. headcount runs
-every pass over a model inside `preserved`, so that no call changes a model and no result depends on the passes before it.
+every pass over a model inside `preserve`, so that no call changes a model and no result depends on the passes before it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headcount.archs.ownership import SavedStates
 from headcount.errors import UnsupportedModel
 
 HOOKS = frozenset(name for name in vars(nn.Module()) if "hook" in name)
-"""Attributes that hold hooks. Their handles take them off; several contexts may have hooks on one model."""
+"""Attributes that hold hooks. Their handles take them off, since several contexts may have hooks on one model; those of transformers have none."""
 
 CONTAINERS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
@@ -47,21 +47,13 @@ def _holds_state(value: Any) -> bool:
     return isinstance(value, COLLECTIONS) or (kind.__module__.startswith("transformers") and hasattr(value, "__dict__"))
 
 
-def _contents(value: Any) -> Any:
-    """A shallow copy of what an object holds."""
-    return value.copy() if isinstance(value, COLLECTIONS) else vars(value).copy()
-
-
-def _children(contents: Any) -> Iterable[Any]:
-    return contents.values() if isinstance(contents, dict) else contents
-
-
 class ModelState:
     """The configuration, attributes, submodules, buffers and modes of a model at one moment."""
 
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
         self.attributes = [(vars(module), vars(module).copy()) for module in modules]
+        self.hooks = [(module, tuple(module._forward_hooks)) for module in modules]
         self.objects: dict[int, tuple[Any, Any]] = {}
         for _, attributes in self.attributes:
             for name in CONTAINERS:
@@ -79,12 +71,16 @@ class ModelState:
         while pending:
             value = pending.pop()
             if id(value) not in self.objects:
-                contents = _contents(value)
+                contents = value.copy() if isinstance(value, COLLECTIONS) else vars(value).copy()
                 self.objects[id(value)] = (value, contents)
-                pending += [child for child in _children(contents) if _holds_state(child)]
+                children = contents.values() if isinstance(contents, dict) else contents
+                pending += [child for child in children if _holds_state(child)]
 
     def restore(self) -> None:
         """Puts everything back to the moment of recording; what did not change is not touched."""
+        for module, names in self.hooks:
+            if len(module._forward_hooks) != len(names):
+                _remove_new_hooks(module, names)
         for current, recorded in self.attributes:
             _restore_dict(current, recorded, HOOKS)
         for value, contents in self.objects.values():
@@ -108,14 +104,22 @@ class ModelState:
                 buffer.copy_(clone)
 
 
+def _remove_new_hooks(module: nn.Module, names: Iterable[int]) -> None:
+    """Takes off hooks that transformers added, as it does for good when a pass returns attention maps; a flag on the model says so too."""
+    for name in set(module._forward_hooks) - set(names):
+        if module._forward_hooks[name].__module__.startswith("transformers"):
+            for hooks in (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called):
+                hooks.pop(name, None)
+
+
 def _buffer_copies(modules: Iterable[nn.Module]) -> list[tuple[Tensor, int, Tensor | None]]:
     """(buffer, its version, a copy where the sum of sizes allows it); buffers of inference mode have no version and cannot change."""
     buffers = (buffer for module in modules for buffer in module._buffers.values() if buffer is not None)
     writable = [buffer for buffer in buffers if not buffer.is_inference() and not buffer.is_meta]
-    left, copies = CLONED_BYTES, []
+    budget, copies = CLONED_BYTES, []
     for buffer in sorted(writable, key=lambda buffer: buffer.nbytes):
-        left -= buffer.nbytes
-        copies.append((buffer, buffer._version, buffer.detach().clone() if left >= 0 else None))
+        budget -= buffer.nbytes
+        copies.append((buffer, buffer._version, buffer.detach().clone() if budget >= 0 else None))
     return copies
 
 
@@ -173,7 +177,7 @@ _STATES: SavedStates[ModelState] = SavedStates()
 
 
 @contextmanager
-def preserved(model: nn.Module) -> Iterator[None]:
+def preserve(model: nn.Module) -> Iterator[None]:
     """Leaves the model as it was: configuration, attributes, submodules, buffers and modes go back, hooks stay with their handles.
 
     Inside, results that the model kept from earlier passes are not served. Where several contexts over one model are open, the last to
@@ -186,7 +190,7 @@ def preserved(model: nn.Module) -> Iterator[None]:
 
 def forward(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
     """The output of one forward pass, which leaves the model and torch's random numbers as they were."""
-    with preserved(model), torch.random.fork_rng(devices=[]):
+    with preserve(model), torch.random.fork_rng(devices=[]):
         return model(**inputs)
 
 

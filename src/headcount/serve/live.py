@@ -180,11 +180,11 @@ def _translated(live: LiveRun, first: str, how: Mapping[str, Any]) -> str:
     """What the model itself says, greedily."""
     import torch
 
-    from headcount.archs.state import preserved
+    from headcount.archs.state import preserve
 
     model, tokenizer = live.model(), live.tokenizer()
     ids = tokenizer(first, add_special_tokens=how.get("add_special_tokens", True))["input_ids"] + list(how.get("end", ()))
-    with torch.no_grad(), preserved(model):
+    with torch.no_grad(), preserve(model):
         made = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1)
     said = tokenizer.decode(made[0], skip_special_tokens=True).strip()
     if not said:

@@ -121,6 +121,6 @@ def _carry_out(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
     unexpress(model, heads)
     before = {block.path: (block.n_heads, block.n_kv_heads) for block in heads.blocks}
     reshape(model, _cuts(heads, plan))
-    left = HeadMap.of(model)
-    express(model, left, before)
-    follow_cut(model, lists, left)
+    cut_heads = HeadMap.of(model)
+    express(model, cut_heads, before)
+    follow_cut(model, lists, cut_heads)

@@ -25,7 +25,7 @@ Blocks = Mapping[str, record.Kept]
 
 def fit(model: nn.Module, blocks: Blocks) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
-    values, lists = record.replaced(model), record.named(model)
+    values, lists = record.replaced(model), record.read_named(model)
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
     absolute = {record.relative(model, block.path): block for block in heads.blocks}

@@ -22,8 +22,8 @@ Pairs = list[list[int]]
 def read_fields(model: Any) -> dict[str, Pairs]:
     """The lists of heads that a model's configurations hold now, by dotted name."""
     owners = {owner: getattr(model, owner, None) for owner in OWNERS}
-    found = {f"{owner}.{field}": getattr(config, field, None) for owner, config in owners.items() for field in FIELDS}
-    return {name: [list(pair) for pair in pairs] for name, pairs in found.items() if pairs is not None}
+    fields = {f"{owner}.{field}": getattr(config, field, None) for owner, config in owners.items() for field in FIELDS}
+    return {name: [list(pair) for pair in pairs] for name, pairs in fields.items() if pairs is not None}
 
 
 def _blocks(heads: HeadMap, name: str) -> dict[int, tuple[Head, ...]]:
@@ -35,23 +35,24 @@ def _blocks(heads: HeadMap, name: str) -> dict[int, tuple[Head, ...]]:
 def _originals(heads: HeadMap, name: str, pairs: Pairs) -> Pairs:
     """Pairs that count the heads a model has now, as pairs of original indices."""
     by_layer = _blocks(heads, name)
-    for layer, place in pairs:
-        if not 0 <= place < len(by_layer.get(layer, ())):
+    for layer, position in pairs:
+        if not 0 <= position < len(by_layer.get(layer, ())):
             raise PlanError(
-                f"{name} names head {place} of layer {layer}, which the model does not have, so the list cannot follow a cut. Correct or remove it."
+                f"{name} names head {position} of layer {layer}, which the model does not have, so the list cannot follow a cut. "
+                "Correct or remove it."
             )
-    return [[layer, by_layer[layer][place].index] for layer, place in pairs]
+    return [[layer, by_layer[layer][position].index] for layer, position in pairs]
 
 
 def _places(heads: HeadMap, name: str, originals: Pairs) -> Pairs:
     """Pairs of original indices, as pairs that count the heads a model has now; heads that are gone leave the list."""
-    by_layer = {layer: [head.index for head in left] for layer, left in _blocks(heads, name).items()}
+    by_layer = {layer: [head.index for head in block] for layer, block in _blocks(heads, name).items()}
     return [[layer, by_layer[layer].index(index)] for layer, index in originals if index in by_layer.get(layer, ())]
 
 
 def original_fields(model: nn.Module, heads: HeadMap) -> dict[str, Pairs]:
     """The lists as the dense model has them, heads that were removed since included; a list that was edited after a cut counts as it is."""
-    recorded, fields = record.named(model), read_fields(model)
+    recorded, fields = record.read_named(model), read_fields(model)
     originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _places(heads, name, pairs)}
     return originals | {name: _originals(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from headcount import __version__
 from headcount.archs import record
-from headcount.archs.state import preserved
+from headcount.archs.state import preserve
 from headcount.errors import ArtefactError, UnsupportedModel
 from headcount.files import new_folder
 from headcount.heads import HeadMap
@@ -74,7 +74,7 @@ def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
     target = Path(folder)
     with (
         new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
-        preserved(model),
+        preserve(model),
     ):  # transformers writes into configurations
         _write_weights(model, fresh, **kwargs)
         if companions is not None:

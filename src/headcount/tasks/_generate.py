@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs.modules import unwrap
-from headcount.archs.state import preserved
+from headcount.archs.state import preserve
 from headcount.checks import positions
 from headcount.metrics import IGNORED, Batch
 
@@ -43,7 +43,7 @@ class Translations:
         """What is said and what should be said, by example."""
         inputs = {name: value for name, value in batch.items() if name not in ("labels", "decoder_input_ids")}
         inner: Any = unwrap(model)
-        with torch.no_grad(), preserved(inner):
+        with torch.no_grad(), preserve(inner):
             said = inner.generate(**inputs, **self.options)
         return self._decode(said), [self.references.get(name) or self._decode(row)[0] for name, row in self._targets(batch)]
 

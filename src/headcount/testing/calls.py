@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,25 @@ from headcount.surgery import cut, save
 from headcount.surgery.cost import cost
 from headcount.surgery.export import export_portable
 from headcount.surgery.verify import run
-from headcount.testing.fingerprint import unchanged
+from headcount.testing.fingerprint import require_unchanged
 
 Call = Callable[[], Any]
+Inputs = dict[str, Any]
+"""The keyword arguments of a forward pass."""
 
 
-def outputs_loss(output: Any, _batch: Mapping[str, Any]) -> Tensor:
+def outputs_loss(output: Any, _batch: Any) -> Tensor:
     """A loss per example that depends on every entry of the model's first output."""
     result = output_tensors(output)[0].double()
     steps = torch.arange(result[0].numel(), device=result.device, dtype=torch.float64)
     return (result.flatten(1) * (steps * 0.754877666).sin()).sum(1)
 
 
-def _join(examples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _join(examples: list[Any]) -> dict[str, Tensor]:
     return {name: torch.cat([example[name] for example in examples]) for name in examples[0]}
 
 
-def probe_task(batch: Mapping[str, Any]) -> Task:
+def probe_task(batch: Inputs) -> Task:
     """A task whose examples are the rows of a batch."""
     tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
     rows = next(iter(tensors.values())).shape[0]
@@ -48,19 +51,19 @@ def probe_task(batch: Mapping[str, Any]) -> Task:
     return Task("probe", examples, examples, examples, _join, loss=outputs_loss)
 
 
-def _run_masked(model: nn.Module, batch: dict[str, Any], how: Any) -> None:
-    with mask(model, HeadMap.of(model)[:1], how, data=[batch] if how == "mean" else None):
+def _run_masked(model: nn.Module, batch: Inputs, intervention: Any) -> None:
+    with mask(model, HeadMap.of(model)[:1], intervention, data=[batch] if intervention == "mean" else None):
         run(model, batch)
 
 
-def calls_on(model: nn.Module, batch: dict[str, Any], plan: Plan | None, folder: Path) -> dict[str, Call]:
+def calls_on(model: nn.Module, batch: Inputs, plan: Plan | None, folder: Path) -> dict[str, Call]:
     """By name, the public calls that run or read a model; `plan` is None for models that cannot be cut."""
     task = probe_task(batch)
     calls: dict[str, Call] = {
         "HeadMap.verify": lambda: HeadMap.of(model).verify(model, batch),
         "HeadMap.verify without inputs": lambda: HeadMap.of(model).verify(model),
         "HeadGates": lambda: HeadGates(model).__enter__().__exit__(),
-        **{f"mask, {how}": lambda how=how: _run_masked(model, batch, how) for how in ("zero", "mean", "uniform")},
+        **{f"mask, {name}": partial(_run_masked, model, batch, name) for name in ("zero", "mean", "uniform")},
         "observe": lambda: list(observe(model, [batch])),
         "score by gradient": lambda: score(model, task, "gradient"),
         "score by ablation": lambda: score(model, task, "ablation"),
@@ -91,20 +94,20 @@ def _interrupted_at(model: nn.Module, path: str, error: type[BaseException]) -> 
         handle.remove()
 
 
-def change_nothing(model: nn.Module, batch: dict[str, Any], plan: Plan | None) -> str:
+def change_nothing(model: nn.Module, batch: Inputs, plan: Plan | None) -> str:
     """Makes every public call, each also interrupted in its last block by an error and by Ctrl-C; raises ModelChanged naming what changed."""
     modes = [module.training for module in model.modules()]
-    for place, module in enumerate(model.modules()):
-        module.training = place % 2 == 0  # no call may leave one mode for all
+    for number, module in enumerate(model.modules()):
+        module.training = number % 2 == 0  # no call may leave one mode for all
     last = next(block for block in reversed(HeadMap.of(model).blocks) if block.n_heads)
     completed: list[str] = []
     try:
         with tempfile.TemporaryDirectory() as scratch:
             for name, call in calls_on(model, batch, plan, Path(scratch)).items():
-                with unchanged(model, name):
+                with require_unchanged(model, name):
                     completed += [name] if _succeeds(call) else []
                 for error in (RuntimeError, KeyboardInterrupt):
-                    with _interrupted_at(model, last.o.path, error), unchanged(model, f"{name}, ended by {error.__name__},"):
+                    with _interrupted_at(model, last.o.path, error), require_unchanged(model, f"{name}, ended by {error.__name__},"):
                         _succeeds(call)
     finally:
         for module, mode in zip(model.modules(), modes, strict=True):

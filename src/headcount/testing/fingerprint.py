@@ -46,7 +46,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
 
 
 @contextmanager
-def unchanged(model: nn.Module, call: str, *, random_numbers: bool = True) -> Iterator[None]:
+def require_unchanged(model: nn.Module, call: str, *, random_numbers: bool = True) -> Iterator[None]:
     """Raises ModelChanged unless the model, and torch's random numbers, are after the body what they were before, also where it raises."""
     before, random = fingerprint(model), torch.get_rng_state()
     try:
@@ -84,7 +84,7 @@ def _describe(path: str, value: Any, above: set[int]) -> dict[str, Any]:
     if isinstance(value, set | frozenset):
         return {path: sorted(map(repr, value))}
     if isinstance(value, list | tuple):
-        parts = {f"{path}[{place}]": part for place, part in enumerate(value)}
+        parts = {f"{path}[{index}]": part for index, part in enumerate(value)}
     elif isinstance(value, Mapping):
         parts = {f"{path}[{key!r:.80}]": part for key, part in value.items()}
     elif hasattr(value, "__dict__"):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headcount.archs.inputs import probe_inputs
 from headcount.archs.modules import unwrap
 from headcount.archs.state import forward
-from headcount.attention import AttentionTap
+from headcount.attention import AttentionTap, eager
 from headcount.errors import HeadcountError, PlanError, UnsupportedModel
 from headcount.gates import HeadGates, verify_gates
 from headcount.heads import AttentionBlock, Head, HeadMap
@@ -167,7 +167,7 @@ def gate_zero_is_no_attention(subject: Subject) -> str:
     """A gate of zero equals attention probabilities of zero: the old head_mask, by an independent way."""
     values = torch.ones(len(subject.heads), dtype=torch.float64)
     values[::3] = 0.0
-    with HeadGates(subject.model, values), _eager(subject):
+    with HeadGates(subject.model, values), eager(subject.model):
         gated = run(subject.model, subject.batch)
 
     def silence(block: AttentionBlock, probabilities: Tensor, _visible: Tensor) -> Tensor:
@@ -181,12 +181,6 @@ def gate_zero_is_no_attention(subject: Subject) -> str:
     gap = difference(gated, masked)
     _require(gap <= subject.tolerance, f"gating and zeroing probabilities differ by {gap:.3g}")
     return f"difference {gap:.1e}"
-
-
-def _eager(subject: Subject):
-    from headcount.attention import eager
-
-    return eager(subject.model)
 
 
 def _plans(subject: Subject) -> dict[str, Plan]:
@@ -207,6 +201,8 @@ def cut_equals_gate(subject: Subject) -> str:
     return f"difference {worst:.1e} over {len(_plans(subject))} plans"
 
 
+Inputs = dict[str, Any]
+
 ATTENTIONS = {
     "encoder_attentions": ("encoder-self",),
     "decoder_attentions": ("decoder-self",),
@@ -216,13 +212,11 @@ ATTENTIONS = {
 """Outputs that hold attention maps, with the kinds of blocks that they come from."""
 
 
-def _attention_maps(model: nn.Module, batch: dict[str, Any]) -> dict[str, tuple[Tensor, ...]]:
-    from headcount.attention import eager
-
+def _attention_maps(model: nn.Module, batch: Inputs) -> dict[str, tuple[Tensor, ...]]:
     with evaluating(model), eager(model):
         output = forward(model, {**batch, "output_attentions": True})
-    found = {name: output.get(name) for name in ATTENTIONS} if hasattr(output, "get") else {}
-    return {name: maps for name, maps in found.items() if isinstance(maps, tuple) and all(isinstance(each, Tensor) for each in maps)}
+    fields = {name: output.get(name) for name in ATTENTIONS} if hasattr(output, "get") else {}
+    return {name: maps for name, maps in fields.items() if isinstance(maps, tuple) and all(isinstance(tensor, Tensor) for tensor in maps)}
 
 
 def attention_maps_follow_the_cut(subject: Subject) -> str:
@@ -231,14 +225,14 @@ def attention_maps_follow_the_cut(subject: Subject) -> str:
     small = cut(subject.model, plan, inputs=subject.batch)
     with HeadGates(subject.model, gates_of(subject.heads, plan)):
         dense = _attention_maps(subject.model, subject.batch)
-    left, compared = _attention_maps(small, subject.batch), 0
+    cut_maps, compared = _attention_maps(small, subject.batch), 0
     for name, maps in dense.items():
         blocks = [block for block in subject.heads.blocks if block.kind in ATTENTIONS[name] and block.n_heads]
         blocks = blocks * len(maps) if len(blocks) == 1 else blocks  # one block may run as several layers
-        if len(maps) != len(blocks) or any(each.ndim < 4 or each.shape[1] != b.n_heads for each, b in zip(maps, blocks, strict=True)):
+        if len(maps) != len(blocks) or any(a.ndim < 4 or a.shape[1] != b.n_heads for a, b in zip(maps, blocks, strict=True)):
             continue
-        for block, whole, part in zip(blocks, maps, left[name], strict=True):
-            gap = difference([part], [whole[:, list(plan.kept(block))]])
+        for block, dense_map, cut_map in zip(blocks, maps, cut_maps[name], strict=True):
+            gap = difference([cut_map], [dense_map[:, list(plan.kept(block))]])
             _require(gap <= subject.tolerance, f"{name} of block '{block.path}' differ by {gap:.3g} from those of the heads that stay")
             compared += 1
     if not compared:
