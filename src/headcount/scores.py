@@ -170,7 +170,7 @@ class Scores:
         rounding = {name: tuple((np.asarray(self.columns[name]) / factor).tolist()) for name in (ROUNDING,) if name in self.columns}
         return replace(self, values=values, stderr=stderr, normalise=how, columns={**self.columns, **rounding})
 
-    def drowned(self) -> tuple[Head, ...]:
+    def heads_within_rounding(self) -> tuple[Head, ...]:
         """The heads whose score rounding alone moves by more than its standard error; none where rounding was not measured."""
         pairs = zip(self.heads, self.columns.get(ROUNDING, ()), self.stderr, strict=False)
         return tuple(head for head, rounding, error in pairs if rounding > error)
