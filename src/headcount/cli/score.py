@@ -179,7 +179,9 @@ def run(
             _show(say, scores, judged[name], level, everything)
             if unresolved := scores.heads_within_rounding():
                 names = f"{', '.join(map(str, unresolved[:8]))}{' …' if len(unresolved) > 8 else ''}"
-                say.note(f"{name}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor")
+                say.note(
+                    f"{name}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"
+                )
             if "adaptive" in scores.conditions:
                 _show_race(say, scores)
             if stable.get(name):
