@@ -174,7 +174,7 @@ class Scores:
         """The method, and how its scores were normalised."""
         return f"{self.method or 'scores'} ({SCALED[self.normalise]})" if self.normalise != "none" else self.method or "scores"
 
-    def drowned(self) -> tuple[Head, ...]:
+    def heads_within_rounding(self) -> tuple[Head, ...]:
         """The heads whose score rounding alone moves by more than its standard error; none where rounding was not measured."""
         pairs = zip(self.heads, self.columns.get(ROUNDING, ()), self.stderr, strict=False)
         return tuple(head for head, rounding, error in pairs if rounding > error)

@@ -59,7 +59,7 @@ def test_epsilon_shows_rounding_beside_its_scores() -> None:
     data = [probe_inputs(model, batch=16)]
     scores = hc.score(model, data, by="lrp:epsilon")
     assert all(0 < rounding < error for rounding, error in zip(scores.columns["rounding"], scores.stderr, strict=True))
-    assert scores.drowned() == () and "rounding moves scores by up to" in scores._repr_html_()
+    assert scores.heads_within_rounding() == () and "rounding moves scores by up to" in scores._repr_html_()
     assert scores.columns == hc.score(model, data, by="lrp:epsilon").columns, "the same noise each time"
     double = hc.score(copy.deepcopy(model).double(), data, by="lrp:epsilon")
     assert max(double.columns["rounding"]) < 1e-6 * max(scores.columns["rounding"])

@@ -15,7 +15,7 @@ from headcount.cli import main
 from headcount.data import batches
 from headcount.errors import DataError, VerificationError
 from headcount.surgery import export
-from headcount.surgery.samples import sample_batches, varied
+from headcount.surgery.samples import sample_batches, varying_inputs
 from headcount.surgery.source import local_folder
 from headcount.tasks import open_task
 from headcount.terminal.inputs import reader_of
@@ -75,7 +75,7 @@ def test_what_did_not_vary_is_not_claimed(tmp_path: Path) -> None:
 def test_samples_agree_in_their_inputs(name: str) -> None:
     samples = sample_batches(tiny_model(name, dtype=torch.float32))
     assert all(list(batch) == list(samples[0]) for batch in samples) and "labels" not in samples[0]
-    assert ("token_type_ids" in varied(samples)) == (name in ("bert", "roberta"))
+    assert ("token_type_ids" in varying_inputs(samples)) == (name in ("bert", "roberta"))
     assert len({tuple(batch[next(iter(batch))].shape) for batch in samples}) > 1
 
 

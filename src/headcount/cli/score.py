@@ -184,10 +184,10 @@ def run(
         stable = {name: stabilities(scores, seed=given.seed) for name, scores in found.items()} if stability else {}
         for name, scores in found.items():
             _show(say, scores, judged[name], level, everything)
-            if drowned := scores.drowned():
+            if unresolved := scores.heads_within_rounding():
+                names = f"{', '.join(map(str, unresolved[:8]))}{' …' if len(unresolved) > 8 else ''}"
                 say.note(
-                    f"{name}: rounding alone moves the score of {', '.join(map(str, drowned[:8]))}{' …' if len(drowned) > 8 else ''} by more than "
-                    "its standard error; on another processor it would differ"
+                    f"{name}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"
                 )
             if "adaptive" in scores.conditions:
                 _show_race(say, scores)

@@ -31,11 +31,11 @@ class RoundingChange:
 
 def check_rounding(scores: Scores) -> RoundingError | None:
     """The error of scores most of which rounding moves by more than their standard error; None where they say something."""
-    drowned = scores.drowned()
-    if len(drowned) <= len(scores.heads) / 2:
+    unresolved = scores.heads_within_rounding()
+    if len(unresolved) <= len(scores.heads) / 2:
         return None
     return RoundingError(
-        f"rounding in {scores.conditions['dtype']} moves {scores.method} of {len(drowned)} of {len(scores.heads)} heads by more than the standard "
+        f"rounding in {scores.conditions['dtype']} moves {scores.method} of {len(unresolved)} of {len(scores.heads)} heads by more than the standard "
         f"error (largest: {max(scores.columns[ROUNDING]):.2g}), so that these scores depend on the processor; load the model in a wider dtype "
         "(float32, float64), or use another importance such as lrp:alpha-beta"
     )

@@ -32,17 +32,17 @@ ABOUT = About(
 def of_batch(work: Work, batch: Mapping[str, Any], variant: str) -> dict[str, Tensor]:
     """Each head's share of its block's relevance, the share of all relevance that leaked, and under `epsilon` what rounding changes."""
     rule: Any = variant
-    found = relevance(work.model, batch, rule=rule)
-    parts = {"": _block_shares(work.heads, found), "leakage": found.leaked / found.started}
+    result = relevance(work.model, batch, rule=rule)
+    parts = {"": _block_shares(work.heads, result), "leakage": result.leaked / result.started}
     if variant == "epsilon":
         rounded = relevance(work.model, batch, rule=rule, noise_seed=work.seed)
         parts["rounding"] = _block_shares(work.heads, rounded) - parts[""]
     return parts
 
 
-def _block_shares(heads: HeadMap, found: Relevance) -> Float[Tensor, "batch heads"]:
+def _block_shares(heads: HeadMap, result: Relevance) -> Float[Tensor, "batch heads"]:
     """The size of every head's relevance, as a share of that of its block."""
-    sizes = found.heads.abs()
+    sizes = result.heads.abs()
     for block in heads.blocks:
         span = heads.positions(block)
         total = sizes[:, span].sum(-1, keepdim=True)

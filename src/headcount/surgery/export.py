@@ -28,7 +28,7 @@ from headcount.observe import evaluating
 from headcount.surgery.config import assign
 from headcount.surgery.named_heads import assign_fields, original_fields
 from headcount.surgery.reshape import Cut, cuts_of
-from headcount.surgery.samples import TEXT, sample_batches, varied
+from headcount.surgery.samples import TEXT, RawBatch, sample_batches, varying_inputs
 from headcount.surgery.save import save
 from headcount.surgery.verify import HALF, check, difference, float_dtype, run
 
@@ -180,13 +180,23 @@ def _sign(path: Path) -> None:
     onnx.save(content, path)
 
 
+def _copy_files(source: Path, folder: Path) -> list[str]:
+    """Puts the files of one folder into another, each whole or not at all; their new paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        partial = folder / f".{file.name}.partial"
+        shutil.copyfile(file, partial)
+        partial.replace(folder / file.name)
+    return sorted(str(folder / file.name) for file in source.iterdir())
+
+
 def export_onnx(
     model: nn.Module,
     path: str | Path,
     *,
     tokenizer: Any = None,
     data: Data = None,
-    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    inputs: RawBatch | Sequence[RawBatch] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Writes an ONNX file whose first output equals the model's in onnxruntime, and says what was made.
@@ -224,16 +234,11 @@ def export_onnx(
         if not gap <= 1e-4:
             raise VerificationError(f"the ONNX file differs from the model by {gap:.3g} (relative), more than 1e-4; it was not kept")
         _sign(file)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        files = sorted(made.name for made in Path(scratch).iterdir())
-        for made in Path(scratch).iterdir():
-            partial = target.parent / f".{made.name}.partial"
-            shutil.copyfile(made, partial)
-            partial.replace(target.parent / made.name)
-    proven = varied(samples)
+        files = _copy_files(Path(scratch), target.parent)
+    proven = varying_inputs(samples)
     return {
         "path": str(target),
-        "files": [str(target.parent / name) for name in files],
+        "files": files,
         "inputs": exported.inputs,
         "dynamic": not reason,
         "reason": reason,

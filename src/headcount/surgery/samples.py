@@ -16,6 +16,7 @@ from headcount.data import Data, batches
 from headcount.errors import DataError
 
 Batch = dict[str, Tensor]
+RawBatch = Mapping[str, Any]
 TEXT = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
 """Inputs of shape [batch, tokens]."""
 LENGTHS = (3, 11, 6)
@@ -25,7 +26,7 @@ DATA_BATCHES, DATA_ROWS = 3, 8
 
 
 def sample_batches(
-    model: nn.Module, *, tokenizer: Any = None, data: Data = None, inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+    model: nn.Module, *, tokenizer: Any = None, data: Data = None, inputs: RawBatch | Sequence[RawBatch] | None = None
 ) -> list[Batch]:
     """Batches of the same inputs, those that an export must take: what tokenizer and data give, and what the forward pass needs.
 
@@ -33,29 +34,29 @@ def sample_batches(
     `data` is a task or batches. `inputs` replaces all of these.
     """
     if inputs is not None:
-        given = [inputs] if isinstance(inputs, Mapping) else list(inputs)
-        found = [_tensors(model, batch) for batch in given]
-        odd = next((batch for batch in found if batch.keys() != found[0].keys()), None) if found else {}
+        samples = [_select_inputs(model, batch) for batch in ([inputs] if isinstance(inputs, Mapping) else inputs)]
+        odd = next((batch for batch in samples if batch.keys() != samples[0].keys()), None) if samples else {}
         if odd is not None:
             raise DataError(f"inputs must be one batch, or several with the same names; got {', '.join(odd) or 'none'}")
-        return [*found, *({name: value[:1] for name, value in batch.items()} for batch in found[:1] if len(next(iter(batch.values()))) > 1)]
+        first_row = {name: value[:1] for name, value in samples[0].items()}
+        return [*samples, first_row] if len(next(iter(samples[0].values()))) > 1 else samples
     probes = [_probe(model, batch=2, length=9, seed=0), _probe(model, batch=3, length=6, seed=1), _probe(model, batch=2, length=9, seed=2)]
-    real = [_tensors(model, batch) for batch in _texts(model, tokenizer, probes[0])]
-    real += [_tensors(model, batch) for batch in _of_data(model, data)]
+    real = [_select_inputs(model, batch) for batch in _texts(model, tokenizer, probes[0])]
+    real += [_select_inputs(model, batch) for batch in _of_data(model, data)]
     names = dict.fromkeys(name for batch in (probes[0], *real) for name in batch)
     if real and not any("token_type_ids" in batch for batch in real):
         names.pop("token_type_ids", None)  # who feeds the file has only what the tokenizer gives
-    return [_completed(model, batch, names) for batch in (*probes, *real)]
+    return [_complete(model, batch, names) for batch in (*probes, *real)]
 
 
-def varied(samples: Sequence[Batch]) -> list[str]:
+def varying_inputs(samples: Sequence[Batch]) -> list[str]:
     """The inputs that have more than one value among the samples: equality is shown for these alone."""
     return [name for name in samples[0] if len(torch.cat([batch[name].flatten() for batch in samples]).unique()) > 1]
 
 
 def _probe(model: nn.Module, *, batch: int, length: int, seed: int) -> Batch:
     """A probe batch, with two segments in every row where the model tells segments apart."""
-    probe = _tensors(model, probe_inputs(model, batch=batch, length=length, seed=seed))
+    probe = _select_inputs(model, probe_inputs(model, batch=batch, length=length, seed=seed))
     segments = getattr(text_config(model), "type_vocab_size", 0) or 0
     if "token_type_ids" in inspect.signature(model.forward).parameters and segments > 1 and "input_ids" in probe:
         half = probe["input_ids"].shape[1] // 2
@@ -63,7 +64,7 @@ def _probe(model: nn.Module, *, batch: int, length: int, seed: int) -> Batch:
     return probe
 
 
-def _tensors(model: nn.Module, batch: Mapping[str, Any]) -> Batch:
+def _select_inputs(model: nn.Module, batch: RawBatch) -> Batch:
     """What the forward pass takes of a batch, without labels: with them the first output is a loss."""
     accepted = inspect.signature(model.forward).parameters
     device = next(model.parameters()).device
@@ -72,7 +73,7 @@ def _tensors(model: nn.Module, batch: Mapping[str, Any]) -> Batch:
     }
 
 
-def _texts(model: nn.Module, tokenizer: Any, probe: Batch) -> Iterator[Mapping[str, Any]]:
+def _texts(model: nn.Module, tokenizer: Any, probe: Batch) -> Iterator[RawBatch]:
     """Texts of the tokenizer's vocabulary as it encodes them: of several lengths, padded together where it can pad, and pairs of them."""
     if not callable(getattr(tokenizer, "convert_ids_to_tokens", None)) or not set(probe) <= set(TEXT):
         return
@@ -93,7 +94,7 @@ def _texts(model: nn.Module, tokenizer: Any, probe: Batch) -> Iterator[Mapping[s
     yield tokenizer(firsts, seconds, padding=True, **options)
 
 
-def _of_data(model: nn.Module, data: Data) -> Iterator[Mapping[str, Any]]:
+def _of_data(model: nn.Module, data: Data) -> Iterator[RawBatch]:
     """The first batches of the report split; decoders read what their labels make of it."""
     if data is None:
         return
@@ -105,7 +106,7 @@ def _of_data(model: nn.Module, data: Data) -> Iterator[Mapping[str, Any]]:
         yield some
 
 
-def _completed(model: nn.Module, batch: Batch, names: Mapping[str, None]) -> Batch:
+def _complete(model: nn.Module, batch: Batch, names: Mapping[str, None]) -> Batch:
     """The batch with all of `names`: masks of ones, one segment, and what else is missing from a probe of its shape."""
     tokens = batch.get("input_ids")
     complete = dict(batch)

@@ -17,12 +17,12 @@ class Float64(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         is_double = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
+        if func is Tensor.float and not args[0].is_floating_point():
+            return args[0].double()  # positions, which meet float64 frequencies
         if is_double and func is Tensor.float:
             return args[0]
         if is_double and func in CASTS:
             args = tuple(torch.float64 if argument is torch.float32 else argument for argument in args)
         if is_double and func in (*CASTS, *SOFTMAXES) and kwargs.get("dtype") is torch.float32:
             kwargs = kwargs | {"dtype": torch.float64}
-        if func is Tensor.float and not args[0].is_floating_point():
-            return args[0].double()  # positions, which meet float64 frequencies
         return func(*args, **kwargs)
