@@ -84,7 +84,7 @@ def _curve_row(told: Mapping[str, Any], n_heads: int) -> dict[str, Any]:
         "recover": None if wish["recover"] is None else told_length(wish["recover"]),
         **{name: wish.get(name, default) for name, default in PLAIN.items()},
         "normalise": wish.get("normalise", "none" if wish["method"] == "rank" else ""),
-        "steps": fewest_steps(told),
+        "steps": fewest_steps(told) or (0 if "steps" in told else None),
         "limit": "=".join((wish["limit"][0], plain_number(wish["limit"][1]))) if wish.get("limit") else "",
         "options": ";".join(f"{name}={value}" for name, value in sorted(told_options.items())),
         "loss": told["loss"],
