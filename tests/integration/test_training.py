@@ -398,7 +398,7 @@ def test_the_control_starts_from_nothing(kind: str) -> None:
     heads = hc.HeadMap.of(model)
     plan = hc.Plan.removing([head for unit in heads.units()[1:3] for head in unit])
     before = copy.deepcopy(model.state_dict())
-    recipe = Recipe(batch=8, rate=0.0)
+    recipe = Recipe(batch=8, rate=0.0, epochs=1.0)
     made, trained = from_scratch(model, plan, task(kind, ROWS), recipe)
     again, _ = from_scratch(model, plan, task(kind, ROWS), recipe)
     other, _ = from_scratch(model, plan, task(kind, ROWS), replace(recipe, seed=1))
