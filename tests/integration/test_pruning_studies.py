@@ -211,7 +211,23 @@ def test_uneven_compensation_is_found() -> None:
 
 
 def test_without_training_nothing_compensates(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
-    words = ("study", "compensation", model, "--train", data, "--method", "magnitude", "--keep", 4, "--train-batch", 8, "--steps", 6, "--limit", 12)
+    words = (
+        "study",
+        "compensation",
+        model,
+        "--train",
+        data,
+        "--method",
+        "magnitude",
+        "--keep",
+        4,
+        "--train-batch",
+        8,
+        "--steps",
+        6,
+        "--limit",
+        12,
+    )
     still = result(capsys, *words, "--rate", 0, "--out", tmp_path / "still")
     assert all(row["pruned"] == row["whole"] == 0 for row in still["rows"] if row["part"] != "importance")
     assert all(abs(row["difference"]) < 1e-9 and row["q"] == 1 for row in still["rows"]), "importance did not move either"
