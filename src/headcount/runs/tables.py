@@ -34,7 +34,11 @@ def _scores(run: Run) -> Any:
 
     from headcount.runs.scores import all_scores
 
-    frames = [scores.to_pandas().assign(method=name, normalise=scores.normalise) for name, scores in all_scores(run).items()]
+    by_method = all_scores(run)
+    says = any(scores.normalise != "none" for scores in by_method.values())  # tables of older runs stay as they were
+    frames = [
+        scores.to_pandas().assign(method=name, **({"normalise": scores.normalise} if says else {})) for name, scores in by_method.items()
+    ]
     if not frames:
         return None
     table = pandas.concat(frames, ignore_index=True)
