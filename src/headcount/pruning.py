@@ -152,8 +152,8 @@ class Wish:
             lists["scratch"] = Recipe(**scratch)
         elif scratch is not None:  # of an older run, where the control had the recipe of the method
             lists["scratch"] = replace(recipe, epochs=float(scratch), steps=None)
-        rest = {name: value for name, value in parts.items() if name != "normalise"}
-        return cls(**{**rest, **lists, "recipe": recipe})  # pyright: ignore[reportArgumentType]
+        fields = {name: value for name, value in parts.items() if name != "normalise"}
+        return cls(**{**fields, **lists, "recipe": recipe})  # pyright: ignore[reportArgumentType]
 
     @property
     def own_size(self) -> str:
@@ -407,11 +407,11 @@ class TrainingEstimate:
     @property
     def sentence(self) -> str:
         """The estimate in words."""
-        each = f"{self.fewest}" if self.fewest == self.most else f"{self.fewest} to {self.most}"
+        steps = f"{self.fewest}" if self.fewest == self.most else f"{self.fewest} to {self.most}"
         minutes, seconds = divmod(round(self.seconds), 60)
-        took = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+        duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
         who = "1 model trains" if self.models == 1 else f"{self.models} models train, each"
-        return f"{who} for {each} optimiser steps: about {took} in all on this machine"
+        return f"{who} for {steps} optimiser steps: about {duration} in all on this machine"
 
 
 def estimate_training(pruning: Pruning, wishes: Sequence[Wish]) -> TrainingEstimate | None:

@@ -174,12 +174,16 @@ class Scores:
         """The method, and how its scores were normalised."""
         return f"{self.method or 'scores'} ({SCALED[self.normalise]})" if self.normalise != "none" else self.method or "scores"
 
+<<<<<<< HEAD
     def heads_within_rounding(self) -> tuple[Head, ...]:
         """The heads whose score rounding alone moves by more than its standard error; none where rounding was not measured."""
         pairs = zip(self.heads, self.columns.get(ROUNDING, ()), self.stderr, strict=False)
         return tuple(head for head, rounding, error in pairs if rounding > error)
 
     def normalised(self, how: Scaling) -> Scores:
+=======
+    def normalised(self, scaling: Scaling) -> Scores:
+>>>>>>> wt-b
         """Returns the scores divided by the ℓ2 norm of their block ("layer") or of all ("global"), or standardised within each block ("standard").
 
         Standard errors are those of the normalised scores, to first order, norm, mean and deviation being estimated from the same examples; without
@@ -188,33 +192,37 @@ class Scores:
         Raises:
             PlanError: The scores are normalised already, and otherwise.
         """
-        check_normalise(how)
-        if how == self.normalise:
+        check_normalise(scaling)
+        if scaling == self.normalise:
             return self
-        if self.normalise != "none" or how == "published":
-            raise PlanError(f"these scores are {SCALED[self.normalise]} already; score again with normalise={how!r}")
+        if self.normalise != "none" or scaling == "published":
+            raise PlanError(f"these scores are {SCALED[self.normalise]} already; score again with normalise={scaling!r}")
         values = np.asarray(self.values)
-        centre, scale = self._centre_and_scale(values, how)
+        centre, scale = self._centre_and_scale(values, scaling)
         stderr = tuple((np.asarray(self.stderr) / scale).tolist()) if self.stderr else ()
+<<<<<<< HEAD
         rounding = {name: tuple((np.asarray(self.columns[name]) / scale).tolist()) for name in (ROUNDING,) if name in self.columns}
         columns = {**self.columns, **rounding}
         scaled = replace(self, values=tuple(((values - centre) / scale).tolist()), stderr=stderr, normalise=how, columns=columns)
+=======
+        scaled = replace(self, values=tuple(((values - centre) / scale).tolist()), stderr=stderr, normalise=scaling)
+>>>>>>> wt-b
         samples = scaled.scaled_samples() if stderr else None
         return scaled if samples is None else replace(scaled, stderr=tuple(samples.stderr().tolist()))
 
-    def _centre_and_scale(self, values: np.ndarray, how: Scaling) -> tuple[np.ndarray, np.ndarray]:
+    def _centre_and_scale(self, values: np.ndarray, scaling: Scaling) -> tuple[np.ndarray, np.ndarray]:
         """What is subtracted from `values` [..., heads], and what the rest is divided by: 1 where a whole block has norm or deviation 0."""
         centre, scale = np.zeros_like(values), np.ones_like(values)
-        if how == "none":
+        if scaling == "none":
             return centre, scale
-        for places in self._parts(how):
-            part = values[..., places]
-            if how == "standard":
-                centre[..., places] = part.mean(axis=-1, keepdims=True)
+        for positions in self._parts(scaling):
+            part = values[..., positions]
+            if scaling == "standard":
+                centre[..., positions] = part.mean(axis=-1, keepdims=True)
                 size = part.std(axis=-1, keepdims=True)
             else:
                 size = np.linalg.norm(part, axis=-1, keepdims=True)
-            scale[..., places] = np.where(size > 0, size, 1.0)
+            scale[..., positions] = np.where(size > 0, size, 1.0)
         return centre, scale
 
     def scaled_samples(self) -> Samples | None:
@@ -225,17 +233,17 @@ class Scores:
         centre, scale = self._centre_and_scale(means, self.normalise)
         values, total = (means - centre) / scale, weights.sum(0)
         shift = self.samples.residuals() / total  # [groups, heads]: how far a group moves each mean
-        for places in self._parts(self.normalise):
-            part, own = shift[:, places], values[places]
+        for positions in self._parts(self.normalise):
+            part, own = shift[:, positions], values[positions]
             along = (part @ own)[:, None] * own
             if self.normalise == "standard":
-                along = along / len(places) + part.mean(axis=1, keepdims=True)
-            shift[:, places] = (part - along) / scale[places]
+                along = along / len(positions) + part.mean(axis=1, keepdims=True)
+            shift[:, positions] = (part - along) / scale[positions]
         return Samples(values * weights + shift * total, weights, self.samples.n)
 
-    def _parts(self, how: Scaling) -> list[list[int]]:
+    def _parts(self, scaling: Scaling) -> list[list[int]]:
         """The places of the heads that are normalised together."""
-        return [list(range(len(self.heads)))] if how == "global" else list(self.blocks().values())
+        return [list(range(len(self.heads)))] if scaling == "global" else list(self.blocks().values())
 
     def replicates(self, repeats: int = 2000, seed: int = 0) -> np.ndarray:
         """Bootstrap scores [repeats, heads], normalised as these are."""
@@ -324,12 +332,12 @@ def _errors(rows: list[Row]) -> tuple[float, ...]:
 
 def _scaling(path: Path, rows: list[Row]) -> Scaling:
     """How the scores of a table are normalised, where a column says so."""
-    found = {str(row.get("normalise") or "none") for _, row in rows} or {"none"}
+    names = {str(row.get("normalise") or "none") for _, row in rows} or {"none"}
     for scaling in SCALED:
-        if found == {scaling}:
+        if names == {scaling}:
             return scaling
     raise ArtefactError(
-        f"{path}: the column 'normalise' must hold one of {', '.join(SCALED)} for all heads, got {', '.join(sorted(found))[:80]}"
+        f"{path}: the column 'normalise' must hold one of {', '.join(SCALED)} for all heads, got {', '.join(sorted(names))[:80]}"
     )
 
 

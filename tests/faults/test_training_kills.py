@@ -193,7 +193,7 @@ class Pruning:
 
         def started() -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            return main([*words, "--train-batch", "1", "--recover", "1", "--no-bench"])
+            return main([*words, "--train-batch", "1", "--epochs", "1", "--recover", "1", "--no-bench"])
 
         return grid.start(started)
 

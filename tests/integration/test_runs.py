@@ -173,7 +173,7 @@ def test_results_are_keyed_by_what_determines_them_and_the_last_asked_for_are_sh
         ("gradient", {"seed": 6}),
         ("gradient", {"limit": 10}),
         ("gradient", {"split": "report"}),
-        ("gradient", {"normalise": "layer"}),
+        ("gradient", {"normalise": "none"}),
         ("fisher", {}),
     ]
     seen: list[str] = []

@@ -60,7 +60,15 @@ def test_an_embedded_model_is_scored_offline(capsys: pytest.CaptureFixture[str],
     maps = re.findall(r"^(L\d+)  ([0-9](?: [0-9])*)$", out, flags=re.MULTILINE)
     assert len(maps) == 3 * len({head.layer for head in heads}), "three heat maps"
     assert {digit for _, row in maps for digit in row.split()} == set("0123456789")
-    for words in ("gradient: more means keep", "P(lowest)", "95% interval", "safe", "perplexity change", "against ablation", "Spearman"):
+    for words in (
+        "gradient (divided by the ℓ2 norm of their layer): more means keep",
+        "P(lowest)",
+        "95% interval",
+        "safe",
+        "perplexity change",
+        "against ablation",
+        "Spearman",
+    ):
         assert words in out, words
     assert "task demo/stories: 16 calibration" in err and f"next: headcount study transfer {tmp_path / 'run'}" in err
 

@@ -155,7 +155,9 @@ def test_fine_tuning_in_parts_is_fine_tuning_at_once() -> None:
         for more in ({}, {"gradient_accumulation_steps": 4}):
             model = without_dropout()
             data = task("encoder", ROWS, **options)
-            made.append((model, fine_tune(model, data, Recipe(batch=8, distil=distil, more=more), teacher=shared("encoder")).steps))
+            made.append(
+                (model, fine_tune(model, data, Recipe(batch=8, epochs=1.0, distil=distil, more=more), teacher=shared("encoder")).steps)
+            )
         (one, steps), (parts, again) = made
         assert steps == again == 4
         for a, b in zip(one.parameters(), parts.parameters(), strict=True):
@@ -398,7 +400,7 @@ def test_the_control_starts_from_nothing(kind: str) -> None:
     heads = hc.HeadMap.of(model)
     plan = hc.Plan.removing([head for unit in heads.units()[1:3] for head in unit])
     before = copy.deepcopy(model.state_dict())
-    recipe = Recipe(batch=8, rate=0.0)
+    recipe = Recipe(batch=8, rate=0.0, epochs=1.0)
     made, trained = from_scratch(model, plan, task(kind, ROWS), recipe)
     again, _ = from_scratch(model, plan, task(kind, ROWS), recipe)
     other, _ = from_scratch(model, plan, task(kind, ROWS), replace(recipe, seed=1))

@@ -101,12 +101,12 @@ def run(
             config={"opened": {**given.opened, **({"text": placed(text)} if text else {}), **({"embedded": embedded} if embedded else {})}},
             no_roles=why,
         )
-        done = []
+        records = []
         for step in walk(job, kept):
-            done.append({"step": step.name, "text": step.text, **step.numbers})
+            records.append({"step": step.name, "text": step.text, **step.numbers})
             say.line(f"{step.name:<9} {step.text}")
             say.doing(f"after step {step.name}")
-        say.result({"out": str(out), "steps": done})
+        say.result({"out": str(out), "steps": records})
         say.next("serve", out)
 
 

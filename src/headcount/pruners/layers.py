@@ -41,12 +41,12 @@ def choose(work: Work, variant: str) -> Choice:
 
 def removable_by_layer(work: Work) -> dict[int, int]:
     """How many heads each layer can lose within the budget's floor and protected heads; layers that can lose none are left out."""
-    found: dict[int, int] = {}
+    capacity: dict[int, int] = {}
     for layer in sorted({block.layer for block in work.heads.blocks}):
         room = room_of(work, [head for block in work.heads.blocks if block.layer == layer for head in block.heads])
         if room.total > room.least:
-            found[layer] = room.total - room.least
-    return found
+            capacity[layer] = room.total - room.least
+    return capacity
 
 
 def removal_order(variant: str, capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
@@ -60,8 +60,8 @@ def removal_order(variant: str, capacity: Sequence[int], number: int, random: np
         return order[::-1] if variant == "top" else order
     number = min(number, sum(capacity))  # a budget that asks for more is refused where the plan is made of this order
     chosen = [] if number < 1 else (_run if variant == "consecutive" else _spread)(capacity, number, random)
-    rest = [layer for layer in range(depth) if layer not in chosen]
-    return [*chosen, *sorted(rest, key=lambda layer: (min((abs(layer - one) for one in chosen), default=0), layer))]
+    others = [layer for layer in range(depth) if layer not in chosen]
+    return [*chosen, *sorted(others, key=lambda layer: (min((abs(layer - near) for near in chosen), default=0), layer))]
 
 
 def _run(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:

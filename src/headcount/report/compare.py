@@ -64,9 +64,9 @@ def _scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]) -> lis
 def _scaled_apart(a: dict[str, Scores], b: dict[str, Scores]) -> list[str]:
     """Sentences about the scores that are left out because the two runs normalised them differently."""
     return [
-        f"{name} is left out: in A its scores are {SCALED[mine.normalise]}, in B {SCALED[b[name].normalise]}."
-        for name, mine in a.items()
-        if name in b and mine.normalise != b[name].normalise
+        f"{name} is left out: in A its scores are {SCALED[scores.normalise]}, in B {SCALED[b[name].normalise]}."
+        for name, scores in a.items()
+        if name in b and scores.normalise != b[name].normalise
     ]
 
 
@@ -89,10 +89,10 @@ def _agreement(a: Scores, b: Scores) -> tuple[float | None, float | None, float 
     if a.heads != b.heads:
         return None, None, None
     try:
-        mine, theirs = a.scaled_samples(), b.scaled_samples()
-        if mine is not None and theirs is not None:
-            paired = a.data == b.data and mine.n_groups == theirs.n_groups and mine.n == theirs.n
-            made = correlate(mine, theirs, seed=0, paired=paired, repeats=1000)
+        first, second = a.scaled_samples(), b.scaled_samples()
+        if first is not None and second is not None:
+            paired = a.data == b.data and first.n_groups == second.n_groups and first.n == second.n
+            made = correlate(first, second, seed=0, paired=paired, repeats=1000)
             return short(made.value), short(made.low), short(made.high)
         return short(float(spearman(a.values, b.values))), None, None
     except StatisticsError:

@@ -35,8 +35,8 @@ def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None)
     rest += ["--unit", wish["unit"]] if wish.get("unit", "kv_group") != "kv_group" else []
     rest += ["--ablation", wish["ablation"]] if wish.get("ablation") else []
     rest += [] if wish["repair"] is None else ["--repair" if wish["repair"] else "--no-repair"]
-    rest += ["--recover", _length(wish["recover"])] if wish["recover"] else []
-    rest += _scratch_words(wish["scratch"], recipe) if wish.get("scratch") else []
+    lengths = {"recover": wish["recover"], **(_scratch(wish["scratch"], recipe) if wish.get("scratch") else {})}
+    rest += [word for name, value in lengths.items() if value is not None for word in (f"--{name}", _length(value))]
     rest += [
         word
         for name, (option, default) in RECIPE.items()
@@ -87,13 +87,12 @@ def _length(value: float | str) -> str:
     return value if isinstance(value, str) else plain_number(value)
 
 
-def _scratch_words(scratch: float | Mapping[str, Any], recipe: Mapping[str, Any]) -> list[str]:
-    """The control from scratch: how long and at which rate; in older runs at that of the method."""
+def _scratch(scratch: float | Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, float | str | None]:
+    """The control from scratch: how long and at which rate, by the names of the options; in older runs at the rate of the method."""
     if not isinstance(scratch, Mapping):
-        return ["--scratch", plain_number(scratch), *(["--scratch-rate", plain_number(recipe["rate"])] if "rate" in recipe else [])]
+        return {"scratch": scratch, "scratch-rate": recipe.get("rate")}
     steps, epochs = scratch.get("steps"), scratch.get("epochs")
-    lasts = f"{steps}steps" if steps is not None else "auto" if epochs is None else plain_number(epochs)
-    return ["--scratch", lasts, "--scratch-rate", plain_number(scratch["rate"])]
+    return {"scratch": f"{steps}steps" if steps is not None else "auto" if epochs is None else epochs, "scratch-rate": scratch["rate"]}
 
 
 def plain_number(value: float) -> str:

@@ -36,7 +36,11 @@ def _scores(run: Run) -> Any:
 
     from headcount.runs.scores import all_scores
 
-    frames = [scores.to_pandas().assign(method=name, normalise=scores.normalise) for name, scores in all_scores(run).items()]
+    by_method = all_scores(run)
+    says = any(scores.normalise != "none" for scores in by_method.values())  # tables of older runs stay as they were
+    frames = [
+        scores.to_pandas().assign(method=name, **({"normalise": scores.normalise} if says else {})) for name, scores in by_method.items()
+    ]
     if not frames:
         return None
     table = pandas.concat(frames, ignore_index=True)
@@ -86,7 +90,7 @@ def _curve_row(told: Mapping[str, Any], n_heads: int) -> dict[str, Any]:
         "recover": None if wish["recover"] is None else told_length(wish["recover"]),
         **{name: wish.get(name, default) for name, default in PLAIN.items()},
         "normalise": wish.get("normalise", "none" if wish["method"] == "rank" else ""),
-        "steps": fewest_steps(told),
+        "steps": fewest_steps(told) or (0 if "steps" in told else None),
         "limit": "=".join((wish["limit"][0], plain_number(wish["limit"][1]))) if wish.get("limit") else "",
         "options": ";".join(f"{name}={value}" for name, value in sorted(told_options.items())),
         "loss": told["loss"],

@@ -147,5 +147,5 @@ def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
         ],
         right=("heads", "share"),
     )
-    told = {"study": "by-type", "model": given.model, "task": data.name, "by": by, "normalise": ranking.normalise}
-    say.result({**told, "types": [asdict(row) for row in rows]})
+    head = {"study": "by-type", "model": given.model, "task": data.name, "by": by, "normalise": ranking.normalise}
+    say.result({**head, "types": [asdict(row) for row in rows]})

@@ -109,8 +109,8 @@ class How(NamedTuple):
         from headcount.pruning import Wish, parse_method
 
         name, own = parse_method(method)
-        how = recipe(given, self.rate, self.train_batch, self.distil, self.epochs, self.steps)
-        anew = replace(how, rate=self.scratch_rate, distil=0.0)
+        trains_by = recipe(given, self.rate, self.train_batch, self.distil, self.epochs, self.steps)
+        anew = replace(trains_by, rate=self.scratch_rate, distil=0.0)
         made = Wish(
             name,
             keep,
@@ -118,7 +118,7 @@ class How(NamedTuple):
             recover=self.recover if self.recover is None else length_of(self.recover),
             scratch=None if self.scratch is None else anew.lasting(self.scratch, "scratch"),
             options={**own, **pairs(self.option, "--option")},
-            recipe=how,
+            recipe=trains_by,
             floor=self.floor,
             unit=self.unit,
             kinds=self.attention,

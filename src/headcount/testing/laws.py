@@ -382,7 +382,9 @@ def generation_options(subject: Subject) -> dict[str, Any]:
     except Exception as error:  # a decoder that waits for an encoder, a prompt of another kind: nothing to compare
         raise DoesNotApply(f"the model itself does not generate from a probe prompt: {type(error).__name__}: {error}") from error
     if _mixes_caches(subject):
-        raise DoesNotApply("the model itself keeps the keys of self- and cross-attention in one cache when it generates without its encoder")
+        raise DoesNotApply(
+            "the model itself keeps the keys of self- and cross-attention in one cache when it generates without its encoder"
+        )
     return options
 
 

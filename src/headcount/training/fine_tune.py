@@ -222,7 +222,7 @@ class _Collate:
 
 
 def _arguments(model: nn.Module, recipe: Recipe, folder: Path, task: Task, *, save: bool) -> TrainingArguments:
-    steps = recipe.n_steps(len(task.calibration))
+    steps = int(recipe.more.get("max_steps") or recipe.n_steps(len(task.calibration)))
     log = max(1, steps // 20)
     every = recipe.save_every or max(10, steps // 10)
     settings: dict[str, Any] = {
