@@ -174,16 +174,12 @@ class Scores:
         """The method, and how its scores were normalised."""
         return f"{self.method or 'scores'} ({SCALED[self.normalise]})" if self.normalise != "none" else self.method or "scores"
 
-<<<<<<< HEAD
     def heads_within_rounding(self) -> tuple[Head, ...]:
         """The heads whose score rounding alone moves by more than its standard error; none where rounding was not measured."""
         pairs = zip(self.heads, self.columns.get(ROUNDING, ()), self.stderr, strict=False)
         return tuple(head for head, rounding, error in pairs if rounding > error)
 
-    def normalised(self, how: Scaling) -> Scores:
-=======
     def normalised(self, scaling: Scaling) -> Scores:
->>>>>>> wt-b
         """Returns the scores divided by the ℓ2 norm of their block ("layer") or of all ("global"), or standardised within each block ("standard").
 
         Standard errors are those of the normalised scores, to first order, norm, mean and deviation being estimated from the same examples; without
@@ -200,13 +196,9 @@ class Scores:
         values = np.asarray(self.values)
         centre, scale = self._centre_and_scale(values, scaling)
         stderr = tuple((np.asarray(self.stderr) / scale).tolist()) if self.stderr else ()
-<<<<<<< HEAD
         rounding = {name: tuple((np.asarray(self.columns[name]) / scale).tolist()) for name in (ROUNDING,) if name in self.columns}
         columns = {**self.columns, **rounding}
-        scaled = replace(self, values=tuple(((values - centre) / scale).tolist()), stderr=stderr, normalise=how, columns=columns)
-=======
-        scaled = replace(self, values=tuple(((values - centre) / scale).tolist()), stderr=stderr, normalise=scaling)
->>>>>>> wt-b
+        scaled = replace(self, values=tuple(((values - centre) / scale).tolist()), stderr=stderr, normalise=scaling, columns=columns)
         samples = scaled.scaled_samples() if stderr else None
         return scaled if samples is None else replace(scaled, stderr=tuple(samples.stderr().tolist()))
 

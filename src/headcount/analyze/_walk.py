@@ -264,11 +264,7 @@ def _keep(work: Analysis, pruning: Pruning, dense: Evaluation, wish: Wish) -> tu
     """Makes the best model, or loads it where it is finished, and says what it costs and saves."""
     cell, small = pruning.kept(wish, progress=work.progress("the best model"))
     change: Change = pruning.change(dense, cell)["loss"]
-<<<<<<< HEAD
-    before, after, left = Cost(**cell.content["whole_cost"]), Cost(**cell.content["cost"]), len(HeadMap.of(small))
-=======
-    before, after, n_left = cost(work.model, work.batch()), cost(small, work.batch()), len(HeadMap.of(small))
->>>>>>> wt-b
+    before, after, n_left = Cost(**cell.content["whole_cost"]), Cost(**cell.content["cost"]), len(HeadMap.of(small))
     text = (
         f"{method_name(wish.parts())}, {n_left} heads: loss {cell.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
         f"{change.high:+.3g}, {told_p(change.p)}); {before.parameters:,} → {after.parameters:,} parameters, {before.flops:,} → {after.flops:,} FLOPs "

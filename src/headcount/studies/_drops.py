@@ -71,8 +71,8 @@ def chance_of(model: nn.Module, task: Task, limit: int | None = None) -> float |
     """The metric of the best constant answer to the labels of the report split; None where the task's metric defines none."""
     import numpy as np
 
-    from headcount.data import batches
     from headcount.archs.modules import shifts
+    from headcount.data import batches
     from headcount.metrics import IGNORED
 
     if task.metric is None or task.metric.chance is None:
