@@ -104,7 +104,9 @@ def check(
     if not gap <= allowed:
         rounding = dtype == torch.float64 and gap <= TOLERANCE[torch.float32]
         hint = (
-            "A gap of this size comes from code that computes in float32 inside: repeat it in float32 (model.float()). " if rounding else ""
+            "A gap of this size is typical of code that computes in float32 inside; if so, it is gone in float32 (model.float()). "
+            if rounding
+            else ""
         )
         raise VerificationError(
             f"{what} differs from {than} by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. {hint}{end}"
