@@ -11,6 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import headcount
 
@@ -49,10 +50,16 @@ def imported(*folders: str) -> set[str]:
 
 
 def test_versions_agree() -> None:
+    """The citation names the last release; a version under development has a section of its own, named after the release to come."""
     citation = dict(re.findall(r"^(version|date-released): (\S+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE))
     sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert citation["version"] == headcount.__version__
-    assert f"{headcount.__version__} – {citation['date-released']}" in sections
+    assert f"{citation['version']} – {citation['date-released']}" in sections
+    current, released = Version(headcount.__version__), Version(citation["version"])
+    if current.is_devrelease:
+        assert sections[0] == f"{current.base_version}, unreleased"
+        assert current > released
+    else:
+        assert current == released
 
 
 def test_every_file_of_the_repository_is_in_the_source_archive() -> None:
