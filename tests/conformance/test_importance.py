@@ -68,7 +68,7 @@ def test_a_head_without_projection_comes_last(name: str) -> None:
     group = next(unit for unit in heads.units() if dead in unit)
     for head in group:
         zero_head(model, head)
-    for method, scores in score_all(model, task_of(model), SHARED).items():
+    for method, scores in score_all(model, task_of(model), SHARED, normalise="none").items():
         about = Method.parse(method).about
         if about.sees_projection and method != "gradient:signed":
             assert set(scores.ranking()[-len(group) :]) == set(group), method
@@ -96,7 +96,7 @@ def test_gradient_is_the_derivative_of_the_gate(name: str) -> None:
     model = model_of(name)
     task = task_of(model)
     with Float64():
-        signed = hc.score(model, task, by="gradient:signed")
+        signed = hc.score(model, task, by="gradient:signed", normalise="none")
     batch = by_hand(list(task.calibration))
     step = 1e-5
     for place in range(0, len(signed.heads), 3):
