@@ -27,7 +27,7 @@ CUT_LAWS = {
     "generation agrees",
 }
 # Their outputs hold no attention map for each block: several towers, or some layers without maps.
-WITHOUT_MAPS = {"swin", "clip", "gemma3"}
+WITHOUT_MAPS = {"swin", "clip", "gemma3", "blip"}
 
 
 @functools.lru_cache(maxsize=2)

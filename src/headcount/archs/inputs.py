@@ -37,12 +37,12 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
     each feature of the image or the audio. Counting these runs the vision or audio tower once.
     """
     model = _unwrapped(model)
-    length = probe_length(model) if length is None else length
+    is_fixed, length = length is not None, probe_length(model) if length is None else length
     generator = torch.Generator().manual_seed(seed)
     probe = Probe(model, batch, length, generator, dict(inspect.signature(model.forward).parameters))
     makers = _makers(probe)
     try:
-        _fit_sizes(probe)
+        _fit_sizes(probe, keep_length=is_fixed)
         with torch.no_grad(), preserve(model):
             for name, maker in makers.items():
                 value = maker(probe)
@@ -54,10 +54,10 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
     return _by_choice(probe.made) if _chooses(model) else probe.made
 
 
-def _fit_sizes(probe: Probe) -> None:
+def _fit_sizes(probe: Probe, *, keep_length: bool) -> None:
     """Adapts length and batch to what the model can take: its positions, the choices of a question, a single example."""
     positions = [n for name in POSITIONS if isinstance(n := probe.find(name), int) and n > 0]
-    if positions:
+    if positions and not keep_length:
         probe.length = max(N_PADDED + 1, min(probe.length, min(positions) - _first_position(probe.model)))
     if _chooses(probe.model):
         probe.batch *= N_CHOICES

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from headcount.terminal.stop import INTERRUPTED, TERMINATED, Terminated
+from headcount.terminal.stop import INTERRUPTED, TERMINATED, StopSignal, Terminated
 
 GRACE = 2.5
 """Seconds that a command has to end by itself after a signal."""
@@ -62,28 +62,39 @@ def _end_late(reader: int) -> None:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Turns SIGTERM into an exception inside, so that half-written folders are cleaned up as after any other failure."""
+def _stoppable() -> Iterator[None]:
+    """Keeps which stop signal came, and turns SIGTERM into an exception too, so that half-written folders are cleaned up as after any failure."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        StopSignal.code = INTERRUPTED
+        signal.default_int_handler(number, frame)
 
     def terminate(_signal: int, _frame: FrameType | None) -> None:
+        StopSignal.code = TERMINATED
         raise Terminated(TERMINATED)
 
+    handlers = {signal.SIGTERM: terminate}
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # a shell may have put the command into the background, deaf to Ctrl-C
+        handlers[signal.SIGINT] = interrupt
     try:
-        before = signal.signal(signal.SIGTERM, terminate)
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     except ValueError:  # not the main thread, which alone receives signals
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _terminable(), _ending_in_time(argv is None):
+        with _stoppable(), _ending_in_time(argv is None):
             from headcount.cli._app import run
 
             code = run(arguments)
@@ -92,11 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
     except Exception:  # what a library made of the signal
-        if not Terminated.came:
+        if not StopSignal.code:
             raise
-        code = TERMINATED
-    code = TERMINATED if Terminated.came else code
-    Terminated.came = False
+        code = StopSignal.code
+    code = StopSignal.code or code
+    StopSignal.code = 0
     if code in (INTERRUPTED, TERMINATED):
         _stop(code, is_process=argv is None)
     return code

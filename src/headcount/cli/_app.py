@@ -15,7 +15,7 @@ from headcount import __version__
 from headcount.errors import HeadcountError, UnknownName, memory_ran_out
 from headcount.registry import Registry, unknown
 from headcount.terminal.session import complain
-from headcount.terminal.stop import INTERRUPTED, Terminated
+from headcount.terminal.stop import INTERRUPTED, StopSignal
 
 FAILED, WRONG_USAGE = 1, 2
 VERBS = Registry("command", "headcount.cli")
@@ -79,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
         complain(f"error: {error}")
         return WRONG_USAGE if isinstance(error, UnknownName) else FAILED
     except Exception as error:  # a defect of ours or of a library: one line, and the way to the rest
-        if Terminated.came:
+        if StopSignal.code:
             raise
         if memory_ran_out(error):
             complain(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")

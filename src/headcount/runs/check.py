@@ -83,7 +83,7 @@ class RunCheck:
                     "foreign", name, f"{path} lies under another kind than its own ({cell.spec.kind}); move it back, or remove it"
                 )
             elif record is not None and cell.spec.key not in record.results.values():
-                if cell.spec.kind in SHOWN and cell.spec.weights not in (None, record.model.weights):
+                if cell.spec.kind in SHOWN and cell.spec.weights not in (None, record.model.weights, *record.compared):
                     text = f"{path} is of another model (weights {cell.spec.weights}) than the run, and {RUN} does not list it; remove it"
                     yield Problem("foreign", name, text)
                 timed += [(name, cell)] if cell.spec.kind == BENCH else []
@@ -148,7 +148,9 @@ class RunCheck:
                 yield _problem(name, error)
                 continue
             weights = plan.made_for.weights if plan.made_for is not None else ""
-            if weights != record.model.weights or sorted(map(str, plan.removed)) != sorted(self.removed.get(key, [])):
+            if weights not in (record.model.weights, *record.compared) or sorted(map(str, plan.removed)) != sorted(
+                self.removed.get(key, [])
+            ):
                 yield Problem("foreign", name, f"{path} is not the plan of a model of this run; run the command that pruned it again")
 
 

@@ -58,6 +58,7 @@ class RunRecord(Record):
     """run.json; `data` are the fingerprints of what was read, `results` the keys of the cells that the run shows, by kind and name.
 
     `heads` is the hash of what heads.json says, `models` are the seals of the models in models/, by folder: neither can be another run's.
+    `compared` are the weights of further models that a study compares with the run's; their cells are kept and not shown as results of the run.
     """
 
     command: str
@@ -73,6 +74,7 @@ class RunRecord(Record):
     results: dict[str, str] = Field(default_factory=dict)
     heads: str = ""
     models: dict[str, str] = Field(default_factory=dict)
+    compared: tuple[str, ...] = ()
 
 
 class BlockRecord(BaseModel):

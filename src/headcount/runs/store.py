@@ -130,8 +130,8 @@ class Run:
         before = self._known(RUN, RunRecord)
         if before is not None:
             self._check_model(before, record)
-            unchanged = {"created": before.created, "results": self._present_results(before), "data": before.data, "models": before.models}
-            record = record.model_copy(update=unchanged)
+            unchanged = {name: getattr(before, name) for name in ("created", "data", "models", "compared")}
+            record = record.model_copy(update={**unchanged, "results": self._present_results(before)})
         known = self._known(HEADS, HeadsRecord)
         if known is not None and before is not None and hash_of(known) != before.heads and self.leads:
             self.set_aside(self.folder / HEADS, Foreign(self._foreign_heads()))
@@ -277,7 +277,10 @@ class Run:
                     yield path
 
     def _foreign_test(self) -> Callable[[Cell], bool]:
-        """Tells whether a result is of another model than the run's and not listed; a reader gets Foreign, who works here a warning."""
+        """Tells whether a result is of another model than the run's and not listed; a reader gets Foreign, who works here a warning.
+
+        Cells of models that the run compares with its own are no results of it either, and nobody is told.
+        """
         record = self._current()
         listed = set(record.results.values())
 
@@ -285,6 +288,8 @@ class Run:
             weights = cell.spec.weights
             if weights is None or weights == record.model.weights or cell.spec.key in listed:
                 return False
+            if weights in record.compared:
+                return True
             text = (
                 f"{self.folder / cell.spec.path} is of another model (weights {weights[:12]}; the run is of {record.model.name}, "
                 f"{record.model.weights[:12]}), and {RUN} does not list it"
@@ -327,6 +332,14 @@ class Run:
         return found
 
     # Models that are kept in models/.
+
+    def admit(self, weights: str) -> None:
+        """Notes in run.json that the run compares its model with one of these weights, so that cells of it belong here."""
+        if self.leads:
+            self._write_due()
+            record = self.record()
+            if weights not in (record.model.weights, *record.compared):
+                write_record(self.folder / RUN, record.model_copy(update={"compared": (*record.compared, weights), "updated": _now()}))
 
     def list_model(self, folder: Path) -> None:
         """Notes the seal of a model in models/ in run.json, so that another one in its place, or none, is noticed."""

@@ -74,9 +74,12 @@ def languages(
     """A row for every model, language and block of layers or number of heads: change of loss and metric, and the share of the score above chance that
     is lost; None, and `why`, where a model is not above chance.
     """
+    from headcount.runs.weights import weight_hash
+
     found: Found = {}
     rows: list[dict[str, Any]] = []
     for subject in subjects:
+        run.admit(weight_hash(subject.model))
         chances = {language: chance_of(subject.model, task, reading.get("limit")) for language, task in subject.tasks.items()}
         for language, what, kind, whole, left in _evaluations(run, subject, command, progress, reading):
             found[subject.name, language, what] = whole, left

@@ -6,10 +6,13 @@ INTERRUPTED, TERMINATED = 130, 143
 
 
 class Terminated(SystemExit):
-    """SIGTERM came. Libraries that are being imported may catch it and fail in another way, so that it came is kept."""
+    """SIGTERM came."""
 
-    came = False
 
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        Terminated.came = True
+class StopSignal:
+    """The exit code of the signal that stopped the command, 0 while none came.
+
+    Libraries that are being imported may catch the exception of a signal and fail in another way, so that it came is kept.
+    """
+
+    code = 0
