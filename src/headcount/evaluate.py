@@ -38,7 +38,7 @@ class _Examiner:
         with taking_turns(self.model):
             return self._examine(model_inputs(batch, self.model), numbers)
 
-    def _examine(self, batch: dict[str, Any], numbers: list[int]) -> dict[str, Tensor]:
+    def _examine(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         check_batch(self.model, batch, numbers)
         with evaluating(self.model), located(self.model, self.heads, batch):
             output = forward(self.model, batch)

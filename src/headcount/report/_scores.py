@@ -55,9 +55,9 @@ def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
 
 def removal_order(scores: Scores, heads: list[str]) -> list[int]:
     """The places in `heads` from the first to go to the last, as `Scores.ranking` has them; those without a score at the end."""
-    place = {head: i for i, head in enumerate(heads)}
-    scored = [place[str(head)] for head in reversed(scores.ranking()) if str(head) in place]
-    return scored + sorted(set(place.values()).difference(scored))
+    index = {head: i for i, head in enumerate(heads)}
+    scored = [index[str(head)] for head in reversed(scores.ranking()) if str(head) in index]
+    return scored + sorted(set(index.values()).difference(scored))
 
 
 def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | None:
@@ -65,10 +65,10 @@ def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | N
 
     None where every head goes by itself, or where the scores are not those of just these heads.
     """
-    place = {head: i for i, head in enumerate(heads)}
-    if not scores.units or all(len(unit) == 1 for unit in scores.units) or set(map(str, scores.heads)) != set(place):
+    index = {head: i for i, head in enumerate(heads)}
+    if not scores.units or all(len(unit) == 1 for unit in scores.units) or set(map(str, scores.heads)) != set(index):
         return None
-    return [[place[str(head)] for head in unit] for unit in reversed(rank_units(scores))]
+    return [[index[str(head)] for head in unit] for unit in reversed(rank_units(scores))]
 
 
 def _with_scaling(text: str, scores: Scores) -> str:
