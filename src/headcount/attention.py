@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from headcount.archs.geometry import family_of
 from headcount.archs.modules import unwrap
-from headcount.archs.ownership import Hold, holding
+from headcount.archs.ownership import Hold, holding, hooks_suspended
 from headcount.errors import UnsupportedModel
 from headcount.heads import AttentionBlock
 
@@ -167,7 +167,7 @@ class AttentionTap:
 
         def compare_blocks(*_: Any) -> None:
             for path, module in hooked.items():
-                if self.model.get_submodule(path) is not module:
+                if not hooks_suspended() and self.model.get_submodule(path) is not module:
                     raise UnsupportedModel(
                         f"block '{path}' ({type(module).__name__}) was replaced during the pass, so its attention was not seen: the input is too "
                         "short for sparse attention. Call set_attention_type('original_full') on the encoder first."
@@ -183,13 +183,15 @@ class AttentionTap:
     def _hooks(self, block: AttentionBlock, module: nn.Module, hold: Hold) -> tuple[Callable, Callable]:
         def before(module: nn.Module, _args: Any) -> None:
             hold.check(module)
+            if hooks_suspended():
+                return
             self._leave()  # what an interrupted pass left behind
             mode = _Softmax(block, module, self.change)
             mode.__enter__()
             self._active.append(mode)
 
         def after(module: nn.Module, _args: Any, output: Any) -> None:
-            if not self._active or not (hold.includes_caller() or getattr(module, "_is_replica", False)):
+            if hooks_suspended() or not self._active or not (hold.includes_caller() or getattr(module, "_is_replica", False)):
                 return  # a pass of another thread: it was refused, or was inside the block when this one began
             mode = self._active.pop()
             mode.__exit__(None, None, None)

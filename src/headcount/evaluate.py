@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from headcount.archs.modules import pad_id, unwrap
-from headcount.archs.ownership import holds
+from headcount.archs.ownership import holds, taking_turns
 from headcount.archs.state import forward
 from headcount.checks import check_batch
 from headcount.data import Data, Split, Task, told_of
@@ -31,10 +31,14 @@ class _Examiner:
 
     def __init__(self, model: nn.Module, losses: ExampleLosses, metric: Metric | None) -> None:
         self.model, self.losses, self.metric = model, losses, metric
-        self.heads = HeadMap.of(model)
+        with taking_turns(model):
+            self.heads = HeadMap.of(model)
 
     def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
-        batch = model_inputs(batch, self.model)
+        with taking_turns(self.model):
+            return self._examine(model_inputs(batch, self.model), numbers)
+
+    def _examine(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         check_batch(self.model, batch, numbers)
         with evaluating(self.model), located(self.model, self.heads, batch):
             output = forward(self.model, batch)

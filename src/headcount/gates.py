@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headcount.archs.inputs import probe_inputs, reporting_inputs
 from headcount.archs.modules import pad_id, unwrap
-from headcount.archs.ownership import Hold, holding
+from headcount.archs.ownership import Hold, holding, hooks_suspended
 from headcount.archs.state import feature_caches_bypassed, forward
 from headcount.attention import AttentionTap
 from headcount.data import Data, batches
@@ -117,12 +117,14 @@ class HeadGates:
             raise GateError(f"gates for {gate.shape[0]} examples met a tensor with {rows} rows, which is no multiple of it")
         return gate if rows == gate.shape[0] else gate.repeat_interleave(rows // gate.shape[0], dim=0)
 
-    def _hook(self, block: AttentionBlock, head_size: int, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+    def _hook(self, block: AttentionBlock, head_size: int, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         span, size = self.heads.positions(block), (block.n_heads, head_size)
         mean = self.means[block.path] if self.means is not None else None
 
-        def gate_heads(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def gate_heads(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             hold.check(module)
+            if hooks_suspended():
+                return None
             output = args[0]  # [batch, ..., heads * head_dim], or [token, batch, heads * head_dim]
             gate = self._gate(span, output.shape[1 if block.time_first else 0], output)
             if gate.ndim == 2:

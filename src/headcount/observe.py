@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headcount.archs.modules import device_of, transposed, unwrap
 from headcount.archs.naming import MEDIA
-from headcount.archs.ownership import Hold, SavedStates, holding
+from headcount.archs.ownership import Hold, SavedStates, holding, hooks_suspended
 from headcount.archs.padding import with_positions
 from headcount.archs.state import forward, preserve
 from headcount.attention import AttentionTap
@@ -270,6 +270,8 @@ class Observer:
     def _hook(self, block: AttentionBlock, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         def output_projection_runs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             hold.check(module)
+            if hooks_suspended():
+                return None
             merged = args[0]
             if self.gradient and not merged.requires_grad:
                 merged = merged.detach().requires_grad_(True)

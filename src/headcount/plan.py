@@ -289,6 +289,14 @@ def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
     return [tuple(heads) for units in together for heads in units]
 
 
+def rank_units(scores: Scores, unit: TieBreak = "kv_group") -> list[tuple[Head, ...]]:
+    """The units from the one to keep first to the one to remove first: by mean score, ties by the first of their heads in the tie order."""
+    tie, worth = dict(zip(scores.heads, scores.ties(), strict=True)), scores.signed()
+    return sorted(
+        _units(scores, unit), key=lambda heads: (-fsum(worth[head] for head in heads) / len(heads), min(tie[head] for head in heads))
+    )
+
+
 def _choose(scores: Scores, limits: Budget) -> set[Head]:
     unknown = sorted(limits.protected.difference(scores.heads))
     if unknown:
@@ -296,10 +304,7 @@ def _choose(scores: Scores, limits: Budget) -> set[Head]:
             f"protected head {unknown[0]} has no score; it is not part of this model, or already gone. Take it out of the protected ones"
         )
     wanted = limits.heads(len(scores.heads))
-    tie = dict(zip(scores.heads, scores.ties(), strict=True))
-    units = _units(scores, limits.unit)
-    worth = scores.signed()
-    best = sorted(units, key=lambda unit: (-fsum(worth[head] for head in unit) / len(unit), min(tie[head] for head in unit)))
+    best = rank_units(scores, limits.unit)
     stay = _forced(best, limits)
     if len(stay) > wanted:
         raise PlanError(
@@ -310,7 +315,7 @@ def _choose(scores: Scores, limits: Budget) -> set[Head]:
     counts = _reachable([len(unit) for unit in free])
     missing = wanted - len(stay)
     if missing not in counts[0]:
-        sizes = "/".join(str(size) for size in sorted({len(unit) for unit in units}))
+        sizes = "/".join(str(size) for size in sorted({len(unit) for unit in best}))
         low = max(count for count in counts[0] if count < missing)
         high = min((count for count in counts[0] if count > missing), default=low)
         raise PlanError(

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 from sentences import ARABIC, POS, RELATIONS, SENTENCE, Json, attention
 
+from headcount.heads import Head
 from headcount.report._bench import judged
+from headcount.report._scores import group_removal_order, removal_order
+from headcount.scores import Scores
 
 ROLES = [
     ("previous token", "p", "Attends to the token before."),
@@ -76,7 +79,7 @@ def run(shape: Shape = BERT, seed: int = 0) -> Json:
     rng = np.random.default_rng(seed)
     made = bare(shape)
     n = len(made["heads"])
-    made["scores"] = _scores(rng, n)
+    made["scores"] = _scores(rng, made)
     made["roles"] = _roles(rng, n)
     made["curves"] = _curves(rng, shape, made)
     made["bench"] = _bench(rng, made["curves"], n)
@@ -145,7 +148,20 @@ def bare(shape: Shape = SMALL) -> Json:
     }
 
 
-def _scores(rng: np.random.Generator, n: int) -> list[Json]:
+def ranked(run: Json, values: list[float]) -> Json:
+    """Values of an importance, with the orders in which headcount lets heads and KV groups of a run go by it."""
+    heads = tuple(map(Head.parse, run["heads"]))
+    groups: dict[tuple[str, int], list[Head]] = {}
+    for block in run["blocks"]:
+        for place, group in zip(block["heads"], block["kv_group"] or block["heads"], strict=True):
+            groups.setdefault((block["path"], group), []).append(heads[place])
+    scores = Scores(heads, tuple(values), units=tuple(map(tuple, groups.values())))
+    orders = {"removal_order": removal_order(scores, run["heads"]), "group_removal_order": group_removal_order(scores, run["heads"])}
+    return {"values": values, **orders}
+
+
+def _scores(rng: np.random.Generator, run: Json) -> list[Json]:
+    n = len(run["heads"])
     base = rng.gamma(1.2, 0.15, n)
     made = []
     for name, noise, about in (
@@ -162,7 +178,7 @@ def _scores(rng: np.random.Generator, n: int) -> list[Json]:
                 "about": about,
                 "kind": "importance",
                 "higher_is_keep": True,
-                "values": [round(float(value), 5) for value in values],
+                **ranked(run, [round(float(value), 5) for value in values]),
                 "stderr": [round(float(value), 5) for value in error] if name != "magnitude" else None,
                 "significant": [bool(one) for one in values > 3 * error] if name != "magnitude" else None,
                 "n_examples": 512 if name != "magnitude" else None,
@@ -180,6 +196,8 @@ def _scores(rng: np.random.Generator, n: int) -> list[Json]:
             "stderr": None,
             "significant": None,
             "n_examples": 512,
+            "removal_order": None,
+            "group_removal_order": None,
         }
     )
     return made

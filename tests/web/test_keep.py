@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 import synthetic
 
+from headcount.heads import Head
+from headcount.plan import Plan
+from headcount.scores import Scores
+
 
 @pytest.fixture
 def bert(opened):
@@ -225,3 +229,29 @@ def test_a_ranking_alone_is_never_called_measured(opened):
     assert page.locator(".slider .tag").inner_text() == "a ranking, not measured"
     assert "not measured" in stat(page, "metric").inner_text()
     assert "headcount compare" in page.locator("main").inner_text()
+
+
+@pytest.mark.parametrize(
+    "shape", [synthetic.SMALL, synthetic.Shape(kinds=(synthetic.Kind("decoder-self", "", 3, 4, 2),), methods=0, name="groups")]
+)
+def test_heads_of_equal_score_go_as_headcount_removes_them(opened, shape):
+    run = synthetic.bare(shape)
+    tied = synthetic.ranked(run, [float(place % 3 == 0) for place in range(12)])
+    score = {
+        "name": "ablation",
+        "about": "",
+        "kind": "importance",
+        "higher_is_keep": True,
+        "stderr": None,
+        "significant": None,
+        "n_examples": 5,
+    }
+    run["scores"] = [{**score, **tied}]
+    units = tied["group_removal_order"]
+    scores = Scores(
+        tuple(map(Head.parse, run["heads"])),
+        tuple(tied["values"]),
+        units=tuple(tuple(Head.parse(run["heads"][at]) for at in unit) for unit in units or []),
+    )
+    page = opened(synthetic.report(run), "pruning?keep=6&method=rank:+ablation" + ("&groups=1" if units else "")).page
+    assert hatched(page) == set(map(str, Plan.keep_top(scores, 6).removed))

@@ -69,6 +69,10 @@ export interface Score {
   /** True where the value is away from zero after correction over all heads; null if it cannot be tested. */
   significant: boolean[] | null;
   n_examples: number | null;
+  /** Heads from the first to go to the last, equal scores in the order in which headcount breaks ties; null for descriptions. */
+  removal_order: HeadIndex[] | null;
+  /** Heads that share keys and values and go together, from the first group to go to the last; null for descriptions, and where every head goes by itself. */
+  group_removal_order: HeadIndex[][] | null;
 }
 
 export interface Roles {

@@ -1,7 +1,7 @@
 /** Which heads go when K stay, by what was measured, and how the numbers lie between two measurements. */
 import type { BenchRow, Curves, HeadIndex, Maybe, Point, RunData } from "./contract";
 import { speedWords } from "./format";
-import { order, type Heads } from "./heads";
+import type { Heads } from "./heads";
 import { fileName } from "./names";
 
 export interface Choice {
@@ -40,37 +40,50 @@ export function pointsOf(curves: Curves | null, method: string, seed?: number): 
 export const seedsOf = (curves: Curves | null, method: string): number[] =>
   [...new Set(pointsOf(curves, method).map((point) => point.seed))].sort((a, b) => a - b);
 
-/** Heads in the order in which an importance lets them go, and the name of the order: that of the method if it is an importance, else of the first there is. */
-export function ranking(run: RunData, method: string): { name: string; heads: HeadIndex[] } {
+export interface Ranking {
+  name: string;
+  /** From the first to go to the last. */
+  heads: HeadIndex[];
+  /** Heads that go together, from the first to go to the last; null where the scores know of none. */
+  groups: HeadIndex[][] | null;
+}
+
+/** The order in which an importance lets heads go, and its name: that of the method if it is an importance, else of the first there is. */
+export function ranking(run: RunData, method: string): Ranking {
   const name = method.replace(RANKING, "");
   const scores = run.scores.filter((score) => score.kind === "importance");
   const score = scores.find((one) => one.name === name) ?? scores.find((one) => method.startsWith(one.name)) ?? scores[0];
-  return score ? { name: score.name, heads: order(score.values, !score.higher_is_keep) } : { name: "head", heads: run.heads.map((_, head) => head) };
+  if (!score?.removal_order) return { name: "head", heads: run.heads.map((_, head) => head), groups: null };
+  return { name: score.name, heads: score.removal_order, groups: score.group_removal_order };
 }
 
 /** Heads in the order in which a method lets them go when `keep` stay: first what goes at the next larger measured K, then what goes at the next smaller. */
 export function goingFirst(run: RunData, choice: Pick<Choice, "method" | "seed" | "keep">): HeadIndex[] {
-  const points = pointsOf(run.curves, choice.method, choice.seed);
-  const base = ranking(run, choice.method).heads;
-  const above = points.find((point) => point.keep >= choice.keep);
-  const below = points.findLast((point) => point.keep < choice.keep);
-  const placed: HeadIndex[] = [];
-  const seen = new Set<HeadIndex>();
-  for (const removed of [above?.removed ?? [], below?.removed ?? [], base]) {
-    const going = new Set(removed);
-    for (const head of base) {
-      if (going.has(head) && !seen.has(head)) {
-        placed.push(head);
-        seen.add(head);
-      }
-    }
-  }
-  return placed;
+  const stage = stagesOf(run, choice);
+  return [...ranking(run, choice.method).heads].sort((a, b) => stage(a) - stage(b));
 }
 
-/** Heads that only go together: KV groups, or every head by itself. */
-function units(heads: Heads, going: HeadIndex[], wholeGroups: boolean): HeadIndex[][] {
-  if (!wholeGroups || !heads.hasGroups) return going.map((head) => [head]);
+/** Tells of a head whether it goes at the next larger measured K (0), at the next smaller (1), or at neither (2). */
+function stagesOf(run: RunData, choice: Pick<Choice, "method" | "seed" | "keep">): (head: HeadIndex) => number {
+  const points = pointsOf(run.curves, choice.method, choice.seed);
+  const above = new Set(points.find((point) => point.keep >= choice.keep)?.removed);
+  const below = new Set(points.findLast((point) => point.keep < choice.keep)?.removed);
+  return (head) => (above.has(head) ? 0 : below.has(head) ? 1 : 2);
+}
+
+const meanOf = (group: HeadIndex[], value: (head: HeadIndex) => number): number => group.reduce((sum, head) => sum + value(head), 0) / group.length;
+
+/** What goes together, KV groups or every head by itself, from the first to go to the last. */
+function unitsGoingFirst(heads: Heads, choice: Choice): HeadIndex[][] {
+  const { run } = heads;
+  if (!choice.wholeGroups || !heads.hasGroups) return goingFirst(run, choice).map((head) => [head]);
+  const ranked = ranking(run, choice.method);
+  const stage = stagesOf(run, choice);
+  return [...(ranked.groups ?? groupsOf(heads, ranked.heads))].sort((a, b) => meanOf(a, stage) - meanOf(b, stage));
+}
+
+/** The KV groups of the blocks by the mean place of their heads, for orders that know of no groups. */
+function groupsOf(heads: Heads, going: HeadIndex[]): HeadIndex[][] {
   const groups = new Map<string, HeadIndex[]>();
   const place = new Map(going.map((head, at) => [head, at]));
   for (const head of going) {
@@ -78,8 +91,8 @@ function units(heads: Heads, going: HeadIndex[], wholeGroups: boolean): HeadInde
     const key = group === null ? `head ${head}` : `${at} ${group}`;
     groups.set(key, [...(groups.get(key) ?? []), head]);
   }
-  const mean = (group: HeadIndex[]): number => group.reduce((sum, head) => sum + (place.get(head) ?? 0), 0) / group.length;
-  return [...groups.values()].sort((a, b) => mean(a) - mean(b));
+  const placeOf = (head: HeadIndex): number => place.get(head) ?? 0;
+  return [...groups.values()].sort((a, b) => meanOf(a, placeOf) - meanOf(b, placeOf));
 }
 
 export function planOf(heads: Heads, choice: Choice): Plan {
@@ -89,22 +102,44 @@ export function planOf(heads: Heads, choice: Choice): Plan {
   return { removed, point, guess: known ? null : ranking(heads.run, choice.method).name };
 }
 
+/** What goes: all but the best units that fill K exactly, as headcount fills it; where no units make K, the next larger number that some make stays. */
 function goingOf(heads: Heads, choice: Choice): Set<HeadIndex> {
-  const { run } = heads;
-  const budget = run.heads.length - choice.keep;
-  const going = units(heads, goingFirst(run, choice), choice.wholeGroups);
-  const left = run.blocks.map((block) => block.heads.length);
-  const removed = new Set<HeadIndex>();
-  for (const unit of going) {
-    if (removed.size + unit.length > budget) continue;
-    if (unit.some((head) => choice.protect.has(head))) continue;
-    const block = heads.places[unit[0]!]!.at;
-    if (choice.onePerBlock && left[block]! - unit.length < 1) continue;
-    unit.forEach((head) => removed.add(head));
-    left[block]! -= unit.length;
-  }
-  return removed;
+  const best = unitsGoingFirst(heads, choice).reverse();
+  const stay = new Set(stayingUnits(heads, choice, best));
+  const free = best.filter((unit) => !stay.has(unit));
+  const sums = reachableSums(free);
+  let missing = Math.min(free.flat().length, Math.max(0, choice.keep - [...stay].flat().length));
+  while (!includesSum(sums[0]!, missing)) missing += 1;
+  const going = free.filter((unit, at) => {
+    const stays = unit.length <= missing && includesSum(sums[at + 1]!, missing - unit.length);
+    if (stays) missing -= unit.length;
+    return !stays;
+  });
+  return new Set(going.flat());
 }
+
+/** Units that stay whatever their rank: those with a protected head, and the best of every block that would be left without one. */
+function stayingUnits(heads: Heads, choice: Choice, best: HeadIndex[][]): HeadIndex[][] {
+  const staying = best.filter((unit) => unit.some((head) => choice.protect.has(head)));
+  if (!choice.onePerBlock) return staying;
+  const blocksOf = (unit: HeadIndex[]): number[] => unit.map((head) => heads.places[head]!.at);
+  const filled = new Set(staying.flatMap(blocksOf));
+  for (const unit of best) {
+    if (blocksOf(unit).every((block) => filled.has(block))) continue;
+    staying.push(unit);
+    blocksOf(unit).forEach((block) => filled.add(block));
+  }
+  return staying;
+}
+
+/** For every place in a list of units, the numbers of heads that some of the units from there on make, as bits. */
+function reachableSums(units: HeadIndex[][]): bigint[] {
+  const sums = [1n];
+  for (const unit of [...units].reverse()) sums.push(sums.at(-1)! | (sums.at(-1)! << BigInt(unit.length)));
+  return sums.reverse();
+}
+
+const includesSum = (sums: bigint, count: number): boolean => ((sums >> BigInt(count)) & 1n) === 1n;
 
 function measuredAs(curves: Curves | null, choice: Choice, removed: ReadonlySet<HeadIndex>): Plan["point"] {
   const points = pointsOf(curves, choice.method, choice.seed).filter((one) => one.keep === choice.keep);

@@ -113,7 +113,7 @@ test("ticks of an axis have different labels", () => {
 });
 
 test("random numbers do not count as a method that disagrees", () => {
-  const score = (name: string, values: number[]): RunData["scores"][number] => ({ name, about: "", kind: "importance", higher_is_keep: true, values, stderr: null, significant: null, n_examples: null });
+  const score = (name: string, values: number[]): RunData["scores"][number] => ({ name, about: "", kind: "importance", higher_is_keep: true, values, stderr: null, significant: null, n_examples: null, removal_order: null, group_removal_order: null });
   const run = { heads: ["a", "b", "c"], scores: [score("ablation", [1, 2, 3]), score("gradient", [4, 5, 6]), score("random", [9, 1, 5])] } as unknown as RunData;
   assert.deepEqual(disagreement(run), [0, 0, 0]);
 });

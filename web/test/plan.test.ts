@@ -23,7 +23,7 @@ function run(groups: number[] | null = null): RunData {
     versions: {}, machine: {}, config: {}, data: {}, summary: [], warnings: [],
     heads: Array.from({ length: HEADS }, (_, at) => `L${Math.floor(at / 4)}H${at % 4}`),
     blocks: [block(0), block(1)],
-    scores: [{ name: "s", about: "", kind: "importance", higher_is_keep: true, values: Array.from({ length: HEADS }, (_, at) => at), stderr: null, significant: null, n_examples: null }],
+    scores: [{ name: "s", about: "", kind: "importance", higher_is_keep: true, values: Array.from({ length: HEADS }, (_, at) => at), stderr: null, significant: null, n_examples: null, removal_order: Array.from({ length: HEADS }, (_, at) => at), group_removal_order: groups && [[0, 1], [2, 3], [4, 5], [6, 7]] }],
     roles: null,
     curves: {
       metric: "accuracy", higher_is_better: true,
@@ -75,6 +75,29 @@ test("whole KV groups go together and never more than the budget", () => {
     assert.ok(removed.size <= HEADS - keep);
     for (const [a, b] of [[0, 1], [2, 3], [4, 5], [6, 7]] as const) assert.equal(removed.has(a), removed.has(b));
   }
+});
+
+test("heads of equal score go in the order that headcount breaks ties by, alone and in KV groups", () => {
+  const some = run([0, 0, 1, 1]);
+  some.scores[0] = { ...some.scores[0]!, values: Array.from({ length: HEADS }, () => 1), removal_order: [6, 1, 4, 7, 0, 2, 5, 3], group_removal_order: [[4, 5], [2, 3], [6, 7], [0, 1]] };
+  const removed = (keep: number, more: Partial<Choice> = {}): number[] => sorted(planOf(headsOf(some), choice(keep, { method: "rank: s", ...more })).removed);
+  assert.deepEqual(removed(5), [1, 4, 6]);
+  assert.deepEqual(removed(3), [0, 1, 4, 6, 7]);
+  assert.deepEqual(removed(6, { wholeGroups: true }), [4, 5]);
+  assert.deepEqual(removed(4, { wholeGroups: true }), [2, 3, 4, 5]);
+  assert.deepEqual(removed(4, { wholeGroups: true, protect: new Set([3]) }), [4, 5, 6, 7]);
+  assert.deepEqual(removed(2, { wholeGroups: true, protect: new Set([3]), onePerBlock: true }), [0, 1, 4, 5]);
+  assert.deepEqual(goingFirst(some, { method: "m", seed: 0, keep: 5 }).slice(0, 5), [1, 7, 4, 0, 5]);
+});
+
+test("units of several sizes fill K exactly where some of them do, else the next larger number stays", () => {
+  const some = run([0, 0, 0, 1]);
+  some.scores[0] = { ...some.scores[0]!, group_removal_order: [[3], [7], [0, 1, 2], [4, 5, 6]] };
+  const removed = (keep: number): number[] => sorted(planOf(headsOf(some), choice(keep, { method: "rank: s", wholeGroups: true })).removed);
+  assert.deepEqual(removed(7), [3]);
+  assert.deepEqual(removed(5), [0, 1, 2]);
+  assert.deepEqual(removed(2), [0, 1, 2, 4, 5, 6]);
+  assert.deepEqual(removed(3), [0, 1, 2, 3, 7]);
 });
 
 test("numbers lie straight between measured ones and do not go beyond them", () => {

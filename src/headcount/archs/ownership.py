@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
@@ -77,6 +77,34 @@ class Hold:
 
 _MINE: ContextVar[tuple[Hold, ...]] = ContextVar("headcount_holds", default=())
 _OPEN: WeakKeyDictionary[nn.Module, list[Hold]] = WeakKeyDictionary()
+_SUSPENDED: ContextVar[bool] = ContextVar("headcount_hooks_suspended", default=False)
+_TURNS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+
+
+@contextmanager
+def suspending_hooks() -> Iterator[None]:
+    """Passes inside, of this thread and task alone, run as if no gates or observers were open; hooks that belong to the model run."""
+    token = _SUSPENDED.set(True)
+    try:
+        yield
+    finally:
+        _SUSPENDED.reset(token)
+
+
+def hooks_suspended() -> bool:
+    """Whether the caller's pass is one that hooks of open contexts leave alone."""
+    return not torch.compiler.is_compiling() and _SUSPENDED.get()
+
+
+@contextmanager
+def taking_turns(model: nn.Module) -> Iterator[None]:
+    """Waits until no other thread is inside with the same model or a part of it, for those who share a model but change its mode in a pass."""
+    with _LOCK:
+        turns = [_TURNS.setdefault(part, threading.RLock()) for part in _models_in(unwrap(model))]
+    with ExitStack() as stack:
+        for turn in sorted(turns, key=id):  # one order for all, so that none waits for another that waits for it
+            stack.enter_context(turn)
+        yield
 
 
 def _models_in(model: nn.Module) -> list[nn.Module]:
@@ -85,16 +113,19 @@ def _models_in(model: nn.Module) -> list[nn.Module]:
 
 
 def for_owner(model: nn.Module, function: Callable[..., R], module: nn.Module | None = None) -> Callable[..., R]:
-    """A hook, or the forward pass that stands in for that of a `module`, for the present owner of a model; it refuses others."""
+    """A hook, or the forward pass that stands in for that of a `module`, for the present owner of a model; it refuses others.
+
+    A hook does nothing while hooks are suspended.
+    """
     owner = next(reversed(_OPEN.get(model, [])), None)
     if owner is None:
         return function
 
-    def run(*args: Any, **kwargs: Any) -> R:
+    def run(*args: Any, **kwargs: Any) -> R | None:
         owner.check(args[0] if module is None else module)  # a hook gets its module first
-        return function(*args, **kwargs)
+        return None if module is None and hooks_suspended() else function(*args, **kwargs)
 
-    return run
+    return run  # pyright: ignore[reportReturnType]
 
 
 @contextmanager

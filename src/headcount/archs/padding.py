@@ -8,9 +8,7 @@ once for each model, on one example with and without its padding.
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -18,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs.modules import shifts
+from headcount.archs.ownership import suspending_hooks
+from headcount.archs.state import preserve
 from headcount.errors import DataError
 
 Batch = Mapping[str, Any]
@@ -87,7 +87,8 @@ def _measure_need(model: nn.Module, padded: Batch) -> Need:
     tries: list[tuple[Need, dict[str, Any]]] = [("nothing", dict(padded))]
     if "attention_mask" in padded and "position_ids" in inspect.signature(model.forward).parameters:
         tries.append(("positions", {**padded, "position_ids": positions_of(padded["attention_mask"])}))
-    with _without_hooks(model):
+    with preserve(model), suspending_hooks(), torch.no_grad():
+        model.eval()
         expected = _first_output(model, _strip_padding(padded))
         for need, batch in tries:
             if _agrees(_first_output(model, batch), expected):
@@ -129,17 +130,3 @@ def _agrees(padded: Tensor, expected: Tensor) -> bool:
         return False
     scale = float(expected.abs().max().clamp(min=1e-30))
     return float((padded.double() - expected.double()).abs().max()) <= CLOSE.get(padded.dtype, 1e-4) * scale
-
-
-@contextmanager
-def _without_hooks(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients and without hooks, which others put there for their own batches; all as before afterwards."""
-    before = [(module, module.training, module._forward_hooks, module._forward_pre_hooks) for module in model.modules()]
-    try:
-        for module, *_ in before:
-            module.training, module._forward_hooks, module._forward_pre_hooks = False, OrderedDict(), OrderedDict()
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode, after, pre in before:
-            module.training, module._forward_hooks, module._forward_pre_hooks = mode, after, pre

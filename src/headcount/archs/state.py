@@ -128,7 +128,9 @@ def _restore_dict(current: dict[Any, Any], recorded: Mapping[Any, Any], skipped:
     others = {name: current[name] for name in skipped if name in current} if skipped else {}
     now = {name: value for name, value in current.items() if name not in others} if others else current
     same = len(now) == len(recorded) and all(map(operator.is_, now.values(), recorded.values())) and all(map(operator.eq, now, recorded))
-    if not same:
+    if not same and list(now) == list(recorded):
+        current.update(recorded)  # at no moment without its entries, since other threads may read them
+    elif not same:
         current.clear()
         current.update({**recorded, **others})
 

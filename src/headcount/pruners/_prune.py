@@ -104,7 +104,7 @@ def prune(
     model: nn.Module,
     data: Data,
     method: str = "surgeon",
-    keep: int | Budget | None = None,
+    keep: int | float | Budget | None = None,
     *,
     fraction: float | None = None,
     options: dict[str, Any] | None = None,
@@ -112,6 +112,7 @@ def prune(
 ) -> Pruned:
     """The model with `keep` heads (or a `fraction` of them, or a Budget) that a method makes of it; the model given stays as it is.
 
+    `keep` is a whole number of heads, or a float above 0 and below 1, a share of them; 1.0, which could be one head or all, is refused.
     `headcount ls pruners` lists the methods, the name of an importance stands for rank by it; `options` are those of the method. `kinds` names the
     attention that may lose heads (encoder-self, decoder-self, cross): `keep` then counts heads of these, and all others stay. `ablation` says what
     stands in for a removed head: nothing ("zero"), or its mean output ("mean", in the bias of the output projection). `repair` refits the output
@@ -201,7 +202,7 @@ def _work(model: nn.Module, heads: HeadMap, data: Data, budget: Budget, method: 
     )
 
 
-def _budget(keep: int | Budget | None, fraction: float | None) -> Budget:
+def _budget(keep: int | float | Budget | None, fraction: float | None) -> Budget:
     if isinstance(keep, Budget):
         if fraction is not None:
             raise PlanError("a Budget says how much stays; leave fraction out")

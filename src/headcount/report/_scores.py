@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from headcount.plan import rank_units
 from headcount.registry import METHODS, Registry
 from headcount.report.plain import column
 from headcount.runs.scores import all_scores
@@ -46,8 +47,28 @@ def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
         "stderr": None if errors is None else column(errors),
         "significant": significant(_in_order(scores.values, order), errors, scores.n_examples),
         "n_examples": scores.n_examples or None,
+        "removal_order": None if described else removal_order(scores, heads),
+        "group_removal_order": None if described else group_removal_order(scores, heads),
     }
     return [first, *(_column(first, scores, title, order) for title in scores.columns if not title.endswith(ERRORS))]
+
+
+def removal_order(scores: Scores, heads: list[str]) -> list[int]:
+    """The places in `heads` from the first to go to the last, as `Scores.ranking` has them; those without a score at the end."""
+    index = {head: i for i, head in enumerate(heads)}
+    scored = [index[str(head)] for head in reversed(scores.ranking()) if str(head) in index]
+    return scored + sorted(set(index.values()).difference(scored))
+
+
+def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | None:
+    """The heads that go together, by places in `heads`, from the group that goes first to the last, as `Plan.keep_top` ranks them.
+
+    None where every head goes by itself, or where the scores are not those of just these heads.
+    """
+    index = {head: i for i, head in enumerate(heads)}
+    if not scores.units or all(len(unit) == 1 for unit in scores.units) or set(map(str, scores.heads)) != set(index):
+        return None
+    return [[index[str(head)] for head in unit] for unit in reversed(rank_units(scores))]
 
 
 def _with_scaling(text: str, scores: Scores) -> str:
@@ -68,6 +89,8 @@ def _column(first: dict[str, Any], scores: Scores, title: str, order: list[int |
         "values": column(values),
         "stderr": None if errors is None else column(errors),
         "significant": significant(values, errors, scores.n_examples),
+        "removal_order": None,
+        "group_removal_order": None,
     }
 
 

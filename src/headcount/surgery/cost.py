@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headcount.archs.inputs import probe_inputs, reporting_inputs
 from headcount.archs.modules import unwrap
+from headcount.archs.ownership import holds
 from headcount.archs.state import forward
 from headcount.attention import eager
 from headcount.heads import HeadMap
@@ -49,6 +50,7 @@ def kv_bytes_per_token(output: Any) -> int:
     return total
 
 
+@holds("a count of its operations")
 def cost(model: nn.Module, inputs: dict[str, Any] | None = None) -> Cost:
     """The cost of a model, its operations counted and its cache measured on a probe batch or on `inputs`.
 

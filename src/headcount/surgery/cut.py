@@ -75,7 +75,7 @@ def _check_tied(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
             )
 
 
-@holds("a cut", exclusive=False)
+@holds("a cut")
 def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[str, Any] | None = None) -> nn.Module:
     """A smaller model without the plan's heads, proven equal to the gated one on a probe batch (or on `inputs`).
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from headcount import __version__
 from headcount.archs import record
 from headcount.archs.inputs import probe_inputs, reporting_inputs
+from headcount.archs.ownership import holds
 from headcount.data import Data
 from headcount.errors import ArtefactError, MissingExtra, UnsupportedModel, VerificationError
 from headcount.files import check_place
@@ -84,6 +85,7 @@ def _table_columns(model: nn.Module, heads: HeadMap) -> dict[str, list[int]]:
     return {f"{path}.relative_attention_bias.weight": list(entry.columns) for path, entry in kept.items() if entry and entry.columns}
 
 
+@holds("an export")
 def export_portable(model: nn.Module, folder: str | Path, *, inputs: dict[str, Any] | None = None, **kwargs: Any) -> Path:
     """Writes the model at its original shapes, removed heads zeroed, for tools that know nothing of headcount. No smaller, no faster."""
     batch = inputs if inputs is not None else probe_inputs(model)
@@ -190,6 +192,7 @@ def _copy_files(source: Path, folder: Path) -> list[str]:
     return sorted(str(folder / file.name) for file in source.iterdir())
 
 
+@holds("an export")
 def export_onnx(
     model: nn.Module,
     path: str | Path,

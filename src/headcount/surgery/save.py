@@ -11,6 +11,7 @@ from torch import nn
 
 from headcount import __version__
 from headcount.archs import record
+from headcount.archs.ownership import holds
 from headcount.archs.state import preserve
 from headcount.errors import ArtefactError, UnsupportedModel
 from headcount.files import new_folder
@@ -46,6 +47,7 @@ def _check_inside(path: Path) -> None:
         )
 
 
+@holds("saving")
 def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
     model: nn.Module,
     folder: str | Path,

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { css, ink, weight } from "../colour";
 import type { Example, HeadIndex, Maybe, RunData } from "../contract";
 import { interval, num, offset, percent, pValue, whole } from "../format";
-import { kindName, order, ranks, roleNames, spoken } from "../heads";
+import { kindName, ranks, roleNames, spoken } from "../heads";
 import { Choose, direction, follow, HeadLink, Missing, Pick, Scroll, Section, Token } from "../parts/basics";
 import { Bars } from "../parts/bars";
 import { Bias, tauText } from "../parts/bias";
@@ -200,6 +200,5 @@ function Similar({ index }: { index: HeadIndex }): JSX.Element {
 
 /** The head that a link without one leads to: the most important. */
 export function notable(of: RunData): HeadIndex {
-  const score = of.scores.find((one) => one.kind === "importance");
-  return score ? (order(score.values, score.higher_is_keep)[0] ?? 0) : 0;
+  return of.scores.find((one) => one.kind === "importance")?.removal_order?.at(-1) ?? 0;
 }
