@@ -52,6 +52,7 @@ from headcount.runs.outcomes import (
 from headcount.runs.store import MODELS, Run
 from headcount.runs.sweep import Job, sweep
 from headcount.runs.weights import determined_by, made_on
+from headcount.scores import Scores
 from headcount.stream import Progress
 from headcount.surgery import cost, load, save
 from headcount.surgery.cost import Cost
@@ -198,7 +199,6 @@ def check_wish(model: nn.Module, wish: Wish) -> None:
         )
     check_stand_in(model, made, wish.ablation, wish.repair, wish.kinds)
     heads = HeadMap.of(unwrap(model))
-    from headcount.scores import Scores
 
     check_size(made, wish.own_size, _budget(wish))
     if wish.own_size:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headcount.errors import PlanError
 from headcount.heads import Head, tie_order
+from headcount.importance import score
 from headcount.pruners._contract import Work
 
 Units = Float[Tensor, " units"]
@@ -51,7 +52,6 @@ def start_from(work: Work, by: str, limit: int, spread: float) -> Units:
     units = work.heads.units()
     if by == "none":
         return torch.zeros(len(units), dtype=torch.float64)
-    from headcount.importance import score
 
     worth = score(work.model, work.data, by, limit=limit, seed=work.seed).signed()
     values = torch.tensor([sum(worth[head] for head in unit) / len(unit) for unit in units], dtype=torch.float64)

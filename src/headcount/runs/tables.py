@@ -17,6 +17,7 @@ from headcount.runs.commands import plain_number
 from headcount.runs.outcomes import fewest_steps, told_length
 from headcount.runs.records import write_record
 from headcount.runs.schema import TablesRecord
+from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.tables import LISTING
 
@@ -33,8 +34,6 @@ Maker = Callable[[Run], "pandas.DataFrame | None"]
 
 def _scores(run: Run) -> Any:
     import pandas
-
-    from headcount.runs.scores import all_scores
 
     by_method = all_scores(run)
     says = any(scores.normalise != "none" for scores in by_method.values())  # tables of older runs stay as they were

@@ -6,13 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from headcount.heads import Head, HeadMap
+from headcount.registry import unknown
+from headcount.terminal.options import split
+from headcount.terminal.pruning import heads_of
+
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
     from headcount.data import Split, Task
     from headcount.evaluate import Evaluation
-    from headcount.heads import Head, HeadMap
     from headcount.runs.store import Run
     from headcount.stats import Difference
 
@@ -153,7 +157,6 @@ def without(
 
     from headcount.evaluate import evaluate_into
     from headcount.gates import HeadGates
-    from headcount.heads import HeadMap
 
     gone = frozenset(heads)
     if not gone:
@@ -181,7 +184,6 @@ def check_how(how: str) -> None:
     from typing import get_args
 
     from headcount.gates import How
-    from headcount.registry import unknown
 
     if how not in get_args(How):
         raise unknown("ablation", how, get_args(How))
@@ -212,9 +214,6 @@ def averaged(made: Sequence[Evaluation], task: Task) -> Evaluation:
 
 def levels(text: str | None, heads: HeadMap, shares: Sequence[float]) -> list[int]:
     """How many heads stay at each level of a curve, most first: as asked for, or these shares of the units that stay or go together."""
-    from headcount.terminal.options import split
-    from headcount.terminal.pruning import heads_of
-
     if text is not None:
         return sorted({heads_of(part, heads) for part in split(text)}, reverse=True)
     units = heads.units()

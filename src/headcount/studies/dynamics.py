@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.errors import ArtefactError
+from headcount.heads import HeadMap
+from headcount.plan import Plan
 from headcount.studies._drops import chance_of, drop, levels, share_left, without
 from headcount.studies._kept import Folder, keep_rows, led
 from headcount.terminal import inputs
-from headcount.terminal.run import Place
+from headcount.terminal.run import Place, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
     from headcount.data import Task
     from headcount.evaluate import Evaluation
-    from headcount.heads import HeadMap
-    from headcount.plan import Plan
     from headcount.runs.store import Run
 
 More = Annotated[list[str] | None, typer.Argument(metavar="CHECKPOINT…", help="Further checkpoints; MODEL alone may be a folder of them.")]
@@ -110,7 +110,6 @@ def curve(
     `why` of a row says where that is not defined.
     """
     from headcount.importance import score_into
-    from headcount.plan import Plan
 
     repair, reading = options.pop("repair", False), options
     read: dict[str, Any] = {**reading, "limit": min(SCORED, reading.get("limit") or SCORED)}
@@ -155,7 +154,6 @@ def run(
     found = find([given.model, *(more or [])])
     with Place(out).taken(say) as taken:
         from headcount.scores import SCALED
-        from headcount.terminal.run import describe
 
         kept = led(taken, "dynamics")
         _check_heads(found, given)
@@ -210,7 +208,6 @@ def _reader(name: str | None) -> Path | None:
 
 def _check_heads(found: Sequence[Checkpoint], given: inputs.Shared) -> None:
     """Refuses models that are not of one training, before any work."""
-    from headcount.heads import HeadMap
     from headcount.surgery import load
 
     trust = {"allow_pickle": given.allow_pickle, "trust_remote_code": given.trust_remote_code}
@@ -224,7 +221,6 @@ def _check_heads(found: Sequence[Checkpoint], given: inputs.Shared) -> None:
 
 def _check(heads: HeadMap, keeps: Sequence[int]) -> None:
     """Refuses numbers of heads that no plan can keep, before any work."""
-    from headcount.plan import Plan
     from headcount.scores import Scores
 
     flat = Scores(heads.heads, (0.0,) * len(heads), units=heads.units())

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headcount.demo.entailment import LABELS
 from headcount.errors import DataError
+from headcount.heads import HeadMap
 from headcount.studies._drops import chance_of, drop, levels, relative_gap, score_of, share_left, without
 from headcount.studies._kept import Folder, corrected, keep_rows, led
 from headcount.studies.layers import LAYER, THIRDS, groups
 from headcount.terminal import inputs
 from headcount.terminal.options import split
 from headcount.terminal.pruning import Rate, Repair, TrainBatch
-from headcount.terminal.run import Place
+from headcount.terminal.pruning import recipe as recipe_of
+from headcount.terminal.run import Place, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
@@ -101,7 +104,6 @@ def languages(
 
 
 def _evaluations(run: Run, subject: Subject, command: str, progress: Any, reading: dict[str, Any]) -> Any:
-    from headcount.heads import HeadMap
     from headcount.pruning import method_name
 
     model, total = subject.model, len(HeadMap.of(subject.model))
@@ -218,8 +220,6 @@ def _with_head(given: inputs.Shared, say: Session, labels: str | None) -> tuple[
     folder = local_folder(given.model)
     named = " ".join(read_config(folder, given.trust_remote_code).get("architectures") or ())
     if labels is None and (given.task or "").startswith("demo/entailment"):
-        from headcount.demo.entailment import LABELS
-
         labels = ",".join(LABELS)
     if CLASSIFIER in named or labels is None:
         live, _, folder = given.open_model(say)
@@ -253,10 +253,7 @@ def run(
     """Do languages need the same layers, and does a multilingual model lose more? Prune, evaluate on each language, against a monolingual one."""
     names, common = _names(given, tasks, against, shared)
     with Place(out).taken(say) as taken:
-        from headcount.heads import HeadMap
         from headcount.pruning import Wish, check_wish, parse_method
-        from headcount.terminal.pruning import recipe as recipe_of
-        from headcount.terminal.run import describe
 
         kept = led(taken, "languages")
         called, own = parse_method(method)

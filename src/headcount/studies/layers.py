@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headcount.heads import AttentionBlock, Head, HeadMap
 from headcount.studies._drops import chance_of, check_how, drop, interval, means_of, score_of, share_left, without
 from headcount.studies._kept import corrected, keep_rows
 from headcount.terminal import inputs
-from headcount.terminal.run import Out, Place
+from headcount.terminal.run import Out, Place, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from headcount.data import Task
     from headcount.evaluate import Evaluation
-    from headcount.heads import AttentionBlock, Head, HeadMap
     from headcount.runs.store import Run
 
 How = Annotated[str, typer.Option("--how", metavar="NAME", help="zero, mean or uniform: what becomes of the heads.")]
@@ -77,8 +77,6 @@ def layers(
     model: nn.Module, task: Task, *, how: str = "zero", run: Run | None = None, progress: Any = None, seed: int = 0, **reading: Any
 ) -> tuple[Evaluation, list[dict[str, Any]], list[dict[str, Any]]]:
     """The whole model; a row for every group of layers; and, by stack, consecutive against spread-out pairs."""
-    from headcount.heads import HeadMap
-
     wanted = groups(HeadMap.of(model))
     means = means_of(model, task, how, reading.get("limit"))
     whole = without(run, "dense", model, task, (), **reading)
@@ -131,8 +129,6 @@ def run(say: Session, given: inputs.Shared, how: How = "zero", out: Out = None) 
     with Place(out).taken(say) as kept:
         live, heads, folder = given.open_model(say)
         if kept is not None:
-            from headcount.terminal.run import describe
-
             describe(kept, say, given, live, heads, {"study": "layers", "how": how, "limit": given.limit})
         task = given.open_task(say, live, folder)
         with say.progress("groups of layers") as advance:
