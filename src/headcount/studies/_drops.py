@@ -150,7 +150,16 @@ def relative_gap(one: Sequence[Evaluation], other: Sequence[Evaluation], task: T
 
 
 def without(
-    run: Run | None, name: str, model: nn.Module, task: Task, heads: Iterable[Head], *, how: str = "zero", means: Any = None, **reading: Any
+    run: Run | None,
+    name: str,
+    model: nn.Module,
+    task: Task,
+    heads: Iterable[Head],
+    *,
+    how: str = "zero",
+    means: Any = None,
+    limit: int | None = None,
+    batch_size: int | None = None,
 ) -> Evaluation:
     """The model on the report split with some heads gated away, kept in a run under a name."""
     import torch
@@ -160,13 +169,13 @@ def without(
 
     gone = frozenset(heads)
     if not gone:
-        return evaluate_into(run, name, model, task, **reading)
+        return evaluate_into(run, name, model, task, limit=limit, batch_size=batch_size)
     under: dict[str, Any] = {"removed": sorted(map(str, gone)), "how": how}
     if means is not None:
         under["means"] = _print(means)
     values = torch.tensor([float(head not in gone) for head in HeadMap.of(model)], dtype=torch.float64)
     with HeadGates(model, values, how=how, means=means):  # pyright: ignore[reportArgumentType]
-        return evaluate_into(run, name, model, task, under=under, **reading)
+        return evaluate_into(run, name, model, task, under=under, limit=limit, batch_size=batch_size)
 
 
 def _print(means: Any) -> str:

@@ -104,24 +104,24 @@ def curve(
     by: str = "gradient",
     run: Run | None = None,
     seed: int = 0,
-    **options: Any,
+    repair: bool = False,
+    limit: int | None = None,
+    batch_size: int | None = None,
 ) -> tuple[Evaluation, list[dict[str, Any]]]:
     """The whole checkpoint on the report split, and a row for each number of heads that stay: the share left of its own score above chance, in pairs;
     `why` of a row says where that is not defined.
     """
     from headcount.importance import score_into
 
-    repair, reading = options.pop("repair", False), options
-    read: dict[str, Any] = {**reading, "limit": min(SCORED, reading.get("limit") or SCORED)}
-    (scores,) = score_into(run, model, task, [by], seed=seed, **read).values()
-    whole = without(run, f"{name}: dense", model, task, (), **reading)
-    chance = chance_of(model, task, reading.get("limit"))
+    (scores,) = score_into(run, model, task, [by], seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size).values()
+    whole = without(run, f"{name}: dense", model, task, (), limit=limit, batch_size=batch_size)
+    chance = chance_of(model, task, limit)
     rows = []
     for keep in keeps:
         plan = Plan.keep_top(scores, keep)
         live = _repaired(model, plan, task) if repair else model
         label = f"{name}: {keep} heads by {scores.label}{', repaired' if repair else ''}"
-        left = without(run, label, live, task, plan.removed, **reading)
+        left = without(run, label, live, task, plan.removed, limit=limit, batch_size=batch_size)
         lost, share = drop(whole, left, task, seed=seed), share_left(whole, left, task, chance, seed=seed)
         gone = len(plan.removed) / len(scores.heads)
         measured = {"checkpoint": name, "keep": keep, "removed": gone, "loss": left.loss, "value": left.value}

@@ -72,7 +72,14 @@ Found = dict[tuple[str, str, str], tuple["Evaluation", "Evaluation"]]
 
 
 def languages(
-    run: Run, subjects: Sequence[Subject], *, command: str = "", progress: Any = None, seed: int = 0, **reading: Any
+    run: Run,
+    subjects: Sequence[Subject],
+    *,
+    command: str = "",
+    progress: Any = None,
+    seed: int = 0,
+    limit: int | None = None,
+    batch_size: int | None = None,
 ) -> tuple[list[dict[str, Any]], Found]:
     """A row for every model, language and block of layers or number of heads: change of loss and metric, and the share of the score above chance that
     is lost; None, and `why`, where a model is not above chance.
@@ -80,8 +87,8 @@ def languages(
     found: Found = {}
     rows: list[dict[str, Any]] = []
     for subject in subjects:
-        chances = {language: chance_of(subject.model, task, reading.get("limit")) for language, task in subject.tasks.items()}
-        for language, what, kind, whole, left in _evaluations(run, subject, command, progress, reading):
+        chances = {language: chance_of(subject.model, task, limit) for language, task in subject.tasks.items()}
+        for language, what, kind, whole, left in _evaluations(run, subject, command, progress, limit, batch_size):
             found[subject.name, language, what] = whole, left
             lost = drop(whole, left, subject.tasks[language], seed=seed)
             share = share_left(whole, left, subject.tasks[language], chances[language], seed=seed)
@@ -103,31 +110,32 @@ def languages(
     return rows, found
 
 
-def _evaluations(run: Run, subject: Subject, command: str, progress: Any, reading: dict[str, Any]) -> Any:
+def _evaluations(run: Run, subject: Subject, command: str, progress: Any, limit: int | None, batch_size: int | None) -> Any:
     from headcount.pruning import method_name
 
     model, total = subject.model, len(HeadMap.of(subject.model))
     wanted = groups(HeadMap.of(model), (THIRDS, LAYER))
     small = {
         f"{total - len(HeadMap.of(made))} of {total} heads by {method_name(wish.parts())}": made
-        for wish, made in _pruned(run, subject, command, reading)
+        for wish, made in _pruned(run, subject, command, limit)
     }
     done, steps = 0, len(subject.tasks) * (len(wanted) + len(small))
     for language, task in subject.tasks.items():
-        whole = without(run, f"{subject.name}, {language}: dense", model, task, (), **reading)
+        whole = without(run, f"{subject.name}, {language}: dense", model, task, (), limit=limit, batch_size=batch_size)
         for what, kind, heads in [(group.name, group.kind, group.heads) for group in wanted] + [(what, "heads", ()) for what in small]:
-            left = without(run, f"{subject.name}, {language}: without {what}", small.get(what, model), task, heads, **reading)
+            label = f"{subject.name}, {language}: without {what}"
+            left = without(run, label, small.get(what, model), task, heads, limit=limit, batch_size=batch_size)
             done += 1
             if progress is not None:
                 progress(done, steps)
             yield language, what, kind, whole, left
 
 
-def _pruned(run: Run, subject: Subject, command: str, reading: dict[str, Any]) -> list[tuple[Wish, nn.Module]]:
+def _pruned(run: Run, subject: Subject, command: str, limit: int | None) -> list[tuple[Wish, nn.Module]]:
     """The pruned models, their heads chosen on the first task."""
     from headcount.pruning import Pruning
 
-    pruning = Pruning(run, subject.model, next(iter(subject.tasks.values())), limit=reading.get("limit"), command=command)
+    pruning = Pruning(run, subject.model, next(iter(subject.tasks.values())), limit=limit, command=command)
     device = next(subject.model.parameters()).device
     return [(wish, pruning.kept(wish)[1].to(device).eval()) for wish in subject.wishes]
 
@@ -314,9 +322,9 @@ def _names(given: inputs.Shared, tasks: str, against: str | None, shared: str | 
     return names, common
 
 
-def _lost(row: dict[str, Any]) -> str:
+def _lost(share: float | None, q: float) -> str:
     """The share that is lost, marked where the change is significant; a dash where it is not defined."""
-    return f"{'–' if row['lost'] is None else format(row['lost'], '.1%')}{'*' if row['q'] <= 0.05 else ''}"
+    return f"{'–' if share is None else format(share, '.1%')}{'*' if q <= 0.05 else ''}"
 
 
 def _show(
@@ -332,7 +340,7 @@ def _show(
     by = {(row["model"], row["language"], row["what"]): row for row in rows}
     for what in dict.fromkeys(row["what"] for row in rows):
         cells = [by.get((*column, what)) for column in columns]
-        lines.append((what, *("" if row is None else _lost(row) for row in cells)))
+        lines.append((what, *("" if row is None else _lost(row["lost"], row["q"]) for row in cells)))
     heading = [f"{model}: {language}" for model, language in columns]
     say.table(("without", *heading), lines, right=heading)
     for (model, language), row in whole.items():

@@ -74,18 +74,28 @@ def _group(kind: str, name: str, blocks: list[AttentionBlock]) -> Group:
 
 
 def layers(
-    model: nn.Module, task: Task, *, how: str = "zero", run: Run | None = None, progress: Any = None, seed: int = 0, **reading: Any
+    model: nn.Module,
+    task: Task,
+    *,
+    how: str = "zero",
+    run: Run | None = None,
+    progress: Any = None,
+    seed: int = 0,
+    limit: int | None = None,
+    batch_size: int | None = None,
 ) -> tuple[Evaluation, list[dict[str, Any]], list[dict[str, Any]]]:
     """The whole model; a row for every group of layers; and, by stack, consecutive against spread-out pairs."""
     wanted = groups(HeadMap.of(model))
-    means = means_of(model, task, how, reading.get("limit"))
-    whole = without(run, "dense", model, task, (), **reading)
+    means = means_of(model, task, how, limit)
+    whole = without(run, "dense", model, task, (), limit=limit, batch_size=batch_size)
     made: dict[tuple[str, str], Evaluation] = {}
     for number, group in enumerate(wanted):
-        made[group.kind, group.name] = without(run, f"without {group.name}", model, task, group.heads, how=how, means=means, **reading)
+        made[group.kind, group.name] = without(
+            run, f"without {group.name}", model, task, group.heads, how=how, means=means, limit=limit, batch_size=batch_size
+        )
         if progress is not None:
             progress(number + 1, len(wanted))
-    chance = chance_of(model, task, reading.get("limit"))
+    chance = chance_of(model, task, limit)
     rows = [_row(group, whole, made[group.kind, group.name], task, chance, seed) for group in wanted]
     corrected(rows)
     return whole, rows, _pairs(wanted, made, whole)
