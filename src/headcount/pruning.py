@@ -160,7 +160,7 @@ class Wish:
     def own_size(self) -> str:
         """The option by which the method itself decides how many heads stay; "" where `keep` or `limit` does."""
         method = Method.parse(self.method)
-        return size_option(method.module, read_options(method.module, self.options, str(method)))
+        return size_option(method.about, read_options(method.module, self.options, str(method)))
 
     @property
     def scaling(self) -> str:

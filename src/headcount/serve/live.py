@@ -256,7 +256,7 @@ def _wish(live: LiveRun, method: str, keep: int, how: Mapping[str, Any]) -> Any:
     from headcount.training import Recipe
 
     for cell in live.run.results(PRUNED).values():
-        if method_label(cell.content) == method:
+        if method_label(cell) == method:
             made = Wish.of(cell.content["wish"])
             return replace(made, keep=keep - _spared(live, made.kinds), limit=None, **how)
     name, options = parse_method(method)

@@ -176,28 +176,12 @@ def run(
             rows += [{"step": one.step, **row} for row in made]
             summary.append(_summary(one, whole, made, hold))
         scaling = Method.parse(by).about.normalise
-        asked = {
-            "checkpoints": [one.name for one in found],
-            "keep": keeps,
-            "by": by,
-            "normalise": scaling,
-            "repair": repair,
-            "task": given.task or "",
-        }
+        ranking = {"by": by, "normalise": scaling}
+        asked = {"checkpoints": [one.name for one in found], "keep": keeps, **ranking, "repair": repair, "task": given.task or ""}
         keep_rows(kept, "dynamics", {**asked, "limit": given.limit, "seed": given.seed}, rows)
         _show(say, [one.short for one in found], rows, summary, hold)
         say.line(f"heads are ranked by {by}, scores {SCALED[scaling]}")
-        say.result(
-            {
-                "study": "dynamics",
-                "by": by,
-                "normalise": scaling,
-                "task": given.task,
-                "repair": repair,
-                "checkpoints": summary,
-                "rows": rows,
-            }
-        )
+        say.result({"study": "dynamics", **ranking, "task": given.task, "repair": repair, "checkpoints": summary, "rows": rows})
 
 
 def _reader(name: str | None) -> Path | None:

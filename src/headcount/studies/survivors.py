@@ -225,11 +225,11 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
         cell.spec.key: Method.parse(cell.content["wish"]["method"]).about.trains == "weights" and "gates" not in cell.content
         for cell in cells
     }  # a cell holds gates, if only None, where its weights are the dense model's
-    for cell in sorted(cells, key=lambda cell: (method_label(cell.content), -len(heads) + len(cell.content["removed"]))):
+    for cell in sorted(cells, key=lambda cell: (method_label(cell), -len(heads) + len(cell.content["removed"]))):
         left = heads.difference(map(Head.parse, cell.content["removed"]))
         if dense_roles or not trained[cell.spec.key]:
-            found.setdefault((method_label(cell.content), len(left)), []).append(left)
-    names = sorted({method_label(cell.content) for cell in cells if trained[cell.spec.key]})
+            found.setdefault((method_label(cell), len(left)), []).append(left)
+    names = sorted({method_label(cell) for cell in cells if trained[cell.spec.key]})
     if not found:
         raise ArtefactError(
             f"{run.folder} compares {', '.join(names)} alone, which trained the weights before they cut, so the roles of the dense model are not "
