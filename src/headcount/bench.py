@@ -17,6 +17,7 @@ from headcount.archs.modules import unwrap
 from headcount.checks import positions
 from headcount.errors import DataError
 from headcount.gates import HeadGates
+from headcount.heads import HeadMap
 from headcount.observe import evaluating, on_device
 from headcount.surgery.verify import gates_of
 
@@ -105,8 +106,6 @@ def _once(made: Any, batch: int, length: int) -> float:
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         if isinstance(made, tuple):
-            from headcount.heads import HeadMap
-
             stack.enter_context(HeadGates(model, gates_of(HeadMap.of(model), made[1])))
         start = time.perf_counter()
         model(**inputs)

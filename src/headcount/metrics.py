@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.archs.modules import shifts
+from headcount.losses import token_losses
 from headcount.stats.parts import f1, matthews, moments, of_scorer, perplexity, ratio
 
 Batch = Mapping[str, Any]
@@ -57,8 +58,6 @@ def _correct_tokens(model: nn.Module, output: Any, batch: Batch) -> Tensor:
 
 
 def _surprise(model: nn.Module, output: Any, batch: Batch) -> Tensor:
-    from headcount.losses import token_losses
-
     logits, labels = _tokens(model, output, batch)
     return torch.stack([token_losses(logits, labels).double().sum(-1), (labels != IGNORED).sum(-1).double()], dim=-1)
 

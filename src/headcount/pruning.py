@@ -52,6 +52,7 @@ from headcount.runs.outcomes import (
 from headcount.runs.store import MODELS, Run
 from headcount.runs.sweep import Job, sweep
 from headcount.runs.weights import determined_by, made_on
+from headcount.scores import Scores
 from headcount.stream import Progress
 from headcount.surgery import cost, load, save
 from headcount.surgery.cost import Cost
@@ -159,7 +160,7 @@ class Wish:
     def own_size(self) -> str:
         """The option by which the method itself decides how many heads stay; "" where `keep` or `limit` does."""
         method = Method.parse(self.method)
-        return size_option(method.module, read_options(method.module, self.options, str(method)))
+        return size_option(method.about, read_options(method.module, self.options, str(method)))
 
     @property
     def scaling(self) -> str:
@@ -198,7 +199,6 @@ def check_wish(model: nn.Module, wish: Wish) -> None:
         )
     check_stand_in(model, made, wish.ablation, wish.repair, wish.kinds)
     heads = HeadMap.of(unwrap(model))
-    from headcount.scores import Scores
 
     check_size(made, wish.own_size, _budget(wish))
     if wish.own_size:

@@ -14,7 +14,7 @@ from headcount import notebook
 from headcount.errors import ArtefactError, HeadNameError, PlanError
 from headcount.heads import Head, HeadMap, tie_order
 from headcount.registry import unknown
-from headcount.stats import Samples
+from headcount.stats import Samples, bootstrap
 from headcount.tables import Row, number, read_table
 
 if TYPE_CHECKING:
@@ -241,7 +241,6 @@ class Scores:
         """Bootstrap scores [repeats, heads], normalised as these are."""
         if self.samples is None:
             raise PlanError(f"{self.method} has no samples to draw from again: it reads no data, or comes from a file without them")
-        from headcount.stats import bootstrap
 
         drawn = bootstrap(self.samples, repeats=repeats, seed=seed)
         centre, scale = self._centre_and_scale(drawn, self.normalise)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from headcount.errors import DataError, HeadcountError, PlanError
 from headcount.pruners import dsp, l0, read_options
 from headcount.pruning import Wish
+from headcount.runs.cells import Cell, Spec
 from headcount.runs.outcomes import FEW_STEPS, fewest_steps, method_label, told_length
 from headcount.training import FAIR_STEPS, Recipe
 
@@ -51,16 +51,16 @@ def test_the_control_from_scratch_has_a_recipe_of_its_own() -> None:
     assert Wish.of(older).scratch == Recipe(epochs=3.0, rate=5e-5)
 
 
-def content(steps: dict[str, int] | None, method: str = "dsp") -> dict[str, Any]:
-    return {"wish": Wish(method, 4).parts()} | ({} if steps is None else {"steps": steps})
+def pruned(steps: dict[str, int] | None, method: str = "dsp") -> Cell:
+    return Cell(Spec("pruned", method, {}), {"wish": Wish(method, 4).parts()} | ({} if steps is None else {"steps": steps}))
 
 
 def test_too_few_steps_are_named() -> None:
     assert FEW_STEPS == 200
-    assert method_label(content({"choose": 16})) == "dsp, only 16 steps"
-    assert method_label(content({"choose": 300, "recover": 1})) == "dsp, only 1 step"
-    assert method_label(content({"choose": 200})) == method_label(content({})) == method_label(content(None)) == "dsp"
-    assert fewest_steps(content({"choose": 300, "recover": 250})) == 250 and fewest_steps(content({})) is None
+    assert method_label(pruned({"choose": 16})) == "dsp, only 16 steps"
+    assert method_label(pruned({"choose": 300, "recover": 1})) == "dsp, only 1 step"
+    assert method_label(pruned({"choose": 200})) == method_label(pruned({})) == method_label(pruned(None)) == "dsp"
+    assert fewest_steps(pruned({"choose": 300, "recover": 250})) == 250 and fewest_steps(pruned({})) is None
     assert told_length(2.0) == "2" and told_length("auto") == "auto" and told_length(Recipe(epochs=1.5).told()) == "1.5 at 5e-05"
 
 

@@ -30,7 +30,7 @@ def test_operations_are_counted_for_a_number_of_tokens() -> None:
 
 def test_the_figure_of_times_names_every_model_and_size() -> None:
     figure = pytest.importorskip("matplotlib.figure")
-    from headcount.report.figures import _cost_size, draw_cost
+    from headcount.report.figures import draw_cost
 
     rows = [
         {"of": of, "batch": batch, "length": 64, "name": name, "seconds": 0.1, "low": 0.09, "high": 0.12}
@@ -38,7 +38,7 @@ def test_the_figure_of_times_names_every_model_and_size() -> None:
         for batch in (1, 8, 32)
         for name in ("dense", "masked", "removed")
     ]
-    drawn = figure.Figure(figsize=_cost_size(rows), layout="constrained")
+    drawn = figure.Figure(layout="constrained")
     draw_cost(drawn, rows, {"system": "Linux", "threads": 2})
     shown = [panel for panel in drawn.axes if panel.get_visible()]
     assert [panel.get_title() for panel in shown] == [f"batch {batch}, length 64" for batch in (1, 8, 32)]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.archs.ownership import SavedStates
+from headcount.archs.padding import Batch
 from headcount.errors import UnsupportedModel
 
 HOOKS = frozenset(name for name in vars(nn.Module()) if "hook" in name)
@@ -190,7 +191,7 @@ def preserve(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def forward(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
+def forward(model: nn.Module, inputs: Batch) -> Any:
     """The output of one forward pass, which leaves the model and torch's random numbers as they were."""
     with preserve(model), torch.random.fork_rng(devices=[]):
         return model(**inputs)

@@ -13,7 +13,7 @@ from headcount.terminal.options import split
 from headcount.terminal.pruning import Epochs, Rate, Steps, TrainBatch, method_names, number_of, recipe
 from headcount.terminal.run import Place
 from headcount.terminal.session import Session
-from headcount.terminal.text import Embedded, File, Parser, check_embedded
+from headcount.terminal.text import Embedded, File, Parser, check_embedded, corpus, trees_of
 from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def _corpus(say: Session, given: inputs.Shared, live: Any, folder: Path, **named
     """The text that roles and portraits are taken on; without one that was asked for, why the task has none."""
     from headcount.analyze import corpus_for
     from headcount.roles import SENTENCES
-    from headcount.terminal.text import corpus, trees_of
 
     given = given._replace(limit=given.limit or SENTENCES)
     text = corpus(say, given, live, folder, **named) if named["text"] or named["embedded"] else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headcount.errors import ArtefactError
 from headcount.files import reopened_model
 from headcount.terminal import inputs
 from headcount.terminal.options import split
@@ -84,7 +85,6 @@ def _named(targets: list[str], loading: inputs.Loading) -> dict[str, tuple[str, 
 
 def _check_models(run: Run) -> None:
     """Refuses a run that compared pruned models and kept the weights of none: the whole model alone is not what was asked for."""
-    from headcount.errors import ArtefactError
     from headcount.runs.commands import command_of
     from headcount.runs.outcomes import PRUNED
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from headcount.files import Problem, finish_replacement, is_file, is_folder
+from headcount.plan import Plan
 from headcount.terminal import inputs
 from headcount.terminal.options import SomeHeads, split
 from headcount.terminal.session import Session
@@ -56,7 +57,6 @@ def run(
         problems, checked = verify_model(folder)
         if problems:
             return _show_problems(say, model, problems, checked)
-    from headcount.plan import Plan
     from headcount.testing.laws import check_model
 
     plan = Plan.removing(split(heads)) if heads else None

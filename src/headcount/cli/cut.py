@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from headcount.errors import ArtefactError, PlanError
+from headcount.files import check_target
+from headcount.plan import Budget, Plan
 from headcount.terminal import inputs
 from headcount.terminal.options import (
     Heads,
@@ -16,6 +19,7 @@ from headcount.terminal.options import (
     Overwrite,
     split,
 )
+from headcount.terminal.pruning import number_of
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from headcount.heads import HeadMap
-    from headcount.plan import Budget, Plan
     from headcount.scores import Scores
     from headcount.surgery import Cost
 
@@ -64,7 +67,6 @@ class Wanted(NamedTuple):
             raise typer.BadParameter("--scores and --keep belong together: --scores FILE --keep 24")
         if self.scores is None and (self.method is not None or self.lower_is_keep):
             raise typer.BadParameter("--method and --lower-is-keep belong to --scores")
-        from headcount.plan import Plan
 
         if self.heads is not None:
             return Plan.removing(split(self.heads))
@@ -77,7 +79,6 @@ class Wanted(NamedTuple):
             return Scores.read(path, method=self.method, higher_is_keep=False if self.lower_is_keep else None)
         if self.lower_is_keep:
             raise typer.BadParameter("--lower-is-keep is for tables; a run folder says itself what its scores mean")
-        from headcount.errors import ArtefactError
         from headcount.runs import Run
         from headcount.runs.scores import all_scores, scores_of
 
@@ -91,8 +92,6 @@ class Wanted(NamedTuple):
 
     def plan_for(self, given: Plan | Scores, live: nn.Module, heads: HeadMap) -> Plan:
         """The plan for a model, checked against it."""
-        from headcount.errors import PlanError
-        from headcount.plan import Plan
         from headcount.scores import Scores
 
         if isinstance(given, Scores):
@@ -112,7 +111,6 @@ class Wanted(NamedTuple):
         """Refuses scores of a run that is about other weights."""
         if self.scores is None or not self.scores.is_dir():
             return
-        from headcount.errors import PlanError
         from headcount.runs import Run
         from headcount.runs.weights import weight_hash
 
@@ -124,9 +122,6 @@ class Wanted(NamedTuple):
             )
 
     def _budget(self) -> Budget:
-        from headcount.plan import Budget
-        from headcount.terminal.pruning import number_of
-
         text = self.keep or ""
         return Budget(fraction=float(text[:-1]) / 100) if text.endswith("%") else Budget(keep=number_of(text))
 
@@ -162,7 +157,6 @@ def run(
     loading: inputs.Loading = inputs.ANYHOW,
 ) -> None:
     """Remove heads for good, prove that the smaller model equals the gated one, and save it."""
-    from headcount.files import check_target
     from headcount.surgery.manifest import NAME
 
     wanted = Wanted(heads, plan, scores, method, keep, lower_is_keep)

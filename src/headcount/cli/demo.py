@@ -9,9 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.tasks import open_task
+from headcount.terminal.inputs import reader_of
 from headcount.terminal.options import Device, Dtype, Seed
+from headcount.terminal.run import Place
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
+from headcount.text.embedded import embedded, embedded_translations
 
 Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples of each split, whatever for.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
@@ -64,11 +68,7 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
     """Every step of both models, and the reports."""
     from headcount.analyze import Analysis, walk
     from headcount.roles import corpus_of
-    from headcount.tasks import open_task
-    from headcount.terminal.inputs import reader_of
     from headcount.terminal.models import open_model
-    from headcount.terminal.run import Place
-    from headcount.text.embedded import embedded, embedded_translations
     from headcount.training import Recipe
 
     steps: list[Any] = []

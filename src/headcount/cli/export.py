@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from headcount.files import check_target
 from headcount.registry import unknown
+from headcount.tasks import open_task
 from headcount.terminal.inputs import TaskName, reader_of
 from headcount.terminal.options import AllowPickle, Auto, Dtype, Model, Overwrite, TrustRemoteCode
 from headcount.terminal.session import Session
@@ -42,13 +44,11 @@ def run(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Write a model as an ONNX file, or as a portable folder that keeps its shapes and zeroes the removed heads."""
-    from headcount.files import check_target
     from headcount.surgery.manifest import NAME
 
     if to == "portable":
         check_target(out, overwrite, NAME)
     from headcount.surgery.export import check_onnx_target, export_onnx, export_portable
-    from headcount.tasks import open_task
     from headcount.terminal.models import open_model
 
     if to == "onnx":

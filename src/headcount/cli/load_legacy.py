@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headcount.files import check_target
+from headcount.heads import HeadMap
 from headcount.terminal.options import AllowPickle, Auto, OutFolder, Overwrite
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
@@ -27,7 +28,6 @@ def run(
     from headcount.surgery.manifest import NAME, removed_of
 
     check_target(out, overwrite, NAME)
-    from headcount.heads import HeadMap
     from headcount.surgery import load_legacy, save
     from headcount.surgery.load import local_folder
     from headcount.terminal.models import decided, hush

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.plan import Plan
 from headcount.terminal import inputs
 from headcount.terminal.pruning import AS_IT_IS, How, KeepOne, KvBytes, Latency, Parameters, heads_of, limit_of, note_training, show_table
 from headcount.terminal.run import Place, describe
@@ -42,7 +43,6 @@ def run(
 ) -> None:
     """Prune to K heads, repair, cut, verify, evaluate against the whole model in pairs, and save the smaller model."""
     with Place(out).taken(say) as kept:
-        from headcount.plan import Plan
         from headcount.pruning import Pruning, Sizes, check_wish, estimate_training, rows
 
         own_size = how.wish(given, method, 0).own_size

@@ -1,5 +1,5 @@
 """What a pruner file holds: `ABOUT` and `choose(work, variant)`, which returns a Choice: the plan, and the model if its weights were trained; maybe
-`check(options)`, which refuses options before any work; maybe `size_option(options)`, which names the option that decides how many heads stay, or "".
+`check(options)`, which refuses options before any work.
 
 A pruner never cuts: `prune` repairs, cuts, verifies and recovers after it, the same way for all. Everything that ranks heads makes `Scores` and lets
 `Plan.keep_top` choose, which knows about units of heads that share keys and values, floors, and protected heads.
@@ -43,6 +43,8 @@ class About:
     options: Mapping[str, Any] = field(default_factory=dict)
     """The name of every option with its default."""
     draws: bool = False
+    size_option: str = ""
+    """The number among the options that, where it is not 0, decides how many heads stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +111,10 @@ class Choice:
     """Optimiser steps that were taken on the way."""
 
 
-def size_option(module: ModuleType, options: Mapping[str, Any]) -> str:
+def size_option(about: About, options: Mapping[str, object]) -> str:
     """Returns the option, with its value, by which a pruner itself decides how many heads stay; "" where the budget does."""
-    return module.size_option(options) if hasattr(module, "size_option") else ""
+    value = options.get(about.size_option)
+    return f"{about.size_option}={value:g}" if isinstance(value, int | float) and value else ""
 
 
 def check_size(method: object, option: str, budget: Budget) -> None:

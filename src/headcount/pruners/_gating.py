@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from headcount.errors import PlanError
 from headcount.heads import Head, tie_order
+from headcount.importance import score
 from headcount.pruners._contract import Work
 
 Units = Float[Tensor, " units"]
@@ -51,7 +51,6 @@ def start_from(work: Work, by: str, limit: int, spread: float) -> Units:
     units = work.heads.units()
     if by == "none":
         return torch.zeros(len(units), dtype=torch.float64)
-    from headcount.importance import score
 
     worth = score(work.model, work.data, by, limit=limit, seed=work.seed).signed()
     values = torch.tensor([sum(worth[head] for head in unit) / len(unit) for unit in units], dtype=torch.float64)
@@ -102,17 +101,17 @@ def levelled(values: Units, number: float, tau: float = 1.0) -> Units:
     return z + (move - (share * move).sum()) / max(tau, 1e-6)  # steeper slopes than that would only upset the optimiser
 
 
-def is_settled(step: int, steps: int, options: Mapping[str, Any]) -> bool:
+def is_settled(step: int, steps: int, settle: float) -> bool:
     """Whether the plan is fixed by now: weights then learn on with the heads that stay, for the share `settle` of the steps."""
-    return step >= (1 - options["settle"]) * steps
+    return step >= (1 - settle) * steps
 
 
-def check_shares(options: Mapping[str, Any], *names: str) -> None:
-    """Refuses shares of the steps that are none."""
-    for name in names:
-        if not 0 <= options[name] <= 1:
-            raise PlanError(f"{name} is a share of the training steps, from 0 to 1; got {options[name]}")
-    if options["settle"] >= 1:
+def check_shares(shares: Mapping[str, float]) -> None:
+    """Refuses shares of the steps, `settle` among them, that are none."""
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise PlanError(f"{name} is a share of the training steps, from 0 to 1; got {share}")
+    if shares["settle"] >= 1:
         raise PlanError("settle=1 leaves no step to choose heads in; name a share below 1")
 
 

@@ -127,7 +127,7 @@ def prune(
     name, named = parse_method(method)
     made, options = Method.parse(name), {**named, **(options or {})}
     heads = HeadMap.of(inner)
-    own = size_option(made.module, read_options(made.module, options, str(made)))
+    own = size_option(made.about, read_options(made.module, options, str(made)))
     budget = _budget(keep, fraction)
     check_size(made, own, budget)
     budget = only(budget, heads, how.get("kinds", ()))

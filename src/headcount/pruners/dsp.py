@@ -76,7 +76,7 @@ def subset_fast(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
 
 def check(options: Mapping[str, Any]) -> None:
     """Refuses options that cannot be carried out, before any work."""
-    check_shares(options, "cool", "settle")
+    check_shares({name: options[name] for name in ("cool", "settle")})
     if not 0 < options["tau_end"] <= options["tau"] or not options["cool"] > 0:
         raise PlanError(
             f"tau must fall to tau_end over a share of the steps: got tau {options['tau']}, tau_end {options['tau_end']}, cool {options['cool']}"
@@ -111,7 +111,7 @@ class Subset:
     def sample(self, step: int, steps: int) -> Tensor:
         """Gates of one step."""
         self._tau = self.tau(step, steps)
-        if is_settled(step, steps, self.options):
+        if is_settled(step, steps, self.options["settle"]):
             return self.hard()
         if self.variant == "straight":
             return self.hard() + by_head(self.w - self.w.detach(), self.index)

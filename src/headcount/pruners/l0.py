@@ -43,19 +43,15 @@ ABOUT = About(
         "limit": 512,
         "frozen": "none",
     },
+    size_option="penalty",
 )
 
 
 def check(options: Mapping[str, Any]) -> None:
     """Refuses options that cannot be carried out, before any work."""
-    check_shares(options, "warmup", "reach", "settle")
+    check_shares({name: options[name] for name in ("warmup", "reach", "settle")})
     if not 0 <= options["penalty"] < math.inf:
         raise PlanError(f"penalty is λ, a finite number of 0 or more; got {options['penalty']}")
-
-
-def size_option(options: Mapping[str, Any]) -> str:
-    """λ, where it is given."""
-    return f"penalty={options['penalty']:g}" if options["penalty"] else ""
 
 
 def sample(log_a: Tensor, u: Tensor) -> Tensor:
@@ -108,14 +104,14 @@ class HardConcrete:
     def sample(self, step: int, steps: int) -> Tensor:
         """Gates of one step."""
         self._now = (step, steps)
-        if is_settled(step, steps, self.options):
+        if is_settled(step, steps, self.options["settle"]):
             return self.hard()
         u = noise(self.work.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
         return by_head(torch.where(self.free, sample(self.level(), u), 1.0), self.index)
 
     def hard(self) -> Tensor:
         """The gates of evaluation; once the plan is fixed, ones and zeros."""
-        if is_settled(*self._now, self.options):
+        if is_settled(*self._now, self.options["settle"]):
             return by_head(self.chosen(), self.index)
         return by_head(torch.where(self.free, expected(self.level().detach()), 1.0), self.index)
 

@@ -27,6 +27,7 @@ from headcount.surgery.verify import gates_of
 ABOUT = About(
     source="Michel, Levy & Neubig 2019",
     options={"by": "gradient", "normalise": "published", "scope": "global", "again": False, "step": 0.1, "stop": 0.0, "limit": 512},
+    size_option="stop",
 )
 
 
@@ -48,11 +49,6 @@ def check(options: Mapping[str, Any]) -> None:
         raise unknown("scope", options["scope"], SCOPES)
     if not 0 < options["step"] <= 1 or not 0 <= options["stop"] <= 1:
         raise PlanError(f"step must be above 0 and at most 1, and stop from 0 to 1; got {options['step']} and {options['stop']}")
-
-
-def size_option(options: Mapping[str, Any]) -> str:
-    """`stop`, where it is given."""
-    return f"stop={options['stop']:g}" if options["stop"] else ""
 
 
 def _scores(work: Work, model: nn.Module, normalise: Normalise) -> Scores:
@@ -99,11 +95,9 @@ def _counts(work: Work, total: int) -> list[int]:
     sizes = sorted({len(unit) for unit in work.heads.units()})
     unit = sizes[0] if len(sizes) == 1 else 1
     step = max(unit, round(work.options["step"] * total) // unit * unit)
-    last = _fewest(work, unit) if work.options["stop"] else work.keep
+    if work.options["stop"]:
+        forced = sum(room_of(work, list(block.heads)).least for block in work.heads.blocks if block.n_heads)
+        last = max(unit, forced)  # the fewest that floor and protected heads allow, one unit at least
+    else:
+        last = work.keep
     return [*range(total - step, last, -step), last]
-
-
-def _fewest(work: Work, unit: int) -> int:
-    """The fewest heads, one unit at least, that floor and protected heads allow."""
-    forced = sum(room_of(work, list(block.heads)).least for block in work.heads.blocks if block.n_heads)
-    return max(unit, forced)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from headcount.errors import PlanError
 from headcount.pruners._contract import About, Choice, Work
 from headcount.roles import roles
+from headcount.surgery.source import local_folder
 
 ABOUT = About(
     source="Budhraja et al. 2020", variants=("prune", "spare"), options={"roles": "any", "limit": 512, "tokenizer": ""}, draws=True
@@ -42,6 +43,5 @@ def _tokenizer(work: Work) -> object:
     place = work.options["tokenizer"] or getattr(work.model.config, "_name_or_path", "")
     if not place:
         raise PlanError("measuring roles needs the tokenizer of the model; name its folder with the option tokenizer")
-    from headcount.surgery.source import local_folder
 
     return AutoTokenizer.from_pretrained(local_folder(place))

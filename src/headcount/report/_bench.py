@@ -33,7 +33,7 @@ def _model(cell: Cell | None, n_heads: int) -> dict[str, Any]:
     if cell is None:
         return dict.fromkeys(("point", "method", "keep", "seed"))
     told, wish = cell.content, cell.content["wish"]
-    return {"point": id_of(cell), "method": method_label(told), "keep": n_heads - len(told["removed"]), "seed": wish["seed"]}
+    return {"point": id_of(cell), "method": method_label(cell), "keep": n_heads - len(told["removed"]), "seed": wish["seed"]}
 
 
 def judged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
     described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
     first = {
         "name": name,
-        "about": _with_scaling(about(METHODS, name), scores),
+        "about": f"{about(METHODS, name)} Scores are {SCALED[scores.normalise]}.".strip(),
         "kind": "description" if described else "importance",
         "higher_is_keep": scores.higher_is_keep,
         "values": column(_in_order(scores.values, order)),
@@ -69,11 +69,6 @@ def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | N
     if not scores.units or all(len(unit) == 1 for unit in scores.units) or set(map(str, scores.heads)) != set(index):
         return None
     return [[index[str(head)] for head in unit] for unit in reversed(rank_units(scores))]
-
-
-def _with_scaling(text: str, scores: Scores) -> str:
-    """The sentence about a method, and how its scores were normalised."""
-    return f"{text} Scores are {SCALED[scores.normalise]}.".strip()
 
 
 def _column(first: dict[str, Any], scores: Scores, title: str, order: list[int | None]) -> dict[str, Any]:

@@ -50,7 +50,9 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str
     if dense.metric and total is None:
         notes.append(f"How {dense.metric} is made of examples is not known here: changes are tested by the loss alone.")
     table = _table(dense, same, heads)
-    notes += few_steps(table)
+    hasty = sorted({row["method"] for row in table if row["steps"] is not None and row["steps"] < FEW_STEPS})
+    if hasty:
+        notes.append(f"Trained for fewer than {FEW_STEPS} optimiser steps, too few to judge a method by: {'; '.join(hasty)}.")
     best = best_of(table)
     points = _points(run, record, dense, table, same, heads)
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))
@@ -65,14 +67,6 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str
         "commands": commands_of(record, run.folder.resolve().name, same),
     }
     return made, table, notes
-
-
-def few_steps(table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence about the models that trained for too few steps to judge their methods by, if there are any."""
-    short = {row["method"] for row in table if row["steps"] is not None and row["steps"] < FEW_STEPS}
-    if not short:
-        return []
-    return [f"Trained for fewer than {FEW_STEPS} optimiser steps, too few to judge a method by: {'; '.join(sorted(short))}."]
 
 
 def _left_out(earlier: int, elsewhere: int) -> list[str]:

@@ -70,7 +70,9 @@ def _figures(data: dict[str, Any]) -> Iterator[tuple[str, tuple[float, float], D
     if data["curves"] is not None:
         yield "curves", (5.5, 3.5), lambda figure: draw_curves(figure, data["curves"], len(data["heads"]))
     if data["bench"]:
-        yield "cost", _cost_size(data["bench"]), lambda figure: draw_cost(figure, data["bench"], data["machine"])
+        shapes, models = {(row["batch"], row["length"]) for row in data["bench"]}, {row["of"] for row in data["bench"]}
+        size = 6.5, 0.7 + -(-len(shapes) // 2) * (0.6 + 0.45 * len(models))  # a row of panels for every two shapes
+        yield "cost", size, lambda figure: draw_cost(figure, data["bench"], data["machine"])
     if data["roles"] is not None and any(data["roles"]["labels"]):
         roles = sorted({role for labels in data["roles"]["labels"] for role in labels})
         yield "roles", (5.5, 0.8 + 0.22 * len(roles)), lambda figure: _roles(figure, data, roles)
@@ -147,12 +149,6 @@ def draw_curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
         )
     panel.set(xlabel=f"heads kept of {n_heads}", ylabel=readable(curves["metric"]))
     panel.legend(frameon=False, fontsize=7)
-
-
-def _cost_size(bench: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """The size of the figure of times: a row of panels for every two sizes, as high as there are models."""
-    shapes, models = {(row["batch"], row["length"]) for row in bench}, {row["of"] for row in bench}
-    return 6.5, 0.7 + -(-len(shapes) // 2) * (0.6 + 0.45 * len(models))
 
 
 def draw_cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from headcount.data import Task, pad
 from headcount.errors import NonFinite, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
 from headcount.losses import accepts
-from headcount.observe import Observation, Observer, reads_text
+from headcount.observe import Batch, Observation, Observer, reads_text
 from headcount.roles._best import half_of
 from headcount.roles._bias import Sieved, biases, chances, hits
 from headcount.roles._contract import About, Aligned, Corpus, Side, View
@@ -122,7 +122,7 @@ class RoleProbe:
             "decoder_attention_mask": torch.cat([torch.ones_like(front), shifted["attention_mask"]], 1),
         }
 
-    def __call__(self, batch: Mapping[str, Any], numbers: list[int]) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         """Per sentence, for every view: its half [batch], bias, hits, tokens and maximum [batch, heads, roles], chance and level
         [batch, blocks, roles], and offsets [batch, blocks, offsets, roles].
 
@@ -142,7 +142,7 @@ class RoleProbe:
             name: torch.cat([_mean(calls[path]) for path in sorted(calls, key=order.__getitem__)], 1) for name, calls in self._found.items()
         }
 
-    def _contents(self, batch: Mapping[str, Any], numbers: list[int]) -> list[Any]:
+    def _contents(self, batch: Batch, numbers: list[int]) -> list[Any]:
         """The tokens or pixels of each example, without what is annotated: examples that heads cannot tell apart are equal."""
         if self.corpus.grid:
             return [pixels.detach().float().cpu().numpy().tobytes() for pixels in batch["pixel_values"]]

@@ -12,6 +12,7 @@ from headcount import notebook
 from headcount.errors import DataError
 from headcount.heads import Head
 from headcount.registry import unknown
+from headcount.stats import benjamini_hochberg
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -202,8 +203,6 @@ class Colocation:
 def colocation(table: RoleTable) -> list[Colocation]:
     """Every pair of roles that some head has."""
     from scipy.stats import hypergeom
-
-    from headcount.stats import benjamini_hochberg
 
     having = {role: heads for role, heads in table._having().items() if heads}
     tested = {role: {row.head for row in table.rows if row.role == role} for role in having}

@@ -13,11 +13,11 @@ from headcount.runs.outcomes import method_label
 from headcount.runs.schema import RunRecord
 
 RECIPE: Mapping[str, tuple[str, float | None]] = {
-    "epochs": ("--epochs", None),
-    "steps": ("--steps", None),
-    "rate": ("--rate", 5e-5),
-    "batch": ("--train-batch", 32),
-    "distil": ("--distil", 0.0),
+    "epochs": ("epochs", None),
+    "steps": ("steps", None),
+    "rate": ("rate", 5e-5),
+    "batch": ("train-batch", 32),
+    "distil": ("distil", 0.0),
 }
 """Fields of a recipe, as options of headcount prune with their defaults."""
 
@@ -36,13 +36,8 @@ def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None)
     rest += ["--ablation", wish["ablation"]] if wish.get("ablation") else []
     rest += [] if wish["repair"] is None else ["--repair" if wish["repair"] else "--no-repair"]
     lengths = {"recover": wish["recover"], **(_scratch(wish["scratch"], recipe) if wish.get("scratch") else {})}
-    rest += [word for name, value in lengths.items() if value is not None for word in (f"--{name}", _length(value))]
-    rest += [
-        word
-        for name, (option, default) in RECIPE.items()
-        if recipe.get(name, default) != default
-        for word in (option, plain_number(recipe[name]))
-    ]
+    training = {option: recipe[name] for name, (option, default) in RECIPE.items() if recipe.get(name, default) != default}
+    rest += [word for name, value in {**lengths, **training}.items() if value is not None for word in (f"--{name}", _length(value))]
     rest += ["--seed", str(seed)] + ([] if wish["seed"] == seed else ["--method-seed", str(wish["seed"])])
     told = [
         shlex.join(words),
@@ -61,7 +56,7 @@ def commands_of(record: RunRecord, out: str, cells: Sequence[Cell]) -> dict[str,
     for cell in sorted(cells, key=lambda cell: cell.content["wish"]["seed"]):
         wish = cell.content["wish"]
         if not wish.get("kinds") and (wish["keep"] or wish.get("limit")):
-            found.setdefault(method_label(cell.content), command_of(record, out, cell, "{keep}"))
+            found.setdefault(method_label(cell), command_of(record, out, cell, "{keep}"))
     return found
 
 

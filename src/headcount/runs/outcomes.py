@@ -131,11 +131,11 @@ def rows_of(dense: Evaluation, cells: Sequence[Cell], total: Total | None, n_hea
         change, wish = compare_with(dense, outcome(cell), total), cell.content["wish"]
         found.append(
             {
-                "method": method_label(cell.content),
+                "method": method_label(cell),
                 "keep": wish["keep"] or n_heads - len(cell.content["removed"]),
                 "removed": len(cell.content["removed"]),
                 "seed": wish["seed"],
-                "steps": fewest_steps(cell.content),
+                "steps": fewest_steps(cell),
                 "loss": cell.content["loss"],
                 "value": cell.content["value"],
                 "higher_is_better": cell.content["higher_is_better"],
@@ -146,15 +146,15 @@ def rows_of(dense: Evaluation, cells: Sequence[Cell], total: Total | None, n_hea
     return found
 
 
-def fewest_steps(content: Mapping[str, Any]) -> int | None:
+def fewest_steps(cell: Cell) -> int | None:
     """The optimiser steps of the shortest stage that trained a model; None where nothing trained, or an older run does not say."""
-    return min(content.get("steps", {}).values(), default=None)
+    return min(cell.content.get("steps", {}).values(), default=None)
 
 
-def method_label(content: Mapping[str, Any]) -> str:
+def method_label(cell: Cell) -> str:
     """How tables and the report call the method of a pruned model: its name, and a word where it trained for too few steps to be judged."""
-    steps = fewest_steps(content)
-    return method_name(content["wish"]) + (f", only {plural_steps(steps)}" if steps is not None and steps < FEW_STEPS else "")
+    steps = fewest_steps(cell)
+    return method_name(cell.content["wish"]) + (f", only {plural_steps(steps)}" if steps is not None and steps < FEW_STEPS else "")
 
 
 def plural_steps(number: int) -> str:
@@ -162,7 +162,7 @@ def plural_steps(number: int) -> str:
     return f"{number} step{'s' if number != 1 else ''}"
 
 
-def told_length(length: float | str | Mapping[str, Any]) -> str:
+def told_length(length: float | str | Mapping[str, object]) -> str:
     """How long a training lasts, as a request says it: epochs as a plain number, "300steps", or "auto"; of a recipe, with its learning rate."""
     if isinstance(length, Mapping):
         steps, epochs = length.get("steps"), length.get("epochs")

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headcount.files import sha256, write_atomic
-from headcount.runs.cells import Damaged
+from headcount.runs.cells import Cell, Damaged
 from headcount.runs.commands import plain_number
 from headcount.runs.outcomes import fewest_steps, told_length
 from headcount.runs.records import write_record
 from headcount.runs.schema import TablesRecord
+from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.tables import LISTING
 
@@ -33,8 +34,6 @@ Maker = Callable[[Run], "pandas.DataFrame | None"]
 
 def _scores(run: Run) -> Any:
     import pandas
-
-    from headcount.runs.scores import all_scores
 
     by_method = all_scores(run)
     says = any(scores.normalise != "none" for scores in by_method.values())  # tables of older runs stay as they were
@@ -76,12 +75,12 @@ def _curves(run: Run) -> Any:
     if not cells:
         return None
     n_heads = sum(len(block.heads) for block in run.heads().blocks)
-    return pandas.DataFrame([_curve_row(cell.content, n_heads) for cell in cells.values()])
+    return pandas.DataFrame([_curve_row(cell, n_heads) for cell in cells.values()])
 
 
-def _curve_row(told: Mapping[str, Any], n_heads: int) -> dict[str, Any]:
+def _curve_row(cell: Cell, n_heads: int) -> dict[str, Any]:
     """A pruned model: its wish, how many heads of the whole model it has, what it can do and what it costs."""
-    wish = told["wish"]
+    told, wish = cell.content, cell.content["wish"]
     told_options = {**wish["options"], **{name: _told(wish[name]) for name in FURTHER if wish.get(name)}}
     return {
         "method": wish["method"],
@@ -90,7 +89,7 @@ def _curve_row(told: Mapping[str, Any], n_heads: int) -> dict[str, Any]:
         "recover": None if wish["recover"] is None else told_length(wish["recover"]),
         **{name: wish.get(name, default) for name, default in PLAIN.items()},
         "normalise": wish.get("normalise", "none" if wish["method"] == "rank" else ""),
-        "steps": fewest_steps(told) or (0 if "steps" in told else None),
+        "steps": fewest_steps(cell) or (0 if "steps" in told else None),
         "limit": "=".join((wish["limit"][0], plain_number(wish["limit"][1]))) if wish.get("limit") else "",
         "options": ";".join(f"{name}={value}" for name, value in sorted(told_options.items())),
         "loss": told["loss"],

@@ -7,11 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headcount.errors import ArtefactError, DataError, HeadcountError
+from headcount.errors import ArtefactError, DataError, HeadcountError, UnknownTokens
 from headcount.files import reopened_model
 from headcount.report.attention import Maps
+from headcount.report.curves import dense_of, point_of
+from headcount.report.plain import short
+from headcount.runs.outcomes import PRUNED, compare_with, method_label
 from headcount.runs.store import Run
+from headcount.runs.weights import weight_hash
 from headcount.serve.wants import Unwanted, choice, fields_of, number, places, text, truth
+from headcount.tasks import open_task
+from headcount.text.annotated import pair
+from headcount.text.plain import plain
 
 EXAMPLES, TOKENS, NEW_TOKENS = 5000, 512, 64
 """The most examples an ablation reads, tokens a sentence may have, and tokens that are generated for it."""
@@ -45,7 +52,6 @@ class LiveRun:
     def _opened(self) -> Any:
         from transformers.utils import logging
 
-        from headcount.runs.weights import weight_hash
         from headcount.surgery import load
 
         logging.disable_progress_bar()  # the terminal is not where anybody waits
@@ -74,8 +80,6 @@ class LiveRun:
             return self._task
 
     def _opened_task(self) -> Any:
-        from headcount.tasks import open_task
-
         opened = self.opened
         if opened is None or opened.get("own_task"):
             raise DataError(
@@ -127,10 +131,7 @@ def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | N
     from dataclasses import replace
 
     from headcount.checks import positions
-    from headcount.errors import UnknownTokens
     from headcount.roles import corpus_of
-    from headcount.text.annotated import pair
-    from headcount.text.plain import plain
 
     model, tokenizer = live.model(), live.tokenizer()
     how = _alignment(live)
@@ -198,8 +199,6 @@ def ablate(live: LiveRun, asked: Any) -> dict[str, Any]:
     gone, limit = places(given["heads"], "heads", len(live.heads), least=1), number(given["limit"], "limit", 2, EXAMPLES)
     from headcount.evaluate import evaluate
     from headcount.gates import mask
-    from headcount.report.plain import short
-    from headcount.runs.outcomes import compare_with
 
     task, dense = live.task(), live.evaluated(limit)
     with mask(live.model(), [live.heads[place] for place in gone]):
@@ -233,7 +232,6 @@ def prune(live: LiveRun, asked: Any) -> dict[str, Any]:
     }
     how |= {} if given["repair"] is None else {"repair": truth(given["repair"], "repair")}
     from headcount.pruning import Pruning, check_wish
-    from headcount.report.curves import dense_of, point_of
 
     wish = _wish(live, method, keep, how)
     check_wish(live.model(), wish)
@@ -255,11 +253,10 @@ def _wish(live: LiveRun, method: str, keep: int, how: Mapping[str, Any]) -> Any:
     from dataclasses import replace
 
     from headcount.pruning import Wish, parse_method
-    from headcount.runs.outcomes import PRUNED, method_label
     from headcount.training import Recipe
 
     for cell in live.run.results(PRUNED).values():
-        if method_label(cell.content) == method:
+        if method_label(cell) == method:
             made = Wish.of(cell.content["wish"])
             return replace(made, keep=keep - _spared(live, made.kinds), limit=None, **how)
     name, options = parse_method(method)

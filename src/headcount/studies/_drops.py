@@ -6,13 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from headcount.heads import Head, HeadMap
+from headcount.registry import unknown
+from headcount.runs.weights import weight_hash
+from headcount.terminal.options import split
+from headcount.terminal.pruning import heads_of
+
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
     from headcount.data import Split, Task
     from headcount.evaluate import Evaluation
-    from headcount.heads import Head, HeadMap
     from headcount.runs.store import Run
     from headcount.stats import Difference
 
@@ -145,25 +150,40 @@ def relative_gap(one: Sequence[Evaluation], other: Sequence[Evaluation], task: T
     return paired_bootstrap(both[0], both[1], fall, seed=seed)
 
 
+def admit(run: Run | None, model: nn.Module) -> None:
+    """Lets a run hold cells of a model that a study compares with the run's own."""
+    if run is not None:
+        run.admit(weight_hash(model))
+
+
 def without(
-    run: Run | None, name: str, model: nn.Module, task: Task, heads: Iterable[Head], *, how: str = "zero", means: Any = None, **reading: Any
+    run: Run | None,
+    name: str,
+    model: nn.Module,
+    task: Task,
+    heads: Iterable[Head],
+    *,
+    how: str = "zero",
+    means: Any = None,
+    limit: int | None = None,
+    batch_size: int | None = None,
 ) -> Evaluation:
     """The model on the report split with some heads gated away, kept in a run under a name."""
     import torch
 
     from headcount.evaluate import evaluate_into
     from headcount.gates import HeadGates
-    from headcount.heads import HeadMap
 
+    admit(run, model)
     gone = frozenset(heads)
     if not gone:
-        return evaluate_into(run, name, model, task, **reading)
+        return evaluate_into(run, name, model, task, limit=limit, batch_size=batch_size)
     under: dict[str, Any] = {"removed": sorted(map(str, gone)), "how": how}
     if means is not None:
         under["means"] = _print(means)
     values = torch.tensor([float(head not in gone) for head in HeadMap.of(model)], dtype=torch.float64)
     with HeadGates(model, values, how=how, means=means):  # pyright: ignore[reportArgumentType]
-        return evaluate_into(run, name, model, task, under=under, **reading)
+        return evaluate_into(run, name, model, task, under=under, limit=limit, batch_size=batch_size)
 
 
 def _print(means: Any) -> str:
@@ -181,7 +201,6 @@ def check_how(how: str) -> None:
     from typing import get_args
 
     from headcount.gates import How
-    from headcount.registry import unknown
 
     if how not in get_args(How):
         raise unknown("ablation", how, get_args(How))
@@ -212,9 +231,6 @@ def averaged(made: Sequence[Evaluation], task: Task) -> Evaluation:
 
 def levels(text: str | None, heads: HeadMap, shares: Sequence[float]) -> list[int]:
     """How many heads stay at each level of a curve, most first: as asked for, or these shares of the units that stay or go together."""
-    from headcount.terminal.options import split
-    from headcount.terminal.pruning import heads_of
-
     if text is not None:
         return sorted({heads_of(part, heads) for part in split(text)}, reverse=True)
     units = heads.units()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headcount.heads import HeadMap
 from headcount.studies._drops import means_of
 from headcount.terminal import inputs
 from headcount.terminal.session import Session
@@ -44,7 +45,6 @@ class LayerRow:
 def all_but_one(model: nn.Module, task: Task, *, how: str = "zero", seed: int = 0, **reading: Any) -> list[LayerRow]:
     """A row for every block reduced to its best head, and a last one for the best head everywhere at once."""
     from headcount.evaluate import evaluate
-    from headcount.heads import HeadMap
     from headcount.importance import score
     from headcount.stats import benjamini_hochberg
 
@@ -67,7 +67,6 @@ def _row(
 
     from headcount.evaluate import evaluate
     from headcount.gates import HeadGates
-    from headcount.heads import HeadMap
     from headcount.stats import paired_bootstrap, paired_t
 
     name, kept, chosen = choice

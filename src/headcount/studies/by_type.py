@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headcount.heads import HeadMap
 from headcount.terminal import inputs
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
@@ -57,7 +58,6 @@ def by_type(model: nn.Module, task: Task, scores: Scores, ranking: Scores | None
     import numpy as np
 
     from headcount.evaluate import evaluate
-    from headcount.heads import HeadMap
 
     heads = HeadMap.of(model)
     whole = evaluate(model, task, **reading)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headcount.heads import Head, HeadMap
+from headcount.plan import Plan
 from headcount.studies._kept import Folder, corrected, keep_rows, led
 from headcount.terminal import inputs
-from headcount.terminal.pruning import Epochs, Options, Rate, Steps, TrainBatch
-from headcount.terminal.run import Place
+from headcount.terminal.pruning import Epochs, Options, Rate, Steps, TrainBatch, heads_of, note_training, recipe
+from headcount.terminal.run import Place, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from headcount.data import Task
-    from headcount.heads import Head
-    from headcount.plan import Plan
     from headcount.runs.cells import Cell
     from headcount.runs.store import Run
     from headcount.training import Recipe
@@ -44,7 +44,6 @@ def slices(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
     """The weights of every head in Q, K, V and O, in float64; heads of one KV group share those of K and V."""
     from headcount.archs.modules import unwrap
     from headcount.archs.weights import weights_of
-    from headcount.heads import HeadMap
 
     found: dict[Head, dict[str, Tensor]] = {}
     for block in HeadMap.of(model).blocks:
@@ -103,8 +102,6 @@ def compensation(
     over heads, which share their training and are not quite independent. Evenness: the variance between layers, by a permutation of heads over them.
     """
     import numpy as np
-
-    from headcount.heads import Head
 
     heads = [Head.parse(head) for head in pruned.content["heads"]]
     place = {head: number for number, head in enumerate(whole.content["heads"])}
@@ -220,10 +217,7 @@ def run(
 
     by = str(Importance.parse(by))
     with Place(out).taken(say) as taken:
-        from headcount.plan import Plan
         from headcount.pruning import Pruning, Wish, check_wish, estimate_training, parse_method
-        from headcount.terminal.pruning import heads_of, note_training, recipe
-        from headcount.terminal.run import describe
 
         kept = led(taken, "compensation")
         live, heads, folder = given.open_model(say)

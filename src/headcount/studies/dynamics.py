@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.errors import ArtefactError
-from headcount.studies._drops import chance_of, drop, levels, share_left, without
+from headcount.heads import HeadMap
+from headcount.plan import Plan
+from headcount.studies._drops import admit, chance_of, drop, levels, share_left, without
 from headcount.studies._kept import Folder, keep_rows, led
 from headcount.terminal import inputs
-from headcount.terminal.run import Place
+from headcount.terminal.run import Place, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
     from headcount.data import Task
     from headcount.evaluate import Evaluation
-    from headcount.heads import HeadMap
-    from headcount.plan import Plan
     from headcount.runs.store import Run
 
 More = Annotated[list[str] | None, typer.Argument(metavar="CHECKPOINT…", help="Further checkpoints; MODEL alone may be a folder of them.")]
@@ -104,25 +104,25 @@ def curve(
     by: str = "gradient",
     run: Run | None = None,
     seed: int = 0,
-    **options: Any,
+    repair: bool = False,
+    limit: int | None = None,
+    batch_size: int | None = None,
 ) -> tuple[Evaluation, list[dict[str, Any]]]:
     """The whole checkpoint on the report split, and a row for each number of heads that stay: the share left of its own score above chance, in pairs;
     `why` of a row says where that is not defined.
     """
     from headcount.importance import score_into
-    from headcount.plan import Plan
 
-    repair, reading = options.pop("repair", False), options
-    read: dict[str, Any] = {**reading, "limit": min(SCORED, reading.get("limit") or SCORED)}
-    (scores,) = score_into(run, model, task, [by], seed=seed, **read).values()
-    whole = without(run, f"{name}: dense", model, task, (), **reading)
-    chance = chance_of(model, task, reading.get("limit"))
+    admit(run, model)
+    (scores,) = score_into(run, model, task, [by], seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size).values()
+    whole = without(run, f"{name}: dense", model, task, (), limit=limit, batch_size=batch_size)
+    chance = chance_of(model, task, limit)
     rows = []
     for keep in keeps:
         plan = Plan.keep_top(scores, keep)
         live = _repaired(model, plan, task) if repair else model
         label = f"{name}: {keep} heads by {scores.label}{', repaired' if repair else ''}"
-        left = without(run, label, live, task, plan.removed, **reading)
+        left = without(run, label, live, task, plan.removed, limit=limit, batch_size=batch_size)
         lost, share = drop(whole, left, task, seed=seed), share_left(whole, left, task, chance, seed=seed)
         gone = len(plan.removed) / len(scores.heads)
         measured = {"checkpoint": name, "keep": keep, "removed": gone, "loss": left.loss, "value": left.value}
@@ -155,7 +155,6 @@ def run(
     found = find([given.model, *(more or [])])
     with Place(out).taken(say) as taken:
         from headcount.scores import SCALED
-        from headcount.terminal.run import describe
 
         kept = led(taken, "dynamics")
         _check_heads(found, given)
@@ -178,28 +177,12 @@ def run(
             rows += [{"step": one.step, **row} for row in made]
             summary.append(_summary(one, whole, made, hold))
         scaling = Method.parse(by).about.normalise
-        asked = {
-            "checkpoints": [one.name for one in found],
-            "keep": keeps,
-            "by": by,
-            "normalise": scaling,
-            "repair": repair,
-            "task": given.task or "",
-        }
+        ranking = {"by": by, "normalise": scaling}
+        asked = {"checkpoints": [one.name for one in found], "keep": keeps, **ranking, "repair": repair, "task": given.task or ""}
         keep_rows(kept, "dynamics", {**asked, "limit": given.limit, "seed": given.seed}, rows)
         _show(say, [one.short for one in found], rows, summary, hold)
         say.line(f"heads are ranked by {by}, scores {SCALED[scaling]}")
-        say.result(
-            {
-                "study": "dynamics",
-                "by": by,
-                "normalise": scaling,
-                "task": given.task,
-                "repair": repair,
-                "checkpoints": summary,
-                "rows": rows,
-            }
-        )
+        say.result({"study": "dynamics", **ranking, "task": given.task, "repair": repair, "checkpoints": summary, "rows": rows})
 
 
 def _reader(name: str | None) -> Path | None:
@@ -210,7 +193,6 @@ def _reader(name: str | None) -> Path | None:
 
 def _check_heads(found: Sequence[Checkpoint], given: inputs.Shared) -> None:
     """Refuses models that are not of one training, before any work."""
-    from headcount.heads import HeadMap
     from headcount.surgery import load
 
     trust = {"allow_pickle": given.allow_pickle, "trust_remote_code": given.trust_remote_code}
@@ -224,7 +206,6 @@ def _check_heads(found: Sequence[Checkpoint], given: inputs.Shared) -> None:
 
 def _check(heads: HeadMap, keeps: Sequence[int]) -> None:
     """Refuses numbers of heads that no plan can keep, before any work."""
-    from headcount.plan import Plan
     from headcount.scores import Scores
 
     flat = Scores(heads.heads, (0.0,) * len(heads), units=heads.units())

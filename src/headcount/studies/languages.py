@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headcount.demo.entailment import LABELS
 from headcount.errors import DataError
-from headcount.studies._drops import chance_of, drop, levels, relative_gap, score_of, share_left, without
+from headcount.heads import HeadMap
+from headcount.studies._drops import admit, chance_of, drop, levels, relative_gap, score_of, share_left, without
 from headcount.studies._kept import Folder, corrected, keep_rows, led
 from headcount.studies.layers import LAYER, THIRDS, groups
 from headcount.terminal import inputs
 from headcount.terminal.options import split
 from headcount.terminal.pruning import Rate, Repair, TrainBatch
-from headcount.terminal.run import Place
+from headcount.terminal.pruning import recipe as recipe_of
+from headcount.terminal.run import Place, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
@@ -69,19 +72,24 @@ Found = dict[tuple[str, str, str], tuple["Evaluation", "Evaluation"]]
 
 
 def languages(
-    run: Run, subjects: Sequence[Subject], *, command: str = "", progress: Any = None, seed: int = 0, **reading: Any
+    run: Run,
+    subjects: Sequence[Subject],
+    *,
+    command: str = "",
+    progress: Any = None,
+    seed: int = 0,
+    limit: int | None = None,
+    batch_size: int | None = None,
 ) -> tuple[list[dict[str, Any]], Found]:
     """A row for every model, language and block of layers or number of heads: change of loss and metric, and the share of the score above chance that
     is lost; None, and `why`, where a model is not above chance.
     """
-    from headcount.runs.weights import weight_hash
-
     found: Found = {}
     rows: list[dict[str, Any]] = []
     for subject in subjects:
-        run.admit(weight_hash(subject.model))
-        chances = {language: chance_of(subject.model, task, reading.get("limit")) for language, task in subject.tasks.items()}
-        for language, what, kind, whole, left in _evaluations(run, subject, command, progress, reading):
+        admit(run, subject.model)
+        chances = {language: chance_of(subject.model, task, limit) for language, task in subject.tasks.items()}
+        for language, what, kind, whole, left in _evaluations(run, subject, command, progress, limit, batch_size):
             found[subject.name, language, what] = whole, left
             lost = drop(whole, left, subject.tasks[language], seed=seed)
             share = share_left(whole, left, subject.tasks[language], chances[language], seed=seed)
@@ -103,32 +111,32 @@ def languages(
     return rows, found
 
 
-def _evaluations(run: Run, subject: Subject, command: str, progress: Any, reading: dict[str, Any]) -> Any:
-    from headcount.heads import HeadMap
+def _evaluations(run: Run, subject: Subject, command: str, progress: Any, limit: int | None, batch_size: int | None) -> Any:
     from headcount.pruning import method_name
 
     model, total = subject.model, len(HeadMap.of(subject.model))
     wanted = groups(HeadMap.of(model), (THIRDS, LAYER))
     small = {
         f"{total - len(HeadMap.of(made))} of {total} heads by {method_name(wish.parts())}": made
-        for wish, made in _pruned(run, subject, command, reading)
+        for wish, made in _pruned(run, subject, command, limit)
     }
     done, steps = 0, len(subject.tasks) * (len(wanted) + len(small))
     for language, task in subject.tasks.items():
-        whole = without(run, f"{subject.name}, {language}: dense", model, task, (), **reading)
+        whole = without(run, f"{subject.name}, {language}: dense", model, task, (), limit=limit, batch_size=batch_size)
         for what, kind, heads in [(group.name, group.kind, group.heads) for group in wanted] + [(what, "heads", ()) for what in small]:
-            left = without(run, f"{subject.name}, {language}: without {what}", small.get(what, model), task, heads, **reading)
+            label = f"{subject.name}, {language}: without {what}"
+            left = without(run, label, small.get(what, model), task, heads, limit=limit, batch_size=batch_size)
             done += 1
             if progress is not None:
                 progress(done, steps)
             yield language, what, kind, whole, left
 
 
-def _pruned(run: Run, subject: Subject, command: str, reading: dict[str, Any]) -> list[tuple[Wish, nn.Module]]:
+def _pruned(run: Run, subject: Subject, command: str, limit: int | None) -> list[tuple[Wish, nn.Module]]:
     """The pruned models, their heads chosen on the first task."""
     from headcount.pruning import Pruning
 
-    pruning = Pruning(run, subject.model, next(iter(subject.tasks.values())), limit=reading.get("limit"), command=command)
+    pruning = Pruning(run, subject.model, next(iter(subject.tasks.values())), limit=limit, command=command)
     device = next(subject.model.parameters()).device
     return [(wish, pruning.kept(wish)[1].to(device).eval()) for wish in subject.wishes]
 
@@ -221,8 +229,6 @@ def _with_head(given: inputs.Shared, say: Session, labels: str | None) -> tuple[
     folder = local_folder(given.model)
     named = " ".join(read_config(folder, given.trust_remote_code).get("architectures") or ())
     if labels is None and (given.task or "").startswith("demo/entailment"):
-        from headcount.demo.entailment import LABELS
-
         labels = ",".join(LABELS)
     if CLASSIFIER in named or labels is None:
         live, _, folder = given.open_model(say)
@@ -256,10 +262,7 @@ def run(
     """Do languages need the same layers, and does a multilingual model lose more? Prune, evaluate on each language, against a monolingual one."""
     names, common = _names(given, tasks, against, shared)
     with Place(out).taken(say) as taken:
-        from headcount.heads import HeadMap
         from headcount.pruning import Wish, check_wish, parse_method
-        from headcount.terminal.pruning import recipe as recipe_of
-        from headcount.terminal.run import describe
 
         kept = led(taken, "languages")
         called, own = parse_method(method)
@@ -320,9 +323,9 @@ def _names(given: inputs.Shared, tasks: str, against: str | None, shared: str | 
     return names, common
 
 
-def _lost(row: dict[str, Any]) -> str:
+def _lost(share: float | None, q: float) -> str:
     """The share that is lost, marked where the change is significant; a dash where it is not defined."""
-    return f"{'–' if row['lost'] is None else format(row['lost'], '.1%')}{'*' if row['q'] <= 0.05 else ''}"
+    return f"{'–' if share is None else format(share, '.1%')}{'*' if q <= 0.05 else ''}"
 
 
 def _show(
@@ -338,7 +341,7 @@ def _show(
     by = {(row["model"], row["language"], row["what"]): row for row in rows}
     for what in dict.fromkeys(row["what"] for row in rows):
         cells = [by.get((*column, what)) for column in columns]
-        lines.append((what, *("" if row is None else _lost(row) for row in cells)))
+        lines.append((what, *("" if row is None else _lost(row["lost"], row["q"]) for row in cells)))
     heading = [f"{model}: {language}" for model, language in columns]
     say.table(("without", *heading), lines, right=heading)
     for (model, language), row in whole.items():

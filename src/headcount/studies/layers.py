@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headcount.heads import AttentionBlock, Head, HeadMap
 from headcount.studies._drops import chance_of, check_how, drop, interval, means_of, score_of, share_left, without
 from headcount.studies._kept import corrected, keep_rows
 from headcount.terminal import inputs
-from headcount.terminal.run import Out, Place
+from headcount.terminal.run import Out, Place, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from headcount.data import Task
     from headcount.evaluate import Evaluation
-    from headcount.heads import AttentionBlock, Head, HeadMap
     from headcount.runs.store import Run
 
 How = Annotated[str, typer.Option("--how", metavar="NAME", help="zero, mean or uniform: what becomes of the heads.")]
@@ -74,20 +74,28 @@ def _group(kind: str, name: str, blocks: list[AttentionBlock]) -> Group:
 
 
 def layers(
-    model: nn.Module, task: Task, *, how: str = "zero", run: Run | None = None, progress: Any = None, seed: int = 0, **reading: Any
+    model: nn.Module,
+    task: Task,
+    *,
+    how: str = "zero",
+    run: Run | None = None,
+    progress: Any = None,
+    seed: int = 0,
+    limit: int | None = None,
+    batch_size: int | None = None,
 ) -> tuple[Evaluation, list[dict[str, Any]], list[dict[str, Any]]]:
     """The whole model; a row for every group of layers; and, by stack, consecutive against spread-out pairs."""
-    from headcount.heads import HeadMap
-
     wanted = groups(HeadMap.of(model))
-    means = means_of(model, task, how, reading.get("limit"))
-    whole = without(run, "dense", model, task, (), **reading)
+    means = means_of(model, task, how, limit)
+    whole = without(run, "dense", model, task, (), limit=limit, batch_size=batch_size)
     made: dict[tuple[str, str], Evaluation] = {}
     for number, group in enumerate(wanted):
-        made[group.kind, group.name] = without(run, f"without {group.name}", model, task, group.heads, how=how, means=means, **reading)
+        made[group.kind, group.name] = without(
+            run, f"without {group.name}", model, task, group.heads, how=how, means=means, limit=limit, batch_size=batch_size
+        )
         if progress is not None:
             progress(number + 1, len(wanted))
-    chance = chance_of(model, task, reading.get("limit"))
+    chance = chance_of(model, task, limit)
     rows = [_row(group, whole, made[group.kind, group.name], task, chance, seed) for group in wanted]
     corrected(rows)
     return whole, rows, _pairs(wanted, made, whole)
@@ -131,8 +139,6 @@ def run(say: Session, given: inputs.Shared, how: How = "zero", out: Out = None) 
     with Place(out).taken(say) as kept:
         live, heads, folder = given.open_model(say)
         if kept is not None:
-            from headcount.terminal.run import describe
-
             describe(kept, say, given, live, heads, {"study": "layers", "how": how, "limit": given.limit})
         task = given.open_task(say, live, folder)
         with say.progress("groups of layers") as advance:

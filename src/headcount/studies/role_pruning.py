@@ -16,8 +16,8 @@ from headcount.errors import PlanError
 from headcount.studies._drops import averaged, drop, interval, levels, score_of
 from headcount.studies._kept import Folder, corrected, keep_rows, led
 from headcount.terminal import inputs
-from headcount.terminal.pruning import Rate, Recover, Repair, TrainBatch
-from headcount.terminal.run import Place
+from headcount.terminal.pruning import Rate, Recover, Repair, TrainBatch, length_of, note_training, recipe
+from headcount.terminal.run import Place, describe
 from headcount.terminal.session import Session
 from headcount.terminal.verb import verb
 
@@ -153,8 +153,6 @@ def run(
     """Are the heads of a role needed? Prune them first, spare them longest, or take random ones, at the same numbers of heads."""
     with Place(out).taken(say) as taken:
         from headcount.pruning import Pruning, Wish, check_wish, estimate_training
-        from headcount.terminal.pruning import length_of, note_training, recipe
-        from headcount.terminal.run import describe
 
         kept = led(taken, "role-pruning")
         live, heads, folder = given.open_model(say)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headcount.terminal import inputs
+from headcount.terminal.options import split
 from headcount.terminal.session import Session
 from headcount.terminal.text import Embedded, Parser, check_embedded, corpus
 from headcount.terminal.verb import verb
@@ -136,7 +137,6 @@ def run(
     check_embedded(text, embedded)
     from headcount.importance import Method, score_all
     from headcount.roles import roles
-    from headcount.terminal.options import split
 
     live, _, folder = given.open_model(say)
     task = given.open_task(say, live, folder)

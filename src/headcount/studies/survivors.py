@@ -18,9 +18,11 @@ import typer
 
 from headcount.errors import ArtefactError
 from headcount.files import reopened_model
-from headcount.studies._kept import corrected, keep_rows
+from headcount.heads import Head
+from headcount.studies._kept import corrected, keep_rows, led
 from headcount.terminal import inputs
 from headcount.terminal.options import Device, Dtype, Seed
+from headcount.terminal.run import Place
 from headcount.terminal.session import Session
 from headcount.terminal.text import Embedded, File, Parser, check_text, corpus
 from headcount.terminal.verb import verb
@@ -28,7 +30,6 @@ from headcount.terminal.verb import verb
 if TYPE_CHECKING:
     import numpy as np
 
-    from headcount.heads import Head
     from headcount.roles import RoleTable
     from headcount.runs.store import Run
 
@@ -197,8 +198,6 @@ def _survival(method: str, sets: Sequence[frozenset[Head]], role: str, group: Gr
 
 def units_of(run: Run) -> list[list[Head]]:
     """The heads of a run that share keys and values."""
-    from headcount.heads import Head
-
     found = []
     for block in run.heads().blocks:
         heads = [Head.parse(head) for head in block.heads]
@@ -212,7 +211,6 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
 
     The latter are left out unless `dense_roles`: the roles of the dense model are not those of the weights that they pruned.
     """
-    from headcount.heads import Head
     from headcount.pruners import Method
     from headcount.pruning import KIND
     from headcount.runs.outcomes import method_label
@@ -227,11 +225,11 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
         cell.spec.key: Method.parse(cell.content["wish"]["method"]).about.trains == "weights" and "gates" not in cell.content
         for cell in cells
     }  # a cell holds gates, if only None, where its weights are the dense model's
-    for cell in sorted(cells, key=lambda cell: (method_label(cell.content), -len(heads) + len(cell.content["removed"]))):
+    for cell in sorted(cells, key=lambda cell: (method_label(cell), -len(heads) + len(cell.content["removed"]))):
         left = heads.difference(map(Head.parse, cell.content["removed"]))
         if dense_roles or not trained[cell.spec.key]:
-            found.setdefault((method_label(cell.content), len(left)), []).append(left)
-    names = sorted({method_label(cell.content) for cell in cells if trained[cell.spec.key]})
+            found.setdefault((method_label(cell), len(left)), []).append(left)
+    names = sorted({method_label(cell) for cell in cells if trained[cell.spec.key]})
     if not found:
         raise ArtefactError(
             f"{run.folder} compares {', '.join(names)} alone, which trained the weights before they cut, so the roles of the dense model are not "
@@ -260,12 +258,9 @@ def run(
     Roles are those of the dense model: of the run (headcount roles … --out RUN), or measured on --embedded, --text or --task, and kept there.
     """
     from headcount.runs.store import Run
-    from headcount.terminal.run import Place
 
     kept_of(Run.open(folder), dense_roles=dense_roles)
     with Place(folder).taken(say) as kept:
-        from headcount.studies._kept import led
-
         run = led(kept, "survivors")
         record = run.record()
         how = inputs.Loading(device=device, dtype=dtype).as_recorded(record.config)

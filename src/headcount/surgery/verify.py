@@ -13,7 +13,7 @@ from headcount.archs.state import copy_model
 from headcount.errors import VerificationError
 from headcount.gates import HeadGates, output_tensors
 from headcount.heads import AttentionBlock, HeadMap
-from headcount.observe import evaluating
+from headcount.observe import Batch, evaluating
 from headcount.plan import Plan
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -33,14 +33,14 @@ def gates_of(heads: HeadMap, plan: Plan) -> Tensor:
     return torch.tensor([0.0 if head in going else 1.0 for head in heads], dtype=torch.float64)
 
 
-def run(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
+def run(model: nn.Module, batch: Batch) -> list[Tensor]:
     """The outputs of a plain forward pass in eval mode; models that draw random numbers even there draw the same ones every time."""
     with evaluating(model), torch.random.fork_rng():
         torch.manual_seed(0)
         return [tensor.detach().clone() for tensor in output_tensors(model(**batch))]
 
 
-def run_gated(model: nn.Module, plan: Plan, batch: dict[str, Any]) -> list[Tensor]:
+def run_gated(model: nn.Module, plan: Plan, batch: Batch) -> list[Tensor]:
     """The outputs of the model with the plan's heads gated to zero."""
     with HeadGates(model, gates_of(HeadMap.of(model), plan)):
         return run(model, batch)

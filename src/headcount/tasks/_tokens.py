@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from headcount.archs.modules import unwrap
 from headcount.checks import positions, target_vocabulary, text_config, vocabulary
 from headcount.data import Example, Split, Task, Text, Texts, pad
 from headcount.errors import DataError
@@ -179,8 +180,6 @@ def texts_of(request: Request, read: Callable[[Split], Iterable[Text]], **how: A
 
 def check_head(request: Request, parts: Sequence[str], auto: str) -> None:
     """Raises DataError for a model whose head is made for another task, or that has none."""
-    from headcount.archs.modules import unwrap
-
     name = type(unwrap(request.model)).__name__
     others = ("Classification", "MaskedLM", "CausalLM", "LMHead", "QuestionAnswering", "MultipleChoice", "ConditionalGeneration", "MTModel")
     mine = any(part in name for part in parts)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from headcount.files import opened_model, placed
+from headcount.tasks import open_task
 from headcount.terminal.options import AllowPickle, Auto, Device, Dtype, Model, Seed, TrustRemoteCode
 from headcount.terminal.session import Session
 
@@ -147,7 +148,6 @@ class Shared(NamedTuple):
     def open_task(self, say: Session, model: nn.Module, folder: Path) -> Task:
         """The task, for a model and the tokenizer in its folder."""
         from headcount.data import SPLITS
-        from headcount.tasks import open_task
 
         say.doing("reading the data")
         names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in self._fields if name.endswith("_column")))

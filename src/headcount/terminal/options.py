@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headcount.errors import HeadcountError
+from headcount.plan import Plan
 from headcount.registry import unknown
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
@@ -16,7 +17,6 @@ DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 def _heads(text: str | None) -> str | None:
     if text is None:
         return None
-    from headcount.plan import Plan
 
     try:
         if not Plan.removing(split(text)).removed:

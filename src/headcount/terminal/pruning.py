@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from headcount.plan import Budget, heads_kept
 from headcount.terminal.inputs import Shared, pairs
 from headcount.terminal.options import split
 from headcount.terminal.session import Session
@@ -134,8 +135,6 @@ AS_IT_IS = How()
 
 def heads_of(text: str, heads: HeadMap, kinds: Sequence[str] = ()) -> int:
     """A number of heads, from a number or a share, of those of some kinds of attention."""
-    from headcount.plan import Budget, heads_kept
-
     total = sum(block.n_heads for block in heads.blocks if not kinds or block.kind in kinds) or len(heads)
     try:
         if text.strip().endswith("%"):

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headcount.errors import ArtefactError, UnsupportedModel
 from headcount.registry import unknown
 from headcount.terminal import inputs
+from headcount.text.embedded import embedded as draw
+from headcount.text.embedded import embedded_translations
+from headcount.text.parsers import parsed, parser_of
+from headcount.text.plain import read_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -92,8 +97,6 @@ def corpus(
 
 
 def _check_reads_text(live: Any, folder: Path, tokenizer: Any) -> None:
-    from headcount.errors import ArtefactError, UnsupportedModel
-
     if getattr(live, "main_input_name", "input_ids") == "pixel_values":
         raise UnsupportedModel(f"{type(live).__name__} reads images, not text; give some with --task image-classification --train FOLDER")
     if tokenizer is None:
@@ -104,7 +107,6 @@ def trees_of(parser: str | None) -> Any:
     """What parses sentences that have no trees, if a parser is named."""
     if parser is None:
         return None
-    from headcount.text.parsers import parsed, parser_of
 
     parse = parser_of(parser)
     return lambda sentences: parsed(sentences, parse)
@@ -112,12 +114,8 @@ def trees_of(parser: str | None) -> Any:
 
 def _sentences(given: inputs.Shared, text: Path | None, embedded: str | None, named: dict[str, Any]) -> Iterable[Sentence]:
     if embedded is None:
-        from headcount.text.plain import read_text
-
         return read_text(text, **named)
     from headcount.roles import SENTENCES
-    from headcount.text.embedded import embedded as draw
-    from headcount.text.embedded import embedded_translations
 
     number = given.limit or SENTENCES
     if embedded == "translation":

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from headcount.testing.shrink import tiny_model
+from headcount.testing.shrink import model_class, tiny_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,4 @@ def variant(name: str) -> Variant:
 
 def has_sdpa(name: str) -> bool:
     """Whether a family's classes support scaled_dot_product_attention."""
-    from headcount.testing.shrink import model_class
-
     return bool(getattr(model_class(variant(name).model_type), "_supports_sdpa", False))

@@ -40,7 +40,7 @@ def fingerprint(model: nn.Module) -> dict[str, Any]:
     return entries
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
     """The paths whose entries differ, appeared or vanished."""
     return [path for path in {**before, **after} if path not in before or path not in after or before[path] != after[path]]
 

@@ -310,7 +310,7 @@ def casts_survive_saving(subject: Subject) -> str:
     return "tensors, buffers and outputs bit-equal"
 
 
-def reload_is_equal(model: nn.Module, batch: dict[str, Any]) -> None:
+def reload_is_equal(model: nn.Module, batch: Batch) -> None:
     """Raises LawBroken unless a model, saved and loaded, has the same tensors, buffers, outputs and head addresses, bit for bit."""
     with tempfile.TemporaryDirectory() as scratch:
         again = load(save(model, Path(scratch) / "model"), **_kernels(model))
