@@ -6,18 +6,17 @@ transformers accepts attention masks of the wrong length, rows without a visible
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headcount.archs.modules import shifts, unwrap, whole_number
+from headcount.archs.modules import Batch, shifts, unwrap, whole_number
 from headcount.archs.padding import SEQUENCES
 from headcount.errors import DataError, NonFinite
 from headcount.losses import IGNORED
 
-Batch = Mapping[str, Any]
 OTHER_MODALITIES = ("pixel_values", "pixel_values_videos", "input_features", "input_values", "flattened_patches", "visual_feats")
 
 

@@ -16,10 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headcount.archs.modules import at_least_single, unwrap
+from headcount.archs.modules import Batch, at_least_single, unwrap
 from headcount.errors import NonFinite, UnsupportedModel
 
-Batch = Mapping[str, Any]
 Losses = Float[Tensor, "batch"]
 IGNORED = -100
 Rule = Callable[[Any, Batch], tuple[Losses, Tensor] | None]

@@ -11,11 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.archs.modules import shifts
+from headcount.archs.modules import Batch, shifts
 from headcount.losses import token_losses
 from headcount.stats.parts import f1, matthews, moments, of_scorer, perplexity, ratio
 
-Batch = Mapping[str, Any]
 IGNORED = -100
 Parts = Callable[[nn.Module, Any, Batch], Float[Tensor, "batch parts"]]
 """(model, its output on the batch, the batch) -> what each example adds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headcount.archs.modules import device_of, transposed, unwrap
+from headcount.archs.modules import Batch, device_of, transposed, unwrap
 from headcount.archs.naming import MEDIA
 from headcount.archs.ownership import Hold, SavedStates, holding, hooks_suspended
 from headcount.archs.padding import with_positions
@@ -20,7 +20,6 @@ from headcount.attention import AttentionTap
 from headcount.errors import GateError, UnsupportedModel
 from headcount.heads import AttentionBlock, HeadMap
 
-Batch = Mapping[str, Any]
 Losses = Float[Tensor, "batch"]
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -10,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from headcount.errors import UnsupportedModel
+
+Batch = Mapping[str, Any]
+"""Keyword arguments of a model's forward pass, and labels."""
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -15,12 +15,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from headcount.archs.modules import shifts
+from headcount.archs.modules import Batch, shifts
 from headcount.archs.ownership import suspending_hooks
 from headcount.archs.state import preserve
 from headcount.errors import DataError
 
-Batch = Mapping[str, Any]
 Need = Literal["nothing", "positions", "right padding"]
 SEQUENCES = (("input_ids", "attention_mask"), ("inputs_embeds", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask"))
 """Each input made of tokens, and its mask."""

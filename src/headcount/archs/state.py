@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.archs.modules import Batch
 from headcount.archs.ownership import SavedStates
-from headcount.archs.padding import Batch
 from headcount.errors import UnsupportedModel
 
 HOOKS = frozenset(name for name in vars(nn.Module()) if "hook" in name)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.archs.modules import transposed
+from headcount.archs.modules import Batch, transposed
 from headcount.errors import UnsupportedModel
 from headcount.heads import AttentionBlock
 from headcount.observe import query_mask
-
-Batch = Mapping[str, Any]
 
 
 def projection(model: nn.Module, block: AttentionBlock) -> Any:
