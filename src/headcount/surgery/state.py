@@ -26,12 +26,18 @@ BUFFER, ROW = "buffer:", "padding row:"
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
 
-def _computed_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """(path, owner, name in it) of every floating-point buffer that a checkpoint leaves out."""
+def _floating_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """(path, owner, name in it) of every floating-point buffer."""
     for path, module in model.named_modules():
         for name, buffer in module._buffers.items():
-            if buffer is not None and name in module._non_persistent_buffers_set and buffer.is_floating_point():
+            if buffer is not None and buffer.is_floating_point():
                 yield f"{path}.{name}" if path else name, module, name
+
+
+def _is_lost(owner: nn.Module, name: str) -> bool:
+    """Whether transformers does not read a buffer back: a checkpoint leaves it out, or holds it in float64 where the class makes it in float32."""
+    buffer = owner._buffers[name]
+    return name in owner._non_persistent_buffers_set or (buffer is not None and buffer.dtype == torch.float64)
 
 
 def _checkpoint_tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
@@ -62,7 +68,8 @@ def write_state(model: nn.Module, folder: Path) -> None:
     tensors: dict[str, Tensor] = {}
     same_as: dict[str, str] = {}
     written: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-    values = {BUFFER + relative(model, path): owner._buffers[name] for path, owner, name in _computed_buffers(model)}
+    buffers = _floating_buffers(model)
+    values = {BUFFER + relative(model, path): owner._buffers[name] for path, owner, name in buffers if _is_lost(owner, name)}
     values |= {ROW + relative(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
     for key, value in values.items():
         assert value is not None
@@ -116,7 +123,7 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
                 tensor.data = tensor.data.to(saved)
             elif saved is not None and tensor.dtype != saved:
                 owner._buffers[leaf] = tensor.to(saved)
-        for name, owner, leaf in _computed_buffers(model):
+        for name, owner, leaf in _floating_buffers(model):
             value, buffer = state.tensors.get(BUFFER + relative(model, name)), owner._buffers[leaf]
             if value is not None and buffer is not None:
                 _check_shape(path, name, buffer, value)

@@ -63,7 +63,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "bros": {"hidden_size": 64, "num_attention_heads": 8},
     "clvp": {f"{tower}_config.{name}": 192 for tower in ("text", "speech") for name in ("hidden_size", "projection_dim")}
-    | {"projection_dim": 192},
+    | {"projection_dim": 192, "decoder_config.decoder_fixing_codes": [83, 45, 45, 24]},
     "clvp_encoder": {"hidden_size": 192, "projection_dim": 192},
     "clap": {"audio_config.spec_size": 128, "audio_config.hidden_size": 256},
     "clap_audio_model": {"spec_size": 128, "hidden_size": 256},
