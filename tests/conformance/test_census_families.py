@@ -48,3 +48,27 @@ def test_persistent_buffers_of_a_float64_model(tmp_path: Path) -> None:
     assert torch.equal(again.rotary_pos_emb.inv_freq, model.rotary_pos_emb.inv_freq)
     batch = probe_inputs(model)
     assert all(map(torch.equal, run(again, batch), run(model, batch)))
+
+
+def test_names_that_differ_by_the_prefix_of_the_base_model(tmp_path: Path) -> None:
+    """Pixio's backbone has a layernorm of its own besides pixio.layernorm, and transformers reads one for the other."""
+    from transformers import PixioBackbone
+
+    model = build_model(PixioBackbone, tiny_config("pixio"))
+    again = hc.load(hc.save(model, tmp_path / "model"))
+    assert not torch.equal(model.layernorm.weight, model.pixio.layernorm.weight)
+    assert torch.equal(again.layernorm.weight, model.layernorm.weight)
+    assert torch.equal(again.pixio.layernorm.weight, model.pixio.layernorm.weight)
+
+
+def test_a_table_of_positions_that_grew(tmp_path: Path) -> None:
+    """A pass over a long input adds rows to sinusoidal positions; the model can be saved and loaded afterwards."""
+    model = tiny_model("m2m_100", max_position_embeddings=8)
+    short = probe_inputs(model)
+    long = {**short, "input_ids": torch.arange(80).view(2, -1) + 2, "attention_mask": torch.ones(2, 40, dtype=torch.long)}
+    n_rows = len(model.model.encoder.embed_positions.weights)
+    model(**long)
+    assert len(model.model.encoder.embed_positions.weights) > n_rows
+    again = hc.load(hc.save(model, tmp_path / "model"))
+    for batch in (short, long):
+        assert all(map(torch.equal, run(again, batch), run(model, batch)))

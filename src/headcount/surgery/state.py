@@ -22,7 +22,7 @@ from headcount.archs.record import relative
 from headcount.errors import ArtefactError
 
 NAME = "heads.state"
-BUFFER, ROW = "buffer:", "padding row:"
+BUFFER, ROW, PARAMETER = "buffer:", "padding row:", "parameter:"
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
 
@@ -59,6 +59,14 @@ def _padding_rows(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield path, weight.detach()[row]
 
 
+def _confused_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """(path, parameter) of those whose names differ by the prefix of the base model only: transformers reads one for the other."""
+    parameters, prefix = dict(model.named_parameters()), f"{getattr(model, 'base_model_prefix', '')}."
+    for path, parameter in parameters.items():
+        if prefix + path in parameters or (path.startswith(prefix) and path.removeprefix(prefix) in parameters):
+            yield path, parameter
+
+
 def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
@@ -71,6 +79,7 @@ def write_state(model: nn.Module, folder: Path) -> None:
     buffers = _floating_buffers(model)
     values = {BUFFER + relative(model, path): owner._buffers[name] for path, owner, name in buffers if _is_lost(owner, name)}
     values |= {ROW + relative(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
+    values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _confused_parameters(model)}
     for key, value in values.items():
         assert value is not None
         plain = value.detach().to("cpu", copy=True).contiguous()
@@ -126,13 +135,23 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
         for name, owner, leaf in _floating_buffers(model):
             value, buffer = state.tensors.get(BUFFER + relative(model, name)), owner._buffers[leaf]
             if value is not None and buffer is not None:
-                _check_shape(path, name, buffer, value)
+                _check_shape(path, name, buffer, value[: len(buffer)] if _grows(owner) else value)
                 owner._buffers[leaf] = value.to("cpu" if buffer.is_meta else buffer.device, copy=True)
     for name, row in _padding_rows(model):
         value = state.tensors.get(ROW + relative(model, name))
         if value is not None and not row.is_meta:
             _check_shape(path, name, row, value)
             row.copy_(value)
+    for name, parameter in _confused_parameters(model):
+        value = state.tensors.get(f"{PARAMETER}{type(model).__name__}.{name}")
+        if value is not None and not parameter.is_meta:
+            _check_shape(path, name, parameter, value)
+            parameter.data.copy_(value)
+
+
+def _grows(owner: nn.Module) -> bool:
+    """Whether the buffers of a module are tables of positions, to which a pass over a longer input adds rows."""
+    return "Sinusoidal" in type(owner).__name__
 
 
 def _check_shape(path: Path, name: str, own: Tensor, value: Tensor) -> None:
