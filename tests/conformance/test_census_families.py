@@ -9,6 +9,8 @@ import torch
 
 import headcount as hc
 from headcount.archs.inputs import probe_inputs
+from headcount.errors import UnsupportedModel
+from headcount.heads import HeadMap
 from headcount.surgery.verify import difference, run
 from headcount.testing.laws import DoesNotApply, Subject, gate_zero_is_no_attention, generation_agrees
 from headcount.testing.shrink import build_model, tiny_config, tiny_model
@@ -72,3 +74,21 @@ def test_a_table_of_positions_that_grew(tmp_path: Path) -> None:
     again = hc.load(hc.save(model, tmp_path / "model"))
     for batch in (short, long):
         assert all(map(torch.equal, run(again, batch), run(model, batch)))
+
+
+def test_parameters_that_the_class_makes_in_float32(tmp_path: Path) -> None:
+    """The code vectors of UniSpeech's pre-training are a FloatTensor, whatever the dtype; those of a float64 model come back in full."""
+    from transformers import UniSpeechForPreTraining
+
+    model = build_model(UniSpeechForPreTraining, tiny_config("unispeech"))
+    again = hc.load(hc.save(model, tmp_path / "model"))
+    assert torch.equal(again.quantizer.codevectors, model.quantizer.codevectors)
+    assert again.quantizer.codevectors.dtype == torch.float64
+
+
+def test_query_heads_that_key_value_heads_do_not_divide() -> None:
+    from transformers import Sapiens2Model
+
+    model = build_model(Sapiens2Model, tiny_config("sapiens2", num_key_value_heads_per_layer=[16, 8, 16]))
+    with pytest.raises(UnsupportedModel, match="6 query heads are no multiple of 16 KV heads"):
+        HeadMap.of(model)

@@ -91,9 +91,7 @@ def write_state(model: nn.Module, folder: Path) -> None:
     dtypes = {relative(model, path): _dtype_name(tensor) for path, _, _, tensor in _checkpoint_tensors(model)}
     usual = Counter(dtypes.values()).most_common(1)[0][0] if dtypes else ""
     unusual = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
-    if (
-        tensors or unusual or DTYPES.get(usual) in (torch.bfloat16, torch.float16)
-    ):  # some modules stay in float32 when loaded in half precision
+    if tensors or unusual or DTYPES.get(usual) != torch.float32:  # some tensors come back in float32, whatever the file holds
         save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(unusual)})
 
 
@@ -129,7 +127,7 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
         for name, owner, leaf, tensor in list(_checkpoint_tensors(model)):
             saved = state.other_dtypes.get(relative(model, name), state.dtype)
             if saved is not None and tensor.dtype != saved and leaf in owner._parameters:
-                tensor.data = tensor.data.to(saved)
+                tensor.data = _file_tensor(folder, name, tensor.data) if saved == torch.float64 else tensor.data.to(saved)
             elif saved is not None and tensor.dtype != saved:
                 owner._buffers[leaf] = tensor.to(saved)
         for name, owner, leaf in _floating_buffers(model):
@@ -147,6 +145,17 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
         if value is not None and not parameter.is_meta:
             _check_shape(path, name, parameter, value)
             parameter.data.copy_(value)
+
+
+def _file_tensor(folder: Path, name: str, loaded: Tensor) -> Tensor:
+    """The tensor of a checkpoint in the dtype of its file, for one that the class makes in float32 and so was loaded with fewer digits."""
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            if name in file.keys():  # noqa: SIM118 - not a dict
+                return file.get_tensor(name).to(loaded.device)
+    raise ArtefactError(
+        f"{folder}: '{name}' was saved in float64, is loaded in float32, and no file holds it under this name; load with dtype=torch.float32"
+    )
 
 
 def _grows(owner: nn.Module) -> bool:

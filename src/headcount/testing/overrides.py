@@ -54,6 +54,14 @@ _SEGMENTING = {"d_model": 64, "encoder_attention_heads": 8, "decoder_attention_h
 # Blocks so small that a probe of 29 tokens is sparse.
 _SPARSE = {"block_size": 4, "num_random_blocks": 1}
 
+_T5 = {"decoder_start_token_id": 0}
+_INDEXER = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 4,
+    "indexer_compress_ratio": 2,
+}
 _COMPASS = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
 
 # Dotted attribute of the tiny configuration -> value.
@@ -75,6 +83,19 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "diffusion_gemma": {"text_config.num_experts": 4, "text_config.top_k_experts": 2, "text_config.moe_intermediate_size": 64},
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
     "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "downsample_rate": "1/2", "spatial_target_layers": [0, 1]},
+    **{name: {"vision_feature_layer": -1} for name in ("llava", "llava_next", "llava_next_video", "llava_onevision")},
+    "mt5": _T5,
+    "t5": _T5,
+    "umt5": _T5,
+    "perceiver": {"num_cross_attention_heads": 1},
+    "pix2struct_text_model": {"initializer_range": 0.02},
+    "qwen3_omni_moe": {"talker_config.text_config.shared_expert_intermediate_size": 64},
+    "qwen3_omni_moe_talker": {"text_config.shared_expert_intermediate_size": 64},
+    "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 64},
+    "qwen4_exp": {f"text_config.{name}": value for name, value in _INDEXER.items()},
+    "qwen4_exp_text": _INDEXER,
+    "step3p5": {"sliding_window": 4},
+    "step3p7": {"text_config.sliding_window": 4},
     "sapiens2": {"num_key_value_heads_per_layer": [6, 2, 6]},
     "fun_asr_nano": {"adaptor_config.intermediate_size": 12},
     "hiera": {"decoder_hidden_size": 48, "decoder_depth": 2, "decoder_num_heads": 6},
