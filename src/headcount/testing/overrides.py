@@ -66,7 +66,12 @@ _COMPASS = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "m
 
 # Dotted attribute of the tiny configuration -> value.
 OVERRIDES: dict[str, dict[str, Any]] = {
-    "align": {"projection_dim": 640, "text_config.hidden_size": 48, "vision_config.in_channels": [32, 16, 24, 40, 80, 112, 192], "vision_config.out_channels": [16, 24, 40, 80, 112, 192, 320]},
+    "align": {
+        "projection_dim": 640,
+        "text_config.hidden_size": 48,
+        "vision_config.in_channels": [32, 16, 24, 40, 80, 112, 192],
+        "vision_config.out_channels": [16, 24, 40, 80, 112, 192, 320],
+    },
     "blt": {"use_cache": False},
     "cohere_compass": {"text_config.rope_parameters": _COMPASS},
     "cohere_compass_text": {"rope_parameters": _COMPASS},
@@ -105,7 +110,12 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "eomt": {"num_blocks": 1},
     "eomt_dinov3": {"num_blocks": 1},
     "hrm_text": {"num_layers_per_stack": 2, "num_hidden_layers": 16},
-    "llama4": {"vision_config.intermediate_size": 192, "vision_config.vision_output_dim": 48, "vision_config.projector_input_dim": 48, "vision_config.projector_output_dim": 48},
+    "llama4": {
+        "vision_config.intermediate_size": 192,
+        "vision_config.vision_output_dim": 48,
+        "vision_config.projector_input_dim": 48,
+        "vision_config.projector_output_dim": 48,
+    },
     "llama4_vision_model": {"intermediate_size": 192, "vision_output_dim": 48, "projector_input_dim": 48, "projector_output_dim": 48},
     "audio-spectrogram-transformer": {"max_length": 64},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 12, "mamba_d_head": 8},
