@@ -9,7 +9,7 @@ import torch
 
 import headcount as hc
 from headcount.archs.inputs import probe_inputs
-from headcount.errors import UnsupportedModel
+from headcount.errors import ProbeError, UnsupportedModel
 from headcount.heads import HeadMap
 from headcount.surgery.verify import difference, run
 from headcount.testing.laws import DoesNotApply, Subject, gate_zero_is_no_attention, generation_agrees
@@ -92,3 +92,11 @@ def test_query_heads_that_key_value_heads_do_not_divide() -> None:
     model = build_model(Sapiens2Model, tiny_config("sapiens2", num_key_value_heads_per_layer=[16, 8, 16]))
     with pytest.raises(UnsupportedModel, match="6 query heads are no multiple of 16 KV heads"):
         HeadMap.of(model)
+
+
+def test_a_model_without_a_forward_pass_is_refused_by_name() -> None:
+    from transformers import BarkModel
+
+    model = build_model(BarkModel, tiny_config("bark"))
+    with pytest.raises(ProbeError, match=r"BarkModel has no forward pass of its own.*model\.semantic"):
+        hc.cut(model, hc.Plan.removing([next(iter(HeadMap.of(model)))]))
