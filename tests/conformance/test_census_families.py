@@ -100,3 +100,11 @@ def test_a_model_without_a_forward_pass_is_refused_by_name() -> None:
     model = build_model(BarkModel, tiny_config("bark"))
     with pytest.raises(ProbeError, match=r"BarkModel has no forward pass of its own.*model\.semantic"):
         hc.cut(model, hc.Plan.removing([next(iter(HeadMap.of(model)))]))
+
+
+def test_a_base_model_keeps_the_labels_of_its_configuration(tmp_path: Path) -> None:
+    """PVT's configuration has the 1,000 labels of ImageNet, its base model no tensor of that size."""
+    model = tiny_model("pvt", auto="AutoModel")
+    assert model.config.num_labels == 1000
+    assert max(size for tensor in model.parameters() for size in tensor.shape) < 1000
+    assert hc.load(hc.save(model, tmp_path / "model")).config.num_labels == 1000

@@ -133,7 +133,8 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
         for name, owner, leaf in _floating_buffers(model):
             value, buffer = state.tensors.get(BUFFER + relative(model, name)), owner._buffers[leaf]
             if value is not None and buffer is not None:
-                _check_shape(path, name, buffer, value[: len(buffer)] if _grows(owner) else value)
+                if not (_grows(owner) and _is_longer(value, buffer)):
+                    _check_shape(path, name, buffer, value)
                 owner._buffers[leaf] = value.to("cpu" if buffer.is_meta else buffer.device, copy=True)
     for name, row in _padding_rows(model):
         value = state.tensors.get(ROW + relative(model, name))
@@ -160,7 +161,13 @@ def _file_tensor(folder: Path, name: str, loaded: Tensor) -> Tensor:
 
 def _grows(owner: nn.Module) -> bool:
     """Whether the buffers of a module are tables of positions, to which a pass over a longer input adds rows."""
-    return "Sinusoidal" in type(owner).__name__
+    return "Positional" in type(owner).__name__
+
+
+def _is_longer(table: Tensor, short: Tensor) -> bool:
+    """Whether a table has the shape of another one but for more entries along one axis."""
+    differing = [(long, size) for long, size in zip(table.shape, short.shape, strict=False) if long != size]
+    return table.ndim == short.ndim and len(differing) == 1 and differing[0][0] > differing[0][1]
 
 
 def _check_shape(path: Path, name: str, own: Tensor, value: Tensor) -> None:
