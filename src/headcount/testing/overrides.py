@@ -101,6 +101,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen4_exp_text": _INDEXER,
     "step3p5": {"sliding_window": 4},
     "step3p7": {"text_config.sliding_window": 4},
+    "mimo_v2_flash": {"num_attention_heads": 8},  # windows have twice as many KV heads
     "sapiens2": {"num_key_value_heads_per_layer": [6, 2, 6]},
     "fun_asr_nano": {"adaptor_config.intermediate_size": 12},
     "hiera": {"decoder_hidden_size": 48, "decoder_depth": 2, "decoder_num_heads": 6},
