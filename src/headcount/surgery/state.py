@@ -34,12 +34,6 @@ def _floating_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
                 yield f"{path}.{name}" if path else name, module, name
 
 
-def _is_lost(owner: nn.Module, name: str) -> bool:
-    """Whether transformers does not read a buffer back: a checkpoint leaves it out, or holds it in float64 where the class makes it in float32."""
-    buffer = owner._buffers[name]
-    return name in owner._non_persistent_buffers_set or (buffer is not None and buffer.dtype == torch.float64)
-
-
 def _checkpoint_tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
     """(path, owner, name in it, tensor) of every floating-point tensor of a checkpoint, tied ones once."""
     ids: set[int] = set()
@@ -76,8 +70,12 @@ def write_state(model: nn.Module, folder: Path) -> None:
     tensors: dict[str, Tensor] = {}
     same_as: dict[str, str] = {}
     written: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-    buffers = _floating_buffers(model)
-    values = {BUFFER + relative(model, path): owner._buffers[name] for path, owner, name in buffers if _is_lost(owner, name)}
+    values: dict[str, Tensor | None] = {}
+    for path, owner, name in _floating_buffers(model):
+        buffer = owner._buffers[name]
+        is_wide = buffer is not None and buffer.dtype == torch.float64  # loaded with fewer digits where the class makes it in float32
+        if is_wide or name in owner._non_persistent_buffers_set:
+            values[BUFFER + relative(model, path)] = buffer
     values |= {ROW + relative(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
     values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _confused_parameters(model)}
     for key, value in values.items():
@@ -133,7 +131,7 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
         for name, owner, leaf in _floating_buffers(model):
             value, buffer = state.tensors.get(BUFFER + relative(model, name)), owner._buffers[leaf]
             if value is not None and buffer is not None:
-                if not (_grows(owner) and _is_longer(value, buffer)):
+                if not _has_grown(owner, value, buffer):
                     _check_shape(path, name, buffer, value)
                 owner._buffers[leaf] = value.to("cpu" if buffer.is_meta else buffer.device, copy=True)
     for name, row in _padding_rows(model):
@@ -159,15 +157,12 @@ def _file_tensor(folder: Path, name: str, loaded: Tensor) -> Tensor:
     )
 
 
-def _grows(owner: nn.Module) -> bool:
-    """Whether the buffers of a module are tables of positions, to which a pass over a longer input adds rows."""
-    return "Positional" in type(owner).__name__
-
-
-def _is_longer(table: Tensor, short: Tensor) -> bool:
-    """Whether a table has the shape of another one but for more entries along one axis."""
-    differing = [(long, size) for long, size in zip(table.shape, short.shape, strict=False) if long != size]
-    return table.ndim == short.ndim and len(differing) == 1 and differing[0][0] > differing[0][1]
+def _has_grown(owner: nn.Module, table: Tensor, built: Tensor) -> bool:
+    """Whether a buffer is a table of positions to which a pass over a longer input added entries, along one axis."""
+    if "Positional" not in type(owner).__name__ or table.ndim != built.ndim:
+        return False
+    differing = [(size, built_size) for size, built_size in zip(table.shape, built.shape, strict=True) if size != built_size]
+    return len(differing) == 1 and differing[0][0] > differing[0][1]
 
 
 def _check_shape(path: Path, name: str, own: Tensor, value: Tensor) -> None:

@@ -167,9 +167,9 @@ def leaving_restores(subject: Subject) -> str:
 def gate_zero_is_no_attention(subject: Subject) -> str:
     """A gate of zero equals attention probabilities of zero: the old head_mask, by an independent way."""
     for block in subject.heads.blocks:
-        rest = family_of(subject.model.get_submodule(block.path)).beside_attention
-        if rest:
-            raise DoesNotApply(f"{rest}, so a head with attention probabilities of zero is not yet silent")
+        reason = family_of(subject.model.get_submodule(block.path)).beside_attention
+        if reason:
+            raise DoesNotApply(f"{reason}, so a head with attention probabilities of zero is not yet silent")
     values = torch.ones(len(subject.heads), dtype=torch.float64)
     values[::3] = 0.0
     with HeadGates(subject.model, values), eager(subject.model):
@@ -369,8 +369,11 @@ def _mixes_caches(subject: Subject) -> bool:
     from transformers import DynamicCache
 
     cache = DynamicCache(config=subject.model.config)  # pyright: ignore[reportArgumentType]
-    with torch.no_grad(), evaluating(subject.model):
-        subject.model(**{**subject.batch, "past_key_values": cache, "use_cache": True})
+    try:
+        with torch.no_grad(), evaluating(subject.model):
+            subject.model(**{**subject.batch, "past_key_values": cache, "use_cache": True})
+    except Exception:  # it takes no single cache, so it cannot mix two kinds of keys in one
+        return False
     return cache.get_seq_length() > subject.batch["input_ids"].shape[1]
 
 
