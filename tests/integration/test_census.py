@@ -78,10 +78,14 @@ class WrongAttentions(transformers.BertModel):
 
 
 class ChangesItself(transformers.BertModel):
-    """Remembers that it has run."""
+    """Counts its passes in a parameter, which headcount does not put back."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.passes = torch.nn.Parameter(torch.zeros(1))
 
     def forward(self, input_ids=None, attention_mask=None, **kwargs):
-        self.config.has_run = True
+        self.passes.data += 1
         return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
 
 

@@ -26,6 +26,8 @@ class Family:
     """Forward arguments without a head axis although their name says so."""
     twins: tuple[tuple[str, str], ...] = ()
     """(role, path from the module's parent) of further projections of the same heads."""
+    beside_attention: str = ""
+    """What a head writes besides the values that it attends to: a gate takes it away, attention probabilities of zero do not."""
 
 
 def _falcon(module: Any) -> Fusion:
@@ -83,6 +85,7 @@ FAMILIES: dict[str, Family] = {
     "ProphetNetAttention": DENSE_MASK,
     "ProphetNetNgramSelfAttention": DENSE_MASK,
     "CodeGenAttention": Family(fusion="blocked", gate_only="queries, keys and values are sharded in four blocks, so head counts must stay"),
+    "NystromformerSelfAttention": Family(beside_attention="each head adds a convolution of its values to what it attends to"),
     "BitNetAttention": Family(gate_only=SUB_NORM),
     "KosmosTextAttention": Family(gate_only=SUB_NORM),
     "ConvBertSelfAttention": Family(refuse="half of the output comes from span convolutions, which have no heads"),

@@ -103,6 +103,8 @@ def _kv_heads(module: nn.Module, width: int, dim: int, n_heads: int) -> int:
         return width // dim
     number = attribute(module, names.KV_COUNTS) or n_heads
     _share(width, number, "the key projection")
+    if n_heads % number:
+        raise NotUnderstood(f"{n_heads} query heads are no multiple of {number} KV heads")
     return number
 
 

@@ -115,6 +115,9 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 def _makers(probe: Probe) -> dict[str, Maker]:
     if not hasattr(probe.model, "config"):
         raise ProbeError(f"{probe.model_type} has no config to read the inputs from; {_remedy(probe.model)}")
+    if type(probe.model).forward is nn.Module.forward:
+        parts = ", ".join(f"model.{name}" for name, _ in probe.model.named_children())
+        raise ProbeError(f"{type(probe.model).__name__} has no forward pass of its own; pass one of its parts instead of it: {parts}")
     needed = [n for n, p in probe.arguments.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     unknown = [n for n in needed if n not in MAKERS and n not in ON_DEMAND]
     if unknown:

@@ -122,9 +122,10 @@ def input_features(probe: Probe) -> Tensor:
 def _bins(probe: Probe) -> int:
     if probe.model_type == "pop2piano":  # its spectrogram is projected before the model sees it
         return probe.find("d_model")
-    return probe.find(
+    bins = probe.find(
         "num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "mel_dim", "num_chroma", default=80
     )
+    return bins * probe.find("num_stacked_frames", default=4 if probe.model_type.startswith("granite_speech5") else 1)
 
 
 def _is_channels_first(probe: Probe) -> bool:

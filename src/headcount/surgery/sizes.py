@@ -20,8 +20,9 @@ MAX_LAYERS, MAX_SIZE, MAX_LABELS = 1024, 2**40, 2**18
 """The largest counts that a configuration may state whatever the weights are."""
 LAYER_COUNTS = ("layers", "n_layer", "depth", "depths", "num_blocks", "num_stages", "codebooks")
 """How names of configuration fields end whose value is a number of modules."""
-FEW, FEW_LAYERS = 64, 128
-"""A model may have so many heads or labels, and layers (which may share their weights), however little its weights hold."""
+FEW, FEW_LAYERS, FEW_LABELS = 64, 128, 2**15
+"""A model may have so many heads, layers (which may share their weights) and labels (a base model has no weights for them), however little its
+weights hold."""
 TIMES, SLACK = 6, 2**27
 """A model may have so many times the elements of its weights while it is built (an embedding that several modules share is stored once), and so
 many beyond: masks, position tables, a fresh task head."""
@@ -67,7 +68,8 @@ def _check_count(path: Path, title: str, name: str, value: int, weights: WeightS
     if is_layers:
         limit, reason = max(weights.tensors, FEW_LAYERS), f"the weights hold {weights.tensors} tensors"
     elif name == "num_labels" or name in (*names.HEAD_COUNTS, *names.KV_COUNTS) or name.endswith("experts"):
-        limit, reason = max(weights.largest, FEW), f"no tensor of the weights has a dimension above {weights.largest}"
+        few = FEW_LABELS if name == "num_labels" else FEW
+        limit, reason = max(weights.largest, few), f"no tensor of the weights has a dimension above {weights.largest}"
     else:
         return
     if value > limit:

@@ -22,15 +22,15 @@ from headcount.archs.record import relative
 from headcount.errors import ArtefactError
 
 NAME = "heads.state"
-BUFFER, ROW = "buffer:", "padding row:"
+BUFFER, ROW, PARAMETER = "buffer:", "padding row:", "parameter:"
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
 
-def _computed_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """(path, owner, name in it) of every floating-point buffer that a checkpoint leaves out."""
+def _floating_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """(path, owner, name in it) of every floating-point buffer."""
     for path, module in model.named_modules():
         for name, buffer in module._buffers.items():
-            if buffer is not None and name in module._non_persistent_buffers_set and buffer.is_floating_point():
+            if buffer is not None and buffer.is_floating_point():
                 yield f"{path}.{name}" if path else name, module, name
 
 
@@ -53,6 +53,14 @@ def _padding_rows(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield path, weight.detach()[row]
 
 
+def _confused_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """(path, parameter) of those whose names differ by the prefix of the base model only: transformers reads one for the other."""
+    parameters, prefix = dict(model.named_parameters()), f"{getattr(model, 'base_model_prefix', '')}."
+    for path, parameter in parameters.items():
+        if prefix + path in parameters or (path.startswith(prefix) and path.removeprefix(prefix) in parameters):
+            yield path, parameter
+
+
 def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
@@ -62,8 +70,14 @@ def write_state(model: nn.Module, folder: Path) -> None:
     tensors: dict[str, Tensor] = {}
     same_as: dict[str, str] = {}
     written: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-    values = {BUFFER + relative(model, path): owner._buffers[name] for path, owner, name in _computed_buffers(model)}
+    values: dict[str, Tensor | None] = {}
+    for path, owner, name in _floating_buffers(model):
+        buffer = owner._buffers[name]
+        is_wide = buffer is not None and buffer.dtype == torch.float64  # loaded with fewer digits where the class makes it in float32
+        if is_wide or name in owner._non_persistent_buffers_set:
+            values[BUFFER + relative(model, path)] = buffer
     values |= {ROW + relative(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
+    values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _confused_parameters(model)}
     for key, value in values.items():
         assert value is not None
         plain = value.detach().to("cpu", copy=True).contiguous()
@@ -75,9 +89,7 @@ def write_state(model: nn.Module, folder: Path) -> None:
     dtypes = {relative(model, path): _dtype_name(tensor) for path, _, _, tensor in _checkpoint_tensors(model)}
     usual = Counter(dtypes.values()).most_common(1)[0][0] if dtypes else ""
     unusual = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
-    if (
-        tensors or unusual or DTYPES.get(usual) in (torch.bfloat16, torch.float16)
-    ):  # some modules stay in float32 when loaded in half precision
+    if tensors or unusual or DTYPES.get(usual) != torch.float32:  # some tensors come back in float32, whatever the file holds
         save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(unusual)})
 
 
@@ -113,19 +125,44 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
         for name, owner, leaf, tensor in list(_checkpoint_tensors(model)):
             saved = state.other_dtypes.get(relative(model, name), state.dtype)
             if saved is not None and tensor.dtype != saved and leaf in owner._parameters:
-                tensor.data = tensor.data.to(saved)
+                tensor.data = _file_tensor(folder, name, tensor.data) if saved == torch.float64 else tensor.data.to(saved)
             elif saved is not None and tensor.dtype != saved:
                 owner._buffers[leaf] = tensor.to(saved)
-        for name, owner, leaf in _computed_buffers(model):
+        for name, owner, leaf in _floating_buffers(model):
             value, buffer = state.tensors.get(BUFFER + relative(model, name)), owner._buffers[leaf]
             if value is not None and buffer is not None:
-                _check_shape(path, name, buffer, value)
+                if not _has_grown(owner, value, buffer):
+                    _check_shape(path, name, buffer, value)
                 owner._buffers[leaf] = value.to("cpu" if buffer.is_meta else buffer.device, copy=True)
     for name, row in _padding_rows(model):
         value = state.tensors.get(ROW + relative(model, name))
         if value is not None and not row.is_meta:
             _check_shape(path, name, row, value)
             row.copy_(value)
+    for name, parameter in _confused_parameters(model):
+        value = state.tensors.get(f"{PARAMETER}{type(model).__name__}.{name}")
+        if value is not None and not parameter.is_meta:
+            _check_shape(path, name, parameter, value)
+            parameter.data.copy_(value)
+
+
+def _file_tensor(folder: Path, name: str, loaded: Tensor) -> Tensor:
+    """The tensor of a checkpoint in the dtype of its file, for one that the class makes in float32 and so was loaded with fewer digits."""
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            if name in file.keys():  # noqa: SIM118 - not a dict
+                return file.get_tensor(name).to(loaded.device)
+    raise ArtefactError(
+        f"{folder}: '{name}' was saved in float64, is loaded in float32, and no file holds it under this name; load with dtype=torch.float32"
+    )
+
+
+def _has_grown(owner: nn.Module, table: Tensor, built: Tensor) -> bool:
+    """Whether a buffer is a table of positions to which a pass over a longer input added entries, along one axis."""
+    if "Positional" not in type(owner).__name__ or table.ndim != built.ndim:
+        return False
+    differing = [(size, built_size) for size, built_size in zip(table.shape, built.shape, strict=True) if size != built_size]
+    return len(differing) == 1 and differing[0][0] > differing[0][1]
 
 
 def _check_shape(path: Path, name: str, own: Tensor, value: Tensor) -> None:

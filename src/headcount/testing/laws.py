@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.archs.geometry import family_of
 from headcount.archs.inputs import probe_inputs
 from headcount.archs.modules import unwrap
-from headcount.archs.state import forward
+from headcount.archs.state import forward, preserve
 from headcount.attention import AttentionTap, eager
 from headcount.errors import HeadcountError, PlanError, UnsupportedModel
 from headcount.gates import HeadGates, verify_gates
@@ -165,6 +166,10 @@ def leaving_restores(subject: Subject) -> str:
 
 def gate_zero_is_no_attention(subject: Subject) -> str:
     """A gate of zero equals attention probabilities of zero: the old head_mask, by an independent way."""
+    for block in subject.heads.blocks:
+        reason = family_of(subject.model.get_submodule(block.path)).beside_attention
+        if reason:
+            raise DoesNotApply(f"{reason}, so a head with attention probabilities of zero is not yet silent")
     values = torch.ones(len(subject.heads), dtype=torch.float64)
     values[::3] = 0.0
     with HeadGates(subject.model, values), eager(subject.model):
@@ -364,8 +369,11 @@ def _mixes_caches(subject: Subject) -> bool:
     from transformers import DynamicCache
 
     cache = DynamicCache(config=subject.model.config)  # pyright: ignore[reportArgumentType]
-    with torch.no_grad(), evaluating(subject.model):
-        subject.model(**{**subject.batch, "past_key_values": cache, "use_cache": True})
+    try:
+        with torch.no_grad(), evaluating(subject.model):
+            subject.model(**{**subject.batch, "past_key_values": cache, "use_cache": True})
+    except Exception:  # it takes no single cache, so it cannot mix two kinds of keys in one
+        return False
     return cache.get_seq_length() > subject.batch["input_ids"].shape[1]
 
 
@@ -389,7 +397,7 @@ def generation_options(subject: Subject) -> dict[str, Any]:
 
 
 def _generate(model: nn.Module, options: Batch) -> Tensor:
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with preserve(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         generated = model.generate(**options)  # pyright: ignore[reportCallIssue]
     return generated if isinstance(generated, Tensor) else generated.sequences

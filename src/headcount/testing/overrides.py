@@ -14,6 +14,7 @@ MROPE = re.compile(
 # A detector's ResNet in place of the default backbone, which only another package can build.
 _RESNET = {"backbone_config": {"model_type": "resnet", "out_features": ["stage4"]}, "use_timm_backbone": False, "backbone": None}
 _PYRAMID = {**_RESNET, "backbone_config": {"model_type": "resnet", "out_features": ["stage2", "stage3", "stage4"]}}
+_MASKS = {**_RESNET, "backbone_config": {"model_type": "resnet", "out_features": ["stage1", "stage2", "stage3", "stage4"]}}
 _SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2, 3]}
 _IMAGE_TOKEN = {"image_token_index": 120}
 
@@ -21,11 +22,14 @@ _IMAGE_TOKEN = {"image_token_index": 120}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "autoformer": _SERIES,
     "blip-2": _IMAGE_TOKEN,
-    "conditional_detr": _RESNET,
+    "chameleon": {"vocabulary_map": {"<image>": 120} | {f"IMGIMG{letter}Z": 100 + code for code, letter in enumerate("ABCDEFGH")}},
+    "conditional_detr": _MASKS,
     "dab-detr": _RESNET,
     "deformable_detr": _PYRAMID,
-    "detr": _RESNET,
+    "detr": _MASKS,
+    "emu3": {"vocabulary_map": {"<image>": 120, "<|extra_200|>": 121} | {f"<|visual token {code:06d}|>": 100 + code for code in range(8)}},
     "informer": _SERIES,
+    "gemma4_assistant": {"text_config": {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}},
     "instructblip": _IMAGE_TOKEN,
     "instructblipvideo": {"video_token_index": 120},
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention"] * 10 + ["conv", "conv"]},
@@ -44,11 +48,76 @@ AUTO: dict[str, str] = {
 # The group norm of these necks has 32 groups whatever the width.
 _GROUPS_OF_32 = {"d_model": 96, "encoder_ffn_dim": 96}
 
+# The mask head of these detectors divides the width and the number of heads together by 8.
+_SEGMENTING = {"d_model": 64, "encoder_attention_heads": 8, "decoder_attention_heads": 8}
+
 # Blocks so small that a probe of 29 tokens is sparse.
 _SPARSE = {"block_size": 4, "num_random_blocks": 1}
 
+_T5 = {"decoder_start_token_id": 0}
+_INDEXER = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 4,
+    "indexer_compress_ratio": 2,
+}
+_COMPASS = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+
 # Dotted attribute of the tiny configuration -> value.
 OVERRIDES: dict[str, dict[str, Any]] = {
+    "align": {
+        "projection_dim": 640,
+        "text_config.hidden_size": 48,
+        "vision_config.in_channels": [32, 16, 24, 40, 80, 112, 192],
+        "vision_config.out_channels": [16, 24, 40, 80, 112, 192, 320],
+    },
+    "blt": {"use_cache": False},
+    "cohere_compass": {"text_config.rope_parameters": _COMPASS},
+    "cohere_compass_text": {"rope_parameters": _COMPASS},
+    "dpt": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
+    "beit": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
+    "chameleon": {"vq_config.num_embeddings": 8},
+    "conditional_detr": _SEGMENTING,
+    "detr": _SEGMENTING,
+    "emu3": {"vq_config.codebook_size": 8, "vq_config.hidden_size": 128},
+    "d_fine": {"decoder_layers": 2},
+    "deimv2": {"decoder_layers": 2},
+    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse"], "text_config.num_experts_per_tok": 2},
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2},
+    "diffusion_gemma": {"text_config.num_experts": 4, "text_config.top_k_experts": 2, "text_config.moe_intermediate_size": 64},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
+    "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "downsample_rate": "1/2", "spatial_target_layers": [0, 1]},
+    **{name: {"vision_feature_layer": -1} for name in ("llava", "llava_next", "llava_next_video", "llava_onevision")},
+    "mt5": _T5,
+    "t5": _T5,
+    "umt5": _T5,
+    "perceiver": {"num_cross_attention_heads": 1},
+    "pix2struct_text_model": {"initializer_range": 0.02},
+    "qwen3_omni_moe": {"talker_config.text_config.shared_expert_intermediate_size": 64},
+    "qwen3_omni_moe_talker": {"text_config.shared_expert_intermediate_size": 64},
+    "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 64},
+    "qwen4_exp": {f"text_config.{name}": value for name, value in _INDEXER.items()},
+    "qwen4_exp_text": _INDEXER,
+    "step3p5": {"sliding_window": 4},
+    "step3p7": {"text_config.sliding_window": 4},
+    "mimo_v2_flash": {"num_attention_heads": 8},  # windows have twice as many KV heads
+    "sapiens2": {"num_key_value_heads_per_layer": [6, 2, 6]},
+    "fun_asr_nano": {"adaptor_config.intermediate_size": 12},
+    "hiera": {"decoder_hidden_size": 48, "decoder_depth": 2, "decoder_num_heads": 6},
+    "kosmos-2.5": {"latent_query_num": 8},
+    "molmo2": {"adapter_config.vision_feature_layer": [1, 0]},
+    "neomme": {"head_dim": 16},
+    "eomt": {"num_blocks": 1},
+    "eomt_dinov3": {"num_blocks": 1},
+    "hrm_text": {"num_layers_per_stack": 2, "num_hidden_layers": 16},
+    "llama4": {
+        "vision_config.intermediate_size": 192,
+        "vision_config.vision_output_dim": 48,
+        "vision_config.projector_input_dim": 48,
+        "vision_config.projector_output_dim": 48,
+    },
+    "llama4_vision_model": {"intermediate_size": 192, "vision_output_dim": 48, "projector_input_dim": 48, "projector_output_dim": 48},
     "audio-spectrogram-transformer": {"max_length": 64},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 12, "mamba_d_head": 8},
     "big_bird": _SPARSE,
@@ -56,6 +125,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "bit": {"num_groups": 4},
     "bridgetower": {
         "hidden_size": 128,
+        "contrastive_hidden_size": 128,
+        "logit_scale_init_value": 2.6592,
         "num_attention_heads": 2,
         "text_config.hidden_size": 128,
         "text_config.num_attention_heads": 2,
@@ -63,13 +134,13 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "bros": {"hidden_size": 64, "num_attention_heads": 8},
     "clvp": {f"{tower}_config.{name}": 192 for tower in ("text", "speech") for name in ("hidden_size", "projection_dim")}
-    | {"projection_dim": 192},
+    | {"projection_dim": 192, "decoder_config.decoder_fixing_codes": [83, 45, 45, 24]},
     "clvp_encoder": {"hidden_size": 192, "projection_dim": 192},
     "clap": {"audio_config.spec_size": 128, "audio_config.hidden_size": 256},
     "clap_audio_model": {"spec_size": 128, "hidden_size": 256},
     "clipseg": {"extract_layers": [0, 1]},
     "codegen": {"n_embd": 32, "n_head": 4, "rotary_dim": 4},
-    "cvt": {"drop_path_rate": [0.0, 0.0, 0.0], "depth": [1, 1, 2]},
+    "cvt": {"drop_path_rate": [0.0, 0.0, 0.0], "depth": [1, 2, 3]},
     "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "deformable_detr": _GROUPS_OF_32,

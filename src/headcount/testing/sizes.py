@@ -97,7 +97,7 @@ def rope(value: dict[str, Any], attributes: Attributes) -> dict[str, Any]:
     """Rotary settings with the sections of multimodal positions scaled to the small head."""
     if any(isinstance(v, dict) for v in value.values()):
         return {k: rope(v, attributes) if isinstance(v, dict) else v for k, v in value.items()}
-    if "mrope_section" not in value and not attributes.get("has_mrope"):
+    if not value or ("mrope_section" not in value and not attributes.get("has_mrope")):
         return value
     return {**value, "mrope_section": sections(value.get("partial_rotary_factor", 1.0))}
 
