@@ -227,5 +227,6 @@ def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path:
     assert data["runs"][0]["portraits"]["n_sentences"] == 24 and "opened" not in data["runs"][0]["config"]
     assert any("distances count tokens" in text for text in data["runs"][0]["warnings"])
     shutil.rmtree(tmp_path / "run" / "cells" / "portraits")
-    again = hc.analyze(model, task, out=tmp_path / "run", measured=Sizes((1,), (8,), 1), **options)
+    with pytest.warns(UserWarning, match="cells are gone"):
+        again = hc.analyze(model, task, out=tmp_path / "run", measured=Sizes((1,), (8,), 1), **options)
     assert data_of(again.report())["runs"][0]["portraits"] == data["runs"][0]["portraits"]
