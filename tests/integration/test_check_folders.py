@@ -68,7 +68,7 @@ def check(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, set[tu
 def test_a_whole_run_passes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(run, capsys) == (0, set())
     assert main(["check", str(run)]) == 0
-    assert f"all {3 + 3 + 3 + 4} files of {run} are as they were written" in capsys.readouterr().err
+    assert f"all {3 + 3 + 3 + 5} files of {run} are as they were written" in capsys.readouterr().err
     Run.open(run)
 
 

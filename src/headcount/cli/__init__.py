@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -69,11 +69,11 @@ def _stoppable() -> Iterator[None]:
         StopSignal.code = INTERRUPTED
         signal.default_int_handler(number, frame)
 
-    def terminate(_signal: int, _frame: FrameType | None) -> None:
+    def terminate(number: int, frame: FrameType | None) -> None:
         StopSignal.code = TERMINATED
         raise Terminated(TERMINATED)
 
-    handlers = {signal.SIGTERM: terminate}
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {signal.SIGTERM: terminate}
     if (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ):  # a shell may have put the command into the background, deaf to Ctrl-C

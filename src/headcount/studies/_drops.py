@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from headcount.heads import Head, HeadMap
 from headcount.registry import unknown
-from headcount.runs.weights import weight_hash
 from headcount.terminal.options import split
 from headcount.terminal.pruning import heads_of
 
@@ -152,6 +151,8 @@ def relative_gap(one: Sequence[Evaluation], other: Sequence[Evaluation], task: T
 
 def admit(run: Run | None, model: nn.Module) -> None:
     """Lets a run hold cells of a model that a study compares with the run's own."""
+    from headcount.runs.weights import weight_hash
+
     if run is not None:
         run.admit(weight_hash(model))
 
