@@ -1,0 +1,214 @@
+"""Results of every method on the embedded models, as numbers: a guard for changes that must not change what is computed.
+
+    python tools/snapshot.py BASE               runs the commit BASE and this checkout on this machine; all bits must be equal
+    python tools/snapshot.py --write FILE       writes the results of this checkout
+    python tools/snapshot.py --reference        rewrites tests/golden/snapshot.json, which the test suite compares with at 1e-5
+
+BASE runs its own copy of this script, so a renamed function needs no alias here. Models compute in float64; a result is a list of numbers or
+names, and the SHA-256 of its bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "tests" / "golden" / "snapshot.json"
+MODELS = {
+    "entailment": "demo/entailment",
+    "encoder": "demo/text-tavi",
+    "decoder": "demo/stories",
+    "translator": "demo/translation",
+    "encoder-english": "demo/text",
+    "entailment-english": "demo/entailment",
+}
+"""Every embedded model with its task."""
+PRUNED = ("entailment", "decoder", "translator")
+"""Models that are pruned: an encoder, a decoder, and an encoder with a decoder."""
+EXAMPLES = 16
+STEPS = 6
+Results = dict[str, dict[str, Any]]
+
+
+def record(values: Any) -> dict[str, Any]:
+    """One result: numbers with the hash of their bits, or names."""
+    if len(values) and isinstance(values[0], str):
+        return {"names": list(values)}
+    numbers = np.asarray(values, dtype=np.float64)
+    return {"numbers": numbers.tolist(), "bits": hashlib.sha256(numbers.tobytes()).hexdigest()}
+
+
+def weight_norms(model: Any) -> list[float]:
+    """Sum and norm of every tensor of a model, in the order of their names."""
+    import torch
+
+    state = {name: tensor for name, tensor in sorted(model.state_dict().items()) if torch.is_floating_point(tensor)}
+    return [float(number) for tensor in state.values() for number in (tensor.double().sum(), tensor.double().norm())]
+
+
+def importances() -> Iterator[str]:
+    """Every importance in every variant."""
+    from headcount.registry import METHODS
+
+    for name in METHODS.names():
+        yield from (f"{name}:{variant}" if variant else name for variant in METHODS.get(name).ABOUT.variants)
+
+
+def pruners() -> Iterator[str]:
+    """Every pruner in every variant, and ranking with its options."""
+    from headcount.registry import PRUNERS
+
+    for name in PRUNERS.names():
+        yield from (f"{name}:{variant}" if variant else name for variant in PRUNERS.get(name).ABOUT.variants)
+    yield from ("fisher(tune=false)", "ablation", "rank(by=gradient;scope=layer)", "rank(by=gradient;again=true;step=0.25)")
+
+
+def measure_model(name: str, task_name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The results of one model, each as a name and a function that computes it."""
+    import headcount as hc
+    from headcount.tasks import open_task
+    from headcount.training import Recipe
+    from transformers import AutoTokenizer
+
+    from headcount.surgery.source import local_folder
+
+    folder = local_folder(f"demo/{name}")
+    model = hc.load(folder).double().eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    task = open_task(task_name, model, tokenizer, limit=EXAMPLES, seed=1)
+    texts = open_task(task_name, model, tokenizer, limit=10 * EXAMPLES, seed=1)  # a role needs more of them
+    n_heads, recipe = len(hc.HeadMap.of(model)), Recipe(steps=STEPS, batch=8)
+
+    for method in importances():
+        yield f"score {method}", lambda method=method: hc.score(model, task, by=method, normalise="none", seed=3).values
+    yield "score gradient published", lambda: hc.score(model, task, by="gradient").values
+    yield "race", lambda: hc.score(model, task, by="ablation", adaptive=n_heads // 4).values
+    yield "roles", lambda: [row.bias for row in hc.roles(model, texts, tokenizer).rows]
+    yield "evaluation", lambda: [float(loss) for loss in evaluation(model, task)]
+    if name not in PRUNED:
+        return
+    plan = hc.Plan.keep_top(hc.score(model, task, by="gradient"), n_heads // 2)
+    yield "repair", lambda: weight_norms(hc.repair(model, plan, task))
+    for method in pruners():
+        pruned: list[Any] = []
+
+        def names(method: str = method, pruned: list[Any] = pruned) -> list[str]:
+            data, options = (texts, f"(tokenizer={folder})") if method.startswith("role") else (task, "")
+            pruned.append(hc.prune(model, data, method + options, keep=n_heads // 2, recipe=recipe, seed=5))
+            return [str(head) for head in pruned[0].plan.removed]
+
+        yield f"prune {method} plan", names
+        yield f"prune {method} weights", lambda pruned=pruned: weight_norms(pruned[0].model)
+    recovered: Callable[[], Any] = lambda: hc.prune(model, task, "gradient", keep=n_heads // 2, recover="4steps", recipe=recipe, seed=5)  # noqa: E731
+    yield "prune gradient recovered weights", lambda: weight_norms(recovered().model)
+
+
+def evaluation(model: Any, task: Any) -> Any:
+    """Losses of the report split, one by one."""
+    from headcount.evaluate import evaluate
+
+    return evaluate(model, task).losses
+
+
+def collect(only: str = "") -> Results:
+    """All results of this checkout. A method that refuses a model is recorded by its error."""
+    import torch
+    import transformers
+
+    from headcount.errors import HeadcountError
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    results: Results = {}
+    for name, task in MODELS.items():
+        for label, compute in measure_model(name, task):
+            if only and only not in f"{name} {label}":
+                continue
+            started = time.perf_counter()
+            try:
+                results[f"{name} {label}"] = record(compute())
+            except (HeadcountError, IndexError) as error:  # IndexError: the plan of these weights was refused
+                results[f"{name} {label}"] = {"refused": type(error).__name__}
+            print(f"{time.perf_counter() - started:6.2f} s  {name} {label}", file=sys.stderr)
+    return results
+
+
+def compare_bits(base: Results, here: Results) -> list[str]:
+    """What differs between two sets of results that were made on one machine."""
+    lines = [f"{name}: only in {'the base' if name in base else 'this checkout'}" for name in sorted(base.keys() ^ here.keys())]
+    return lines + [f"{name}: differs" for name in sorted(base.keys() & here.keys()) if base[name] != here[name]]
+
+
+def compare_values(stored: Results, here: Results, tolerance: float = 1e-5) -> list[str]:
+    """What differs from stored results by more than a share of the largest number, or in names; other machines round differently."""
+    lines = [f"{name}: only {'stored' if name in stored else 'here'}" for name in sorted(stored.keys() ^ here.keys())]
+    for name in sorted(stored.keys() & here.keys()):
+        before, now = stored[name], here[name]
+        if "numbers" not in before or "numbers" not in now:
+            lines += [f"{name}: {before} became {now}"] if before != now else []
+            continue
+        expected, actual = np.array(before["numbers"]), np.array(now["numbers"])
+        if expected.shape != actual.shape:
+            lines.append(f"{name}: {expected.shape} numbers became {actual.shape}")
+        elif len(expected) and not np.allclose(actual, expected, rtol=tolerance, atol=tolerance * np.abs(expected).max(), equal_nan=True):
+            lines.append(f"{name}: differs by up to {np.nanmax(np.abs(actual - expected)):.3g}")
+    return lines
+
+
+def run_checkout(folder: Path, target: Path) -> Results:
+    """Runs the snapshot script of a checkout in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, str(folder / "tools" / "snapshot.py"), "--write", str(target)], env=environment, check=True)
+    return json.loads(target.read_text(encoding="utf-8"))
+
+
+def compare_with_base(base: str) -> int:
+    """Runs the commit `base` and this checkout and prints what differs."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "base"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), base], cwd=ROOT, check=True)
+        try:
+            before = run_checkout(tree, Path(folder) / "base.json")
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True)
+        here = run_checkout(ROOT, Path(folder) / "here.json")
+    differences = compare_bits(before, here)
+    print("\n".join([*differences, f"{len(here)} results, {len(differences)} differ from {base}"]))
+    return 1 if differences else 0
+
+
+def main() -> int:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", nargs="?", help="commit to compare with")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the results of this checkout")
+    parser.add_argument("--reference", action="store_true", help=f"rewrite {REFERENCE.relative_to(ROOT)}")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only results whose name holds this text")
+    arguments = parser.parse_args()
+    if arguments.base:
+        return compare_with_base(arguments.base)
+    results = collect(arguments.only)
+    if arguments.write:
+        arguments.write.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if arguments.reference:
+        stored = {name: {key: value for key, value in result.items() if key != "bits"} for name, result in results.items()}
+        REFERENCE.write_text(json.dumps(stored, indent=0) + "\n", encoding="utf-8")
+    print(f"{len(results)} results")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
