@@ -77,12 +77,12 @@ def pruners() -> Iterator[str]:
 
 def measure_model(name: str, task_name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The results of one model, each as a name and a function that computes it."""
-    import headcount as hc
-    from headcount.tasks import open_task
-    from headcount.training import Recipe
     from transformers import AutoTokenizer
 
+    import headcount as hc
     from headcount.surgery.source import local_folder
+    from headcount.tasks import open_task
+    from headcount.training import Recipe
 
     folder = local_folder(f"demo/{name}")
     model = hc.load(folder).double().eval()
