@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import headcount as hc
-from headcount.ablate import Ablator, Change
+from headcount.importance.replay.engine import Ablator
+from headcount.importance.replay.replay import Change
 
 IMAGE = 224
 

@@ -4,7 +4,7 @@
     python benchmarks/census.py BertModel GPT2Model     some classes, prints their rows
     python benchmarks/census.py --again                 only what the last census did not prove; the other rows stay
 
-Every class is built from its default configuration, shrunk by rules (headcount.testing.shrink), with random weights, and examined in a forked
+Every class is built from its default configuration, shrunk by rules (headcount.models.tiny.build), with random weights, and examined in a forked
 process. Rows are written as they come, so that a census that was stopped goes on where it was.
 """
 
@@ -49,8 +49,8 @@ class Entry:
 
 def list_entries(names: list[str]) -> list[Entry]:
     """Every class, or those named, plain and in the variants that change its attention; classes of a family stand together."""
+    from headcount.models.tiny.build import model_classes
     from headcount.testing.census import variants_of
-    from headcount.testing.shrink import model_classes
 
     classes = [cls for cls in model_classes() if not names or cls.__name__ in names]
     classes.sort(key=lambda cls: (cls.__module__, cls.__name__))
@@ -59,8 +59,8 @@ def list_entries(names: list[str]) -> list[Entry]:
 
 def examine(entry: Entry) -> dict[str, Any]:
     """The row of one entry."""
+    from headcount.models.tiny.build import model_classes
     from headcount.testing.census import examine_class
-    from headcount.testing.shrink import model_classes
 
     model_class = next(cls for cls in model_classes() if cls.__name__ == entry.name)
     start = time.monotonic()

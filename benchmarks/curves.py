@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 import headcount as hc
-from headcount.data import Task
-from headcount.evaluate import Evaluation
-from headcount.pruning import Pruning, Wish, compare, method_name, outcome
-from headcount.runs.cells import Cell
-from headcount.runs.outcomes import interval
+from headcount.core.evaluation import Evaluation, interval
+from headcount.core.stats.paired import Difference, paired_bootstrap, paired_t
+from headcount.data.task import Task
+from headcount.models.provenance import machine_of, model_record
+from headcount.runs.artifacts import Cell
+from headcount.runs.results import method_name, outcome
 from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import machine_of, model_record
-from headcount.stats import paired_bootstrap, paired_t
-from headcount.stats.paired import Difference
+from headcount.workflows.prune import Pruning, Wish, compare
 
 
 def arguments(doc: str | None, methods: Sequence[str], keep: str = "75%,50%,25%,12.5%") -> argparse.ArgumentParser:

@@ -19,12 +19,12 @@ import torch
 from curves import Curves
 
 import headcount as hc
-from headcount.data import Task
-from headcount.evaluate import evaluate
-from headcount.pruning import Wish, grid
-from headcount.runs.outcomes import Evaluation
-from headcount.tasks import open_task
-from headcount.training import Recipe
+from headcount.core.evaluation import Evaluation
+from headcount.data.evaluate import evaluate
+from headcount.data.open_task import open_task
+from headcount.data.task import Task
+from headcount.pruning.training.fine_tune import Recipe
+from headcount.workflows.prune import Wish, grid
 
 TASKS = {"entailment": "demo/entailment", "translator": "demo/translation", "decoder": "demo/stories"}
 SHOWN = {

@@ -25,13 +25,15 @@ from results import make_task, write
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
-from headcount.cli import main as headcount
-from headcount.roles import RoleTable, corpus_of, roles_into
+from headcount.app.cli._main import main as headcount
+from headcount.behaviour.given import corpus_of
+from headcount.core.role_table import RoleTable
+from headcount.data.readers.conllu import read_conllu
+from headcount.pruning.training.fine_tune import Recipe, fine_tune
 from headcount.runs.store import Run
 from headcount.studies.survivors import kept_of, units_of
 from headcount.studies.survivors import survivors as lives
-from headcount.text.conllu import read_conllu
-from headcount.training import Recipe, fine_tune
+from headcount.workflows.roles import roles_into
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "findings.md"
 SENTENCES = 400

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
-from headcount.data import Task
+from headcount.data.task import Task
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "real-models.md"
 METHODS = ("surgeon", "gradient", "fisher", "random")

@@ -26,15 +26,17 @@ from results import untrained
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headcount as hc
-from headcount.data import Task
-from headcount.errors import ArtefactError
-from headcount.roles import RoleTable, corpus_of, roles_into
-from headcount.runs.cells import Cell
+from headcount.behaviour.given import corpus_of
+from headcount.core.errors import ArtefactError
+from headcount.core.role_table import RoleTable
+from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.data.open_task import open_task
+from headcount.data.task import Task
+from headcount.models.provenance import machine_of, model_record
+from headcount.runs.artifacts import Cell
 from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import machine_of, model_record
-from headcount.stats import benjamini_hochberg
 from headcount.studies.survivors import Kept, kept_of
-from headcount.tasks import open_task
+from headcount.workflows.roles import roles_into
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "real-models.md"
 METHODS = ("surgeon", "gradient", "fisher", "random")

@@ -19,9 +19,9 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import headcount as hc
-from headcount.data import pad
-from headcount.observe import evaluating
-from headcount.refit import refit
+from headcount.data.task import pad
+from headcount.models.observe import evaluating
+from headcount.pruning.repair.repair import refit
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -20,10 +20,10 @@ from curves import Curves, arguments, sizes
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
-from headcount.data import Task
-from headcount.pruning import Wish, grid
-from headcount.tasks import open_task
-from headcount.training import Recipe, fine_tune
+from headcount.data.open_task import open_task
+from headcount.data.task import Task
+from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.workflows.prune import Wish, grid
 
 SCORES = ("confidence", "distance", "entropy", "magnitude", "output-norm", "activation-norm", "fluctuation", "wanda", "lrp")
 LAYERS = ("layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")

@@ -21,10 +21,12 @@ from collections.abc import Callable
 import torch
 from transformers import BertConfig, BertModel
 
-from headcount.data import blocks
-from headcount.demo.tokens import build_tokenizer
-from headcount.roles import RoleProbe, corpus_of, measure
-from headcount.text.embedded import embedded
+from headcount.behaviour.given import corpus_of
+from headcount.behaviour.measure import RoleProbe
+from headcount.behaviour.roles import measure
+from headcount.data.embedded.sentences import embedded
+from headcount.data.embedded.tokenizer import build_tokenizer
+from headcount.data.task import blocks
 
 
 def cpu(work: Callable[[], object]) -> float:

@@ -33,7 +33,7 @@ from scale_large import LLAMA_70B, Job, Machine, Shape, assumptions, table_rows
 from scale_stages import SHARED, Point, measured, warm_up
 from scale_tables import EXPECTED, LABELS, Curve, draw, gains, growth, rates
 
-from headcount.files import read_json, write_atomic, write_json
+from headcount.core.files import read_json, write_atomic, write_json
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCRIPT = Path(__file__).with_name("scale_stages.py")

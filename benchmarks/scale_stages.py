@@ -23,13 +23,14 @@ from training import Step
 from transformers import BertConfig, BertForSequenceClassification
 
 import headcount as hc
-from headcount.data import pad
-from headcount.demo.tokens import build_tokenizer
-from headcount.files import write_json
-from headcount.roles import corpus_of, measure
-from headcount.stream import world
-from headcount.text.annotated import Annotated, Word
-from headcount.text.embedded import embedded
+from headcount.behaviour.given import corpus_of
+from headcount.behaviour.roles import measure
+from headcount.core.files import write_json
+from headcount.data.embedded.sentences import embedded
+from headcount.data.embedded.tokenizer import build_tokenizer
+from headcount.data.stream import world
+from headcount.data.task import pad
+from headcount.data.text.annotated import Annotated, Word
 
 Work = Callable[[], Any]
 Clock = Callable[[], float]

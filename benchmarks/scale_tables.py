@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from peers.sidebyside import median, ratio, table
 from scipy.stats import linregress
 
-from headcount.report.figures import LINES, MARKS, STYLE
+from headcount.runs.report.figures import LINES, MARKS, STYLE
 
 Curve = list[tuple[int, float]]
 """Sizes along an axis, and the median at each."""

@@ -25,7 +25,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
 import headcount as hc
-from headcount.importance import score_all
+from headcount.importance.score import score_all
 
 
 def cpu(work: Callable[[], object]) -> float:

@@ -18,9 +18,9 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
 import headcount as hc
-from headcount.bench import inputs_of
-from headcount.observe import evaluating
-from headcount.surgery import cost
+from headcount.models.observe import evaluating
+from headcount.surgery.bench import inputs_of
+from headcount.surgery.cost import cost
 
 
 def made(shape: str) -> Any:

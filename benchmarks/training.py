@@ -20,11 +20,13 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import headcount as hc
-from headcount.data import pad
-from headcount.metrics import ACCURACY
-from headcount.plan import Budget
-from headcount.pruners import Work, dsp, l0
-from headcount.training import GateCallback, Recipe
+from headcount.core.plan import Budget
+from headcount.data.metrics import ACCURACY
+from headcount.data.task import pad
+from headcount.pruning.base import Work
+from headcount.pruning.methods import dsp, l0
+from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.training.gates import GateCallback
 
 
 class Step:

@@ -23,10 +23,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PegasusConfig, PegasusForConditionalGeneration, PreTrainedTokenizerFast
 
 import headcount as hc
-from headcount.data import Task
-from headcount.pruning import Wish
-from headcount.tasks import open_task
-from headcount.training import Recipe, fine_tune
+from headcount.data.open_task import open_task
+from headcount.data.task import Task
+from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.workflows.prune import Wish
 
 PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
 HOW = {"train_sampling_strategy": "group_by_length", "bf16": True}

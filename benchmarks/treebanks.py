@@ -22,14 +22,16 @@ from scipy.stats import hypergeom
 from transformers import AutoTokenizer
 
 import headcount as hc
-from headcount.roles import RoleScore, RoleTable, corpus_of, roles_into
+from headcount.behaviour.given import corpus_of
+from headcount.core.role_table import RoleScore, RoleTable
+from headcount.data.embedded.sentences import embedded
+from headcount.data.readers.conllu import read_conllu
+from headcount.data.text.annotated import Annotated
+from headcount.data.text.parallel import translations
+from headcount.models.provenance import machine_of, model_record
 from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import machine_of, model_record
 from headcount.surgery.source import local_folder
-from headcount.text.annotated import Annotated
-from headcount.text.conllu import read_conllu
-from headcount.text.embedded import embedded
-from headcount.text.parallel import translations
+from headcount.workflows.roles import roles_into
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "real-models.md"
 FAMILIES: Mapping[str, tuple[str, ...]] = {

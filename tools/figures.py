@@ -19,20 +19,23 @@ from matplotlib.figure import Figure
 from transformers import AutoTokenizer
 
 import headcount as hc
-from headcount.files import write_atomic
-from headcount.importance import METHODS, score_into
-from headcount.pruners import PRUNERS
-from headcount.pruning import Pruning, Wish, compare, grid, method_name
-from headcount.report.collect import collect
-from headcount.report.figures import STYLE, draw_curves, draw_map, grids
-from headcount.roles import ROLES, Corpus, Side, View, bare, corpus_of, roles_into
+from headcount.behaviour.base import Corpus, Side, View, bare
+from headcount.behaviour.given import corpus_of
+from headcount.core.files import write_atomic
+from headcount.core.registry import METHODS, PRUNERS, ROLES
+from headcount.data.embedded.sentences import embedded, embedded_translations
+from headcount.data.open_task import open_task
+from headcount.data.text.annotated import Annotated, Word
+from headcount.models.provenance import machine_of, model_record
+from headcount.pruning.training.fine_tune import Recipe
+from headcount.runs.report.collect import collect
+from headcount.runs.report.figures import STYLE, draw_curves, draw_map, grids
+from headcount.runs.results import method_name
 from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import machine_of, model_record
 from headcount.surgery.source import local_folder
-from headcount.tasks import open_task
-from headcount.text.annotated import Annotated, Word
-from headcount.text.embedded import embedded, embedded_translations
-from headcount.training import Recipe
+from headcount.workflows.prune import Pruning, Wish, compare, grid
+from headcount.workflows.roles import roles_into
+from headcount.workflows.score import score_into
 
 KEEPS = (4, 8, 16, 24)
 PLAIN = {"dsp": "dsp", "layers": "layers:top", "role": "role:spare", "rank": "gradient"}

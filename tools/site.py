@@ -15,10 +15,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from headcount.importance import METHODS
-from headcount.pruners import PRUNERS
-from headcount.registry import Registry
-from headcount.roles import ROLES
+from headcount.core.registry import METHODS, PRUNERS, ROLES, Registry
 
 KINDS: dict[str, tuple[str, str, Registry]] = {
     "importance": ("Importances", "How much a head matters, by one number.", METHODS),

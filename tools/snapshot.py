@@ -60,7 +60,7 @@ def weight_norms(model: Any) -> list[float]:
 
 def importances() -> Iterator[str]:
     """Every importance in every variant."""
-    from headcount.registry import METHODS
+    from headcount.core.registry import METHODS
 
     for name in METHODS.names():
         yield from (f"{name}:{variant}" if variant else name for variant in METHODS.get(name).ABOUT.variants)
@@ -68,7 +68,7 @@ def importances() -> Iterator[str]:
 
 def pruners() -> Iterator[str]:
     """Every pruner in every variant, and ranking with its options."""
-    from headcount.registry import PRUNERS
+    from headcount.core.registry import PRUNERS
 
     for name in PRUNERS.names():
         yield from (f"{name}:{variant}" if variant else name for variant in PRUNERS.get(name).ABOUT.variants)
@@ -80,9 +80,9 @@ def measure_model(name: str, task_name: str) -> Iterator[tuple[str, Callable[[],
     from transformers import AutoTokenizer
 
     import headcount as hc
+    from headcount.data.open_task import open_task
+    from headcount.pruning.training.fine_tune import Recipe
     from headcount.surgery.source import local_folder
-    from headcount.tasks import open_task
-    from headcount.training import Recipe
 
     folder = local_folder(f"demo/{name}")
     model = hc.load(folder).double().eval()
@@ -117,7 +117,7 @@ def measure_model(name: str, task_name: str) -> Iterator[tuple[str, Callable[[],
 
 def evaluation(model: Any, task: Any) -> Any:
     """Losses of the report split, one by one."""
-    from headcount.evaluate import evaluate
+    from headcount.data.evaluate import evaluate
 
     return evaluate(model, task).losses
 
@@ -127,7 +127,7 @@ def collect(only: str = "") -> Results:
     import torch
     import transformers
 
-    from headcount.errors import HeadcountError
+    from headcount.core.errors import HeadcountError
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()

@@ -7,7 +7,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
-const BUNDLE = join(HERE, "..", "src", "headcount", "report", "bundle");
+const BUNDLE = join(HERE, "..", "src", "headcount", "runs", "report", "bundle");
 const FILES = ["app.js", "app.css"];
 const LIMIT = 230_000;
 

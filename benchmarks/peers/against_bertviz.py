@@ -29,12 +29,12 @@ from sidebyside import Times, interleaved, median, put, ratio, table
 from transformers import AutoModel, AutoTokenizer
 
 import headcount as hc
-from headcount.observe import observe
-from headcount.portraits import portraits_into
-from headcount.report import write_report
-from headcount.roles import corpus_of
+from headcount.behaviour.given import corpus_of
+from headcount.models.observe import observe
+from headcount.models.provenance import machine_of, model_record
+from headcount.runs.report.write import write_report
 from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import machine_of, model_record
+from headcount.workflows.profiles import portraits_into
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "peers.md"
 DRAWN = {"headcount": ".matrix canvas", "model_view": "#vis svg line", "head_view": "#vis svg line"}

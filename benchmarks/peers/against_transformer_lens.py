@@ -19,7 +19,10 @@ from sidebyside import Peer, put, spearman, table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headcount as hc
-from headcount.roles import Corpus, RoleTable, bare, induction, measure
+from headcount.behaviour.base import Corpus, bare
+from headcount.behaviour.catalogue import induction
+from headcount.behaviour.roles import measure
+from headcount.core.role_table import RoleTable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "peers.md"
 PAIRS = (("offset:-1", "previous_token_head"), ("same", "duplicate_token_head"), ("induction", "induction_head"))

@@ -15,8 +15,8 @@ from torch.utils.data import ConcatDataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
-from headcount.pruning import parse_method
-from headcount.tasks import open_task
+from headcount.data.open_task import open_task
+from headcount.pruning.prune import parse_method
 
 
 class Sst2:

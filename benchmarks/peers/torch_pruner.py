@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 import headcount as hc
-from headcount.heads import AttentionBlock
+from headcount.core.heads import AttentionBlock
 
 PRUNED = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.Conv2d)
 IMPORTANCES = {"magnitude": tp.importance.MagnitudeImportance, "Taylor": tp.importance.TaylorImportance}

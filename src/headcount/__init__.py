@@ -7,39 +7,44 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
-    from headcount.analyze import analyze
-    from headcount.data import Task
-    from headcount.errors import HeadcountError
-    from headcount.gates import HeadGates, mask
-    from headcount.heads import Head, HeadMap
-    from headcount.importance import score
-    from headcount.plan import Budget, Plan
-    from headcount.pruners import prune
-    from headcount.refit import repair
-    from headcount.roles import roles
-    from headcount.scores import Scores
-    from headcount.surgery import cut, load, load_legacy, register, save
+    from headcount.behaviour.given import roles
+    from headcount.core.errors import HeadcountError
+    from headcount.core.heads import Head
+    from headcount.core.plan import Budget, Plan
+    from headcount.core.scores import Scores
+    from headcount.data.mask import mask
+    from headcount.data.task import Task
+    from headcount.importance.score import score
+    from headcount.models.gates import HeadGates
+    from headcount.models.head_map import HeadMap
+    from headcount.pruning.prune import prune
+    from headcount.pruning.repair.repair import repair
+    from headcount.surgery.cut import cut
+    from headcount.surgery.legacy import load_legacy
+    from headcount.surgery.load import load, register
+    from headcount.surgery.save import save
+    from headcount.workflows.analyze import analyze
 
 _HOME = {
-    "Budget": "plan",
-    "Head": "heads",
-    "HeadGates": "gates",
-    "HeadMap": "heads",
-    "HeadcountError": "errors",
-    "Plan": "plan",
-    "Scores": "scores",
-    "Task": "data",
-    "analyze": "analyze",
-    "cut": "surgery",
-    "load": "surgery",
-    "load_legacy": "surgery",
-    "mask": "gates",
-    "prune": "pruners",
-    "register": "surgery",
-    "repair": "refit",
-    "roles": "roles",
-    "save": "surgery",
-    "score": "importance",
+    "Budget": "core.plan",
+    "Head": "core.heads",
+    "HeadGates": "models.gates",
+    "HeadMap": "models.head_map",
+    "HeadcountError": "core.errors",
+    "Plan": "core.plan",
+    "Scores": "core.scores",
+    "Task": "data.task",
+    "analyze": "workflows.analyze",
+    "cut": "surgery.cut",
+    "load": "surgery.load",
+    "load_legacy": "surgery.legacy",
+    "mask": "data.mask",
+    "prune": "pruning.prune",
+    "register": "surgery.load",
+    "repair": "pruning.repair.repair",
+    "roles": "behaviour.given",
+    "save": "surgery.save",
+    "score": "importance.score",
 }
 
 __all__ = [

@@ -2,6 +2,6 @@
 
 import sys
 
-from headcount.cli import main
+from headcount.app.cli._main import main
 
 sys.exit(main())

@@ -10,18 +10,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headcount.ablate import Ablator, Change
-from headcount.ablate.packing import packed_linears
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import GateError
-from headcount.gates import HeadGates, output_tensors
-from headcount.heads import HeadMap
-from headcount.observe import mean_outputs
-from headcount.plan import Plan
-from headcount.surgery import cut
-from headcount.testing.families import VARIANTS, variant
+from headcount.core.errors import GateError
+from headcount.core.plan import Plan
+from headcount.importance.replay.engine import Ablator
+from headcount.importance.replay.packing import packed_linears
+from headcount.importance.replay.replay import Change
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.gates import HeadGates, output_tensors
+from headcount.models.head_map import HeadMap
+from headcount.models.observe import mean_outputs
+from headcount.models.tiny.build import tiny_model
+from headcount.models.tiny.families import VARIANTS, variant
+from headcount.surgery.cut import cut
 from headcount.testing.laws import uneven
-from headcount.testing.shrink import tiny_model
 
 # GPT-Neo attends in float32 whatever its weights are, so that rows round differently in batches of different size.
 TOLERANCE = {"gpt_neo": 2e-6}

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
-from headcount.archs import state
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import UnsupportedModel
-from headcount.evaluate import evaluate
-from headcount.roles import Corpus, measure
-from headcount.roles._contract import bare
+from headcount.behaviour.base import Corpus, bare
+from headcount.behaviour.roles import measure
+from headcount.core.errors import UnsupportedModel
+from headcount.data.evaluate import evaluate
+from headcount.models import state
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.build import tiny_model
+from headcount.models.tiny.families import VARIANTS, variant
+from headcount.pruning.training.fine_tune import Recipe, fine_tune
 from headcount.surgery.verify import difference, run, run_gated
 from headcount.testing.calls import change_nothing, probe_task
-from headcount.testing.families import VARIANTS, variant
 from headcount.testing.fingerprint import ModelChanged, require_unchanged
 from headcount.testing.laws import DoesNotApply, Subject, emptying, uneven
-from headcount.testing.shrink import tiny_model
-from headcount.training import Recipe, fine_tune
 
 DYNAMIC = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}, "max_position_embeddings": 16}
 LONGROPE = {

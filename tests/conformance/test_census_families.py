@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import ProbeError, UnsupportedModel
-from headcount.heads import HeadMap
+from headcount.core.errors import ProbeError, UnsupportedModel
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.head_map import HeadMap
+from headcount.models.tiny.build import build_model, tiny_config, tiny_model
 from headcount.surgery.verify import difference, run
 from headcount.testing.laws import DoesNotApply, Subject, gate_zero_is_no_attention, generation_agrees
-from headcount.testing.shrink import build_model, tiny_config, tiny_model
 
 
 def test_a_gate_silences_the_convolution_of_a_nystromformer_head() -> None:

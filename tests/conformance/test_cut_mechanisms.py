@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import PlanError
+from headcount.core.errors import PlanError
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.build import tiny_model
+from headcount.models.tiny.families import variant
 from headcount.surgery.verify import difference, gates_of, run, run_gated
-from headcount.testing.families import variant
 from headcount.testing.laws import uneven
-from headcount.testing.shrink import tiny_model
 
 WINDOW = 4
 SHARED = ("gemma3n-shared", "gemma4-shared")

@@ -9,7 +9,7 @@ import torch
 import transformers
 from packaging.version import Version
 
-from headcount.testing.families import CUT_VARIANTS, VARIANTS, has_sdpa, variant
+from headcount.models.tiny.families import CUT_VARIANTS, VARIANTS, has_sdpa, variant
 from headcount.testing.laws import LAWS, DoesNotApply, Subject
 
 CASES = [(v.name, attn) for v in (*VARIANTS, *CUT_VARIANTS) for attn in ("eager", *(["sdpa"] if has_sdpa(v.name) else []))]

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.data import rows_of
-from headcount.gates import _weights, output_tensors
-from headcount.importance import METHODS, Method, score_all
-from headcount.observe import evaluating
-from headcount.testing.families import VARIANTS, variant
-from headcount.testing.float64 import Float64
+from headcount.core.registry import METHODS
+from headcount.data.task import rows_of
+from headcount.importance.score import Method, score_all
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.gates import _weights, output_tensors
+from headcount.models.observe import evaluating
+from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.float64 import Float64
 
 N = 4
 FAMILIES = [v.name for v in VARIANTS]

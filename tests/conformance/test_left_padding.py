@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.archs.padding import positions_of
-from headcount.archs.probe import N_PADDED
-from headcount.errors import DataError
-from headcount.evaluate import evaluate
-from headcount.importance import score_all
-from headcount.testing.float64 import Float64
-from headcount.testing.shrink import tiny_model
+from headcount.core.errors import DataError
+from headcount.data.evaluate import evaluate
+from headcount.importance.score import score_all
+from headcount.models.dummy_inputs.request import N_PADDED
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.padding import positions_of
+from headcount.models.tiny.build import tiny_model
+from headcount.models.tiny.float64 import Float64
 
 # Positions counted from the left edge unless `position_ids` say otherwise.
 ABSOLUTE = [

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headcount.archs.inputs import probe_inputs
-from headcount.attention import AttentionTap
-from headcount.heads import AttentionBlock, HeadMap
-from headcount.testing.families import VARIANTS, variant
-from headcount.testing.shrink import tiny_model
+from headcount.core.heads import AttentionBlock
+from headcount.models.attention import AttentionTap
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.head_map import HeadMap
+from headcount.models.tiny.build import tiny_model
+from headcount.models.tiny.families import VARIANTS, variant
 
 OTHERS = ["openai-gpt", "codegen", "markuplm", "ctrl", "gptj", "mpt", "biogpt", "prophetnet", "longt5"]
 

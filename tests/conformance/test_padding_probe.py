@@ -11,12 +11,12 @@ from test_left_padding import labelled, turned
 from torch import nn
 
 import headcount as hc
-from headcount.archs import padding
-from headcount.archs.padding import with_positions
-from headcount.gates import HeadGates
-from headcount.observe import Observer, mean_outputs
-from headcount.testing.float64 import Float64
-from headcount.testing.shrink import tiny_model
+from headcount.models import padding
+from headcount.models.gates import HeadGates
+from headcount.models.observe import Observer, mean_outputs
+from headcount.models.padding import with_positions
+from headcount.models.tiny.build import tiny_model
+from headcount.models.tiny.float64 import Float64
 
 
 def left_padded(model: Any) -> dict[str, Any]:

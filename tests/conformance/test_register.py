@@ -9,10 +9,11 @@ import transformers
 from packaging.version import Version
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.surgery import cut, unregister
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.families import VARIANTS, variant
+from headcount.surgery.cut import cut
+from headcount.surgery.load import unregister
 from headcount.surgery.verify import difference, run
-from headcount.testing.families import VARIANTS, variant
 from headcount.testing.laws import Subject, emptying, uneven
 
 SIGLIP_CUTS = Version("5.8")

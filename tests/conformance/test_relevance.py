@@ -12,15 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from headcount.archs.inputs import probe_inputs
-from headcount.archs.modules import transposed
-from headcount.archs.probe import N_PADDED
-from headcount.errors import UnsupportedModel
-from headcount.heads import HeadMap
-from headcount.relevance import Relevance, RelevanceError, relevance
-from headcount.testing.families import VARIANTS, variant
-from headcount.testing.float64 import Float64
-from headcount.testing.shrink import tiny_model
+from headcount.core.errors import UnsupportedModel
+from headcount.importance.relevance.relevance import Relevance, relevance
+from headcount.importance.relevance.rules import RelevanceError
+from headcount.models.dummy_inputs.request import N_PADDED
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import transposed
+from headcount.models.tiny.build import tiny_model
+from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.float64 import Float64
 
 FAMILIES = [v.name for v in VARIANTS]
 # Their logits compare every image with every text, so relevance crosses from one example to another and is conserved only in sum.

@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import headcount as hc
-from headcount.errors import ArtefactError, UnsupportedModel
+from headcount.core.errors import ArtefactError, UnsupportedModel
+from headcount.models.tiny.build import tiny_model
+from headcount.models.tiny.families import variant
 from headcount.surgery import state
-from headcount.surgery.export import export_portable
-from headcount.testing.families import variant
+from headcount.surgery.export.targets import export_portable
 from headcount.testing.laws import Subject, casts_survive_saving, save_then_load_is_equal, uneven
-from headcount.testing.shrink import tiny_model
 
 
 @pytest.mark.parametrize("model_type", ["chinese_clip", "youtu", "llama", "axk1"])

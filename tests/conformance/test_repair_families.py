@@ -13,18 +13,19 @@ from packaging.version import Version
 from torch import nn
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import UnsupportedModel
-from headcount.gates import output_tensors
-from headcount.heads import HeadMap
-from headcount.observe import evaluating
-from headcount.refit import fold_means, refit
-from headcount.refit.blocks import has_bias, projection, read
+from headcount.core.errors import UnsupportedModel
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.gates import output_tensors
+from headcount.models.head_map import HeadMap
+from headcount.models.observe import evaluating
+from headcount.models.tiny.families import VARIANTS, has_sdpa, variant
+from headcount.pruning.repair.means import fold_means
+from headcount.pruning.repair.projection import has_bias, projection, read
+from headcount.pruning.repair.repair import refit
 from headcount.surgery.verify import difference, run
-from headcount.testing.families import VARIANTS, has_sdpa, variant
 from headcount.testing.laws import Subject, uneven
 
-REPAIR = importlib.import_module("headcount.refit.repair")
+REPAIR = importlib.import_module("headcount.pruning.repair.repair")
 CASES = [(v.name, attn) for v in VARIANTS for attn in ("eager", *(["sdpa"] if has_sdpa(v.name) else []))]
 SIGLIP_CUTS = Version("5.8")
 ROWS = 16

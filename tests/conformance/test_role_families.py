@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
-from headcount.attention import AttentionTap
-from headcount.errors import UnsupportedModel
-from headcount.heads import AttentionBlock
-from headcount.roles import ROLES, About, Corpus, measure
-from headcount.roles._contract import bare
-from headcount.testing.families import VARIANTS, variant
+from headcount.behaviour.base import About, Corpus, bare
+from headcount.behaviour.roles import measure
+from headcount.core.errors import UnsupportedModel
+from headcount.core.heads import AttentionBlock
+from headcount.core.registry import ROLES
+from headcount.models.attention import AttentionTap
+from headcount.models.tiny.families import VARIANTS, variant
 
 DEAF = {"whisper": "input_features", "wav2vec2": "input_values", "clip": "images"} | dict.fromkeys(
     ("vit", "deit", "dinov2", "swin"), "pixel_values"

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import RoundingError
-from headcount.relevance import relevance
-from headcount.relevance.noise import RoundingNoise
-from headcount.testing.families import variant
-from headcount.testing.float64 import Float64
+from headcount.core.errors import RoundingError
+from headcount.importance.relevance.noise import RoundingNoise
+from headcount.importance.relevance.relevance import relevance
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.families import variant
+from headcount.models.tiny.float64 import Float64
 
 
 def shares(model: nn.Module, batch: dict[str, Any], **options: Any) -> Tensor:

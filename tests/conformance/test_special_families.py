@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, OmDetTurboConfig, OmDetTurboForObjectDetection, SwinConfig
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import UnsupportedModel
-from headcount.gates import output_tensors
+from headcount.core.errors import UnsupportedModel
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.gates import output_tensors
+from headcount.models.tiny.build import tiny_model
+from headcount.models.tiny.draw import draw_weights
 from headcount.surgery.verify import difference, run
 from headcount.testing.calls import outputs_loss, probe_task
-from headcount.testing.draw import draw_weights
 from headcount.testing.fingerprint import require_unchanged
 from headcount.testing.laws import Subject, check_model, uneven
-from headcount.testing.shrink import tiny_model
 
 SILENT = {
     "big_bird": {"gate 0 is no attention", "generation agrees"},

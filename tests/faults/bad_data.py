@@ -10,7 +10,7 @@ import torch
 from bad_kit import Call, Kit, as_nobody, case, line
 
 import headcount as hc
-from headcount.tasks import open_task
+from headcount.data.open_task import open_task
 
 GOOD = "".join(f"{'the ' * (1 + i)}dog sees a cat\tthe dog sees\t{i % 3}\n" for i in range(12))
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import headcount as hc
-from headcount.testing.shrink import tiny_model
+from headcount.models.tiny.build import tiny_model
 
 Call = Callable[[], object]
 
@@ -94,9 +94,9 @@ class Stock:
         return path
 
     def _make_run(self, path: Path) -> None:
-        from headcount.importance import score_into
-        from headcount.runs import Run, describe_run
-        from headcount.runs.weights import model_record
+        from headcount.models.provenance import model_record
+        from headcount.runs.store import Run, describe_run
+        from headcount.workflows.score import score_into
 
         with Run.lead(path) as run:
             record = describe_run(model_record(self.bert, "bert"), command="headcount score bert --out run", seed=0)
@@ -164,7 +164,7 @@ def line(*words: object) -> Call:
     """A command line."""
 
     def run() -> None:
-        from headcount.cli import main
+        from headcount.app.cli._main import main
 
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):

@@ -17,7 +17,7 @@ import torch
 from bad_kit import Call, Kit, as_nobody, case, change, line, tensor
 
 import headcount as hc
-from headcount.files import add_seal, json_bytes
+from headcount.core.files import add_seal, json_bytes
 
 
 class Bomb:

@@ -8,7 +8,7 @@ from typing import Any
 from bad_kit import Call, Kit, case, line
 
 import headcount as hc
-from headcount.heads import HeadMap
+from headcount.models.head_map import HeadMap
 
 
 def _cut(kit: Kit, *heads: Any) -> Call:

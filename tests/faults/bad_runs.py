@@ -13,10 +13,11 @@ import numpy as np
 from bad_kit import Call, Kit, as_nobody, case, line
 
 import headcount as hc
-from headcount.heads import Head
-from headcount.runs import Run
-from headcount.runs.cells import Cell, Spec, seal
+from headcount.core.files import seal
+from headcount.core.heads import Head
+from headcount.runs.artifacts import Cell, Spec
 from headcount.runs.scores import all_scores, pack_scores
+from headcount.runs.store import Run
 
 
 def _read(kit: Kit, spoil: Callable[[Path], object]) -> Call:

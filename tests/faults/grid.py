@@ -22,16 +22,17 @@ from typing import Any
 from toys import shared, task
 
 import headcount as hc
-import headcount.evaluate as evaluation
-import headcount.importance._score as scoring
-from headcount import files, stream
-from headcount.data import Task
-from headcount.errors import NothingLeft
-from headcount.evaluate import evaluate_into
-from headcount.importance import score_into
-from headcount.runs import Run, describe_run
-from headcount.runs.cells import Cell
-from headcount.runs.weights import model_record
+import headcount.data.evaluate as evaluation
+import headcount.importance.score as scoring
+from headcount.core import files
+from headcount.core.errors import NothingLeft
+from headcount.data import stream
+from headcount.data.task import Task
+from headcount.models.provenance import model_record
+from headcount.runs.artifacts import Cell
+from headcount.runs.store import Run, describe_run
+from headcount.workflows.evaluate import evaluate_into
+from headcount.workflows.score import score_into
 
 METHODS = ("gradient", "confidence", "magnitude")
 SIZE, EXAMPLES = 6, 24

@@ -19,7 +19,7 @@ import torch
 from bad_inputs import CASES, WANTED, Call, Case, Kit, Refused, Stock
 
 import headcount as hc
-from headcount.errors import HeadcountError
+from headcount.core.errors import HeadcountError
 
 SECONDS, MEGABYTES = 5.0, 512.0
 TRACE = Path("/tmp/headcount-was-here")
@@ -95,7 +95,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Stock:
     import pandas  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 
-    from headcount.cli import _app
+    from headcount.app.cli import _app
 
     torch.set_num_threads(1)
     made = Stock(tmp_path_factory.mktemp("stock"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import grid
 import pytest
 
-from headcount.cli import main
+from headcount.app.cli._main import main
 
 FAULTS = {"disk full": errno.ENOSPC, "input/output error": errno.EIO, "permission denied": errno.EACCES}
 
@@ -74,8 +74,8 @@ def test_a_crash_of_a_pass_for_methods_that_were_added_loses_no_block(shm: Path,
     """Two of three methods are missing; one of them is committed before the crash: the blocks of both go on to be used."""
     from toys import shared
 
-    from headcount.importance import score_into
-    from headcount.runs import Run
+    from headcount.runs.store import Run
+    from headcount.workflows.score import score_into
 
     def add(*methods: str) -> None:
         with Run.lead(shm / "run") as run:

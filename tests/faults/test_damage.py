@@ -11,9 +11,9 @@ from pathlib import Path
 import grid
 import pytest
 
-from headcount.errors import ArtefactError
-from headcount.runs import Run
+from headcount.core.errors import ArtefactError
 from headcount.runs.scores import all_scores
+from headcount.runs.store import Run
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 from bad_kit import Stock
 
 import headcount as hc
-from headcount.errors import HeadcountError
-from headcount.files import check_safetensors
-from headcount.plan import Plan
-from headcount.runs.cells import Cell
-from headcount.scores import Scores
+from headcount.core.errors import HeadcountError
+from headcount.core.files import check_safetensors
+from headcount.core.plan import Plan
+from headcount.core.scores import Scores
+from headcount.runs.artifacts import Cell
 from headcount.surgery import manifest
 from headcount.surgery.source import read_config
 
@@ -106,7 +106,7 @@ def _config(stock: Stock, path: Path) -> Callable[[], object]:
     path.write_bytes((stock.cut() / "config.json").read_bytes())
 
     def read() -> None:
-        from headcount.archs import record
+        from headcount.models.archs import cut_record as record
 
         record.parse(read_config(path.parent).get(record.KEY))
 

@@ -76,7 +76,7 @@ def share(shm: Path, workers: int, kills: int, draw: random.Random) -> tuple[lis
     (shm / "computed").unlink(missing_ok=True)
 
     def leading() -> None:
-        from headcount.runs import Run
+        from headcount.runs.store import Run
 
         with Run.lead(folder, command=grid.COMMAND) as run:
             run.expects_workers = True

@@ -11,10 +11,10 @@ import torch
 from toys import build, task
 
 import headcount as hc
-from headcount.cli import _app
-from headcount.errors import OutOfMemory
-from headcount.evaluate import evaluate
-from headcount.stream import Reading, stream
+from headcount.app.cli import _app
+from headcount.core.errors import OutOfMemory
+from headcount.data.evaluate import evaluate
+from headcount.data.stream import Reading, stream
 
 TEXT = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
 Measured = Mapping[str, torch.Tensor]

@@ -18,16 +18,16 @@ from mutations import MUTATIONS, Removed, Victim
 from torch import nn
 
 import headcount as hc
-from headcount.errors import ArtefactError, HeadcountError
-from headcount.files import Problem, seal
-from headcount.plan import Plan
-from headcount.runs import Run, describe_run
+from headcount.core.errors import ArtefactError, HeadcountError
+from headcount.core.files import Problem, seal
+from headcount.core.plan import Plan
+from headcount.core.scores import Scores
+from headcount.models.provenance import model_record, weight_hash
+from headcount.models.tiny.build import tiny_model
 from headcount.runs.check import RunCheck
-from headcount.runs.weights import model_record, weight_hash
-from headcount.scores import Scores
+from headcount.runs.store import Run, describe_run
 from headcount.surgery import manifest
 from headcount.surgery.manifest import problems_of_folder
-from headcount.testing.shrink import tiny_model
 
 SEEDS = 5
 
@@ -39,8 +39,8 @@ def make_folder(base: Path, seed: int) -> None:
     """A saved model, a run with results and a model of its own, and a plan."""
     from toys import task
 
-    from headcount.evaluate import evaluate_into
-    from headcount.importance import score_into
+    from headcount.workflows.evaluate import evaluate_into
+    from headcount.workflows.score import score_into
 
     decoder = tiny_model("gpt2", dtype=torch.float32, seed=seed)
     hc.save(hc.cut(decoder, hc.Plan.removing([f"L0H{seed}", "L1H2"])), base / "model")
@@ -265,20 +265,20 @@ def accept_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_cells(patch: pytest.MonkeyPatch) -> None:
-    from headcount.runs import cells
+    from headcount.runs import artifacts as cells
 
     patch.setattr(cells, "seal", lambda content: content.get("seal"))
     patch.setattr(cells, "_line", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
 
 
 def accept_tables(patch: pytest.MonkeyPatch) -> None:
-    from headcount import tables
+    from headcount.core import score_tables as tables
 
     patch.setattr(tables, "check_listed", lambda _: None)
 
 
 def accept_plans(patch: pytest.MonkeyPatch) -> None:
-    from headcount import plan
+    from headcount.core import plan
 
     patch.setattr(plan, "seal", lambda content: content.get("seal"))
 

@@ -11,12 +11,12 @@ import pytest
 from bad_kit import Stock, line
 
 import headcount as hc
-from headcount.errors import HeadcountError
-from headcount.files import add_seal, json_bytes
-from headcount.runs import Run, describe_run
-from headcount.runs.cells import Cell, Spec, safe_name
+from headcount.core.errors import HeadcountError
+from headcount.core.files import add_seal, json_bytes
+from headcount.models.provenance import model_record
+from headcount.runs.artifacts import Cell, Spec, safe_name
 from headcount.runs.scores import all_scores, pack_scores
-from headcount.runs.weights import model_record
+from headcount.runs.store import Run, describe_run
 
 NAMES = [
     "../../x",

@@ -15,13 +15,14 @@ import torch
 from toys import build, shared, task
 
 import headcount as hc
-from headcount.errors import NonFinite
-from headcount.evaluate import evaluate_into
-from headcount.importance import confidence, gradient, score_into
-from headcount.runs import Run, describe_run
-from headcount.runs.cells import Cell
+from headcount.core.errors import NonFinite
+from headcount.importance.methods import confidence, gradient
+from headcount.models.provenance import model_record
+from headcount.runs.artifacts import Cell
 from headcount.runs.scores import all_scores
-from headcount.runs.weights import model_record
+from headcount.runs.store import Run, describe_run
+from headcount.workflows.evaluate import evaluate_into
+from headcount.workflows.score import score_into
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,10 @@ import grid
 import pytest
 from bad_kit import as_nobody
 
-from headcount import files
-from headcount.errors import ArtefactError
-from headcount.runs import Run, store
+from headcount.core import files
+from headcount.core.errors import ArtefactError
+from headcount.runs import store
+from headcount.runs.store import Run
 
 FILLING = """
 import sys, warnings
@@ -116,8 +117,8 @@ def test_a_command_that_is_not_utf_8_is_kept(shm: Path) -> None:
     from toys import shared
 
     import headcount as hc
-    from headcount.runs import describe_run
-    from headcount.runs.weights import model_record
+    from headcount.models.provenance import model_record
+    from headcount.runs.store import describe_run
 
     command = os.fsdecode(b"headcount score \xff")
     with Run.lead(shm / "run", command=command) as run:

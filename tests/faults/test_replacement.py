@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import headcount as hc
-from headcount import files
-from headcount.testing.shrink import tiny_model
+from headcount.core import files
+from headcount.models.tiny.build import tiny_model
 
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.truncate", "shutil.copyfile", "shutil.rmtree")
 """Audit events of operations that change a disk, beside opening a file to write."""

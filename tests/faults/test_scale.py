@@ -15,8 +15,8 @@ import grid
 import numpy as np
 import pytest
 
-from headcount.runs import Run
-from headcount.runs.cells import Spec
+from headcount.runs.artifacts import Spec
+from headcount.runs.store import Run
 
 RESUMING = """
 import json, sys, time

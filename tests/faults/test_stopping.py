@@ -16,11 +16,11 @@ import pytest
 import torch
 from toys import saved_classifier, saved_table
 
-from headcount.cli import main
-from headcount.terminal import run as running
+from headcount.app.cli._main import main
+from headcount.app.console import run_folder as running
 
-REPAIR = importlib.import_module("headcount.refit.repair")  # the package has a function of that name
-importlib.import_module("headcount.analyze")  # so that forks need not import it
+REPAIR = importlib.import_module("headcount.pruning.repair.repair")  # the package has a function of that name
+importlib.import_module("headcount.workflows.analyze")  # so that forks need not import it
 importlib.import_module("transformers.trainer")
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}

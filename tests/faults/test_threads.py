@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from toys import build, task
 
 import headcount as hc
-from headcount.errors import ModelInUse, OutOfMemory
-from headcount.evaluate import evaluate
-from headcount.gates import HeadGates
-from headcount.observe import Observer, observe
+from headcount.core.errors import ModelInUse, OutOfMemory
+from headcount.data.evaluate import evaluate
+from headcount.models.gates import HeadGates
+from headcount.models.observe import Observer, observe
 
 KINDS = ("encoder", "decoder")
 Operation = Callable[[nn.Module, dict[str, Tensor], hc.Task], Tensor]

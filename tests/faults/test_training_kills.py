@@ -19,9 +19,11 @@ import torch
 from toys import build, saved_classifier, saved_table, task
 
 import headcount as hc
-from headcount.cli import main
-from headcount.pruners import prune
-from headcount.training import Recipe, checkpoints, trainer
+from headcount.app.cli._main import main
+from headcount.pruning.prune import prune
+from headcount.pruning.training import trainer
+from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.training.trainer import checkpoints
 
 METHODS = ("l0", "dsp")
 RECIPE = Recipe(batch=8, epochs=4, save_every=2)

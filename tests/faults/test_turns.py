@@ -12,10 +12,10 @@ from torch import nn
 from toys import build, task
 
 import headcount as hc
-from headcount.archs.ownership import taking_turns
-from headcount.archs.state import _restore_dict, preserve
-from headcount.errors import ModelInUse
-from headcount.evaluate import evaluate
+from headcount.core.errors import ModelInUse
+from headcount.data.evaluate import evaluate
+from headcount.models.ownership import taking_turns
+from headcount.models.state import _restore_dict, preserve
 from headcount.surgery.cost import cost
 
 PATIENCE = 0.5

@@ -20,10 +20,10 @@ def main() -> None:
     from toys import shared, task
 
     import headcount as hc
-    from headcount.evaluate import evaluate_into
-    from headcount.importance import score_into
-    from headcount.runs import Run, describe_run
-    from headcount.runs.weights import model_record
+    from headcount.models.provenance import model_record
+    from headcount.runs.store import Run, describe_run
+    from headcount.workflows.evaluate import evaluate_into
+    from headcount.workflows.score import score_into
 
     torch.set_num_threads(1)
     folder, model, data = HERE / "run-v3", shared("encoder"), task("encoder", 20)

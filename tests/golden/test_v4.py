@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import headcount as hc
-from headcount.testing.float64 import Float64
+from headcount.models.tiny.float64 import Float64
 
 ROOT = Path(__file__).parent / "v4"
 RECORDS = {path.parent.name: json.loads(path.read_text()) for path in sorted(ROOT.glob("*/golden.json"))}

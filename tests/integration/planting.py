@@ -13,11 +13,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from headcount.attention import AttentionTap
-from headcount.heads import AttentionBlock, HeadMap
-from headcount.roles import Corpus
-from headcount.text.aligned import Aligned
-from headcount.text.annotated import Annotated, Word
+from headcount.behaviour.base import Corpus
+from headcount.core.heads import AttentionBlock
+from headcount.data.text.aligned import Aligned
+from headcount.data.text.annotated import Annotated, Word
+from headcount.models.attention import AttentionTap
+from headcount.models.head_map import HeadMap
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 REGULAR = tuple(f"{a}{b}{c}" for a in "bdfgkmpst" for b in "aeiou" for c in "lmnrstvwxzjq")

@@ -19,8 +19,8 @@ def bits(*methods: str) -> dict[str, Any]:
     """Values, standard errors and fingerprint of each method; floats as text that holds every bit."""
     from toys import shared, task
 
-    from headcount.evaluate import evaluate
-    from headcount.importance import score_all
+    from headcount.data.evaluate import evaluate
+    from headcount.importance.score import score_all
 
     data = task("encoder", 300)
     found = score_all(shared("encoder"), data, methods) | score_all(shared("encoder"), data, ["lrp"], limit=140)
@@ -71,7 +71,7 @@ def scores(out: str, *methods: str) -> None:
 
 def commands(lines: str, out: str) -> None:
     """Writes the exit codes to `<out>.<rank>`."""
-    from headcount.cli import main
+    from headcount.app.cli._main import main
 
     codes = [main(words) for words in json.loads(Path(lines).read_text())]
     Path(f"{out}.{os.environ['RANK']}").write_text(json.dumps(codes))

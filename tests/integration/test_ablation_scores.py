@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from toys import build, examples, padder, shared, task, zero
 
 import headcount as hc
-from headcount.errors import PlanError
-from headcount.evaluate import Evaluation, evaluate
-from headcount.importance._race import Race
-from headcount.metrics import ACCURACY, PERPLEXITY
-from headcount.observe import mean_outputs
-from headcount.stats import Samples
-from headcount.testing.float64 import Float64
+from headcount.core.errors import PlanError
+from headcount.core.evaluation import Evaluation
+from headcount.core.stats.samples import Samples
+from headcount.data.evaluate import evaluate
+from headcount.data.metrics import ACCURACY, PERPLEXITY
+from headcount.importance.race import Race
+from headcount.models.observe import mean_outputs
+from headcount.models.tiny.float64 import Float64
 
 KINDS = ("encoder", "decoder", "marian")
 HOW = ("zero", "mean", "uniform")

@@ -16,13 +16,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import ArtefactError, UnsupportedModel
-from headcount.files import add_seal, json_bytes, seal
-from headcount.surgery import cost, unregister
+from headcount.core.errors import ArtefactError, UnsupportedModel
+from headcount.core.files import add_seal, json_bytes, seal
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.build import tiny_model
+from headcount.surgery.cost import cost
+from headcount.surgery.load import unregister
 from headcount.surgery.verify import difference, run
 from headcount.testing.laws import emptying
-from headcount.testing.shrink import tiny_model
 
 COMMAND = "headcount cut model --heads L0H1,L1H0,L1H2 --out out"
 
@@ -313,7 +314,7 @@ def test_a_failed_save_leaves_nothing_and_harms_nothing(folder: Path, small: nn.
     with pytest.raises(ArtefactError, match="is not empty"):
         hc.save(small, folder)
     with (
-        mock.patch("headcount.surgery.save.write_card", side_effect=OSError(28, "No space left on device")),
+        mock.patch("headcount.surgery.card.write_card", side_effect=OSError(28, "No space left on device")),
         pytest.raises(ArtefactError, match="could not be written: the disk is full"),
     ):
         hc.save(small, folder, overwrite=True)

@@ -12,8 +12,8 @@ import pytest
 import torch
 import transformers
 
+from headcount.models.tiny.build import build_model, tiny_config
 from headcount.testing.census import Row, examine_class, examine_model, random_plan, variants_of
-from headcount.testing.shrink import build_model, tiny_config
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("found", "gated", "zeroed", "cut", "attentions", "generated", "reloaded", "unchanged")

@@ -12,16 +12,16 @@ import torch
 from torch import nn
 
 import headcount as hc
-from headcount.cli import main
-from headcount.errors import ArtefactError
-from headcount.evaluate import evaluate_into
-from headcount.files import json_bytes
-from headcount.importance import score_into
-from headcount.runs import Run, describe_run
+from headcount.app.cli._main import main
+from headcount.core.errors import ArtefactError
+from headcount.core.files import json_bytes
+from headcount.models.provenance import model_record
+from headcount.models.tiny.build import tiny_model
 from headcount.runs.scores import all_scores
-from headcount.runs.weights import model_record
-from headcount.surgery import cost
-from headcount.testing.shrink import tiny_model
+from headcount.runs.store import Run, describe_run
+from headcount.surgery.cost import cost
+from headcount.workflows.evaluate import evaluate_into
+from headcount.workflows.score import score_into
 
 
 def make_run(folder: Path, model: nn.Module, name: str, methods: list[str]) -> None:

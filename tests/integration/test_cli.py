@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.cli import main
-from headcount.testing.shrink import tiny_model
+from headcount.app.cli._main import main
+from headcount.models.tiny.build import tiny_model
 
 COMMAND = Path(sys.executable).parent / "headcount"
 # A shell starts background jobs with SIGINT ignored, and children inherit that.
-CHILD = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from headcount.cli import main; sys.exit(main())"
+CHILD = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from headcount.app.cli._main import main; sys.exit(main())"
 LEGACY = Path(__file__).parents[1] / "golden" / "v4" / "bert" / "pruned"
 
 
@@ -81,7 +81,7 @@ LIGHT = {
 def test_help_ls_and_wrong_usage_import_no_torch() -> None:
     script = (
         "import json, sys\n"
-        "from headcount.cli import main\n"
+        "from headcount.app.cli._main import main\n"
         "heavy = ('torch', 'transformers', 'numpy')\n"
         "for line in json.loads(sys.argv[1]):\n"
         "    code = main(line.split())\n"
@@ -300,7 +300,7 @@ def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[st
 
 
 def test_names_from_files_cannot_steer_the_terminal() -> None:
-    from headcount.terminal.session import plain
+    from headcount.app.console.session import plain
 
     assert "\x1b" not in plain("bert\x1b[2Jx")
 
@@ -309,7 +309,7 @@ def test_names_from_files_cannot_steer_the_terminal() -> None:
 
 
 def test_ctrl_c_inside_a_verb_gives_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from headcount.cli import ls
+    from headcount.app.cli import ls
 
     def interrupt() -> None:
         raise KeyboardInterrupt

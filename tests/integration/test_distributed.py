@@ -11,8 +11,8 @@ import pytest
 from scoring import bits
 from toys import saved_classifier, saved_table
 
-from headcount.cli import main
-from headcount.runs import Run
+from headcount.app.cli._main import main
+from headcount.runs.store import Run
 
 SCORING = Path(__file__).with_name("scoring.py")
 METHODS = ("gradient", "gradient:running", "ablation", "ablation:mean", "confidence", "fluctuation", "magnitude")

@@ -17,10 +17,8 @@ PAGES = sorted(page.name for page in DOCS.glob("*.md") if BLOCK.search(page.read
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headcount.importance import METHODS
-    from headcount.pruners import PRUNERS
-    from headcount.roles import ROLES
-    from headcount.surgery import unregister
+    from headcount.core.registry import METHODS, PRUNERS, ROLES
+    from headcount.surgery.load import unregister
 
     monkeypatch.chdir(tmp_path)
     for registry in (METHODS, PRUNERS, ROLES):

@@ -8,10 +8,10 @@ import transformers
 from torch import nn
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import ProbeError, VerificationError
+from headcount.core.errors import ProbeError, VerificationError
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.build import build_model, tiny_config
 from headcount.surgery.cost import cost
-from headcount.testing.shrink import build_model, tiny_config
 
 
 def build(name: str, **attributes: object) -> nn.Module:

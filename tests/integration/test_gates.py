@@ -12,12 +12,12 @@ from torch import nn
 from toys import examples, shared, task
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.data import pad
-from headcount.errors import DataError, GateError, UnsupportedModel, VerificationError
-from headcount.gates import output_tensors
-from headcount.observe import mean_outputs, observe
-from headcount.testing.shrink import tiny_model
+from headcount.core.errors import DataError, GateError, UnsupportedModel, VerificationError
+from headcount.data.task import pad
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.gates import output_tensors
+from headcount.models.observe import mean_outputs, observe
+from headcount.models.tiny.build import tiny_model
 
 ENCODER_DECODER = "bart"
 

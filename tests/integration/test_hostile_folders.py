@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import headcount as hc
-from headcount.errors import ArtefactError
+from headcount.core.errors import ArtefactError
+from headcount.models.tiny.build import tiny_model
 from headcount.surgery.sizes import SLACK
-from headcount.testing.shrink import tiny_model
 
 
 class Trap:
@@ -216,7 +216,7 @@ def test_a_generation_config_is_bounded(folder: Path, content: str) -> None:
 
 @pytest.mark.parametrize("size", [{"height": 10**9, "width": 10**9}, 10**9, {"shortest_edge": 10**9}])
 def test_the_size_of_pictures_is_bounded(tmp_path: Path, size: object) -> None:
-    from headcount.reading.reader import reader_of
+    from headcount.data.readers.processor import reader_of
 
     model = tiny_model("vit", dtype=torch.float32)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": "ViTImageProcessor", "size": size}))

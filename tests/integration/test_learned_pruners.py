@@ -11,10 +11,10 @@ import torch
 from toys import build, shared, task
 
 import headcount as hc
-from headcount.errors import HeadcountError, PlanError
-from headcount.plan import Budget
-from headcount.pruners import fold, prune
-from headcount.training import Recipe
+from headcount.core.errors import HeadcountError, PlanError
+from headcount.core.plan import Budget
+from headcount.pruning.prune import fold, prune
+from headcount.pruning.training.fine_tune import Recipe
 
 METHODS = ("l0", "l0:lagrange", "dsp", "dsp:pipelined", "dsp:straight", "dsp:fast", "gates")
 PLANTED = ("L0H1", "L0H4", "L1H0", "L1H5")
@@ -74,7 +74,7 @@ def test_heads_that_share_keys_stay_together(method: str) -> None:
 
 def test_gates_learn_with_the_heads_that_stay() -> None:
     """Protected heads and those of the floor are open in every step, so that the model that is cut is the one that was trained."""
-    from headcount.pruners import gates
+    from headcount.pruning.methods import gates
 
     seen: list[torch.Tensor] = []
 

@@ -17,17 +17,17 @@ from torch import nn
 from toys import saved_classifier, saved_table, sentences
 
 import headcount as hc
-from headcount.cli import demo
-from headcount.cli._app import build
-from headcount.data import SPLITS, Task
-from headcount.demo.tokens import build_tokenizer
-from headcount.errors import PartlyRead
-from headcount.reading import tables
-from headcount.reading.reader import reader_of
+from headcount.app.cli import demo
+from headcount.app.cli._app import build
+from headcount.core.errors import PartlyRead
+from headcount.data.embedded.sentences import embedded
+from headcount.data.embedded.tokenizer import build_tokenizer
+from headcount.data.open_task import open_task
+from headcount.data.readers import tables
+from headcount.data.readers.processor import reader_of
+from headcount.data.task import SPLITS, Task
+from headcount.data.tasks._splits import parts
 from headcount.surgery.source import local_folder
-from headcount.tasks import open_task
-from headcount.tasks._splits import parts
-from headcount.text.embedded import embedded
 
 LIMIT = 16
 Words = tuple[object, ...]
@@ -265,8 +265,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             writer.write_table(pyarrow.table({"text": texts, "label": pyarrow.array([group % 2] * rows)}, schema=schema))
     code = (
         "import resource, sys, warnings; from pathlib import Path; warnings.simplefilter('ignore')\n"
-        "from headcount.reading.tables import Layout, read; from headcount.tasks.classification import layout; import pyarrow.parquet\n"
-        "from headcount.tasks import Request; found = layout(Request('classification', None))\n"
+        "from headcount.data.readers.tables import Layout, read; from headcount.data.tasks.classification import layout; import pyarrow.parquet\n"
+        "from headcount.data.open_task import Request; found = layout(Request('classification', None))\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before = peak(); print(sum(1 for _ in read((Path(sys.argv[1]),), found, 100_000)), (peak() - before) // 1024)"
     )
@@ -277,7 +277,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert 90_000 <= number <= 100_000 and megabytes < 120, (number, megabytes)
 
 
-@pytest.mark.filterwarnings("default::headcount.errors.PartlyRead")
+@pytest.mark.filterwarnings("default::headcount.core.errors.PartlyRead")
 def test_a_limited_command_says_that_rows_were_left_out(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import PlanError
-from headcount.files import read_json
-from headcount.surgery.export import export_portable
-from headcount.testing.shrink import tiny_model
+from headcount.core.errors import PlanError
+from headcount.core.files import read_json
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.build import tiny_model
+from headcount.surgery.export.targets import export_portable
 
 LISTED = [[0, 1], [0, 4], [1, 0], [1, 5]]
 

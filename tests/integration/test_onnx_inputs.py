@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.cli import main
-from headcount.data import batches
-from headcount.errors import DataError, VerificationError
-from headcount.surgery import export
+from headcount.app.cli._main import main
+from headcount.app.console.inputs import reader_of
+from headcount.core.errors import DataError, VerificationError
+from headcount.data.open_task import open_task
+from headcount.data.task import batches
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.build import tiny_model
+from headcount.surgery.export import targets as export
 from headcount.surgery.samples import sample_batches, varying_inputs
 from headcount.surgery.source import local_folder
-from headcount.tasks import open_task
-from headcount.terminal.inputs import reader_of
-from headcount.testing.shrink import tiny_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

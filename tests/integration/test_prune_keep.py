@@ -10,7 +10,7 @@ import pytest
 from toys import build
 
 import headcount as hc
-from headcount.errors import PlanError
+from headcount.core.errors import PlanError
 
 
 def heads_left(keep: Any, **how: Any) -> int:

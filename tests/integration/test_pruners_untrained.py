@@ -14,15 +14,15 @@ from torch import nn
 from toys import build, examples, shared, task, zero
 
 import headcount as hc
-from headcount.errors import HeadcountError, PlanError
-from headcount.heads import tie_order
-from headcount.metrics import PERPLEXITY
-from headcount.pruners import Method
-from headcount.pruners import rank as rank_file
-from headcount.pruners._contract import Choice, Work, read_options
-from headcount.pruners._scope import Room, _shares
-from headcount.pruners.fisher import gate_gradients, rearranged
-from headcount.training import Recipe
+from headcount.core.errors import HeadcountError, PlanError
+from headcount.core.heads import tie_order
+from headcount.data.metrics import PERPLEXITY
+from headcount.pruning.base import Choice, Work, read_options
+from headcount.pruning.methods import rank as rank_file
+from headcount.pruning.methods.fisher import gate_gradients, rearranged
+from headcount.pruning.prune import Method
+from headcount.pruning.scope import Room, _shares
+from headcount.pruning.training.fine_tune import Recipe
 
 INFORMED = ("rank", "rank by=ablation", "surgeon", "surgeon rounds=1 rivals=no", "surgeon rounds=4 rivals=no", "fisher")
 UNINFORMED = ("random", "random:type", "layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
@@ -170,7 +170,7 @@ def test_shares_sum_up() -> None:
 
 @pytest.mark.parametrize("variant", ["top", "bottom", "middle", "spread", "consecutive"])
 def test_layers_go_as_they_say(variant: str) -> None:
-    from headcount.testing.shrink import tiny_model
+    from headcount.models.tiny.build import tiny_model
 
     model = tiny_model("bert", num_hidden_layers=6)
     heads = hc.HeadMap.of(model)
@@ -288,9 +288,9 @@ def test_gate_gradients_are_those_of_single_examples() -> None:
 def test_heads_of_a_role_go_first_or_last() -> None:
     from transformers import AutoTokenizer
 
-    from headcount.surgery import load
+    from headcount.data.open_task import open_task
+    from headcount.surgery.load import load
     from headcount.surgery.source import local_folder
-    from headcount.tasks import open_task
 
     folder = local_folder("demo/encoder")
     model = load(folder).eval()
@@ -363,8 +363,8 @@ def test_the_whole_way_gives_a_cut_model(kind: str, method: str) -> None:
 
 def test_a_repair_that_harms_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refit that spoils the model takes it further from the dense one on the selection split: the weights stay as they were."""
-    from headcount.pruners import _prune
-    from headcount.refit import Repaired, refit
+    from headcount.pruning import prune as _prune
+    from headcount.pruning.repair.repair import Repaired, refit
 
     def spoilt(model: nn.Module, plan: hc.Plan, data: Any) -> Repaired:
         done = refit(model, plan, data)
@@ -403,7 +403,7 @@ def test_data_without_labels_are_judged_too() -> None:
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "marian"])
 def test_the_departure_is_the_divergence_of_predictions(kind: str) -> None:
     """By hand, over the tokens that have labels, example by example; zero for the model itself."""
-    from headcount.pruners._judge import Departure, departure
+    from headcount.pruning.kl_to_dense import Departure, departure
 
     model, data = shared(kind), task(kind, 12)
     plan = hc.Plan.removing(hc.HeadMap.of(model).units()[0])

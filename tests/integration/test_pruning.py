@@ -13,19 +13,22 @@ import torch
 from toys import saved_classifier, saved_table, shared, task
 
 import headcount as hc
-from headcount import pruning
-from headcount.cli import main
-from headcount.errors import DataError, PlanError
-from headcount.evaluate import evaluate
-from headcount.pruners import PRUNERS, fisher, prune, rank, surgeon
-from headcount.pruning import Pruning, Wish, compare, grid, parse_method, rows, smallest_safe
-from headcount.refit import fold_means
-from headcount.runs.commands import command_of
+from headcount.app.cli._main import main
+from headcount.core.errors import DataError, PlanError
+from headcount.core.registry import PRUNERS
+from headcount.data.evaluate import evaluate
+from headcount.models.provenance import model_record
+from headcount.models.tiny.build import tiny_model
+from headcount.pruning.methods import fisher, rank, surgeon
+from headcount.pruning.prune import parse_method, prune
+from headcount.pruning.repair.means import fold_means
+from headcount.pruning.training.fine_tune import Recipe
+from headcount.runs.report.commands import command_of
+from headcount.runs.results import smallest_safe
 from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import model_record
-from headcount.surgery import cost
-from headcount.testing.shrink import tiny_model
-from headcount.training import Recipe
+from headcount.surgery.cost import cost
+from headcount.workflows import prune as pruning
+from headcount.workflows.prune import Pruning, Wish, compare, grid, rows
 
 
 def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:

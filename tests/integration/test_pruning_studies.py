@@ -16,12 +16,12 @@ from test_score_cli import refused, result, run
 from toys import build, files, saved_classifier, shared, task
 
 import headcount as hc
-from headcount.heads import Head
-from headcount.runs.cells import Cell, Spec
+from headcount.app.console.inputs import Shared
+from headcount.core.heads import Head
+from headcount.runs.artifacts import Cell, Spec
 from headcount.runs.store import Run
 from headcount.studies import compensation, dynamics, languages, layers
-from headcount.studies._drops import averaged, chance_of, drop, levels, share_left, without
-from headcount.terminal.inputs import Shared
+from headcount.studies._gated import averaged, chance_of, drop, levels, share_left, without
 
 
 def silent(model: torch.nn.Module, chosen: Callable[[Head], bool]) -> None:

@@ -12,19 +12,21 @@ import torch
 from toys import saved_classifier, saved_table, shared, task
 
 import headcount as hc
-from headcount.cli import main
-from headcount.errors import HeadcountError
-from headcount.evaluate import evaluate
-from headcount.importance import Method, score_into, signed_samples
-from headcount.pruners import prune
-from headcount.pruning import Wish
-from headcount.registry import METHODS
-from headcount.runs.outcomes import method_name
+from headcount.app.cli._main import main
+from headcount.core.errors import HeadcountError
+from headcount.core.registry import METHODS
+from headcount.data.evaluate import evaluate
+from headcount.data.open_task import open_task
+from headcount.importance.score import Method
+from headcount.importance.verdicts import signed_samples
+from headcount.models.provenance import model_record
+from headcount.pruning.prune import prune
+from headcount.runs.results import method_name
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import model_record
 from headcount.surgery.source import local_folder
-from headcount.tasks import open_task
+from headcount.workflows.prune import Wish
+from headcount.workflows.score import score_into
 
 PUBLISHED = {"gradient": "layer", "fluctuation": "standard"}
 
@@ -140,9 +142,9 @@ def test_norms_of_raw_scores_survive_in_types() -> None:
 
 
 def test_rivals_of_the_surgeon_rank_as_published() -> None:
-    from headcount.pruners import surgeon
-    from headcount.pruners._contract import Work
-    from headcount.training import Recipe
+    from headcount.pruning.base import Work
+    from headcount.pruning.methods import surgeon
+    from headcount.pruning.training.fine_tune import Recipe
 
     model, data = shared("encoder"), task("encoder", 24)
     work = Work(model, hc.HeadMap.of(model), data, hc.Budget(keep=4), 0, {**surgeon.ABOUT.options, "rounds": 1}, Recipe())

@@ -16,17 +16,19 @@ from packaging.version import Version
 from torch import nn
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import ArtefactError, HeadNameError, PlanError, UnknownName, UnsupportedModel, VerificationError
-from headcount.gates import output_tensors
-from headcount.heads import Head
-from headcount.observe import mean_outputs, observe
-from headcount.scores import Scores
-from headcount.surgery import cost, cut, export
-from headcount.surgery.export import export_onnx, export_portable
+from headcount.core.errors import ArtefactError, HeadNameError, PlanError, UnknownName, UnsupportedModel, VerificationError
+from headcount.core.heads import Head
+from headcount.core.scores import Scores
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.gates import output_tensors
+from headcount.models.observe import mean_outputs, observe
+from headcount.models.tiny.build import tiny_model
+from headcount.surgery.cost import cost
+from headcount.surgery.cut import cut
+from headcount.surgery.export import targets as export
+from headcount.surgery.export.targets import export_onnx, export_portable
 from headcount.surgery.verify import difference, run
 from headcount.testing.laws import emptying, uneven
-from headcount.testing.shrink import tiny_model
 
 
 def uniform(model: nn.Module, number: int = 3) -> hc.Plan:
@@ -202,7 +204,7 @@ def test_an_interrupt_between_renames_restores_the_old_folder(tmp_path: Path, mo
             raise KeyboardInterrupt
         return rename(self, target)
 
-    monkeypatch.setattr("headcount.files._exchange", lambda *_: False)
+    monkeypatch.setattr("headcount.core.files._exchange", lambda *_: False)
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         hc.save(model, out, overwrite=True)
@@ -228,7 +230,7 @@ def test_hub_options_reach_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     try:
         plain = type(model).from_pretrained(tmp_path / "snapshot", subfolder="sub")
     finally:
-        from headcount.surgery import unregister
+        from headcount.surgery.load import unregister
 
         unregister()
     assert len(hc.HeadMap.of(plain)) == 11
@@ -428,8 +430,8 @@ def test_magnitude_reads_heads_that_can_only_be_gated_and_refuses_adapters() -> 
 def test_a_sink_is_no_key_under_adapters() -> None:
     from peft import LoraConfig, get_peft_model
 
-    from headcount.archs.inputs import probe_inputs
-    from headcount.observe import observe
+    from headcount.models.dummy_inputs.text import probe_inputs
+    from headcount.models.observe import observe
 
     model = tiny_model("gpt_oss")
     batch = probe_inputs(model)
@@ -442,7 +444,7 @@ def test_a_sink_is_no_key_under_adapters() -> None:
 def test_a_teacher_of_one_number_teaches() -> None:
     from types import SimpleNamespace
 
-    from headcount.training.trainer import divergence
+    from headcount.pruning.training.trainer import divergence
 
     teacher = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=1)
     batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "labels": torch.zeros(2)}
@@ -469,7 +471,7 @@ def test_means_of_heads_that_see_windows(by: str) -> None:
 
 
 def test_scores_of_one_batch_have_verdicts_without_spread() -> None:
-    from headcount.importance import agreements, stabilities, verdicts
+    from headcount.importance.verdicts import agreements, stabilities, verdicts
 
     model = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=2)
     batch = {"input_ids": torch.arange(5, 29).view(8, 3), "labels": torch.arange(8) % 2}
@@ -479,7 +481,7 @@ def test_scores_of_one_batch_have_verdicts_without_spread() -> None:
 
 
 def test_scores_of_a_run_are_for_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from headcount.cli import main
+    from headcount.app.cli._main import main
 
     run, out = tmp_path / "run", tmp_path / "out"
     words = ["cut", "demo/entailment", "--keep", "50%", "--out", str(out), "--overwrite", "-q"]

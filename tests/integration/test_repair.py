@@ -11,10 +11,10 @@ from torch import nn
 from toys import KINDS, build, examples, shared, task
 
 import headcount as hc
-from headcount.errors import DataError
-from headcount.refit import refit
-from headcount.refit.blocks import has_bias, read, real_rows
-from headcount.refit.survey import removal_order, survey
+from headcount.core.errors import DataError
+from headcount.pruning.repair.projection import has_bias, read, real_rows
+from headcount.pruning.repair.repair import refit
+from headcount.pruning.repair.survey import removal_order, survey
 
 N = 64
 
@@ -71,7 +71,7 @@ def test_a_survey_holds_direct_sums(kind: str) -> None:
 
 def test_independent_gradients_make_the_cost_the_mean_square_of_the_first_order_change() -> None:
     """½ · cost is ½ E Σ (g·δ)², the second-order rise of the loss, once g says nothing about δ."""
-    from headcount.refit.choose import Surgeon
+    from headcount.pruning.repair.removal_order import Surgeon
 
     made = torch.Generator().manual_seed(0)
     x, g = torch.randn(200_000, 4, generator=made).double(), torch.randn(200_000, 3, generator=made).double()

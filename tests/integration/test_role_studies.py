@@ -13,9 +13,9 @@ from test_score_cli import refused, result, run
 from toys import files, saved_classifier, shared
 
 import headcount as hc
-from headcount.heads import Head
-from headcount.roles import RoleScore, RoleTable
-from headcount.runs import Run
+from headcount.core.heads import Head
+from headcount.core.role_table import RoleScore, RoleTable
+from headcount.runs.store import Run
 from headcount.studies import role_pruning, survivors
 
 # Which roles survive.

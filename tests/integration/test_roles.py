@@ -27,10 +27,14 @@ from planting import (
 )
 
 import headcount as hc
-from headcount.errors import UnknownName
-from headcount.roles import ROLES, Corpus, RoleTable, corpus_of, measure
-from headcount.testing.shrink import tiny_model
-from headcount.text.annotated import Annotated, pair
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.given import corpus_of
+from headcount.behaviour.roles import measure
+from headcount.core.errors import UnknownName
+from headcount.core.registry import ROLES
+from headcount.core.role_table import RoleTable
+from headcount.data.text.annotated import Annotated, pair
+from headcount.models.tiny.build import tiny_model
 
 BERT = tokenizer_of("[CLS] $A [SEP]")
 DECODER = tokenizer_of("[CLS] $A")

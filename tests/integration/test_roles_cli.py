@@ -15,7 +15,7 @@ import torch
 from test_score_cli import refused, result, run
 from toys import saved_classifier, saved_table, sentences
 
-from headcount.testing.shrink import tiny_model
+from headcount.models.tiny.build import tiny_model
 
 ENCODER = ("roles", "demo/encoder")
 QUICK = ("--only", "offset,local")
@@ -183,7 +183,7 @@ def test_files_of_a_task_come_back_in_the_next_command(tmp_path: Path, capsys: p
     assert run(capsys, *following, "--limit", 8)[0] == 0
 
 
-@pytest.mark.filterwarnings("default::headcount.errors.UnknownTokens")
+@pytest.mark.filterwarnings("default::headcount.core.errors.UnknownTokens")
 def test_much_that_is_unknown_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, data = saved_classifier(tmp_path / "bert"), tmp_path / "a.tsv"
     data.write_text("text\tlabel\n" + "".join(f"Bonjour monde {i}\t{('no', 'yes')[i % 2]}\n" for i in range(12)))

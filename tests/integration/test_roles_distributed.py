@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
-from headcount.roles import RoleTable, corpus_of, measure
-from headcount.testing.shrink import tiny_model
+from headcount.behaviour.given import corpus_of
+from headcount.behaviour.roles import measure
+from headcount.core.role_table import RoleTable
+from headcount.models.tiny.build import tiny_model
 
 
 def numbers(table: RoleTable) -> dict[str, Any]:

@@ -16,13 +16,15 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import headcount as hc
-from headcount.data import SPLITS, pad
-from headcount.errors import DataError, UnknownTokens
-from headcount.roles import RoleTable, corpus_of, measure
+from headcount.behaviour.given import corpus_of
+from headcount.behaviour.roles import measure
+from headcount.core.errors import DataError, UnknownTokens
+from headcount.core.role_table import RoleTable
+from headcount.data.open_task import open_task
+from headcount.data.task import SPLITS, pad
+from headcount.data.text.annotated import Annotated, Word
+from headcount.models.tiny.build import tiny_model
 from headcount.surgery.source import local_folder
-from headcount.tasks import open_task
-from headcount.testing.shrink import tiny_model
-from headcount.text.annotated import Annotated, Word
 
 BERT = tokenizer_of("[CLS] $A [SEP]")
 

@@ -13,10 +13,15 @@ import torch
 from planting import REGULAR, VOCABULARY, Row, annotated, near, offset, planted, same, tokenizer_of
 
 import headcount as hc
-from headcount.roles import ROLES, Corpus, RoleTable, corpus_of, measure, retrieval
-from headcount.testing.shrink import tiny_model
-from headcount.text.annotated import Annotated, Word, pair
-from headcount.text.plain import plain
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.catalogue import retrieval
+from headcount.behaviour.given import corpus_of
+from headcount.behaviour.roles import measure
+from headcount.core.registry import ROLES
+from headcount.core.role_table import RoleTable
+from headcount.data.text.annotated import Annotated, Word, pair
+from headcount.data.text.sentences import plain
+from headcount.models.tiny.build import tiny_model
 
 BERT = tokenizer_of("[CLS] $A [SEP]")
 GRID = 5

@@ -17,16 +17,19 @@ import pytest
 from toys import shared, task
 
 import headcount as hc
-from headcount.errors import ArtefactError, NonFinite
-from headcount.evaluate import evaluate, evaluate_into
-from headcount.files import json_bytes, sha256
-from headcount.gates import HeadGates
-from headcount.importance import score_all, score_into, stabilities, verdicts
-from headcount.runs import Run, describe_run
-from headcount.runs.cells import Cell, Damaged, Spec, safe_name, seal
+from headcount.core.errors import ArtefactError, NonFinite
+from headcount.core.files import json_bytes, seal, sha256
+from headcount.data.evaluate import evaluate
+from headcount.importance.score import score_all
+from headcount.importance.verdicts import stabilities, verdicts
+from headcount.models.gates import HeadGates
+from headcount.models.provenance import made_on, model_record, weight_hash
+from headcount.runs.artifacts import Cell, Damaged, Spec, safe_name
 from headcount.runs.schema import RunRecord
 from headcount.runs.scores import all_scores, scores_of
-from headcount.runs.weights import made_on, model_record, weight_hash
+from headcount.runs.store import Run, describe_run
+from headcount.workflows.evaluate import evaluate_into
+from headcount.workflows.score import score_into
 
 NAMES = ("gradient", "gradient:signed", "gradient:running", "ablation:mean", "fluctuation", "magnitude", "all-but-one")
 FROZEN = Path(__file__).parents[1] / "frozen"
@@ -86,7 +89,7 @@ def test_scores_come_back_as_they_were(folder: Path, found: dict[str, hc.Scores]
 
 
 def test_scores_of_a_run_are_those_without_one_and_are_not_computed_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headcount import stream
+    from headcount.data import stream
 
     monkeypatch.setattr(stream, "_measure", lambda *_: pytest.fail("computed again"))
     with Run.lead(folder) as run:
@@ -409,7 +412,7 @@ def test_without_locks_of_the_kernel_a_run_is_refused_and_all_else_works(folder:
     """As on Windows, where Python has no fcntl."""
     code = (
         "import sys; sys.modules['fcntl'] = None\n"
-        "import headcount as hc; from headcount.errors import ArtefactError; from headcount.runs import Run\n"
+        "import headcount as hc; from headcount.core.errors import ArtefactError; from headcount.runs import Run\n"
         "hc.score, hc.prune, hc.analyze\n"
         f"assert Run.open({str(folder)!r}).heads().blocks\n"
         "from pathlib import Path\n"

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import UnsupportedModel
-from headcount.testing.draw import draw_weights
+from headcount.core.errors import UnsupportedModel
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.build import tiny_config, tiny_model
+from headcount.models.tiny.draw import draw_weights
 from headcount.testing.laws import uneven
-from headcount.testing.shrink import tiny_config, tiny_model
 
 # Classes of decoders (and one encoder) that can be saved by themselves; the last four are not exported by transformers.
 PARTS = [

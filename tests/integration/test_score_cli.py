@@ -16,11 +16,12 @@ from safetensors.torch import load_file, save_file
 from toys import saved_classifier, saved_table, sentences
 
 import headcount as hc
-from headcount.cli import main
-from headcount.importance import METHODS, score_all
-from headcount.runs import Run
+from headcount.app.cli._main import main
+from headcount.core.registry import METHODS
+from headcount.data.open_task import open_task
+from headcount.importance.score import score_all
 from headcount.runs.scores import all_scores
-from headcount.tasks import open_task
+from headcount.runs.store import Run
 
 STORIES = ("demo/decoder", "--task", "demo/stories", "--limit", "16")
 

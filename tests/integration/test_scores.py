@@ -13,11 +13,12 @@ from torch.nn.functional import cross_entropy
 from toys import KINDS, build, examples, padder, shared, task
 
 import headcount as hc
-from headcount.errors import DataError, NonFinite, OutOfMemory, PlanError, UnknownName
-from headcount.evaluate import evaluate
-from headcount.importance import score_all, verdicts
-from headcount.losses import ExampleLosses
-from headcount.testing.float64 import Float64
+from headcount.core.errors import DataError, NonFinite, OutOfMemory, PlanError, UnknownName
+from headcount.data.evaluate import evaluate
+from headcount.data.losses import ExampleLosses
+from headcount.importance.score import score_all
+from headcount.importance.verdicts import verdicts
+from headcount.models.tiny.float64 import Float64
 
 INVARIANT = ("gradient", "gradient:token", "ablation", "lrp", "confidence", "entropy", "fluctuation", "output-norm")
 
@@ -301,7 +302,7 @@ def test_a_loss_that_is_no_number_is_named_by_its_example(number: int) -> None:
 
 @pytest.mark.parametrize("number", [3, 141])
 def test_a_score_that_is_no_number_is_named_by_example_and_head(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    from headcount.importance import confidence
+    from headcount.importance.methods import confidence
 
     plain = confidence.of_block
 

@@ -10,14 +10,15 @@ import pytest
 from toys import build, saved_classifier, saved_table, shared, task
 
 import headcount as hc
-from headcount import pruning
-from headcount.cli import main
-from headcount.errors import PlanError
-from headcount.evaluate import evaluate
-from headcount.metrics import ACCURACY
-from headcount.pruners import l0, prune
-from headcount.pruning import Wish, check_wish, grid
-from headcount.training import Recipe
+from headcount.app.cli._main import main
+from headcount.core.errors import PlanError
+from headcount.data.evaluate import evaluate
+from headcount.data.metrics import ACCURACY
+from headcount.pruning.methods import l0
+from headcount.pruning.prune import prune
+from headcount.pruning.training.fine_tune import Recipe
+from headcount.workflows import prune as pruning
+from headcount.workflows.prune import Wish, check_wish, grid
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -59,7 +60,7 @@ REFUSED: dict[str, tuple[str, Any, dict[str, Any]]] = {
 def test_two_sizes_are_refused_before_any_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method, keep, more = REFUSED[name]
     model, data = shared("encoder"), task("encoder", 32)
-    monkeypatch.setattr("headcount.pruners._prune.check_weights", lambda *_: pytest.fail("work began"))
+    monkeypatch.setattr("headcount.data.checks.check_weights", lambda *_: pytest.fail("work began"))
     with pytest.raises(PlanError, match=r"decides itself how many heads stay.*leave one of them out"):
         prune(model, data, method, keep, recipe=Recipe(batch=8), **more)
     if isinstance(keep, int):

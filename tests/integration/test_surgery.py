@@ -12,14 +12,15 @@ from packaging.version import Version
 from torch import nn
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.errors import PlanError, VerificationError
-from headcount.surgery import cost, cut, removed_parameters
+from headcount.core.errors import PlanError, VerificationError
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.build import tiny_model
 from headcount.surgery import reshape as reshaping
-from headcount.surgery.export import export_onnx, export_portable
+from headcount.surgery.cost import cost
+from headcount.surgery.cut import cut, removed_parameters
+from headcount.surgery.export.targets import export_onnx, export_portable
 from headcount.surgery.verify import difference, run, run_gated
 from headcount.testing.laws import emptying, uneven
-from headcount.testing.shrink import tiny_model
 
 # The releases whose configurations can say how many heads of which size there are, and whose static caches follow the model.
 PLAIN_SINCE = {"vit": "5.10", "deit": "5.10", "dinov2": "5.18"}

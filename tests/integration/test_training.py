@@ -17,18 +17,19 @@ from toys import build, examples, padder, shared, task
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import headcount as hc
-from headcount.errors import DataError, NonFinite, UnsupportedModel
-from headcount.evaluate import evaluate
-from headcount.gates import output_tensors
-from headcount.plan import Budget
-from headcount.pruners._contract import Work
-from headcount.pruners.dsp import ABOUT as DSP
-from headcount.pruners.dsp import Subset
-from headcount.pruners.l0 import ABOUT as L0
-from headcount.pruners.l0 import HardConcrete
-from headcount.training import GateCallback, Recipe, checkpoints, fine_tune, from_scratch, last_whole
-from headcount.training.fine_tune import _trainer
-from headcount.training.trainer import ByLength, divergence
+from headcount.core.errors import DataError, NonFinite, UnsupportedModel
+from headcount.core.plan import Budget
+from headcount.data.evaluate import evaluate
+from headcount.models.gates import output_tensors
+from headcount.pruning.base import Work
+from headcount.pruning.methods.dsp import ABOUT as DSP
+from headcount.pruning.methods.dsp import Subset
+from headcount.pruning.methods.l0 import ABOUT as L0
+from headcount.pruning.methods.l0 import HardConcrete
+from headcount.pruning.training.fine_tune import Recipe, _trainer, fine_tune
+from headcount.pruning.training.gates import GateCallback
+from headcount.pruning.training.scratch import from_scratch
+from headcount.pruning.training.trainer import ByLength, checkpoints, divergence, last_whole
 
 ROWS = 32
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -285,7 +286,7 @@ def test_trainer_arguments_are_passed_through() -> None:
 
 def test_training_stays_where_the_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model on the CPU is trained there, also on a machine that has more."""
-    module = sys.modules["headcount.training.fine_tune"]  # the package has the function under this name
+    module = sys.modules["headcount.pruning.training.fine_tune"]  # the package has the function under this name
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     asked = {}

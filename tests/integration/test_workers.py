@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from toys import saved_classifier, saved_table
 
-from headcount.cli import main
-from headcount.runs import Run
-from headcount.terminal.run import _worker_arguments
-from headcount.terminal.session import Session
+from headcount.app.cli._main import main
+from headcount.app.console.run_folder import _worker_arguments
+from headcount.app.console.session import Session
+from headcount.runs.store import Run
 
 BY = "gradient,ablation"
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
-from headcount.data import pad
-from headcount.demo import english
-from headcount.demo.clauses import draw_clause
-from headcount.demo.tokens import build_tokenizer
-from headcount.metrics import ACCURACY, IGNORED, TOKEN_ACCURACY
-from headcount.testing.shrink import tiny_model
+from headcount.data.embedded import english
+from headcount.data.embedded.grammar import draw_clause
+from headcount.data.embedded.tokenizer import build_tokenizer
+from headcount.data.metrics import ACCURACY, IGNORED, TOKEN_ACCURACY
+from headcount.data.task import pad
+from headcount.models.tiny.build import tiny_model
 
 KINDS = ("encoder", "decoder", "t5", "marian")
 MADE: dict[str, Callable[[], nn.Module]] = {

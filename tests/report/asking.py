@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headcount.report.page import Bundle
+from headcount.runs.report.page import Bundle
 
 TOKEN, HOME = "a-token-of-this-launch", "http://127.0.0.1:8000"
 ASKS = {"X-Headcount-Token": TOKEN}

@@ -9,7 +9,7 @@ import pytest
 def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the whole job on an embedded model, as small as it gets; tests that change it copy it."""
     import headcount as hc
-    from headcount.pruning import Sizes
+    from headcount.workflows.prune import Sizes
 
     out = tmp_path_factory.mktemp("analysed") / "run"
     hc.analyze(

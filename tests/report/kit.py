@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from headcount.heads import Head
-from headcount.runs.cells import Spec
-from headcount.runs.outcomes import Evaluation, pack_evaluation
+from headcount.core.evaluation import Evaluation
+from headcount.core.heads import Head
+from headcount.core.scores import Scores
+from headcount.core.stats.samples import Samples
+from headcount.runs.artifacts import Spec
+from headcount.runs.results import pack_evaluation
 from headcount.runs.schema import ModelRecord
 from headcount.runs.scores import pack_scores
 from headcount.runs.store import Run, describe_run
-from headcount.scores import Scores
-from headcount.stats import Samples
 
 ROLES = ("offset:-1", "syntax:nsubj", "syntax:nsubj-of", "sink")
 RECIPE = {"epochs": 1.0, "rate": 5e-5, "batch": 32, "seed": 0}

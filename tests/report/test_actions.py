@@ -21,14 +21,14 @@ from contract import TYPES, wrong
 from starlette.testclient import TestClient
 
 import headcount as hc
-from headcount.evaluate import evaluate
-from headcount.reading.reader import reader_of
-from headcount.report.attention import unpack
+from headcount.app.serve.actions import LiveRun
+from headcount.app.serve.server import Site, application
+from headcount.data.evaluate import evaluate
+from headcount.data.open_task import open_task
+from headcount.data.readers.processor import reader_of
+from headcount.runs.report.attention import unpack
 from headcount.runs.store import Run
-from headcount.serve.app import Site, application
-from headcount.serve.live import LiveRun
 from headcount.surgery.source import local_folder
-from headcount.tasks import open_task
 
 
 def answered(client: TestClient, action: str, asked: Any) -> Any:
@@ -101,7 +101,7 @@ def test_sentences_that_the_model_cannot_read_are_told(analysed: Path) -> None:
 
 
 def test_a_run_is_served_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headcount.cli import main
+    from headcount.app.cli._main import main
 
     shutil.copytree(local_folder("demo/entailment"), tmp_path / "model")
     (tmp_path / "data.csv").write_text("text,text_pair,label\n" + "the queen runs .,a king sleeps .,0\n" * 9)
@@ -127,8 +127,8 @@ def test_another_model_under_the_name_is_refused(analysed: Path, tmp_path: Path,
 
 
 def test_a_source_that_is_too_long_is_not_translated() -> None:
-    from headcount.errors import DataError
-    from headcount.serve import live
+    from headcount.app.serve import actions as live
+    from headcount.core.errors import DataError
 
     class Translator:
         record, heads = None, ()

@@ -9,19 +9,17 @@ import pytest
 from contract import TYPES, check, wrong
 from kit import heads_of, make_run
 
-from headcount.errors import ArtefactError
-from headcount.report import collect
-from headcount.report._roles import letters
-from headcount.report._scores import _of, significant
-from headcount.report.attention import unpack
-from headcount.runs.cells import Spec
-from headcount.runs.outcomes import (
-    told_p,
-)
+from headcount.core.errors import ArtefactError
+from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.core.stats.metric_parts import total_of
+from headcount.runs.artifacts import Spec
+from headcount.runs.report.attention import unpack
+from headcount.runs.report.collect import collect
+from headcount.runs.report.roles import letters
+from headcount.runs.report.scores import _of, significant
+from headcount.runs.results import told_p
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
-from headcount.stats import benjamini_hochberg
-from headcount.stats.parts import total_of
 
 EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "portraits")
 
@@ -123,7 +121,7 @@ def test_maps_come_back_byte_by_byte(tmp_path: Path) -> None:
 
 
 def test_totals_by_name_are_those_of_the_metrics() -> None:
-    from headcount import metrics
+    from headcount.data import metrics
 
     for metric in (*metrics.BY_NAME.values(), metrics.TOKEN_ACCURACY, metrics.PERPLEXITY):
         assert total_of(metric.name) is metric.total
@@ -162,7 +160,7 @@ def test_p_values_are_written_as_the_page_writes_them() -> None:
 
 
 def test_a_run_whose_cells_are_gone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from headcount.cli import main
+    from headcount.app.cli._main import main
 
     run = make_run(tmp_path / "run", n=20)
     assert main(["report", str(run.folder), "--max-mb", "0.01"]) == 0
@@ -178,7 +176,7 @@ def test_a_run_whose_cells_are_gone_is_refused(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
-    from headcount.report._roles import roles_of
+    from headcount.runs.report.roles import roles_of
     from headcount.runs.schema import RolesRecord
 
     content = next(iter(make_run(tmp_path / "run").results("roles").values())).content
@@ -208,7 +206,7 @@ def test_columns_of_a_score_say_what_they_are(tmp_path: Path) -> None:
 def test_columns_and_kinds_of_scores_are_as_the_run_tells_them(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from headcount.runs.cells import Cell
+    from headcount.runs.artifacts import Cell
     from headcount.runs.scores import pack_scores, unpack_scores
 
     told = all_scores(make_run(tmp_path / "run"))["gradient"]

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from kit import make_run
 
-from headcount import pruning
-from headcount.cli import main
-from headcount.errors import PlanError
-from headcount.pruning import Wish, grid
-from headcount.runs.cells import Cell, Spec
-from headcount.runs.commands import command_of, commands_of, milliseconds, plain_number
+from headcount.app.cli._main import main
+from headcount.app.console.inputs import Shared
+from headcount.core.errors import PlanError
+from headcount.pruning.training.fine_tune import Recipe
+from headcount.runs.artifacts import Cell, Spec
+from headcount.runs.report.commands import command_of, commands_of, milliseconds, plain_number
 from headcount.runs.schema import RunRecord
-from headcount.terminal.inputs import Shared
-from headcount.training import Recipe
+from headcount.workflows import prune as pruning
+from headcount.workflows.prune import Wish, grid
 
 WISHES = {
     "plain": Wish("surgeon", 12),
@@ -127,10 +127,8 @@ def test_a_grid_begins_at_its_first_seed() -> None:
 def test_what_is_added_is_known_to_commands_report_and_list(
     record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from headcount.importance import METHODS
-    from headcount.pruners import PRUNERS
-    from headcount.report import collect
-    from headcount.roles import ROLES
+    from headcount.core.registry import METHODS, PRUNERS, ROLES
+    from headcount.runs.report.collect import collect
 
     monkeypatch.syspath_prepend(tmp_path)
     for registry in (METHODS, PRUNERS, ROLES):

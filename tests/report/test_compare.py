@@ -9,11 +9,13 @@ import pytest
 from contract import check
 from kit import make_run
 
-from headcount.report import collect
-from headcount.report.compare import _outcomes
-from headcount.runs.outcomes import Evaluation, unpack_evaluation
+from headcount.core.evaluation import Evaluation
+from headcount.core.stats.correlation import spearman
+from headcount.core.stats.paired import mcnemar, paired_t
+from headcount.runs.report.collect import collect
+from headcount.runs.report.compare import _outcomes
+from headcount.runs.results import unpack_evaluation
 from headcount.runs.scores import all_scores
-from headcount.stats import mcnemar, paired_t, spearman
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_outcomes_are_paired_and_changed_roles_listed(pair) -> None:
 
 
 def test_roles_that_one_run_did_not_test_are_no_change(pair) -> None:
-    from headcount.report.compare import _only, _roles
+    from headcount.runs.report.compare import _only, _roles
 
     a, b = (dict(data) for data in collect(*pair).report["runs"])
     b["roles"] = {**a["roles"], "names": a["roles"]["names"][:1], "labels": [[i for i in mine if i == 0] for mine in a["roles"]["labels"]]}

@@ -13,24 +13,13 @@ import pytest
 from contract import check
 from kit import MADE, heads_of, make_run, wish
 
-from headcount.report import collect
-from headcount.runs.cells import Spec
-from headcount.runs.outcomes import (
-    Best,
-    Evaluation,
-    best_of,
-    compare_with,
-    interval,
-    method_name,
-    outcome,
-    smallest_safe,
-    told_p,
-    unpack_evaluation,
-    worse_by,
-)
+from headcount.core.evaluation import Evaluation, compare_with, interval
+from headcount.core.stats.metric_parts import ratio
+from headcount.runs.artifacts import Spec
 from headcount.runs.records import write_record
+from headcount.runs.report.collect import collect
+from headcount.runs.results import Best, best_of, method_name, outcome, smallest_safe, told_p, unpack_evaluation, worse_by
 from headcount.runs.store import RUN, Run
-from headcount.stats.parts import ratio
 
 
 def test_curves_are_what_the_library_tells(tmp_path: Path) -> None:
@@ -76,7 +65,7 @@ def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -
 
 
 def test_what_is_left_out_is_counted_in_words() -> None:
-    from headcount.report.curves import _left_out
+    from headcount.runs.report.curves import _left_out
 
     assert _left_out(0, 0) == []
     assert _left_out(1, 2) == [
@@ -87,7 +76,7 @@ def test_what_is_left_out_is_counted_in_words() -> None:
 
 @pytest.mark.parametrize("how", [{}, {"repair": True}, {"repair": False}, {"recover": 2.0}, {"floor": 1}])
 def test_a_time_names_the_very_model_that_was_timed(how: dict[str, Any], tmp_path: Path) -> None:
-    from headcount.pruning import Wish
+    from headcount.workflows.prune import Wish
 
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     times = {"batch": 8, "length": 64, "seconds": 0.2, "low": 0.1, "high": 0.3, "rounds": 5, "name": "removed", "speedup": 1.0}
@@ -146,8 +135,8 @@ def test_the_loss_of_a_model_is_by_its_metric_its_loss_or_both() -> None:
 
 
 def test_speed_is_told_with_its_doubts() -> None:
-    from headcount.report._bench import judged
-    from headcount.report.told import _faster, noise_of
+    from headcount.runs.report.bench import judged
+    from headcount.runs.report.sentences import _faster, noise_of
 
     def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
         times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 5}
@@ -165,8 +154,8 @@ def test_speed_is_told_with_its_doubts() -> None:
 
 
 def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None:
-    from headcount.runs.cells import Cell
-    from headcount.runs.commands import command_of
+    from headcount.runs.artifacts import Cell
+    from headcount.runs.report.commands import command_of
 
     run = make_run(tmp_path / "run", text="a name; rm -rf /")
     told = {"method": "rank", "keep": 6, "seed": 3, "repair": False, "recover": 2.0, "floor": 1, "unit": "even"}

@@ -15,11 +15,11 @@ from contract import check
 from hostile import HOSTILE
 from kit import make_run
 
-from headcount.errors import ArtefactError
-from headcount.report import collect, page, write_report
-from headcount.report.attention import unpack
-from headcount.report.page import BAD, Bundle, bundle, data_text
-from headcount.report.write import fitted, most_important
+from headcount.core.errors import ArtefactError
+from headcount.runs.report.attention import unpack
+from headcount.runs.report.collect import collect
+from headcount.runs.report.page import BAD, Bundle, bundle, data_text, page
+from headcount.runs.report.write import fitted, most_important, write_report
 
 FRONT = Bundle("console.log('here');", "body { color: black }")
 SAFE = {text: text.encode("utf-8", "replace").decode() for text in HOSTILE}
@@ -114,7 +114,7 @@ def test_the_front_end_comes_with_the_package_and_is_checked(monkeypatch: pytest
     assert not BAD["script"].search(made.script) and not BAD["style"].search(made.style)
     import importlib
 
-    module = importlib.import_module("headcount.report.page")
+    module = importlib.import_module("headcount.runs.report.page")
     monkeypatch.setattr(module.resources, "files", lambda _: tmp_path)
     with pytest.raises(ArtefactError, match=r"bundle/app\.js is missing.*make web"):
         bundle()

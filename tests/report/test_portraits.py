@@ -14,19 +14,21 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 import headcount as hc
-from headcount.portraits import _files as files
-from headcount.portraits import attend, portraits_into, portray
-from headcount.portraits._numbers import DISTANCES, distance_bins, distances, even, how_many, mass, nearest, one_hot, strongest
-from headcount.portraits._sample import sample_tokens
-from headcount.portraits._side import GAP, example
-from headcount.report import collect
-from headcount.report.attention import unpack
-from headcount.roles import Corpus, corpus_of
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.given import corpus_of
+from headcount.behaviour.profiles.numbers import DISTANCES, distance_bins, distances, even, how_many, mass, nearest, one_hot, strongest
+from headcount.behaviour.profiles.profile import attend, portray
+from headcount.behaviour.profiles.sample import sample_tokens
+from headcount.behaviour.profiles.sentence import GAP, example
+from headcount.data.embedded.sentences import embedded, embedded_translations
+from headcount.models.provenance import model_record
+from headcount.models.tiny.build import tiny_model
+from headcount.runs.report.attention import unpack
+from headcount.runs.report.collect import collect
 from headcount.runs.store import Run, describe_run
-from headcount.runs.weights import model_record
 from headcount.surgery.source import local_folder
-from headcount.testing.shrink import tiny_model
-from headcount.text.embedded import embedded, embedded_translations
+from headcount.workflows import profiles as files
+from headcount.workflows.profiles import portraits_into
 
 PLACE = {name: place for place, name in enumerate(DISTANCES)}
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from headcount.heads import Head
-from headcount.plan import Budget, Plan
-from headcount.report._scores import _of, group_removal_order, removal_order
-from headcount.scores import Scores
+from headcount.core.heads import Head
+from headcount.core.plan import Budget, Plan
+from headcount.core.scores import Scores
+from headcount.runs.report.scores import _of, group_removal_order, removal_order
 
 HEADS = tuple(Head("", layer, index) for layer in range(4) for index in range(6))
 NAMES = [str(head) for head in HEADS]

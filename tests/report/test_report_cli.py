@@ -17,7 +17,7 @@ from hostile import HOSTILE
 from kit import make_run
 
 import headcount as hc
-from headcount.cli import main
+from headcount.app.cli._main import main
 from headcount.runs.store import Run
 
 BLOCKED = """
@@ -106,7 +106,7 @@ def test_a_damaged_run_is_told_and_nothing_is_written(tmp_path: Path, capsys: py
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_figures_are_whole_and_the_same_twice(tmp_path: Path) -> None:
-    from headcount.report.figures import write_figures
+    from headcount.runs.report.figures import write_figures
 
     run = make_run(tmp_path / "run", n=30)
     first = {path.name: path.read_bytes() for path in write_figures(run, tmp_path / "one")}
@@ -123,7 +123,7 @@ def test_figures_are_whole_and_the_same_twice(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("text", [HOSTILE[i] for i in (1, 16, 40, 48, 55, 57)], ids=range(6))
 def test_figures_take_hostile_names_as_text(text: str, tmp_path: Path) -> None:
-    from headcount.report.figures import write_figures
+    from headcount.runs.report.figures import write_figures
 
     for path in write_figures(make_run(tmp_path / "run", n=20, text=text, layers=1), tmp_path / "figures"):
         assert path.parent == tmp_path / "figures"
@@ -147,7 +147,7 @@ def test_the_whole_job_ends_in_a_report_and_goes_on(analysed: Path, tmp_path: Pa
 def test_analyze_on_the_command_line_is_taken_up_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headcount import pruning
+    from headcount.workflows import prune as pruning
 
     text = tmp_path / "text.txt"
     text.write_text("the queen runs .\na king sleeps .\n" * 3 + " ".join(["the queen runs ."] * 12))
@@ -192,8 +192,8 @@ def test_analyze_on_the_command_line_is_taken_up_again(
 
 
 def test_methods_are_checked_before_any_work_and_seeds_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headcount.analyze import _walk
-    from headcount.errors import HeadcountError
+    from headcount.core.errors import HeadcountError
+    from headcount.workflows import walk as _walk
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("work was done")
@@ -210,10 +210,10 @@ def test_methods_are_checked_before_any_work_and_seeds_follow(tmp_path: Path, mo
 
 
 def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path: Path) -> None:
-    from headcount.data import pad
-    from headcount.metrics import ACCURACY
-    from headcount.pruning import Sizes
-    from headcount.testing.shrink import tiny_model
+    from headcount.data.metrics import ACCURACY
+    from headcount.data.task import pad
+    from headcount.models.tiny.build import tiny_model
+    from headcount.workflows.prune import Sizes
 
     model: Any = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=2)
     rows = [{"input_ids": [5 + i % 7, 9, 11 + i % 3], "labels": i % 2} for i in range(24)]

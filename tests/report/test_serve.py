@@ -20,10 +20,10 @@ from contract import check
 from kit import make_run
 from starlette.testclient import TestClient
 
-from headcount.serve import app as app_module
-from headcount.serve.app import Site, application
-from headcount.serve.guard import MAX_BODY, host_name, is_address
-from headcount.serve.live import LiveRun
+from headcount.app.serve import server as app_module
+from headcount.app.serve.actions import LiveRun
+from headcount.app.serve.guard import MAX_BODY, host_name, is_address
+from headcount.app.serve.server import Site, application
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +231,7 @@ def test_the_command_serves_until_it_is_stopped(number: int, code: int, tmp_path
 def test_a_port_that_is_taken_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import socket
 
-    from headcount.cli import main
+    from headcount.app.cli._main import main
 
     make_run(tmp_path / "run", n=20, kinds=("scores",))
     with socket.socket() as taken:

@@ -13,9 +13,9 @@ from kit import make_run
 from markdown_it import MarkdownIt
 
 import headcount as hc
-from headcount import notebook
-from headcount.heads import Head
-from headcount.roles import RoleScore, RoleTable
+from headcount.core import html as notebook
+from headcount.core.heads import Head
+from headcount.core.role_table import RoleScore, RoleTable
 from headcount.surgery.card import write_card
 from headcount.surgery.manifest import BlockEntry, Manifest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headcount.stats import Samples
+from headcount.core.stats.samples import Samples
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headcount.errors import HeadcountError
-from headcount.heads import Head
-from headcount.roles._best import HalfTotals, find_best_heads, half_of, judge_accuracy
-from headcount.roles._table import RoleTable
+from headcount.behaviour.best_heads import HalfTotals, find_best_heads, half_of, judge_accuracy
+from headcount.core.errors import HeadcountError
+from headcount.core.heads import Head
+from headcount.core.role_table import RoleTable
 
 HEADS = [Head("", layer, index) for layer in range(2) for index in range(3)]
 

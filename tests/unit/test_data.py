@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headcount.data import BLOCK, SPLITS, Block, Task, batch_size_of, blocks, n_rows, number_of_examples, pad, rows_of
-from headcount.errors import DataError, HeadcountError
-from headcount.stream import Reading, stream
+from headcount.core.errors import DataError, HeadcountError
+from headcount.data.stream import Reading, stream
+from headcount.data.task import BLOCK, SPLITS, Block, Task, batch_size_of, blocks, n_rows, number_of_examples, pad, rows_of
 
 
 def examples(number: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from headcount.demo import english, lexicon, tavi
-from headcount.demo.clauses import Clause, Phrase, Relative, draw_clause
-from headcount.demo.entailment import LABELS, _facts, draw_pair
-from headcount.demo.sentences import Sentence
-from headcount.demo.stories import draw_story
-from headcount.demo.tokens import build_tokenizer, vocabulary
+from headcount.data.embedded import english, lexicon, tavi
+from headcount.data.embedded.annotated import Sentence
+from headcount.data.embedded.entailment import LABELS, _facts, draw_pair
+from headcount.data.embedded.grammar import Clause, Phrase, Relative, draw_clause
+from headcount.data.embedded.stories import draw_story
+from headcount.data.embedded.tokenizer import build_tokenizer, vocabulary
 
 
 def clauses(number: int = 400) -> list[Clause]:
@@ -116,7 +116,7 @@ def test_the_recipes_train(tmp_path) -> None:
     import torch
     from safetensors.torch import load_file
 
-    from headcount.demo.train import train
+    from tools.train_embedded import train
 
     for name in ("encoder", "entailment", "translator", "decoder"):
         train(name, tmp_path / "a", share=0.001)

@@ -9,10 +9,10 @@ import torch
 from transformers.utils import ModelOutput
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.evaluate import evaluate
-from headcount.losses import RULES
-from headcount.testing.shrink import tiny_model
+from headcount.data.evaluate import evaluate
+from headcount.data.losses import RULES
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.build import tiny_model
 
 DRAW = torch.Generator().manual_seed(0)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from headcount.testing.float64 import Float64
+from headcount.models.tiny.float64 import Float64
 
 CASTS = {
     "float": lambda x: x.float(),

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headcount.archs.geometry import fused_rows
-from headcount.errors import HeadcountError, HeadNameError
-from headcount.heads import Head, Rows
+from headcount.core.errors import HeadcountError, HeadNameError
+from headcount.core.heads import Head, Rows
+from headcount.models.archs.geometry import fused_rows
 
 
 @given(st.sampled_from(["", "enc", "dec", "cross", "text", "vision_2"]), st.integers(0, 10**5), st.integers(0, 10**5))

@@ -10,13 +10,13 @@ import pytest
 import typer
 
 import headcount as hc
-from headcount.analyze._walk import Analysis, _wishes
-from headcount.cli.analyze import sizes
-from headcount.errors import PlanError
-from headcount.plan import Budget, Plan
-from headcount.scores import Scores
-from headcount.terminal.pruning import heads_of
-from headcount.testing.shrink import tiny_model
+from headcount.app.cli.analyze import sizes
+from headcount.app.console.pruning import heads_of
+from headcount.core.errors import PlanError
+from headcount.core.plan import Budget, Plan
+from headcount.core.scores import Scores
+from headcount.models.tiny.build import tiny_model
+from headcount.workflows.walk import Analysis, _wishes
 
 HEADS = tuple(hc.Head("", layer, index) for layer in range(4) for index in range(8))
 

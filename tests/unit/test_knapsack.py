@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headcount.errors import PlanError
-from headcount.plan import Budget
-from headcount.pruners._knapsack import Curve, allocate
+from headcount.core.errors import PlanError
+from headcount.core.plan import Budget
+from headcount.pruning.allocate import Curve, allocate
 
 
 def curve(losses: list[float], cost: int) -> Curve:

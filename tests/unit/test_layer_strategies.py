@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headcount.pruners.layers import ABOUT, removal_order
+from headcount.pruning.methods.layers import ABOUT, removal_order
 
 depths, widths, seeds = st.integers(1, 48), st.integers(1, 32), st.integers(0, 10_000)
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from headcount.pruners import dsp, l0
-from headcount.pruners._gating import levelled, top
-from headcount.training import noise
+from headcount.pruning.gating import levelled, top
+from headcount.pruning.methods import dsp, l0
+from headcount.pruning.training.gates import noise
 
 TAUS = [10.0**power for power in range(3, -9, -1)]
 DRAWS = {"subset": dsp.subset, "fast": dsp.subset_fast}

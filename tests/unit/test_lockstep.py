@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headcount.errors import UnsupportedModel
-from headcount.refit.lockstep import Lockstep
+from headcount.core.errors import UnsupportedModel
+from headcount.pruning.repair.lockstep import Lockstep
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,13 @@ from torch.nn.functional import cross_entropy
 from transformers import BertForSequenceClassification
 
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.data import rows_of
-from headcount.errors import NonFinite, UnsupportedModel
-from headcount.evaluate import evaluate
-from headcount.losses import ExampleLosses, OneByOne, finite_losses
-from headcount.observe import evaluating
-from headcount.testing.shrink import tiny_config, tiny_model
+from headcount.core.errors import NonFinite, UnsupportedModel
+from headcount.data.evaluate import evaluate
+from headcount.data.losses import ExampleLosses, OneByOne, finite_losses
+from headcount.data.task import rows_of
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.observe import evaluating
+from headcount.models.tiny.build import tiny_config, tiny_model
 
 N, LENGTH = 4, 7
 SIZES = (7, 3, 5, 2)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from headcount import metrics
-from headcount.metrics import Metric
+from headcount.data import metrics
+from headcount.data.metrics import Metric
 
 WORDS = ["the", "a", "boat", "dog", "Haus", "größer", "runs", ",", ".", "3.5", "don't", "(yes)", "日本", "semi-final", '"so"']
 

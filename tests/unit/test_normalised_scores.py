@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headcount.heads import Head
-from headcount.scores import Scaling, Scores
-from headcount.stats import Samples
+from headcount.core.heads import Head
+from headcount.core.scores import Scaling, Scores
+from headcount.core.stats.samples import Samples
 
 N = 250
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from headcount import stats
-from headcount.stats import Samples
+from headcount.core import stats
+from headcount.core.stats.samples import Samples
 from headcount.studies.roles_importance import draw_orders, permute_groups
 
 
@@ -101,7 +101,7 @@ def test_the_interval_of_accuracies_covers(n: int, share: float) -> None:
 
 
 def test_a_single_survivor_has_neither_interval_nor_p() -> None:
-    from headcount.studies._kept import corrected
+    from headcount.studies._results import corrected
     from headcount.studies.compensation import _row
 
     rows = [_row("v", "L0", np.array([0.5]), np.array([0.2])), _row("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))]

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headcount.errors import PlanError
-from headcount.heads import AttentionBlock, Head, HeadMap, Projection, Rows
-from headcount.plan import Budget, Plan
-from headcount.scores import Scores
+from headcount.core.errors import PlanError
+from headcount.core.heads import AttentionBlock, Head, Projection, Rows
+from headcount.core.plan import Budget, Plan
+from headcount.core.scores import Scores
+from headcount.models.head_map import HeadMap
 
 
 def block(layer: int, n_heads: int, n_kv: int, gone: tuple[int, ...] = (), gate_only: str = "") -> AttentionBlock:

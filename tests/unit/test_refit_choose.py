@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headcount.refit.choose import Surgeon
+from headcount.pruning.repair.removal_order import Surgeon
 
 SIZE, UNITS, OUT, N = 2, 4, 5, 80
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headcount.refit.fit import SHARES, UNCHECKED, Products, fit, solve, solve_gates, with_ones
+from headcount.pruning.repair.least_squares import SHARES, UNCHECKED, Products, fit, solve, solve_gates, with_ones
 
 WIDTH, OUT = 6, 4
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headcount.errors import UnknownName, UnsupportedModel
-from headcount.heads import HeadMap
-from headcount.relevance import RelevanceError, products
-from headcount.relevance.owners import Owners
-from headcount.relevance.products import shared_product
-from headcount.relevance.record import record
-from headcount.relevance.rules import AlphaBeta, Epsilon, Rule, make_rule, share_sum
-from headcount.relevance.table import passing
-from headcount.relevance.walk import Descent
+from headcount.core.errors import UnknownName, UnsupportedModel
+from headcount.importance.relevance import products
+from headcount.importance.relevance.owners import Owners
+from headcount.importance.relevance.products import shared_product
+from headcount.importance.relevance.propagate import Descent
+from headcount.importance.relevance.record import record
+from headcount.importance.relevance.rules import AlphaBeta, Epsilon, RelevanceError, Rule, make_rule, share_sum
+from headcount.importance.relevance.table import passing
+from headcount.models.head_map import HeadMap
 
 RULES = [Epsilon(1e-3), AlphaBeta(0.5), AlphaBeta(0.8)]
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headcount.roles._bias import Sieved, best_weighted, biases, chances, hits, offsets
+from headcount.behaviour.bias import Sieved, best_weighted, biases, chances, hits, offsets
 
 
 def visible_of(batch: int, n: int, *, causal: bool, seed: int) -> torch.Tensor:

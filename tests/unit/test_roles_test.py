@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headcount.errors import DataError
-from headcount.heads import Head
-from headcount.roles._roles import _rows
-from headcount.roles._table import RoleScore, RoleTable
-from headcount.roles._test import RoleTotals, p_values, rows_of, run_test
+from headcount.behaviour.roles import _rows
+from headcount.behaviour.test import RoleTotals, p_values, rows_of, run_test
+from headcount.core.errors import DataError
+from headcount.core.heads import Head
+from headcount.core.role_table import RoleScore, RoleTable
+from headcount.core.stats.corrections import adjust
 from headcount.runs.schema import RoleRecord
-from headcount.stats import adjust
 
 TAU, ALPHA = 3.0, 0.05
 

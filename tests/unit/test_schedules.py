@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from headcount.errors import DataError, HeadcountError, PlanError
-from headcount.pruners import dsp, l0, read_options
-from headcount.pruning import Wish
-from headcount.runs.cells import Cell, Spec
-from headcount.runs.outcomes import FEW_STEPS, fewest_steps, method_label, told_length
-from headcount.training import FAIR_STEPS, Recipe
+from headcount.core.errors import DataError, HeadcountError, PlanError
+from headcount.pruning.base import read_options
+from headcount.pruning.methods import dsp, l0
+from headcount.pruning.training.fine_tune import FAIR_STEPS, Recipe
+from headcount.runs.artifacts import Cell, Spec
+from headcount.runs.results import FEW_STEPS, fewest_steps, method_label, told_length
+from headcount.workflows.prune import Wish
 
 
 def test_a_recipe_counts_steps() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headcount.data import Task
-from headcount.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
-from headcount.runs.outcomes import Evaluation
-from headcount.studies._drops import relative_gap, share_left
+from headcount.core.evaluation import Evaluation
+from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
+from headcount.data.task import Task
+from headcount.studies._gated import relative_gap, share_left
 from headcount.studies.dynamics import Checkpoint, _summary
 
 N = 200

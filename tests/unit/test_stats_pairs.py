@@ -10,8 +10,9 @@ import pytest
 from drawn import planted, rng
 from scipy import stats as oracle
 
-from headcount import stats
-from headcount.stats import Samples, StatisticsError
+from headcount.core import stats
+from headcount.core.errors import StatisticsError
+from headcount.core.stats.samples import Samples
 
 # two models on the same examples
 
@@ -216,5 +217,5 @@ def test_a_seed_is_a_whole_number(seed: object) -> None:
 
 
 def test_importing_needs_neither_torch_nor_scipy() -> None:
-    code = "import sys, headcount.stats; assert not {'torch', 'scipy'} & set(sys.modules), 'heavy import'"
+    code = "import sys, headcount.core.stats; assert not {'torch', 'scipy'} & set(sys.modules), 'heavy import'"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats as oracle
 
-from headcount import stats
-from headcount.stats import Samples, StatisticsError
+from headcount.core import stats
+from headcount.core.errors import StatisticsError
+from headcount.core.stats.samples import Samples
 
 # corrections
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats as oracle
 
-from headcount import stats
-from headcount.errors import HeadcountError
-from headcount.stats import Samples, StatisticsError, Totals
+from headcount.core import stats
+from headcount.core.errors import HeadcountError, StatisticsError
+from headcount.core.stats.samples import Samples
+from headcount.core.stats.totals import Totals
 
 # Samples and Totals
 
@@ -143,7 +144,7 @@ def test_bootstrap_is_deterministic_and_ignores_empty_groups() -> None:
 def test_bootstrap_in_chunks_equals_bootstrap_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = planted(40, np.arange(6.0), 1.0)
     whole = stats.bootstrap(samples, seed=1, repeats=300)
-    monkeypatch.setattr("headcount.stats.resampling._CELLS", 40 * 7)
+    monkeypatch.setattr("headcount.core.stats.resampling._CELLS", 40 * 7)
     np.testing.assert_allclose(stats.bootstrap(samples, seed=1, repeats=300), whole, rtol=1e-12)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headcount.errors import ArtefactError
-from headcount.runs.cells import Cell, Spec
+from headcount.core.errors import ArtefactError
+from headcount.runs.artifacts import Cell, Spec
 from headcount.studies.survivors import kept_of
 
 HEADS = [f"L0H{index}" for index in range(4)]

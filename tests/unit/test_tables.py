@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.cli import main
-from headcount.errors import ArtefactError, PlanError
-from headcount.plan import Plan
-from headcount.scores import Scores
-from headcount.testing.shrink import tiny_model
+from headcount.app.cli._main import main
+from headcount.core.errors import ArtefactError, PlanError
+from headcount.core.plan import Plan
+from headcount.core.scores import Scores
+from headcount.models.tiny.build import tiny_model
 
 VALUES = {f"L{layer}H{head}": round(0.3 * layer + 0.01 * head**2, 4) for layer in range(2) for head in range(6)}
 
@@ -129,7 +129,7 @@ def _removed(capsys: pytest.CaptureFixture[str], *words: object) -> list[str]:
 
 
 def test_cut_by_plan_and_by_scores(capsys: pytest.CaptureFixture[str], bert: torch.nn.Module, folder: Path, tmp_path: Path) -> None:
-    from headcount.runs.weights import weight_hash
+    from headcount.models.provenance import weight_hash
 
     Plan.removing(["L0H3"]).write(tmp_path / "plan.json", hc.HeadMap.of(bert), weights=weight_hash(hc.load(folder)))
     assert _removed(capsys, "cut", folder, "--plan", tmp_path / "plan.json", "--out", tmp_path / "a") == ["L0H3"]

@@ -31,18 +31,19 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from headcount import tasks
-from headcount.checks import check_batch, check_weights, positions, vocabulary
-from headcount.data import SPLITS, Task
-from headcount.demo import english, tavi
-from headcount.demo.clauses import draw_clause
-from headcount.demo.entailment import LABELS
-from headcount.demo.tokens import build_tokenizer
-from headcount.errors import DataError, HeadcountError, MissingExtra, NonFinite, UnknownName
-from headcount.metrics import IGNORED
-from headcount.reading.tables import TABLES
-from headcount.tasks import TASKS, open_task
-from headcount.text.plain import read_text
+from headcount.core.errors import DataError, HeadcountError, MissingExtra, NonFinite, UnknownName
+from headcount.core.registry import TASKS
+from headcount.data import open_task as tasks
+from headcount.data.checks import check_batch, check_weights, positions, vocabulary
+from headcount.data.embedded import english, tavi
+from headcount.data.embedded.entailment import LABELS
+from headcount.data.embedded.grammar import draw_clause
+from headcount.data.embedded.tokenizer import build_tokenizer
+from headcount.data.metrics import IGNORED
+from headcount.data.open_task import open_task
+from headcount.data.readers.tables import TABLES
+from headcount.data.task import SPLITS, Task
+from headcount.data.text.sentences import read_text
 
 SIZES: dict[str, Any] = {
     "vocab_size": 240,
@@ -453,7 +454,7 @@ def test_demo(variant: str, kind: str) -> None:
 
 
 def test_demo_translation_is_tokenised_as_in_training() -> None:
-    from headcount.demo.train import RECIPES
+    from tools.train_embedded import RECIPES
 
     trained = RECIPES["translator"].rows(Random(0), TOKENIZER, 0.0005)
     task = open_task("demo/translation", model("marian"), TOKENIZER, size=20)

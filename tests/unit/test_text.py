@@ -17,22 +17,22 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from headcount.data import Text
-from headcount.demo import english
-from headcount.demo.clauses import draw_clause
-from headcount.demo.splits import draw_split
-from headcount.demo.tokens import build_tokenizer
-from headcount.errors import DataError, MissingExtra, UnknownName
-from headcount.text.align import align, align_all, stream
-from headcount.text.aligned import Aligned, Reason, Refusal, Tokens, Unalignable, match
-from headcount.text.annotated import Annotated, Note, Word, base, pair
-from headcount.text.conllu import read_conllu
-from headcount.text.coreference import clusters, place_of_name
-from headcount.text.embedded import CONTENT, STEMS, embedded, embedded_translations
-from headcount.text.given import of_examples, sentences_of
-from headcount.text.parallel import read_links, translations
-from headcount.text.parsers import from_spacy, from_stanza, parsed, parser_of, spacy_parser, stanza_parser
-from headcount.text.plain import plain, read_text
+from headcount.core.errors import DataError, MissingExtra, UnknownName
+from headcount.data.embedded import english
+from headcount.data.embedded.grammar import draw_clause
+from headcount.data.embedded.sentences import CONTENT, STEMS, embedded, embedded_translations
+from headcount.data.embedded.splits import draw_split
+from headcount.data.embedded.tokenizer import build_tokenizer
+from headcount.data.readers.conllu import read_conllu
+from headcount.data.readers.coreference import clusters, place_of_name
+from headcount.data.task import Text
+from headcount.data.text.align import align, align_all, stream
+from headcount.data.text.aligned import Aligned, Reason, Refusal, Tokens, Unalignable, match
+from headcount.data.text.annotated import Annotated, Note, Word, base, pair
+from headcount.data.text.given import of_examples, sentences_of
+from headcount.data.text.parallel import read_links, translations
+from headcount.data.text.parsers import from_spacy, from_stanza, parsed, parser_of, spacy_parser, stanza_parser
+from headcount.data.text.sentences import plain, read_text
 
 TEXTS = (
     "The dog doesn't see the old cat near the river.",

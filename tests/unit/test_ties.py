@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from headcount.heads import Head, tie_order
-from headcount.importance import verdicts
-from headcount.plan import Plan
-from headcount.scores import Scores
-from headcount.stats import Samples
+from headcount.core.heads import Head, tie_order
+from headcount.core.plan import Plan
+from headcount.core.scores import Scores
+from headcount.core.stats.samples import Samples
+from headcount.importance.verdicts import verdicts
 
 HEADS = tuple(Head("", layer, index) for layer in range(12) for index in range(12))
 EQUAL = Scores(HEADS, (1.0,) * len(HEADS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headcount.runs.outcomes import told_smallest, told_speed
+from headcount.runs.results import told_smallest, told_speed
 from headcount.surgery.card import _costs
 
 COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "kv_bytes_per_token": 0}
@@ -30,7 +30,7 @@ def test_operations_are_counted_for_a_number_of_tokens() -> None:
 
 def test_the_figure_of_times_names_every_model_and_size() -> None:
     figure = pytest.importorskip("matplotlib.figure")
-    from headcount.report.figures import draw_cost
+    from headcount.runs.report.figures import draw_cost
 
     rows = [
         {"of": of, "batch": batch, "length": 64, "name": name, "seconds": 0.1, "low": 0.09, "high": 0.12}

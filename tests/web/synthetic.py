@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from sentences import ARABIC, POS, RELATIONS, SENTENCE, Json, attention
 
-from headcount.heads import Head
-from headcount.report._bench import judged
-from headcount.report._scores import group_removal_order, removal_order
-from headcount.scores import Scores
+from headcount.core.heads import Head
+from headcount.core.scores import Scores
+from headcount.runs.report.bench import judged
+from headcount.runs.report.scores import group_removal_order, removal_order
 
 ROLES = [
     ("previous token", "p", "Attends to the token before."),

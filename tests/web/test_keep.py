@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import synthetic
 
-from headcount.heads import Head
-from headcount.plan import Plan
-from headcount.scores import Scores
+from headcount.core.heads import Head
+from headcount.core.plan import Plan
+from headcount.core.scores import Scores
 
 
 @pytest.fixture

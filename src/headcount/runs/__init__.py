@@ -1,7 +1,4 @@
-"""Runs: a folder of finished cells, which can be stopped, killed, copied and taken up again; readable without torch."""
-
-from __future__ import annotations
-
-from headcount.runs.store import Run, describe_run
-
-__all__ = ["Run", "describe_run"]
+"""Run folders: how finished work is stored, locked, verified, tabulated and turned into a report. Everything is a
+plain file with a schema version, written atomically. Imports core, and no torch, so that a run can be read
+anywhere.
+"""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headcount.errors import ArtefactError, HeadcountError
-from headcount.files import Problem, is_file, sha256
-from headcount.plan import Plan
-from headcount.runs.cells import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell
-from headcount.runs.outcomes import PRUNED
+from headcount.core.errors import ArtefactError, HeadcountError
+from headcount.core.files import Problem, is_file, sha256
+from headcount.core.plan import Plan
+from headcount.runs.artifacts import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell
 from headcount.runs.records import Kind, hash_of, read_record
+from headcount.runs.results import PRUNED
 from headcount.runs.schema import HeadsRecord, RunRecord, TablesRecord
 from headcount.runs.scores import KIND as SCORES
 from headcount.runs.scores import unpack_scores

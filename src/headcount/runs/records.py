@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from headcount.errors import ArtefactError
-from headcount.files import add_seal, json_bytes, read_json, seal, write_atomic
-from headcount.runs.cells import Damaged
+from headcount.core.errors import ArtefactError
+from headcount.core.files import add_seal, json_bytes, read_json, seal, write_atomic
+from headcount.runs.artifacts import Damaged
 from headcount.runs.schema import VERSION, Record, other_version
 
 Kind = TypeVar("Kind", bound=Record)

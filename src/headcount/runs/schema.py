@@ -2,7 +2,7 @@
 
 run.json                       what ran: command, configuration, seed, versions, machine, model and data, and the cells it shows
 heads.json                     the blocks of the model and the addresses of their heads
-cells/<kind>/<name>.<key>.cell one finished unit of work each (see headcount.runs.cells): scores, roles, portraits, evaluation, pruned, bench,
+cells/<kind>/<name>.<key>.cell one finished unit of work each (see headcount.runs.artifacts): scores, roles, portraits, evaluation, pruned, bench,
                                study, tuned, and block (of a pass that is under way)
 scores.*, roles.*, curves.*, … tables of all results, as csv and parquet, made out of the cells
 tables.json                    the hashes of these tables
@@ -123,7 +123,7 @@ class ScoresRecord(BaseModel):
 
 
 class RoleRecord(BaseModel):
-    """One head and one role; the fields of headcount.roles.RoleScore."""
+    """One head and one role; the fields of headcount.core.role_table.RoleScore."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     head: str
@@ -154,7 +154,7 @@ class RoleRecord(BaseModel):
 
 
 class BestHeadRecord(BaseModel):
-    """The best head of a role; the fields of headcount.roles.BestHead."""
+    """The best head of a role; the fields of headcount.core.role_table.BestHead."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     role: str

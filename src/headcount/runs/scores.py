@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from headcount.errors import ArtefactError
-from headcount.heads import Head
-from headcount.runs.cells import Cell, Damaged
+from headcount.core.errors import ArtefactError
+from headcount.core.heads import Head
+from headcount.core.scores import Scores
+from headcount.core.stats.samples import Samples
+from headcount.runs.artifacts import Cell, Damaged
 from headcount.runs.schema import ScoresRecord
 from headcount.runs.store import Run
-from headcount.scores import Scores
-from headcount.stats import Samples
 
 KIND = "scores"
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from headcount import notebook
-from headcount.errors import ArtefactError, NonFinite
-from headcount.files import (
+from headcount.core import html as notebook
+from headcount.core.errors import ArtefactError, NonFinite
+from headcount.core.files import (
     PARTIAL,
     Problem,
     append_line,
@@ -36,9 +36,9 @@ from headcount.files import (
     remove_folder,
     write_atomic,
 )
-from headcount.heads import HeadMap
-from headcount.runs.cells import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell, safe_name
-from headcount.runs.hold import LOCK, Hold, kernel_locks
+from headcount.core.heads import HeadIndex
+from headcount.runs.artifacts import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell, safe_name
+from headcount.runs.lock import LOCK, Hold, kernel_locks
 from headcount.runs.records import Kind, hash_of, read_record, write_record
 from headcount.runs.schema import BlockRecord, HeadsRecord, ModelRecord, RunRecord
 
@@ -125,7 +125,7 @@ class Run:
 
     # What the run is about.
 
-    def describe(self, record: RunRecord, heads: HeadMap) -> None:
+    def describe(self, record: RunRecord, heads: HeadIndex) -> None:
         """Says what is computed now, in run.json and heads.json, as soon as there is something to keep; refuses another model than the run's."""
         before = self._known(RUN, RunRecord)
         if before is not None:
@@ -379,7 +379,7 @@ class Run:
 
     def report(self, out: Path | None = None, *, max_mb: float = 2.0) -> Path:
         """Writes the report of the run, in its folder unless told, and says where it is; it opens in any browser."""
-        from headcount.report import write_report
+        from headcount.runs.report.write import write_report
 
         return write_report(self, None, out, max_mb=max_mb)
 

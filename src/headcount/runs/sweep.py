@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from headcount.errors import HeadcountError, NothingLeft
-from headcount.runs.cells import Cell, Spec
+from headcount.core.errors import HeadcountError, NothingLeft
+from headcount.runs.artifacts import Cell, Spec
 from headcount.runs.store import Run
 
 Made = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headcount.files import sha256, write_atomic
-from headcount.runs.cells import Cell, Damaged
-from headcount.runs.commands import plain_number
-from headcount.runs.outcomes import fewest_steps, told_length
+from headcount.core.files import sha256, write_atomic
+from headcount.core.score_tables import LISTING
+from headcount.runs.artifacts import Cell, Damaged
 from headcount.runs.records import write_record
+from headcount.runs.report.commands import plain_number
+from headcount.runs.results import fewest_steps, told_length
 from headcount.runs.schema import TablesRecord
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
-from headcount.tables import LISTING
 
 if TYPE_CHECKING:
     import pandas

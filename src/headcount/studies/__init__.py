@@ -1,1 +1,1 @@
-"""Studies: the papers' experiments as commands, one file each, found by its name."""
+"""The experiments of the papers, one file each, found by file name."""

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.heads import HeadMap
-from headcount.studies._drops import means_of
-from headcount.terminal import inputs
-from headcount.terminal.session import Session
-from headcount.terminal.verb import verb
+from headcount.app.console import inputs
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.models.head_map import HeadMap
+from headcount.studies._gated import means_of
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from headcount.data import Task
-    from headcount.heads import Head
-    from headcount.stats import Difference
+    from headcount.core.heads import Head
+    from headcount.core.stats.paired import Difference
+    from headcount.data.task import Task
 
 How = Annotated[str, typer.Option("--how", metavar="NAME", help="zero, mean or uniform: what becomes of the other heads.")]
 
@@ -44,9 +44,9 @@ class LayerRow:
 
 def all_but_one(model: nn.Module, task: Task, *, how: str = "zero", seed: int = 0, **reading: Any) -> list[LayerRow]:
     """A row for every block reduced to its best head, and a last one for the best head everywhere at once."""
-    from headcount.evaluate import evaluate
-    from headcount.importance import score
-    from headcount.stats import benjamini_hochberg
+    from headcount.core.stats.corrections import benjamini_hochberg
+    from headcount.data.evaluate import evaluate
+    from headcount.importance.score import score
 
     scores = score(model, task, f"all-but-one:{how}", split="selection", seed=seed, **reading)
     heads = HeadMap.of(model)
@@ -65,9 +65,9 @@ def _row(
 ) -> LayerRow:
     import torch
 
-    from headcount.evaluate import evaluate
-    from headcount.gates import HeadGates
-    from headcount.stats import paired_bootstrap, paired_t
+    from headcount.core.stats.paired import paired_bootstrap, paired_t
+    from headcount.data.evaluate import evaluate
+    from headcount.models.gates import HeadGates
 
     name, kept, chosen = choice
     whole, how, means, seed = facts
@@ -86,7 +86,7 @@ def _row(
 @verb
 def run(say: Session, given: inputs.Shared, how: How = "zero") -> None:
     """Can a layer live on one head? The best head of each, chosen on the selection split and reported on the report split."""
-    from headcount.importance import Method
+    from headcount.importance.score import Method
 
     Method.parse(f"all-but-one:{how}")
     live, _, folder = given.open_model(say)

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.heads import HeadMap
-from headcount.terminal import inputs
-from headcount.terminal.session import Session
-from headcount.terminal.verb import verb
+from headcount.app.console import inputs
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.models.head_map import HeadMap
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from headcount.data import Task
-    from headcount.heads import Head
-    from headcount.scores import Scores
-    from headcount.stats import Difference
+    from headcount.core.heads import Head
+    from headcount.core.scores import Scores
+    from headcount.core.stats.paired import Difference
+    from headcount.data.task import Task
 
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="The method that ranks the heads of each type.")]
 
@@ -57,7 +57,7 @@ def by_type(model: nn.Module, task: Task, scores: Scores, ranking: Scores | None
     """
     import numpy as np
 
-    from headcount.evaluate import evaluate
+    from headcount.data.evaluate import evaluate
 
     heads = HeadMap.of(model)
     whole = evaluate(model, task, **reading)
@@ -82,9 +82,9 @@ def _row(
 ) -> TypeRow:
     import numpy as np
 
-    from headcount.evaluate import evaluate
-    from headcount.gates import mask
-    from headcount.stats import paired_t
+    from headcount.core.stats.paired import paired_t
+    from headcount.data.evaluate import evaluate
+    from headcount.data.mask import mask
 
     whole, drawn, total, lowest_first = facts
     members = {scores.heads[place] for place in places}
@@ -114,7 +114,7 @@ def _row(
 @verb
 def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
     """Which attention matters most: encoder, cross or decoder? Scores by type, and the loss without half and without all heads of each."""
-    from headcount.importance import Method, score
+    from headcount.importance.score import Method, score
 
     by = str(Method.parse(by))
     live, _, folder = given.open_model(say)

@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.heads import Head, HeadMap
-from headcount.plan import Plan
-from headcount.studies._kept import Folder, corrected, keep_rows, led
-from headcount.terminal import inputs
-from headcount.terminal.pruning import Epochs, Options, Rate, Steps, TrainBatch, heads_of, note_training, recipe
-from headcount.terminal.run import Place, describe
-from headcount.terminal.session import Session
-from headcount.terminal.verb import verb
+from headcount.app.console import inputs
+from headcount.app.console.pruning import Epochs, Options, Rate, Steps, TrainBatch, heads_of, note_training, recipe
+from headcount.app.console.run_folder import Place, describe
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.core.heads import Head
+from headcount.core.plan import Plan
+from headcount.models.head_map import HeadMap
+from headcount.studies._results import Folder, corrected, keep_rows, led
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from headcount.data import Task
-    from headcount.runs.cells import Cell
+    from headcount.data.task import Task
+    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.runs.artifacts import Cell
     from headcount.runs.store import Run
-    from headcount.training import Recipe
 
 Method = Annotated[str, typer.Option("--method", metavar="NAME", help="A pruner of `headcount ls pruners`, or an importance to rank by.")]
 Keep = Annotated[str, typer.Option("--keep", metavar="K", help="How many heads stay: a number, or a share such as 25%.")]
@@ -42,8 +43,8 @@ REPEATS = 10_000
 
 def slices(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
     """The weights of every head in Q, K, V and O, in float64; heads of one KV group share those of K and V."""
-    from headcount.archs.modules import unwrap
-    from headcount.archs.weights import weights_of
+    from headcount.models.modules import unwrap
+    from headcount.models.weights import weights_of
 
     found: dict[Head, dict[str, Tensor]] = {}
     for block in HeadMap.of(model).blocks:
@@ -68,10 +69,10 @@ def tuned(
     """A fine-tune of a copy of the model: by head the relative change of its parts, and ln of the ratio of its importance after to before."""
     import numpy as np
 
-    from headcount.archs.state import copy_model
-    from headcount.evaluate import evaluate
-    from headcount.importance import score
-    from headcount.training import fine_tune
+    from headcount.data.evaluate import evaluate
+    from headcount.importance.score import score
+    from headcount.models.state import copy_model
+    from headcount.pruning.training.fine_tune import fine_tune
 
     live = copy_model(model)
     read: Any = {"limit": min(SCORED, limit or SCORED), "seed": recipe.seed, "normalise": "none"}  # sizes are compared, not ranks
@@ -138,7 +139,7 @@ def _layers(layer: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 def _row(part: str, where: str, pruned: np.ndarray, whole: np.ndarray) -> dict[str, Any]:
     """The difference over some heads; of a single head nothing tells how sure it is, so interval and p are None."""
-    from headcount.stats import paired_t
+    from headcount.core.stats.paired import paired_t
 
     gap = pruned - whole
     made = paired_t(gap) if len(gap) > 1 else None
@@ -157,7 +158,7 @@ def _even(part: str, gap: np.ndarray, layer: np.ndarray, lost: np.ndarray, seed:
     """Whether layers differ, and whether survivors of layers that lost more heads change more; None where nothing varies."""
     import numpy as np
 
-    from headcount.stats import spearman
+    from headcount.core.stats.correlation import spearman
 
     random = np.random.Generator(np.random.Philox(seed))
     seen = _between(gap[None], layer)[0]
@@ -185,10 +186,10 @@ def tuned_into(
     """The fine-tune of a model, taken from the run if it is finished there, and going on from its last checkpoint if it was stopped."""
     import shutil
 
-    from headcount.data import told_of
-    from headcount.evaluate import fingerprint_of
-    from headcount.runs.cells import Spec
-    from headcount.runs.weights import determined_by, made_on
+    from headcount.data.evaluate import fingerprint_of
+    from headcount.data.task import told_of
+    from headcount.models.provenance import determined_by, made_on
+    from headcount.runs.artifacts import Spec
 
     prints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
     spec = Spec(KIND, name, {**determined_by(model), **told_of(task), **prints, "recipe": recipe.told(), "by": by, "limit": limit})
@@ -213,11 +214,12 @@ def run(
     train_batch: TrainBatch = 32,
 ) -> None:
     """Do the heads that stay make up for those that went? Change of survivors in the fine-tune after pruning, against that of the whole model."""
-    from headcount.importance import Method as Importance
+    from headcount.importance.score import Method as Importance
 
     by = str(Importance.parse(by))
     with Place(out).taken(say) as taken:
-        from headcount.pruning import Pruning, Wish, check_wish, estimate_training, parse_method
+        from headcount.pruning.prune import parse_method
+        from headcount.workflows.prune import Pruning, Wish, check_wish, estimate_training
 
         kept = led(taken, "compensation")
         live, heads, folder = given.open_model(say)

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.errors import ArtefactError
-from headcount.heads import HeadMap
-from headcount.plan import Plan
-from headcount.studies._drops import admit, chance_of, drop, levels, share_left, without
-from headcount.studies._kept import Folder, keep_rows, led
-from headcount.terminal import inputs
-from headcount.terminal.run import Place, describe
-from headcount.terminal.session import Session
-from headcount.terminal.verb import verb
+from headcount.app.console import inputs
+from headcount.app.console.run_folder import Place, describe
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.core.errors import ArtefactError
+from headcount.core.plan import Plan
+from headcount.models.head_map import HeadMap
+from headcount.studies._gated import admit, chance_of, drop, levels, share_left, without
+from headcount.studies._results import Folder, keep_rows, led
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from headcount.data import Task
-    from headcount.evaluate import Evaluation
+    from headcount.core.evaluation import Evaluation
+    from headcount.data.task import Task
     from headcount.runs.store import Run
 
 More = Annotated[list[str] | None, typer.Argument(metavar="CHECKPOINT…", help="Further checkpoints; MODEL alone may be a folder of them.")]
@@ -54,7 +54,7 @@ class Checkpoint:
 
 def find(names: Sequence[str]) -> list[Checkpoint]:
     """The checkpoints that are named, or those in the one folder that is, by step; folders whose step is unknown stay in the order given."""
-    from headcount.training import checkpoints
+    from headcount.pruning.training.trainer import checkpoints
 
     one = Path(names[0])
     if len(names) == 1 and not (one / "config.json").is_file():
@@ -111,7 +111,7 @@ def curve(
     """The whole checkpoint on the report split, and a row for each number of heads that stay: the share left of its own score above chance, in pairs;
     `why` of a row says where that is not defined.
     """
-    from headcount.importance import score_into
+    from headcount.workflows.score import score_into
 
     admit(run, model)
     (scores,) = score_into(run, model, task, [by], seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size).values()
@@ -131,7 +131,7 @@ def curve(
 
 
 def _repaired(model: nn.Module, plan: Plan, task: Task) -> nn.Module:
-    from headcount.refit import refit
+    from headcount.pruning.repair.repair import refit
 
     return refit(model, plan, task).model
 
@@ -149,12 +149,12 @@ def run(
     tokenizer: Tokenizer = None,
 ) -> None:
     """When do heads become superfluous? The pruning curve of every checkpoint of a training: MODEL is a folder of them, or the first of several."""
-    from headcount.importance import Method
+    from headcount.importance.score import Method
 
     by = str(Method.parse(by))
     found = find([given.model, *(more or [])])
     with Place(out).taken(say) as taken:
-        from headcount.scores import SCALED
+        from headcount.core.scores import SCALED
 
         kept = led(taken, "dynamics")
         _check_heads(found, given)
@@ -193,7 +193,7 @@ def _reader(name: str | None) -> Path | None:
 
 def _check_heads(found: Sequence[Checkpoint], given: inputs.Shared) -> None:
     """Refuses models that are not of one training, before any work."""
-    from headcount.surgery import load
+    from headcount.surgery.load import load
 
     trust = {"allow_pickle": given.allow_pickle, "trust_remote_code": given.trust_remote_code}
     first, *rest = ((one, HeadMap.of(load(one.name, auto=given.auto, **trust))) for one in found)
@@ -206,7 +206,7 @@ def _check_heads(found: Sequence[Checkpoint], given: inputs.Shared) -> None:
 
 def _check(heads: HeadMap, keeps: Sequence[int]) -> None:
     """Refuses numbers of heads that no plan can keep, before any work."""
-    from headcount.scores import Scores
+    from headcount.core.scores import Scores
 
     flat = Scores(heads.heads, (0.0,) * len(heads), units=heads.units())
     for keep in keeps:

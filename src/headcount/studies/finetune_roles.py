@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.errors import ArtefactError, DataError
-from headcount.terminal import inputs
-from headcount.terminal.options import split
-from headcount.terminal.session import Session
-from headcount.terminal.text import Embedded, File, Parser, check_text, corpus
-from headcount.terminal.verb import verb
+from headcount.app.console import inputs
+from headcount.app.console.options import split
+from headcount.app.console.session import Session
+from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
+from headcount.app.console.verb import verb
+from headcount.core.errors import ArtefactError, DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import nn
 
-    from headcount.data import Task
-    from headcount.heads import Head
-    from headcount.roles import Corpus
+    from headcount.behaviour.base import Corpus
+    from headcount.core.heads import Head
+    from headcount.data.task import Task
 
 Second = Annotated[str, typer.Argument(metavar="MODEL_B", help="The model after fine-tuning.", show_default=False)]
 Only = Annotated[str | None, typer.Option("--only", metavar="NAME,…", help="Roles of `headcount ls roles`.")]
@@ -51,8 +51,9 @@ class RoleChange:
 
 def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -> list[RoleChange]:
     """Every head × role that both models were tested for, with the paired difference."""
-    from headcount.roles import biases_by_sentence, measure
-    from headcount.stats import benjamini_hochberg, paired_t
+    from headcount.behaviour.roles import biases_by_sentence, measure
+    from headcount.core.stats.corrections import benjamini_hochberg
+    from headcount.core.stats.paired import paired_t
 
     before, after = measure(a, corpus, **options), measure(b, corpus, **options)
     if before.heads != after.heads:

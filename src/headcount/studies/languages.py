@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.demo.entailment import LABELS
-from headcount.errors import DataError
-from headcount.heads import HeadMap
-from headcount.studies._drops import admit, chance_of, drop, levels, relative_gap, score_of, share_left, without
-from headcount.studies._kept import Folder, corrected, keep_rows, led
+from headcount.app.console import inputs
+from headcount.app.console.options import split
+from headcount.app.console.pruning import Rate, Repair, TrainBatch
+from headcount.app.console.pruning import recipe as recipe_of
+from headcount.app.console.run_folder import Place, describe
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.core.errors import DataError
+from headcount.data.embedded.entailment import LABELS
+from headcount.models.head_map import HeadMap
+from headcount.studies._gated import admit, chance_of, drop, levels, relative_gap, score_of, share_left, without
+from headcount.studies._results import Folder, corrected, keep_rows, led
 from headcount.studies.layers import LAYER, THIRDS, groups
-from headcount.terminal import inputs
-from headcount.terminal.options import split
-from headcount.terminal.pruning import Rate, Repair, TrainBatch
-from headcount.terminal.pruning import recipe as recipe_of
-from headcount.terminal.run import Place, describe
-from headcount.terminal.session import Session
-from headcount.terminal.verb import verb
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from headcount.data import Task
-    from headcount.evaluate import Evaluation
-    from headcount.pruning import Wish
+    from headcount.core.evaluation import Evaluation
+    from headcount.data.task import Task
+    from headcount.pruning.training.fine_tune import Recipe
     from headcount.runs.store import Run
-    from headcount.training import Recipe
+    from headcount.workflows.prune import Wish
 
 Tasks = Annotated[
     str, typer.Option("--tasks", metavar="A,B,…", help="The same task in each language; heads are chosen (and trained) on the first.")
@@ -112,7 +112,7 @@ def languages(
 
 
 def _evaluations(run: Run, subject: Subject, command: str, progress: Any, limit: int | None, batch_size: int | None) -> Any:
-    from headcount.pruning import method_name
+    from headcount.runs.results import method_name
 
     model, total = subject.model, len(HeadMap.of(subject.model))
     wanted = groups(HeadMap.of(model), (THIRDS, LAYER))
@@ -134,7 +134,7 @@ def _evaluations(run: Run, subject: Subject, command: str, progress: Any, limit:
 
 def _pruned(run: Run, subject: Subject, command: str, limit: int | None) -> list[tuple[Wish, nn.Module]]:
     """The pruned models, their heads chosen on the first task."""
-    from headcount.pruning import Pruning
+    from headcount.workflows.prune import Pruning
 
     pruning = Pruning(run, subject.model, next(iter(subject.tasks.values())), limit=limit, command=command)
     device = next(subject.model.parameters()).device
@@ -189,12 +189,13 @@ def fine_tuned(
     run: Run, given: inputs.Shared, say: Session, recipe: Recipe, labels: str | None, more: Mapping[str, str]
 ) -> tuple[nn.Module, Path]:
     """The model after training on its task, with a fresh head if it has none for it; kept in the run."""
-    from headcount.data import told_of
-    from headcount.evaluate import fingerprint_of
-    from headcount.runs.cells import Spec, safe_name
-    from headcount.runs.weights import determined_by, made_on
-    from headcount.surgery import load, save
-    from headcount.training import fine_tune
+    from headcount.data.evaluate import fingerprint_of
+    from headcount.data.task import told_of
+    from headcount.models.provenance import determined_by, made_on
+    from headcount.pruning.training.fine_tune import fine_tune
+    from headcount.runs.artifacts import Spec, safe_name
+    from headcount.surgery.load import load
+    from headcount.surgery.save import save
 
     live, folder = _with_head(given, say, labels)
     options = [*(given.task_option or []), *(f"{name}={value}" for name, value in more.items())]
@@ -222,9 +223,9 @@ def _with_head(given: inputs.Shared, say: Session, labels: str | None) -> tuple[
     """The model as it is if it classifies already, else with a new head for these classes."""
     import torch
 
-    from headcount.surgery import load
+    from headcount.app.console.models import choose_device, hush
+    from headcount.surgery.load import load
     from headcount.surgery.source import local_folder, read_config
-    from headcount.terminal.models import choose_device, hush
 
     folder = local_folder(given.model)
     named = " ".join(read_config(folder, given.trust_remote_code).get("architectures") or ())
@@ -262,7 +263,8 @@ def run(
     """Do languages need the same layers, and does a multilingual model lose more? Prune, evaluate on each language, against a monolingual one."""
     names, common = _names(given, tasks, against, shared)
     with Place(out).taken(say) as taken:
-        from headcount.pruning import Wish, check_wish, parse_method
+        from headcount.pruning.prune import parse_method
+        from headcount.workflows.prune import Wish, check_wish
 
         kept = led(taken, "languages")
         called, own = parse_method(method)

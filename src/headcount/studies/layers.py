@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.heads import AttentionBlock, Head, HeadMap
-from headcount.studies._drops import chance_of, check_how, drop, interval, means_of, score_of, share_left, without
-from headcount.studies._kept import corrected, keep_rows
-from headcount.terminal import inputs
-from headcount.terminal.run import Out, Place, describe
-from headcount.terminal.session import Session
-from headcount.terminal.verb import verb
+from headcount.app.console import inputs
+from headcount.app.console.run_folder import Out, Place, describe
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.core.heads import AttentionBlock, Head
+from headcount.models.head_map import HeadMap
+from headcount.studies._gated import chance_of, check_how, drop, interval, means_of, score_of, share_left, without
+from headcount.studies._results import corrected, keep_rows
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from headcount.data import Task
-    from headcount.evaluate import Evaluation
+    from headcount.core.evaluation import Evaluation
+    from headcount.data.task import Task
     from headcount.runs.store import Run
 
 How = Annotated[str, typer.Option("--how", metavar="NAME", help="zero, mean or uniform: what becomes of the heads.")]
@@ -111,7 +112,7 @@ def _pairs(wanted: Sequence[Group], made: dict[tuple[str, str], Evaluation], who
     """By stack, the mean rise of the loss and the mean excess of consecutive minus spread-out pairs, paired over examples."""
     import numpy as np
 
-    from headcount.stats import paired_t
+    from headcount.core.stats.paired import paired_t
 
     single = {(group.stack, group.layers[0]): made[group.kind, group.name].losses - whole.losses for group in wanted if group.kind == LAYER}
     found = []
@@ -150,7 +151,7 @@ def run(say: Session, given: inputs.Shared, how: How = "zero", out: Out = None) 
 
 
 def _show(say: Session, whole: Evaluation, rows: list[dict[str, Any]], pairs: list[dict[str, Any]]) -> None:
-    from headcount.stats import Difference
+    from headcount.core.stats.paired import Difference
 
     def change(row: dict[str, Any], what: str) -> str:
         return interval(Difference(*(row[f"{what} {name}"] for name in ("difference", "low", "high", "p"))))

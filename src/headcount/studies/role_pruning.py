@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.errors import PlanError
-from headcount.studies._drops import averaged, drop, interval, levels, score_of
-from headcount.studies._kept import Folder, corrected, keep_rows, led
-from headcount.terminal import inputs
-from headcount.terminal.pruning import Rate, Recover, Repair, TrainBatch, length_of, note_training, recipe
-from headcount.terminal.run import Place, describe
-from headcount.terminal.session import Session
-from headcount.terminal.verb import verb
+from headcount.app.console import inputs
+from headcount.app.console.pruning import Rate, Recover, Repair, TrainBatch, length_of, note_training, recipe
+from headcount.app.console.run_folder import Place, describe
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.core.errors import PlanError
+from headcount.studies._gated import averaged, drop, interval, levels, score_of
+from headcount.studies._results import Folder, corrected, keep_rows, led
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from headcount.data import Task
-    from headcount.evaluate import Evaluation
-    from headcount.heads import Head, HeadMap
-    from headcount.pruning import Pruning, Wish
+    from headcount.core.evaluation import Evaluation
+    from headcount.core.heads import Head
+    from headcount.data.task import Task
+    from headcount.models.head_map import HeadMap
+    from headcount.workflows.prune import Pruning, Wish
 
 Roles = Annotated[
     list[str], typer.Option("--role", metavar="NAME", help="A role of `headcount ls roles`, such as offset:-1, or any; again for more.")
@@ -59,7 +60,7 @@ class Asked:
 
 def having(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed: int = 0) -> list[Head]:
     """The heads that have a role on the texts of the task, as the pruner sees it; an error if there are none."""
-    from headcount.roles import roles
+    from headcount.behaviour.given import roles
 
     only = None if role == "any" else [role]
     table = roles(model, task, tokenizer, alignment={"limit": LIMIT}, only=only, seed=seed)
@@ -95,7 +96,7 @@ def role_pruning(
 
     Heads are drawn by `seeds` seeds from `seed` on, by which intervals are drawn too.
     """
-    from headcount.pruning import outcome
+    from headcount.runs.results import outcome
     from headcount.runs.sweep import sweep
 
     dense = pruning.dense()
@@ -152,7 +153,7 @@ def run(
 ) -> None:
     """Are the heads of a role needed? Prune them first, spare them longest, or take random ones, at the same numbers of heads."""
     with Place(out).taken(say) as taken:
-        from headcount.pruning import Pruning, Wish, check_wish, estimate_training
+        from headcount.workflows.prune import Pruning, Wish, check_wish, estimate_training
 
         kept = led(taken, "role-pruning")
         live, heads, folder = given.open_model(say)
@@ -182,7 +183,7 @@ def run(
 
 
 def _show(say: Session, dense: Evaluation, rows: list[dict[str, Any]]) -> None:
-    from headcount.stats import Difference
+    from headcount.core.stats.paired import Difference
 
     def change(row: dict[str, Any], what: str) -> str:
         if f"against {what} difference" not in row:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headcount.terminal import inputs
-from headcount.terminal.options import split
-from headcount.terminal.session import Session
-from headcount.terminal.text import Embedded, Parser, check_embedded, corpus
-from headcount.terminal.verb import verb
+from headcount.app.console import inputs
+from headcount.app.console.options import split
+from headcount.app.console.session import Session
+from headcount.app.console.text import Embedded, Parser, check_embedded, corpus
+from headcount.app.console.verb import verb
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from headcount.roles import RoleTable
-    from headcount.scores import Scores
+    from headcount.core.role_table import RoleTable
+    from headcount.core.scores import Scores
 
 Text = Annotated[
     Path | None, typer.Option("--text", metavar="FILE", help="For roles: CoNLL-U, plain text, or a table; else the texts of the task.")
@@ -59,7 +59,8 @@ def roles_importance(table: RoleTable, scores: dict[str, Scores], *, seed: int =
 
     import numpy as np
 
-    from headcount.stats import benjamini_hochberg, ranks
+    from headcount.core.stats.corrections import benjamini_hochberg
+    from headcount.core.stats.ranks import ranks
 
     labels = table.labels()
     groups = {"any role": [bool(labels[head]) for head in table.heads]}
@@ -135,8 +136,8 @@ def run(
 ) -> None:
     """Do the heads that matter have roles? Importance and confidence by role, with intervals."""
     check_embedded(text, embedded)
-    from headcount.importance import Method, score_all
-    from headcount.roles import roles
+    from headcount.behaviour.given import roles
+    from headcount.importance.score import Method, score_all
 
     live, _, folder = given.open_model(say)
     task = given.open_task(say, live, folder)

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from headcount.errors import ArtefactError
-from headcount.files import reopened_model
-from headcount.heads import Head
-from headcount.studies._kept import corrected, keep_rows, led
-from headcount.terminal import inputs
-from headcount.terminal.options import Device, Dtype, Seed
-from headcount.terminal.run import Place
-from headcount.terminal.session import Session
-from headcount.terminal.text import Embedded, File, Parser, check_text, corpus
-from headcount.terminal.verb import verb
+from headcount.app.console import inputs
+from headcount.app.console.options import Device, Dtype, Seed
+from headcount.app.console.run_folder import Place
+from headcount.app.console.session import Session
+from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
+from headcount.app.console.verb import verb
+from headcount.core.errors import ArtefactError
+from headcount.core.files import reopened_model
+from headcount.core.heads import Head
+from headcount.studies._results import corrected, keep_rows, led
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from headcount.roles import RoleTable
+    from headcount.core.role_table import RoleTable
     from headcount.runs.store import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `headcount compare` made.", show_default=False)]
@@ -211,9 +211,9 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
 
     The latter are left out unless `dense_roles`: the roles of the dense model are not those of the weights that they pruned.
     """
-    from headcount.pruners import Method
-    from headcount.pruning import KIND
-    from headcount.runs.outcomes import method_label
+    from headcount.pruning.prune import Method
+    from headcount.runs.results import method_label
+    from headcount.workflows.prune import KIND
 
     weights = run.record().model.weights
     cells = [cell for cell in run.results(KIND).values() if cell.spec.parts.get("weights") == weights]
@@ -302,7 +302,7 @@ def _told_of_trained(names: Sequence[str], judged: bool) -> str:
 
 def _roles(say: Session, run: Run, given: inputs.Shared, text: Path | None, embedded: str | None, parser: str | None) -> RoleTable:
     """The roles of a run, or those measured on the text that is named, which the run keeps."""
-    from headcount.roles import read_roles, roles_into
+    from headcount.workflows.roles import read_roles, roles_into
 
     if text is None and embedded is None and given.task is None:
         if not run.results("roles"):
@@ -312,7 +312,7 @@ def _roles(say: Session, run: Run, given: inputs.Shared, text: Path | None, embe
             )
         return read_roles(run)
     check_text(given, text, embedded)
-    from headcount.runs.weights import model_record
+    from headcount.models.provenance import model_record
 
     live, _, place = given.open_model(say)
     run.check_model(model_record(live, given.model))

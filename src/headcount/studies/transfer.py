@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headcount.errors import ArtefactError
-from headcount.terminal.options import Seed
-from headcount.terminal.session import Session
-from headcount.terminal.verb import verb
+from headcount.app.console.options import Seed
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.core.errors import ArtefactError
 
 if TYPE_CHECKING:
-    from headcount.scores import Scores
-    from headcount.stats import Correlated, Estimate, Overlap
+    from headcount.core.scores import Scores
+    from headcount.core.stats.correlation import Correlated
+    from headcount.core.stats.ranks import Overlap
+    from headcount.core.stats.samples import Estimate
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Run folders of the same model scored on different data.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="The method to compare; else every method that all runs have.")]
@@ -43,10 +45,11 @@ class Pair:
 
 def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
     """Every pair of score sets of one method, by the names of the sets."""
-    from headcount.importance import signed_samples
+    from headcount.core.scores import SCALED
+    from headcount.core.stats.cheap import agreement
+    from headcount.core.stats.correlation import correlate
+    from headcount.importance.verdicts import signed_samples
     from headcount.runs.scores import same_heads
-    from headcount.scores import SCALED
-    from headcount.stats import agreement, correlate
 
     same_heads(list(sets.values()))
     found = []
@@ -65,8 +68,8 @@ def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
 
 def _sets(folders: list[Path], by: str | None) -> dict[str, dict[str, Scores]]:
     """For every method that all runs have, its scores by run; without one named, those alone that examples move."""
-    from headcount.runs import Run
     from headcount.runs.scores import all_scores
+    from headcount.runs.store import Run
 
     opened = {str(folder): all_scores(Run.open(folder)) for folder in folders}
     if len(opened) < 2:

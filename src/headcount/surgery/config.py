@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.archs import names, record
-from headcount.archs.modules import whole_number
-from headcount.archs.record import KEY
-from headcount.heads import AttentionBlock, HeadMap
+from headcount.core.heads import AttentionBlock
+from headcount.models.archs import cut_record as record
+from headcount.models.archs import names
+from headcount.models.archs.cut_record import KEY
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import whole_number
 
 
 class ConfigView:

@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from headcount.archs.inputs import probe_inputs, reporting_inputs
-from headcount.archs.modules import unwrap
-from headcount.archs.ownership import holds
-from headcount.archs.state import forward
-from headcount.attention import eager
-from headcount.heads import HeadMap
-from headcount.observe import evaluating, frozen
+from headcount.models.attention import eager
+from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import unwrap
+from headcount.models.observe import evaluating, frozen
+from headcount.models.ownership import holds
+from headcount.models.state import forward
 
 
 @dataclass(frozen=True, slots=True)

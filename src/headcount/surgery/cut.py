@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.archs.inputs import probe_inputs, reporting_inputs
-from headcount.archs.modules import unwrap
-from headcount.archs.ownership import holds
-from headcount.archs.state import copy_model
-from headcount.errors import PlanError, VerificationError
-from headcount.gates import gates_open
-from headcount.heads import HeadMap
-from headcount.plan import Plan
+from headcount.core.errors import PlanError, VerificationError
+from headcount.core.plan import Plan
+from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
+from headcount.models.gates import gates_open
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import unwrap
+from headcount.models.ownership import holds
+from headcount.models.state import copy_model
 from headcount.surgery.config import express, unexpress
 from headcount.surgery.named_heads import follow_cut, original_fields
 from headcount.surgery.reshape import Cut, cuts_of, kept_numel, numel, removed_from_tables, reshape

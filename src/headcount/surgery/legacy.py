@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.archs import record
-from headcount.errors import ArtefactError
-from headcount.heads import AttentionBlock, HeadMap
+from headcount.core.errors import ArtefactError
+from headcount.core.heads import AttentionBlock
+from headcount.models.archs import cut_record as record
+from headcount.models.head_map import HeadMap
 from headcount.surgery.load import load_blocks
 from headcount.surgery.sizes import MAX_RATIO, bounded_build, check_counts
 from headcount.surgery.source import built, check_weights, class_of, local_folder, read_config

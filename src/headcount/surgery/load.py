@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.archs import record
-from headcount.errors import ArtefactError, HeadcountError
-from headcount.heads import HeadMap
+from headcount.core.errors import ArtefactError, HeadcountError
+from headcount.models.archs import cut_record as record
+from headcount.models.head_map import HeadMap
 from headcount.surgery import manifest
 from headcount.surgery.reshape import cuts_of, reshape
 from headcount.surgery.sizes import bounded_build, check_counts

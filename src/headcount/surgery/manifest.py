@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from headcount.errors import ArtefactError
-from headcount.files import MAX_JSON, Problem, add_seal, is_file, json_bytes, read_bounded, read_json, seal, sha256, write_atomic
-from headcount.heads import HeadMap
+from headcount.core.errors import ArtefactError
+from headcount.core.files import MAX_JSON, Problem, add_seal, is_file, json_bytes, read_bounded, read_json, seal, sha256, write_atomic
+from headcount.models.head_map import HeadMap
 
 NAME = "heads.json"
 SCHEMA = 2

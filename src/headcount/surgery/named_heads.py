@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from headcount.archs import record
-from headcount.errors import PlanError
-from headcount.heads import Head, HeadMap, Kind
+from headcount.core.errors import PlanError
+from headcount.core.heads import Head, Kind
+from headcount.models.archs import cut_record as record
+from headcount.models.head_map import HeadMap
 
 FIELDS: dict[str, Kind] = {"alignment_heads": "cross"}
 """Fields that hold [layer, head] pairs, with the kind of attention whose heads they name. No other field of transformers names heads."""

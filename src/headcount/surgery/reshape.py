@@ -9,14 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headcount.archs import names, record
-from headcount.archs.extras import is_shared
-from headcount.archs.geometry import family_of
-from headcount.archs.modules import runtime_names, transposed
-from headcount.heads import AttentionBlock, HeadMap, Slice
-from headcount.surgery.arguments import ArgumentSlicer, uninstall
+from headcount.core.heads import AttentionBlock, Slice
+from headcount.models.archs import cut_record as record
+from headcount.models.archs import names
+from headcount.models.archs.dependents import is_shared
+from headcount.models.archs.geometry import family_of
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import runtime_names, transposed
 from headcount.surgery.config import show_counts, show_counts_to_owner
-from headcount.surgery.ghost import GhostInput, GhostOutput
+from headcount.surgery.empty_block import GhostInput, GhostOutput
+from headcount.surgery.head_arguments import ArgumentSlicer, uninstall
 from headcount.surgery.width import fit_width
 
 Columns = dict[str, tuple[int, ...]]

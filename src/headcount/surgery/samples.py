@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.archs.inputs import probe_inputs
-from headcount.archs.modules import pad_id
-from headcount.checks import positions, text_config
-from headcount.data import Data, batches
-from headcount.errors import DataError
+from headcount.core.errors import DataError
+from headcount.data.checks import positions, text_config
+from headcount.data.task import Data, batches
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.modules import pad_id
 
 Batch = dict[str, Tensor]
 RawBatch = Mapping[str, Any]

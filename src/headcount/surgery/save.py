@@ -10,12 +10,12 @@ from typing import Any
 from torch import nn
 
 from headcount import __version__
-from headcount.archs import record
-from headcount.archs.ownership import holds
-from headcount.archs.state import preserve
-from headcount.errors import ArtefactError, UnsupportedModel
-from headcount.files import new_folder
-from headcount.heads import HeadMap
+from headcount.core.errors import ArtefactError, UnsupportedModel
+from headcount.core.files import new_folder
+from headcount.models.archs import cut_record as record
+from headcount.models.head_map import HeadMap
+from headcount.models.ownership import holds
+from headcount.models.state import preserve
 from headcount.surgery import manifest
 from headcount.surgery.card import write_card
 from headcount.surgery.config import builds_same, built_heads

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-from headcount.archs import names
-from headcount.archs.record import Kept
-from headcount.errors import ArtefactError
+from headcount.core.errors import ArtefactError
+from headcount.models.archs import names
+from headcount.models.archs.cut_record import Kept
 
 MAX_LAYERS, MAX_SIZE, MAX_LABELS = 1024, 2**40, 2**18
 """The largest counts that a configuration may state whatever the weights are."""

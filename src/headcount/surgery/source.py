@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headcount.errors import ArtefactError, HeadcountError, UnsupportedModel
-from headcount.files import check_safetensors, finish_replacement, read_json
-from headcount.registry import unknown
+from headcount.core.errors import ArtefactError, HeadcountError, UnsupportedModel
+from headcount.core.files import check_safetensors, finish_replacement, read_json
+from headcount.core.registry import unknown
 from headcount.surgery.sizes import WeightSizes, check_counts
 
 HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies")
 """Arguments of from_pretrained that say where a hub id comes from."""
 
 
-EMBEDDED = Path(__file__).parents[1] / "demo" / "models"
+EMBEDDED = Path(__file__).parents[1] / "data" / "embedded" / "models"
 """The models that come with the package."""
 
 

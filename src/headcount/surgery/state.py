@@ -18,8 +18,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from headcount.archs.record import relative
-from headcount.errors import ArtefactError
+from headcount.core.errors import ArtefactError
+from headcount.models.archs.cut_record import relative
 
 NAME = "heads.state"
 BUFFER, ROW, PARAMETER = "buffer:", "padding row:", "parameter:"

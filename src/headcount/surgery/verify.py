@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.archs.state import copy_model
-from headcount.errors import VerificationError
-from headcount.gates import HeadGates, output_tensors
-from headcount.heads import AttentionBlock, HeadMap
-from headcount.observe import Batch, evaluating
-from headcount.plan import Plan
+from headcount.core.errors import VerificationError
+from headcount.core.heads import AttentionBlock
+from headcount.core.plan import Plan
+from headcount.models.gates import HeadGates, output_tensors
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch
+from headcount.models.observe import evaluating
+from headcount.models.state import copy_model
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """The largest difference allowed, relative to the largest output (or one)."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headcount.heads import AttentionBlock
+from headcount.core.heads import AttentionBlock
 
 RESHAPES = {Tensor.reshape, Tensor.view, torch.reshape}
 

@@ -1,1 +1,3 @@
-"""For tests: tiny models of every family, and the laws that every supported model obeys."""
+"""The conformance laws that gates, cuts, importances, roles and pruners must obey, public for plug-ins, and the census
+of model classes.
+"""

@@ -12,18 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.data import Task, rows_of
-from headcount.errors import HeadcountError
-from headcount.evaluate import evaluate
-from headcount.gates import HeadGates, mask, output_tensors
-from headcount.heads import HeadMap
-from headcount.importance import score
-from headcount.observe import observe
-from headcount.plan import Plan
-from headcount.refit import repair
-from headcount.surgery import cut, save
+from headcount.core.errors import HeadcountError
+from headcount.core.plan import Plan
+from headcount.data.evaluate import evaluate
+from headcount.data.mask import mask
+from headcount.data.task import Task, rows_of
+from headcount.importance.score import score
+from headcount.models.gates import HeadGates, output_tensors
+from headcount.models.head_map import HeadMap
+from headcount.models.observe import observe
+from headcount.pruning.repair.repair import repair
 from headcount.surgery.cost import cost
-from headcount.surgery.export import export_portable
+from headcount.surgery.cut import cut
+from headcount.surgery.export.targets import export_portable
+from headcount.surgery.save import save
 from headcount.surgery.verify import run
 from headcount.testing.fingerprint import require_unchanged
 

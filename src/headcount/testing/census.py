@@ -20,17 +20,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from headcount.archs.inputs import probe_inputs
-from headcount.archs.probe import parts
-from headcount.attention import eager
-from headcount.errors import HeadcountError, VerificationError
-from headcount.gates import HeadGates
-from headcount.heads import AttentionBlock, HeadMap
-from headcount.observe import Batch
-from headcount.plan import Plan
-from headcount.surgery import cut
+from headcount.core.errors import HeadcountError, VerificationError
+from headcount.core.heads import AttentionBlock
+from headcount.core.plan import Plan
+from headcount.models.attention import eager
+from headcount.models.dummy_inputs.request import parts
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.gates import HeadGates
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch
+from headcount.models.tiny.build import ShrinkError, build_model, tiny_config
+from headcount.models.tiny.build import model_class as natural_class
+from headcount.models.tiny.float64 import Float64
+from headcount.surgery.cut import cut
 from headcount.surgery.verify import difference, gates_of, run, run_gated
-from headcount.testing.float64 import Float64
 from headcount.testing.laws import (
     DoesNotApply,
     LawBroken,
@@ -40,8 +43,6 @@ from headcount.testing.laws import (
     reload_is_equal,
     same_tokens,
 )
-from headcount.testing.shrink import ShrinkError, build_model, tiny_config
-from headcount.testing.shrink import model_class as natural_class
 
 STAGES = ("found", "gated", "zeroed", "cut", "attentions", "generated", "reloaded", "unchanged")
 DEFECTS = ("raw", "wrong")

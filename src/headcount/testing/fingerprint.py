@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.errors import HeadcountError
+from headcount.core.errors import HeadcountError
 
 SIMPLE = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 

@@ -17,18 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.archs.geometry import family_of
-from headcount.archs.inputs import probe_inputs
-from headcount.archs.modules import unwrap
-from headcount.archs.state import forward, preserve
-from headcount.attention import AttentionTap, eager
-from headcount.errors import HeadcountError, PlanError, UnsupportedModel
-from headcount.gates import HeadGates, verify_gates
-from headcount.heads import AttentionBlock, Head, HeadMap
-from headcount.observe import Batch, evaluating
-from headcount.plan import Plan
-from headcount.surgery import cut, load, removed_parameters, save
+from headcount.core.errors import HeadcountError, PlanError, UnsupportedModel
+from headcount.core.heads import AttentionBlock, Head
+from headcount.core.plan import Plan
+from headcount.models.archs.geometry import family_of
+from headcount.models.attention import AttentionTap, eager
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.gates import HeadGates, verify_gates
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch, unwrap
+from headcount.models.observe import evaluating
+from headcount.models.state import forward, preserve
 from headcount.surgery.config import base_config
+from headcount.surgery.cut import cut, removed_parameters
+from headcount.surgery.load import load
+from headcount.surgery.save import save
 from headcount.surgery.verify import TOLERANCE, difference, float_dtype, gates_of, run, run_gated
 
 

@@ -1,0 +1,97 @@
+"""The typer application: every module beside this one whose name has no underscore in front is a verb, its `run` the command,
+or its `build` a group of commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headcount import __version__
+from headcount.app.console.session import complain
+from headcount.app.console.stop import INTERRUPTED, StopSignal
+from headcount.core.errors import HeadcountError, UnknownName, memory_ran_out
+from headcount.core.registry import Registry, unknown
+
+FAILED, WRONG_USAGE = 1, 2
+VERBS = Registry("command", "headcount.app.cli")
+# typer carries its own copy of click in newer releases, so its exceptions are found through typer.
+ClickException: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+
+
+class Verbs(TyperGroup):
+    """The verbs, with the nearest known one for a verb that does not exist."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command named by the first argument."""
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise unknown(VERBS.kind, args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headcount {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Find, gate, score, cut, save and reload the attention heads of any transformers model.
+
+    Results go to stdout, notes to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated.
+    """
+
+
+def build() -> typer.Typer:
+    """The application with every verb."""
+    app = typer.Typer(name="headcount", cls=Verbs, add_completion=False, rich_markup_mode="rich")
+    app.callback()(_root)
+    for name in VERBS.names():
+        verb = VERBS.get(name)
+        if hasattr(verb, "build"):
+            app.add_typer(verb.build(), name=name)
+        else:
+            app.command(name)(verb.run)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line; failures that headcount foresees end in a line on stderr."""
+    if not arguments:
+        with redirect_stdout(sys.stderr):
+            run(["--help"])
+        return WRONG_USAGE
+    try:
+        command = typer.main.get_command(build())
+        code = command.main(args=list(arguments), prog_name="headcount", standalone_mode=False, obj=tuple(arguments))
+    except typer.Abort:
+        return INTERRUPTED
+    except ClickException as error:
+        _explain(error)
+        return int(error.exit_code)
+    except (HeadcountError, OSError) as error:
+        complain(f"error: {error}")
+        return WRONG_USAGE if isinstance(error, UnknownName) else FAILED
+    except Exception as error:  # a defect of ours or of a library: one line, and the way to the rest
+        if StopSignal.code:
+            raise
+        if memory_ran_out(error):
+            complain(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")
+            return FAILED
+        complain(f"error: unexpected {type(error).__name__}: {error}. Run it again with --verbose to see where, and report it.")
+        return FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Any) -> None:
+    context = getattr(error, "ctx", None)
+    if error.format_message():  # a group without a command shows its help instead
+        complain(f"error: {error.format_message()}")
+    if context is not None:
+        complain(f"See: {context.command_path} --help")

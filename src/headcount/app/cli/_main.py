@@ -1,0 +1,125 @@
+"""The command line: one file per verb, no logic."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from headcount.app.console.stop import INTERRUPTED, TERMINATED, StopSignal, Terminated
+
+GRACE = 2.5
+"""Seconds that a command has to end by itself after a signal."""
+
+
+@contextmanager
+def _ending_in_time(is_process: bool) -> Iterator[None]:
+    """Ends the process some time after a signal that it has not answered: a single call into a library can take minutes, and no exception reaches it.
+
+    What is finished is on disk then, as after a SIGKILL: files are written whole or not at all.
+    """
+    if not is_process or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_end_late, args=(reader,), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writer)
+        watcher.join()
+        os.close(reader)
+
+
+def _end_late(reader: int) -> None:
+    """Waits for a signal, and then for the end of the command."""
+    codes = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+    while received := os.read(reader, 1):
+        if received[0] not in codes:
+            continue
+        end = time.monotonic() + GRACE
+        while (seconds := end - time.monotonic()) > 0:
+            if select.select([reader], [], [], seconds)[0] and not os.read(reader, 64):
+                return
+        code = codes[signal.Signals(received[0])]
+        word = "interrupted" if code == INTERRUPTED else "terminated"
+        print(
+            f"{word}: what was running did not stop, so it was ended; what is finished is kept, and the same command goes on",
+            file=sys.stderr,
+        )
+        sys.stderr.flush()
+        os._exit(code)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Keeps which stop signal came, and turns SIGTERM into an exception too, so that half-written folders are cleaned up as after any failure."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        StopSignal.code = INTERRUPTED
+        signal.default_int_handler(number, frame)
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        StopSignal.code = TERMINATED
+        raise Terminated(TERMINATED)
+
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {signal.SIGTERM: terminate}
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # a shell may have put the command into the background, deaf to Ctrl-C
+        handlers[signal.SIGINT] = interrupt
+    try:
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    except ValueError:  # not the main thread, which alone receives signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with _stoppable(), _ending_in_time(argv is None):
+            from headcount.app.cli._app import run
+
+            code = run(arguments)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except Exception:  # what a library made of the signal
+        if not StopSignal.code:
+            raise
+        code = StopSignal.code
+    code = StopSignal.code or code
+    StopSignal.code = 0
+    if code in (INTERRUPTED, TERMINATED):
+        _stop(code, is_process=argv is None)
+    return code
+
+
+def _stop(code: int, *, is_process: bool) -> None:
+    """Says that the command was stopped. Its process ends here and now: no further signal, nor what libraries do at their end, comes between."""
+    if is_process:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    print("interrupted" if code == INTERRUPTED else "terminated", file=sys.stderr, flush=True)
+    if is_process:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)

@@ -1,0 +1,117 @@
+"""`headcount demo`: the whole job on two of the models that come with the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headcount.app.console.inputs import reader_of
+from headcount.app.console.options import Device, Dtype, Seed
+from headcount.app.console.run_folder import Place
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.data.embedded.sentences import embedded, embedded_translations
+from headcount.data.open_task import open_task
+
+Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples of each split, whatever for.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
+SHOWN = {"entailment": "demo/entailment", "translator": "demo/translation"}
+"""The embedded models that are shown, with the task of each."""
+SIZES = {"entailment": (800, 500), "translator": (320, 64)}
+"""Examples to train on, and examples of the report."""
+METHODS = {"entailment": ("surgeon", "gradient", "dsp", "random"), "translator": ("surgeon", "gradient", "random")}
+"""No more methods that train than have the steps they need within three minutes."""
+RATES = {"entailment": 2e-4, "translator": 5e-4}
+STEPS, FEW_STEPS = 300, 10
+"""Optimiser steps of what trains; few under --limit, which is for a quick look."""
+SEEDS = 2
+PORTRAYED = 48
+"""Sentences that portraits of heads are taken on."""
+
+
+@verb
+def run(
+    say: Session,
+    out: Out = Path("runs/demo"),
+    limit: Limit = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    seed: Seed = 0,
+) -> None:
+    """Find, score, label and prune the heads of two small trained models by several methods, offline, and write a report of each."""
+    with _one_thread():
+        steps, reports = _walked(say, out, limit, device, dtype, seed)
+    say.result({"out": str(out), "steps": steps, "reports": reports})
+    for path in reports:
+        say.line(f"report: {path}")
+    say.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Models this small gain nothing from a second thread, and lose much by it where the machine is busy."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
+    """Every step of both models, and the reports."""
+    from headcount.app.console.models import open_model
+    from headcount.behaviour.given import corpus_of
+    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.workflows.walk import Analysis, walk
+
+    steps: list[Any] = []
+    reports: list[str] = []
+    for name, task in SHOWN.items():
+        with Place(out / name).taken(say) as kept:
+            if kept is None:
+                raise typer.BadParameter("demo is led by one process; start it without torchrun")
+            model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
+            tokenizer = reader_of(model, folder)
+            size, reported = SIZES[name] if limit is None else (limit, limit)
+            data = open_task(task, model, tokenizer, seed=seed, size=size)
+            number = min(200, reported)
+            if name == "translator":
+                text, how = (
+                    embedded_translations(number=number, seed=seed),
+                    {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)},
+                )
+            else:
+                text, how = embedded("english", number, seed=seed), {}
+            job = Analysis(
+                f"demo/{name}",
+                model,
+                data,
+                corpus_of(model, text, tokenizer, **how),
+                seed,
+                say.command,
+                scored=min(256, reported),
+                reported=reported,
+                keeps=(0.25, 0.5),
+                methods=METHODS[name],
+                seeds=SEEDS,
+                training_seeds=1,
+                recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[name], seed=seed),
+                watch=say.watch,
+                tokenizer=tokenizer,
+                folder=folder,
+                portrayed=PORTRAYED,
+                config={"opened": {"task": task, "task_option": [f"size={size}"], "seed": seed}},
+            )
+            for step in walk(job, kept):
+                steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
+                reports += [step.numbers["path"]] if step.name == "report" else []
+                say.line(f"{name:<10} {step.name:<9} {step.text}")
+                say.doing(f"{name}, after step {step.name}")
+    return steps, reports

@@ -1,0 +1,77 @@
+"""`headcount ls`: what there is to name on a command line. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.core.registry import KINDS, Registry, unknown
+from headcount.models.archs.families import FAMILIES, Family
+
+Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="What to list; without it, the kinds there are.", show_default=False)]
+
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Explain this one: its definition and its options.", show_default=False)]
+
+
+def _family(name: str, family: Family) -> dict[str, Any]:
+    facts = {
+        "projections": "by configuration" if callable(family.fusion) else family.fusion,
+        "gate only": family.gate_only,
+        "refused": "by configuration" if callable(family.refuse) else family.refuse,
+        "masked below": family.masked_below,
+        "time first": family.time_first,
+    }
+    return {"name": name, "facts": {fact: value for fact, value in facts.items() if value}}
+
+
+def _cell(value: object) -> str:
+    return "; ".join(f"{name}: {fact}" for name, fact in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _archs() -> list[dict[str, Any]]:
+    return [_family(name, family) for name, family in sorted(FAMILIES.items())]
+
+
+def _named(registry: Registry) -> list[dict[str, Any]]:
+    return [{"name": name, "what": registry.about(name)} for name in registry.names()]
+
+
+def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:
+    """The kinds that exist, and what lists each: a registry, or data."""
+    return {"archs": _archs, **{kind: partial(_named, registry) for kind, registry in KINDS.items()}}
+
+
+def _explain(say: Session, kind: str, name: str) -> None:
+    """Prints the definition of one thing, as its file states it."""
+    if kind not in KINDS:
+        raise typer.BadParameter(f"{kind} have no text of their own; leave the name out")
+    text = KINDS[kind].documentation(name.partition(":")[0])
+    for line in text.splitlines():
+        say.line(line)
+    say.result({"kind": kind, "name": name, "text": text})
+
+
+@verb
+def run(say: Session, kind: Kind = None, name: Name = None) -> None:
+    """List the kinds of things that have names, or the names of one kind, or explain one of these."""
+    kinds = _kinds()
+    if kind is not None and kind not in kinds:
+        raise unknown("kind", kind, kinds)
+    if kind is not None and name is not None:
+        _explain(say, kind, name)
+        return
+    rows = kinds[kind]() if kind else [{"kind": name, "names": len(rows())} for name, rows in sorted(kinds.items())]
+    columns = list(rows[0]) if rows else ["name"]
+    say.table(columns, [[_cell(value) for value in row.values()] for row in rows])
+    say.result({"kind": kind, "rows": rows})
+    if kind == "archs":
+        say.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
+    elif kind is None:
+        say.next("ls", next(iter(sorted(kinds))))
+    else:
+        say.next("ls", kind, rows[0]["name"])

@@ -1,0 +1,98 @@
+"""`headcount prune`: ask for K heads, get the best K-head model by any method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headcount.app.console import inputs
+from headcount.app.console.pruning import (
+    AS_IT_IS,
+    How,
+    KeepOne,
+    KvBytes,
+    Latency,
+    Parameters,
+    heads_of,
+    limit_of,
+    note_training,
+    show_table,
+)
+from headcount.app.console.run_folder import Place, describe
+from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.core.plan import Plan
+
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method", metavar="NAME", help="A pruner of `headcount ls pruners` (with its name: its definition), or an importance to rank by."
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]
+MethodSeed = Annotated[
+    int | None, typer.Option("--method-seed", min=0, help="The seed of the method, where it is not that of the data (--seed).")
+]
+Bench = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how much faster the cut model is.")]
+
+
+@verb
+def run(
+    say: Session,
+    given: inputs.Shared,
+    out: Out,
+    keep: KeepOne = None,
+    parameters: Parameters = None,
+    kv_bytes: KvBytes = None,
+    latency: Latency = None,
+    method: Method = "surgeon",
+    how: How = AS_IT_IS,
+    method_seed: MethodSeed = None,
+    bench: Bench = True,
+) -> None:
+    """Prune to K heads, repair, cut, verify, evaluate against the whole model in pairs, and save the smaller model."""
+    with Place(out).taken(say) as kept:
+        from headcount.workflows.prune import Pruning, Sizes, check_wish, estimate_training, rows
+
+        own_size = how.wish(given, method, 0).own_size
+        limit = limit_of(keep, own_size, parameters=parameters, kv_bytes=kv_bytes, latency=latency)
+        live, heads, folder = given.open_model(say)
+        size = heads_of(keep, heads, how.attention) if keep is not None else 0
+        seed = given.seed if method_seed is None else method_seed
+        wish = how.wish(given, method, size, seed=seed, limit=limit)
+        check_wish(live, wish)
+        if kept is None:
+            raise typer.BadParameter(
+                "prune keeps its results in a run folder, which one process leads; torchrun trains with headcount.prune in Python"
+            )
+        describe(kept, say, given, live, heads, {"wish": wish.parts(), "limit": given.limit})
+        task = given.open_task(say, live, folder)
+        pruning = Pruning(kept, live, task, limit=given.limit, command=say.command, companions=folder, measured=Sizes() if bench else None)
+        with say.progress("evaluating the whole model"):
+            dense = pruning.dense()
+        note_training(say, estimate_training(pruning, [wish]))
+        with say.progress(f"pruning by {method}") as advance:
+            cell, _ = pruning.kept(wish, advance)
+        kept.present(cell)
+        place = pruning.place(cell.spec)
+        plan = Plan.removing(cell.content["removed"])
+        plan.write(place.parent / f"{place.name}.plan.json", heads, weights=pruning.base["weights"])
+        made = rows(pruning, dense, [cell])
+        show_table(say, dense, made)
+        timings = pruning.timings(cell)
+        _show_timings(say, timings)
+        say.note(f"the model: {place}")
+        say.result(
+            {"model": given.model, "out": str(out), "folder": str(place), "plan": cell.content["removed"], "rows": made, "bench": timings}
+        )
+        say.next("check", place)
+
+
+def _show_timings(say: Session, rows: list[dict[str, Any]]) -> None:
+    from headcount.runs.results import told_speed
+
+    if rows:
+        table = [(row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", told_speed(row["speedup"])) for row in rows]
+        say.table(("batch", "length", "model", "ms", "against the whole model"), table, right=("batch", "length", "ms"))

@@ -1,0 +1,263 @@
+"""`headcount roles`: what every head does, tested over sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headcount.app.console import inputs
+from headcount.app.console.options import split
+from headcount.app.console.run_folder import Engine, Join, Out, Place, Workers, describe
+from headcount.app.console.session import Session
+from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
+from headcount.app.console.verb import verb
+from headcount.core.registry import unknown
+
+if TYPE_CHECKING:
+    from headcount.behaviour.base import Corpus
+    from headcount.core.role_table import BestHead, RoleScore, RoleTable
+
+SHOWN = 5
+"""Roles of a head that are named, and pairs of roles, twice as many, that are shown unless all are asked for."""
+CORRECTIONS = ("bh", "bonferroni", "none")
+
+
+def _correct(name: str) -> str:
+    if name not in CORRECTIONS:
+        raise unknown("correction", name, CORRECTIONS)
+    return name
+
+
+def _only(text: str | None) -> str | None:
+    if text is not None and not split(text):
+        raise typer.BadParameter("--only needs the name of a role, such as offset or syntax:nsubj")
+    return text
+
+
+Only = Annotated[
+    str | None, typer.Option("--only", metavar="NAME,…", callback=_only, help="Roles of `headcount ls roles`, as file or file:name.")
+]
+Tau = Annotated[float, typer.Option("--tau", min=0.0, help="The bias that a head must exceed: 3 is the published threshold.")]
+Alpha = Annotated[float, typer.Option("--alpha", min=1e-6, max=0.5, help="The level of the test after correction.")]
+Correct = Annotated[
+    str, typer.Option("--correct", metavar="HOW", callback=_correct, help="bh, bonferroni or none, over all heads and roles.")
+]
+Everything = Annotated[bool, typer.Option("--all", help="Show every head × role, every pair of roles and every disagreement.")]
+COLUMNS = ("bias", "95% interval", "of at most", "q", "accuracy", "baseline", "at", "chance", "n")
+BEST = ("best", "accuracy", "95% interval", "baseline", "at", "chance", "n", "bias", "q")
+NUMBERS = ("heads", "bias", "of at most", "accuracy", "baseline", "at", "chance", "n")
+
+
+def _cells(row: RoleScore) -> tuple[object, ...]:
+    return (
+        f"{row.bias:.2f}",
+        f"{row.low:.2f} … {row.high:.2f}",
+        f"{row.maximum:.1f}",
+        f"{row.q:.2g}",
+        f"{row.accuracy:.2f}",
+        f"{row.baseline:.2f}",
+        f"{row.baseline_offset:+d}",
+        f"{row.chance:.2f}",
+        row.n_sentences,
+    )
+
+
+def _best_cells(table: RoleTable, best: BestHead | None) -> tuple[object, ...]:
+    """The best head of a role, as measured on the half of the sentences that did not choose it."""
+    if best is None:
+        return ("–",) * len(BEST)
+    (row,) = (row for row in table if (row.head, row.role) == (best.head, best.role))
+    return (
+        best.head,
+        f"{best.accuracy:.2f}",
+        f"{best.accuracy_low:.2f} … {best.accuracy_high:.2f}",
+        f"{best.baseline:.2f}",
+        f"{best.baseline_offset:+d}",
+        f"{best.chance:.2f}",
+        best.n_sentences,
+        f"{row.bias:.2f}",
+        f"{row.q:.2g}",
+    )
+
+
+def _show(say: Session, table: RoleTable, everything: bool) -> None:
+    _show_heads(say, table, everything)
+    having = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
+    best = {row.role: row for row in table.best_heads}
+    say.table(
+        ("role", "heads", *BEST), [(role, number, *_best_cells(table, best.get(role))) for role, number in having.items()], right=NUMBERS
+    )
+    say.line(
+        "the best head is the most accurate one on one half of the sentences (by a hash of their tokens); accuracy, baseline, chance and n are those "
+        "of the other half, bias and q of all"
+    )
+    if short := [role for role in having if role not in best]:
+        say.line(f"no best head, for want of sentences in both halves: {', '.join(short)}")
+    _show_shares(say, table)
+    _show_pairs(say, table, everything)
+    _show_disagreements(say, table, everything)
+    if everything:
+        rows = [(row.head, row.role, "yes" if row.has_role else "no", *_cells(row)) for row in table]
+        say.table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
+    reasons: dict[str, list[str]] = {}
+    for role, reason in table.untested.items():
+        reasons.setdefault(reason, []).append(role)
+    for reason, roles in reasons.items():
+        say.note(f"not tested: {', '.join(roles)}: {reason}")
+    for reason, count in table.refused.items():
+        say.note(f"{count} sentences left out: {reason}")
+
+
+def _show_heads(say: Session, table: RoleTable, everything: bool) -> None:
+    """The roles of each head with their bias, how many heads have several, and which roles no head has."""
+    labels = table.labels()
+    bias = {(row.head, row.role): row.bias for row in table}
+    rows = []
+    for head, roles in labels.items():
+        shown = roles if everything else roles[:SHOWN]
+        rest = f" and {len(roles) - len(shown)} more" if len(shown) < len(roles) else ""
+        rows.append((head, ", ".join(f"{role} {bias[head, role]:.1f}" for role in shown) + rest))
+    if any(roles for _, roles in rows):
+        say.table(("head", "roles with their bias, nearest to their maximum first"), [row for row in rows if row[1]])
+    some = sum(1 for roles in labels.values() if roles)
+    say.line(
+        f"{some} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one; "
+        f"{len(labels) - some} have none of the {len(table.roles())} roles tested"
+    )
+    unable: dict[str, set[str]] = {}
+    for row in table:
+        if row.note:
+            unable.setdefault(row.note, set()).add(row.role)
+    for note, roles in unable.items():
+        say.line(f"cannot be a label here: {', '.join(sorted(roles))}: {note}")
+    never = [role for role in table.roles() if not any(row.has_role for row in table if row.role == role)]
+    if never:
+        say.line(f"no head has: {', '.join(never)}")
+    say.line("")
+
+
+def _show_shares(say: Session, table: RoleTable) -> None:
+    """How many heads of each layer have each role that some head has, one table for each kind of attention."""
+    sizes: dict[str, dict[str, int]] = {}
+    for head in table.heads:
+        layers = sizes.setdefault(head.stack, {})
+        name = str(head).rpartition("H")[0]
+        layers[name] = layers.get(name, 0) + 1
+    for layers in sizes.values():
+        alike = len(set(layers.values())) == 1
+        columns = list(layers) if alike else [f"{name} of {size}" for name, size in layers.items()]
+        rows = [
+            (role, *(f"{round(share[name] * size)}" if share[name] else "·" for name, size in layers.items()))
+            for role, share in table.share().items()
+            if any(share[name] for name in layers)
+        ]
+        if rows:
+            told = f" (of {next(iter(layers.values()))})" if alike else ""
+            say.table((f"heads by layer{told}", *columns), rows, right=columns)
+
+
+def _show_pairs(say: Session, table: RoleTable, everything: bool) -> None:
+    """Roles that meet in the same heads, most first, against chance."""
+    pairs = sorted(table.colocation(), key=lambda pair: (pair.q > table.alpha, -pair.both, pair.a, pair.b))
+    sure = [pair for pair in pairs if pair.q <= table.alpha]
+    shown = pairs if everything else sure[: 2 * SHOWN]
+    if shown:
+        columns = ("roles in the same heads", "", "both", "only the first", "only the second", "by chance", "q")
+        say.table(
+            columns,
+            [(pair.a, pair.b, pair.both, pair.only_a, pair.only_b, f"{pair.expected:.1f}", f"{pair.q:.2g}") for pair in shown],
+            right=columns[2:6],
+        )
+    say.line(f"{len(sure)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
+
+
+def _show_disagreements(say: Session, table: RoleTable, everything: bool) -> None:
+    differ = table.disagreements()
+    only_test = sum(row.has_role for row in differ)
+    say.line(
+        f"test and strongest key (2019) disagree on {len(differ)} of {len(table)} heads × roles: {only_test} by the test only, "
+        f"{len(differ) - only_test} by the strongest key only"
+    )
+    if everything and differ:
+        rows = [(row.head, row.role, "test" if row.has_role else "strongest key", *_cells(row)) for row in differ]
+        say.table(("head", "role", "only by", *COLUMNS), rows, right=NUMBERS)
+
+
+def _told(read: Corpus) -> str:
+    if read.grid:
+        return f"{len(read.images)} images of {read.grid[0]} × {read.grid[1]} patches"
+    pairs = sum(1 in sentence.segments for sentence in read.sentences)
+    trees = sum(any(word.head is not None for word in sentence.annotated.words) for sentence in read.sentences)
+    cut = sum(sentence.truncated for sentence in read.sentences)
+    facts = [(pairs, "pairs"), (len(read.targets), "with translations"), (trees, "with trees"), (cut, "cut off")]
+    tokens = sum(map(len, (sentence.ids for sentence in read.sentences)))
+    return ", ".join([f"{len(read.sentences)} texts, {tokens} tokens", *(f"{number} {what}" for number, what in facts if number)])
+
+
+@verb
+def run(
+    say: Session,
+    given: inputs.Shared,
+    text: File = None,
+    embedded: Embedded = None,
+    parser: Parser = None,
+    only: Only = None,
+    out: Out = None,
+    workers: Workers = 1,
+    engine: Engine = "local",
+    join: Join = False,
+    split_name: inputs.Split = "calibration",
+    tau: Tau = 3.0,
+    alpha: Alpha = 0.05,
+    correct: Correct = "bh",
+    everything: Everything = False,
+) -> None:
+    """Label every head with what it does, how strongly, and how sure that is: on a text, or on the texts or images of a task."""
+    check_text(given, text, embedded)
+    with Place(out, workers, engine, join).taken(say) as kept:
+        from headcount.workflows.roles import roles_into
+
+        live, heads, folder = given.open_model(say)
+        asked: dict[str, Any] = {"only": split(only) if only else None, "tau": tau, "alpha": alpha, "correct": correct, "seed": given.seed}
+        if kept is not None:
+            describe(kept, say, given, live, heads, {"text": str(text or embedded or given.task), **asked})
+        read = corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, split=split_name)
+        say.note(f"read: {_told(read)}")
+        with say.progress("roles") as advance:
+            table = roles_into(kept, live, read, progress=advance, batch_size=given.reading["batch_size"], **asked)
+        if kept is not None:
+            say.note(f"kept in {out}")
+        _show(say, table, everything)
+        say.result(_result(given.model, table))
+        if given.task is not None:
+            say.next("study", "roles-importance", given.model, *given.of_task)
+        else:
+            say.next(
+                "study", "roles-importance", given.model, *(["--text", text] if text else ["--embedded", embedded or ""]), "--task", "TASK"
+            )
+
+
+def _result(model: str, table: RoleTable) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    def named(rows: Iterable[RoleScore]) -> list[dict[str, str]]:
+        return [{"head": str(row.head), "role": row.role} for row in rows]
+
+    return {
+        "model": model,
+        "tau": table.tau,
+        "alpha": table.alpha,
+        "data": table.data,
+        "labels": {str(head): roles for head, roles in table.labels().items()},
+        "multifunctional": [str(head) for head in table.multifunctional()],
+        "best": [{**asdict(best), "head": str(best.head)} for best in table.best_heads],
+        "rows": [{**asdict(row), "head": str(row.head)} for row in table],
+        "colocation": [asdict(pair) for pair in table.colocation()],
+        "share": table.share(),
+        "disagreements": named(table.disagreements()),
+        "untested": dict(table.untested),
+        "refused": dict(table.refused),
+        "conditions": dict(table.conditions),
+    }

@@ -1,0 +1,38 @@
+"""`headcount serve`: the report in a browser, with what only a live model can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headcount.app.console.options import Quiet, Verbose
+from headcount.app.console.session import session
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders; two are compared.", show_default=False)]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")]
+Host = Annotated[
+    str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at; others than 127.0.0.1 open it to the network.")
+]
+
+
+def run(
+    context: typer.Context,
+    runs: Runs,
+    port: Port = 0,
+    host: Host = "127.0.0.1",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Serve runs on this machine: the report, new sentences, ablations on the spot, pruning. Ctrl-C ends it."""
+    with session(context, json=False, quiet=quiet, verbose=verbose) as say:
+        say.doing("starting")
+        say.pulse.paused = True
+        from headcount.app.serve.run import LOCAL, serve
+
+        if host not in LOCAL:
+            say.note(
+                f"warning: {host} can be reached from other machines; whoever has the address with its token can use model and run folders"
+            )
+        serve(runs, host=host, port=port, said=say.line)

@@ -1,0 +1,29 @@
+"""Scores as a heat map in the terminal: one row per block, one cell per head, digits from 0 (lowest) to 9 so that no colour is needed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headcount.core.scores import Scores
+
+
+def heat_map(scores: Scores) -> list[str]:
+    """The lines of the map: each head's place among all heads, in tenths, more meaning keep; a dot where a head is gone."""
+    worth = scores.signed()
+    order = sorted(worth.values())
+    names, grid = scores.grid()
+    width = max(map(len, names))
+    sign = 1.0 if scores.higher_is_keep else -1.0
+    header = " " * (width + 2) + " ".join(f"{i % 10}" for i in range(grid.shape[1]))
+    lines = [header]
+    for name, row in zip(names, grid, strict=True):
+        cells = " ".join("·" if math.isnan(value) else _tenth(sign * value, order) for value in row)
+        lines.append(f"{name:<{width}}  {cells}")
+    return lines
+
+
+def _tenth(value: float, order: list[float]) -> str:
+    below = sum(other < value for other in order)
+    return str(min(9, 10 * below // len(order)))

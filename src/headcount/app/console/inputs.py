@@ -1,0 +1,170 @@
+"""Opening the TASK of a command line, and the options that say where its data are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from headcount.app.console.options import AllowPickle, Auto, Device, Dtype, Model, Seed, TrustRemoteCode
+from headcount.app.console.session import Session
+from headcount.core.files import opened_model, placed
+from headcount.data.open_task import open_task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from headcount.data.task import Task
+    from headcount.models.head_map import HeadMap
+
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="TASK",
+        help="A task of `headcount ls tasks`, such as glue/sst2; else the one the model is made for (roles: name a text or a task).",
+    ),
+]
+Train = Annotated[list[Path] | None, typer.Option("--train", metavar="FILE", help="Calibration data; twice for parallel files.")]
+Eval = Annotated[list[Path] | None, typer.Option("--eval", metavar="FILE", help="Data for selection and report; twice for parallel files.")]
+TextColumn = Annotated[str | None, typer.Option("--text-column", metavar="NAME", help="The column of the text.")]
+TextPairColumn = Annotated[str | None, typer.Option("--text-pair-column", metavar="NAME", help="The column of the second text.")]
+LabelColumn = Annotated[str | None, typer.Option("--label-column", metavar="NAME", help="The column of the label.")]
+SourceColumn = Annotated[str | None, typer.Option("--source-column", metavar="NAME", help="The column of the text to translate.")]
+TargetColumn = Annotated[str | None, typer.Option("--target-column", metavar="NAME", help="The column of the translation.")]
+MaxLength = Annotated[int | None, typer.Option("--max-length", min=2, help="The longest example, in tokens; see --truncate.")]
+Truncate = Annotated[bool, typer.Option("--truncate", help="Cut longer texts off instead of refusing them.")]
+ImageColumn = Annotated[str | None, typer.Option("--image-column", metavar="NAME", help="The column of the image.")]
+TaskOptions = Annotated[
+    list[str] | None,
+    typer.Option("--task-option", metavar="NAME=VALUE", help="What only this task takes, such as metric=chrf, by=line or num_beams=4."),
+]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Read at most that many examples of each split, whatever for.")]
+Split = Annotated[str, typer.Option("--split", metavar="NAME", help="calibration, selection or report.")]
+
+
+def _batch_size(text: str) -> str:
+    if text != "auto" and not (text.isdecimal() and int(text) > 0):
+        raise typer.BadParameter(f"--batch-size is a number from 1 on, or auto; got {text}")
+    return text
+
+
+BatchSize = Annotated[
+    str, typer.Option("--batch-size", metavar="N", callback=_batch_size, help="A number or auto; falls by halves when memory runs out.")
+]
+
+
+def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """What an option of the form NAME=VALUE was given, by name."""
+    found = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise typer.BadParameter(f"{option} takes NAME=VALUE, got {text!r}")
+        found[name.replace("-", "_")] = value
+    return found
+
+
+class Loading(NamedTuple):
+    """How a model is loaded."""
+
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    auto: Auto = None
+    allow_pickle: AllowPickle = False
+    trust_remote_code: TrustRemoteCode = False
+
+    def open(self, say: Session, model: str) -> tuple[nn.Module, HeadMap, Path]:
+        """The model, its heads and its folder."""
+        from headcount.app.console.models import open_model
+
+        return open_model(say, model, **self._asdict())
+
+    def as_recorded(self, config: Mapping[str, Any]) -> Loading:
+        """As the configuration of a run says that its model was loaded, where nothing else is asked for."""
+        opened = config.get("opened") or {}
+        dtype = opened.get("dtype", "auto") if self.dtype == "auto" else self.dtype
+        return self._replace(auto=self.auto or opened.get("auto"), dtype=dtype)
+
+
+ANYHOW = Loading()
+"""No option given."""
+
+
+class Shared(NamedTuple):
+    """The options of every verb over MODEL and data, under the names of the Python arguments they become."""
+
+    model: Model
+    task: TaskName = None
+    train: Train = None
+    eval: Eval = None
+    text_column: TextColumn = None
+    text_pair_column: TextPairColumn = None
+    label_column: LabelColumn = None
+    source_column: SourceColumn = None
+    target_column: TargetColumn = None
+    image_column: ImageColumn = None
+    task_option: TaskOptions = None
+    max_length: MaxLength = None
+    truncate: Truncate = False
+    limit: Limit = None
+    batch_size: BatchSize = "auto"
+    auto: Auto = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    seed: Seed = 0
+    allow_pickle: AllowPickle = False
+    trust_remote_code: TrustRemoteCode = False
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How much is read at a time and in all."""
+        return {"limit": self.limit, "batch_size": None if self.batch_size == "auto" else int(self.batch_size)}
+
+    @property
+    def of_task(self) -> list[str]:
+        """The words of a command line that name the task and its data, and how both are opened."""
+        from headcount.runs.report.commands import task_words
+
+        return task_words(self._asdict())
+
+    @property
+    def opened(self) -> dict[str, Any]:
+        """What it takes to open model and task again, as plain data; what was not given is left out."""
+        names = ("task", "train", "eval", *(name for name in self._fields if name.endswith("_column")), "task_option", "max_length")
+        rest = ("truncate", "limit", "auto", "dtype", "seed")
+        given = {name: getattr(self, name) for name in (*names, *rest)}
+        given |= {name: [placed(path) for path in given[name]] for name in ("train", "eval") if given[name]}
+        found = {name: _told(value) for name, value in given.items() if value not in (None, False, [])}
+        return {**found, **opened_model(self.model)}
+
+    def open_model(self, say: Session) -> tuple[nn.Module, HeadMap, Path]:
+        """The model, its heads and its folder."""
+        return Loading(**{name: getattr(self, name) for name in Loading._fields}).open(say, self.model)
+
+    def open_task(self, say: Session, model: nn.Module, folder: Path) -> Task:
+        """The task, for a model and the tokenizer in its folder."""
+        from headcount.data.task import SPLITS
+
+        say.doing("reading the data")
+        names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in self._fields if name.endswith("_column")))
+        options: dict[str, Any] = {name: getattr(self, name) for name in names} | pairs(self.task_option, "--task-option")
+        task = open_task(self.task, model, reader_of(model, folder, self.trust_remote_code), **options)
+        task = replace(task, batch_size=self.reading["batch_size"])
+        sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
+        say.note(f"task {task.name}: {sizes}; seed {self.seed}")
+        return task
+
+
+def _told(value: Any) -> Any:
+    return [str(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
+    """The tokenizer or image processor of a model folder; None where there is none."""
+    from headcount.data.readers.processor import reader_of as read
+
+    return read(model, folder, trust)

@@ -1,0 +1,57 @@
+"""The options that verbs share, under the names of the Python arguments they become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headcount.core.errors import HeadcountError
+from headcount.core.plan import Plan
+from headcount.core.registry import unknown
+
+DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+
+
+def _heads(text: str | None) -> str | None:
+    if text is None:
+        return None
+
+    try:
+        if not Plan.removing(split(text)).removed:
+            raise typer.BadParameter("name at least one head, such as L0H3")
+    except HeadcountError as error:
+        raise typer.BadParameter(str(error)) from error
+    return text
+
+
+def split(text: str) -> list[str]:
+    """The addresses in a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _dtype(name: str) -> str:
+    if name not in DTYPES:
+        raise unknown("dtype", name, DTYPES)
+    return name
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or demo/NAME.", show_default=False)]
+Heads = Annotated[str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Head addresses, with commas between them.")]
+SomeHeads = Annotated[
+    str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Also prove that these heads can be cut.")
+]
+OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write; it appears when it is complete.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what headcount wrote there before.")]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps…")]
+Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", callback=_dtype, help="auto, float64, float32, bfloat16 or float16.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The seed of everything drawn at random.")]
+Auto = Annotated[str | None, typer.Option("--auto", metavar="CLASS", help="Load as this Auto class, such as AutoModelForCausalLM.")]
+AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read .bin weights, which are pickles: only if you trust their author.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the code that the model folder brings: only if you trust its author.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Write the result to stdout as JSON.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Only results and errors.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show what libraries log, all warnings, and where an error came from.")]

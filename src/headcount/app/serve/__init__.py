@@ -1,0 +1,1 @@
+"""The report with a live model behind it, as a local server."""

@@ -1,0 +1,142 @@
+"""The application: pages of runs, and the live actions of the contract under /api/RUN/ACTION."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headcount.app.serve.actions import ACTIONS, LiveRun
+from headcount.app.serve.guard import Guard
+from headcount.app.serve.wants import Unwanted
+from headcount.core.errors import HeadcountError, MissingExtra
+from headcount.runs.report.collect import collect
+from headcount.runs.report.page import Bundle, bundle, page, policy
+from headcount.runs.report.plain import readable
+from headcount.runs.report.write import HARD_MB, MEGABYTE, fitted
+
+try:
+    from anyio.to_thread import run_sync
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, JSONResponse, Response
+    from starlette.routing import Route
+except ImportError as error:
+    raise MissingExtra("headcount serve needs starlette and uvicorn: pip install 'headcount[serve]'") from error
+
+
+class Site:
+    """The pages and actions of some runs; one action at a time."""
+
+    def __init__(self, runs: Sequence[LiveRun], token: str, front: Bundle | None = None) -> None:
+        self.runs, self.token = {str(number): run for number, run in enumerate(runs)}, token
+        self.front = front or bundle()
+        self._busy = threading.Lock()
+
+    async def home(self, _request: Request) -> Response:
+        """The report of one run or two; of more, a list of them."""
+        names = list(self.runs)
+        return (
+            await self._page(names)
+            if len(names) <= 2
+            else HTMLResponse(self._list(), headers={"Content-Security-Policy": "default-src 'none'"})
+        )
+
+    async def one(self, request: Request) -> Response:
+        """The report of one of several runs."""
+        name = request.path_params["run"]
+        return await self._page([name]) if name in self.runs else _error(404, f"there is no run {name}")
+
+    async def two(self, request: Request) -> Response:
+        """Two of several runs, compared."""
+        names = [request.path_params[which] for which in ("a", "b")]
+        return await self._page(names) if all(name in self.runs for name in names) else _error(404, "there is no such run")
+
+    async def data(self, request: Request) -> Response:
+        """The data of one run as the page has them."""
+        name = request.path_params["run"]
+        if name not in self.runs:
+            return _error(404, f"there is no run {name}")
+        return JSONResponse(await run_in_threadpool(self._report, [name]))
+
+    async def act(self, request: Request) -> Response:
+        """A live action; 409 while another one runs."""
+        name, action = request.path_params["run"], request.path_params["action"]
+        if name not in self.runs or action not in ACTIONS:
+            return _error(404, f"there is no action {action} of run {name}")
+        try:
+            asked = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            return _error(400, "the request is no valid JSON")
+        if not self._busy.acquire(blocking=False):
+            return _error(409, "another action is under way; wait until it is done")
+        try:
+            return JSONResponse(await run_sync(self._act, self.runs[name], action, asked, abandon_on_cancel=True))
+        except Unwanted as error:
+            return _error(400, str(error))
+        except HeadcountError as error:
+            return _error(422, str(error))
+        except asyncio.CancelledError:
+            return _error(503, "headcount serve was stopped; start it again for what was not finished")
+
+    def _act(self, run: LiveRun, action: str, asked: Any) -> Mapping[str, Any]:
+        try:
+            return ACTIONS[action](run, asked)
+        finally:
+            self._busy.release()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an action is under way."""
+        return self._busy.locked()
+
+    def _report(self, names: Sequence[str]) -> dict[str, Any]:
+        runs = [self.runs[name] for name in names]
+        made = fitted(collect(*(run.run for run in runs)), round(HARD_MB * MEGABYTE), self.front)
+        live = [{"id": name, "can_run": not run.why_not, "why_not": run.why_not} for name, run in zip(names, runs, strict=True)]
+        return {**made, "live": {"token": self.token, "runs": live}}
+
+    async def _page(self, names: Sequence[str]) -> Response:
+        try:
+            report = await run_in_threadpool(self._report, names)
+        except HeadcountError as error:
+            return _error(500, str(error))
+        return HTMLResponse(
+            page(report, self.front), headers={"Content-Security-Policy": f"{policy(self.front, live=True)}; frame-ancestors 'none'"}
+        )
+
+    def _list(self) -> str:
+        rows = [
+            f'<li><a href="/run/{name}?token={html.escape(self.token)}">{html.escape(readable(run.run.folder.name))}</a></li>'
+            for name, run in self.runs.items()
+        ]
+        head = '<head><meta charset="utf-8"><title>headcount</title></head>'
+        return f'<!doctype html><html lang="en">{head}<body><ul>{"".join(rows)}</ul></body></html>'
+
+
+def _error(status: int, why: str) -> Response:
+    return JSONResponse({"error": why}, status_code=status)
+
+
+async def _defect(_request: Request, error: Exception) -> Response:
+    return _error(500, f"unexpected {type(error).__name__}; the terminal of headcount serve says where, please report it")
+
+
+async def _missing(_request: Request, _error_: Exception) -> Response:
+    return _error(404, "there is nothing here")
+
+
+def application(site: Site, *, names: Sequence[str] = ()) -> Any:
+    """The ASGI application of a site, behind its guard; `names` are further names of this machine that it answers under."""
+    routes = [
+        Route("/", site.home, methods=["GET"]),
+        Route("/run/{run}", site.one, methods=["GET"]),
+        Route("/compare/{a}/{b}", site.two, methods=["GET"]),
+        Route("/api/{run}/report", site.data, methods=["GET"]),
+        Route("/api/{run}/{action}", site.act, methods=["POST"]),
+    ]
+    return Guard(Starlette(routes=routes, exception_handlers={404: _missing, 500: _defect}), site.token, names)

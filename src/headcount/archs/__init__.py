@@ -1,1 +1,0 @@
-"""Where architectures keep their heads: detection, and data for what detection cannot see."""

@@ -1,0 +1,122 @@
+"""The best head of a role: chosen by accuracy on one half of the sentences, its accuracy measured on the other.
+
+    a(head) = Σ hits / Σ tokens        the head of the largest a on the choosing half; a, its interval and the test of a = baseline from the other
+
+A maximum over many heads flatters itself where it was found; on sentences that took no part in the choice it does not. The best fixed offset, to
+which it is compared, is chosen and measured the same way. Which half a sentence belongs to is a bit of the hash of its tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headcount.core.heads import Head
+from headcount.core.role_table import BestHead
+
+CHOOSING, MEASURING = 0, 1
+"""The two halves of the sentences."""
+LEVEL = 0.95
+FEWEST = 2
+"""Sentences that the measuring half needs for an interval."""
+
+
+def half_of(content: Any) -> int:
+    """The half that an example belongs to, by a hash of its content: the same in any order and company."""
+    return hashlib.sha256(repr(content).encode()).digest()[0] & 1
+
+
+class HalfTotals:
+    """Sums of hits and tokens over each half of the sentences, for heads × roles, flattened."""
+
+    def __init__(self, heads: Sequence[Head], roles: Sequence[str]) -> None:
+        self.heads, self.roles = tuple(heads), tuple(roles)
+        size = len(heads) * len(roles)
+        self.hits, self.tokens, self.sentences = np.zeros((2, size)), np.zeros((2, size)), np.zeros((2, size))
+        self.squares = np.zeros((3, size))  # Σ hits², Σ hits · tokens, Σ tokens² of the measuring half
+        self.by_block: dict[str, list[Any]] = {"offsets": [0, 0], "chance": [0, 0]}
+
+    def update(self, measured: Mapping[str, np.ndarray]) -> None:
+        """Adds sentences, each to its half."""
+        hits, tokens = (measured[name].reshape(len(measured[name]), -1) for name in ("hits", "tokens"))
+        for half in (CHOOSING, MEASURING):
+            rows = measured["half"] == half
+            self.hits[half] += hits[rows].sum(0)
+            self.tokens[half] += tokens[rows].sum(0)
+            self.sentences[half] += (tokens[rows] > 0).sum(0)
+            for name, sums in self.by_block.items():
+                sums[half] = sums[half] + measured[name][rows].sum(0)
+        own_hits, own_tokens = (values[measured["half"] == MEASURING] for values in (hits, tokens))
+        self.squares += np.stack([(own_hits**2).sum(0), (own_hits * own_tokens).sum(0), (own_tokens**2).sum(0)])
+
+    def candidates(self, role: str) -> list[tuple[float, str, HalfTotals, int]]:
+        """Accuracy on the choosing half, a hash that settles ties, and the column of every head that both halves show the role to."""
+        number, heads = self.roles.index(role), []
+        for index, head in enumerate(self.heads):
+            column = index * len(self.roles) + number
+            if self.sentences[CHOOSING, column] >= 1 and self.sentences[MEASURING, column] >= FEWEST:
+                accuracy = float(self.hits[CHOOSING, column] / self.tokens[CHOOSING, column])
+                heads.append((accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
+        return heads
+
+    def measure(self, column: int) -> BestHead:
+        """What the measuring half says of a head × role."""
+        head, role = self.heads[column // len(self.roles)], column % len(self.roles)
+        block = list(dict.fromkeys((head.stack, head.layer) for head in self.heads)).index((head.stack, head.layer))
+        tokens, n = self.tokens[MEASURING, column], int(self.sentences[MEASURING, column])
+        accuracy = self.hits[MEASURING, column] / tokens
+        offsets = [sums[block, :, role] for sums in self.by_block["offsets"]]
+        offset = int(offsets[CHOOSING].argmax())
+        baseline = float(offsets[MEASURING][offset] / tokens)
+        hits_squared, both, tokens_squared = self.squares[:, column]
+        spread = max(0.0, hits_squared - 2 * accuracy * both + accuracy**2 * tokens_squared)
+        error = float(np.sqrt(spread * n / (n - 1)) / tokens)
+        low, high, p = judge_accuracy(float(accuracy), error, n, baseline)
+        return BestHead(
+            role=self.roles[role],
+            head=head,
+            accuracy=float(accuracy),
+            accuracy_low=low,
+            accuracy_high=high,
+            baseline=baseline,
+            baseline_offset=offset - len(offsets[0]) // 2,
+            p=p,
+            chance=float(self.by_block["chance"][MEASURING][block, role] / tokens),
+            n_sentences=n,
+            n_tokens=int(tokens),
+            n_choosing=int(self.sentences[CHOOSING, column]),
+        )
+
+
+def judge_accuracy(accuracy: float, error: float, n: int, baseline: float) -> tuple[float, float, float]:
+    """The 95 % interval of an accuracy over n sentences and the two-sided p-value that it is the baseline, both from one test.
+
+    Student's t with n − 1 degrees; where all sentences agree and nothing spreads, the exact binomial over sentences (Clopper–Pearson).
+    """
+    from scipy import special
+
+    tail = (1 - LEVEL) / 2
+    if error > 1e-9:  # below, Σ(h − a t)² is rounding
+        reach = float(special.stdtrit(n - 1, 1 - tail)) * error
+        p = 2 * float(special.stdtr(n - 1, -abs(accuracy - baseline) / error))
+        return max(0.0, accuracy - reach), min(1.0, accuracy + reach), p
+    right = accuracy * n
+    low = float(special.betaincinv(right, n - right + 1, tail)) if right > 0 else 0.0
+    high = float(special.betaincinv(right + 1, n - right, 1 - tail)) if right < n else 1.0
+    above = float(special.betainc(right, n - right + 1, baseline)) if right > 0 else 1.0
+    below = 1 - float(special.betainc(right + 1, n - right, baseline)) if right < n else 1.0
+    return low, high, min(1.0, 2 * min(above, below))
+
+
+def find_best_heads(parts: Sequence[HalfTotals]) -> tuple[BestHead, ...]:
+    """The best head of every role that enough sentences of both halves show, in the order of the roles."""
+    best_heads = []
+    for role in dict.fromkeys(role for part in parts for role in part.roles):
+        candidates = [one for part in parts if role in part.roles for one in part.candidates(role)]
+        if candidates:
+            _, _, part, column = max(candidates, key=lambda one: one[:2])
+            best_heads.append(part.measure(column))
+    return tuple(best_heads)

@@ -1,0 +1,1 @@
+"""The roles, one file each, found by file name."""

@@ -1,0 +1,355 @@
+"""Plans: which heads go. A plan touches no model; checking it against a head map says whether a cut can carry it out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import fsum
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from headcount.core import html as notebook
+from headcount.core.errors import ArtefactError, HeadcountError, PlanError
+from headcount.core.files import add_seal, check_place, is_file, read_json, seal, write_json
+from headcount.core.heads import AttentionBlock, Head, HeadIndex
+
+if TYPE_CHECKING:
+    from headcount.core.scores import Scores
+
+TieBreak = Literal["kv_group", "even"]
+SCHEMA = 1
+"""The version of plan files."""
+
+
+def heads_kept(keep: Any, total: int, unit: int = 1) -> int:
+    """How many of `total` heads stay: a whole number is a number of heads, a float between 0 and 1 a share of them, in whole units.
+
+    1.0 could be one head or all of them and is refused, as is every other number.
+    """
+    if isinstance(keep, Integral) and not isinstance(keep, bool) and 1 <= int(keep) <= total:
+        return int(keep)
+    if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < float(keep) < 1:
+        return max(unit, round(float(keep) * total / unit) * unit)
+    raise PlanError(
+        f"keep must be a whole number from 1 to {total}, the heads there are, or a share of them, a float above 0 and below 1 such as 0.25; "
+        f"got {keep!r}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much may stay: `keep` heads, a `fraction` of them, or what fits into a limit of `parameters`, of `kv_bytes` per token, or of `latency`.
+
+    A whole number is a number of heads, a float between 0 and 1 a share of them; `keep=1.0`, which could mean either, is refused. At least `floor`
+    heads stay in every block, and `protected` heads always. Latency is in seconds for one pass over `bench_batch` rows of `bench_length` tokens (or
+    as many as the model reads), on this machine. `headcount.prune` turns such limits into plans; a ranking alone (`Plan.keep_top`) takes numbers of
+    heads.
+    """
+
+    keep: int | float | None = None
+    fraction: float | None = None
+    parameters: int | None = None
+    kv_bytes: int | None = None
+    latency: float | None = None
+    bench_batch: int = 8
+    bench_length: int = 128
+    floor: int = 0
+    protected: frozenset[Head] = field(default_factory=frozenset)
+    unit: TieBreak = "kv_group"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "protected", frozenset(Head.parse(head) for head in self.protected))
+        if isinstance(self.keep, Integral) and not isinstance(self.keep, bool):
+            object.__setattr__(self, "keep", int(self.keep))
+
+    @property
+    def limit(self) -> tuple[str, float] | None:
+        """What is limited other than the number of heads, and to how much."""
+        found = [(name, value) for name in ("parameters", "kv_bytes", "latency") if (value := getattr(self, name)) is not None]
+        if len(found) > 1 or (found and (self.keep is not None or self.fraction is not None)):
+            raise PlanError(f"a budget limits one thing: keep, fraction, parameters, kv_bytes or latency; got {self}")
+        if found and not found[0][1] > 0:
+            raise PlanError(f"a budget's {found[0][0]} must be above 0, got {found[0][1]}")
+        return found[0] if found else None
+
+    def heads(self, total: int) -> int:
+        """How many heads of `total` may stay."""
+        if self.limit is not None:
+            raise PlanError(f"a budget of {self.limit[0]} is no number of heads; prune by it (headcount.prune), or name keep or fraction")
+        if (self.keep is None) == (self.fraction is None):
+            raise PlanError(f"a budget needs exactly one of keep and fraction, got keep={self.keep} and fraction={self.fraction}")
+        if self.fraction is not None:
+            if not 0 < self.fraction <= 1:
+                raise PlanError(f"fraction must be above 0 and at most 1, got {self.fraction}")
+            return max(1, round(self.fraction * total))
+        return heads_kept(self.keep, total)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFor:
+    """The model that a plan is for: its type, how many heads each block had before any cut, and the hash of its weights where that is known."""
+
+    model_type: str
+    blocks: Mapping[str, int]
+    weights: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The heads that go, in address order, and those that must not; `made_for` is the model of a plan that was read from a file."""
+
+    removed: tuple[Head, ...]
+    protected: frozenset[Head] = field(default_factory=frozenset)
+    made_for: MadeFor | None = field(default=None, compare=False)
+
+    @classmethod
+    def removing(cls, heads: str | Head | Iterable[str | Head], *, protected: Iterable[str | Head] = ()) -> Plan:
+        """The plan that removes just these heads."""
+        named = [Head.parse(head) for head in ([heads] if isinstance(heads, str | Head) else heads)]
+        twice = [str(head) for head, times in Counter(named).items() if times > 1]
+        if twice:
+            raise PlanError(f"{', '.join(twice)} would be removed twice; name every head once")
+        guarded = frozenset(Head.parse(head) for head in protected)
+        clash = sorted(guarded.intersection(named))
+        if clash:
+            raise PlanError(f"{', '.join(map(str, clash))} is protected and cannot be removed; take it out of one of the two lists")
+        return cls(tuple(sorted(named)), guarded)
+
+    @classmethod
+    def keep_top(cls, scores: Scores, budget: int | float | Budget) -> Plan:
+        """The plan that keeps the best-scored heads within a budget: a number of heads, a share of them below 1, or a Budget.
+
+        Heads of one unit stay or go together; ties fall by a hash of the scores' seed and the address.
+        """
+        limits = budget if isinstance(budget, Budget) else Budget(keep=budget)
+        stay = _choose(scores, limits)
+        return cls(tuple(sorted(head for head in scores.heads if head not in stay)), limits.protected)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Plan:
+        """The plan in a file that `write` made, or people: {"schema_version": 1, "removed": ["L0H3", …]}, maybe with protected and model.
+
+        A file with a seal, as `write` makes it, must be what was written; people leave the seal out.
+        """
+        if not is_file(Path(path)):
+            raise ArtefactError(f"{path} is no file; name a plan that Plan.write made, or list heads (--heads L0H3,L2H1)")
+        content = read_json(Path(path), unique=True)
+        _check_fields(path, content, required={"schema_version", "removed"}, optional={"protected", "model", "headcount", "seal"})
+        if "seal" in content and content["seal"] != seal(content):
+            raise ArtefactError(
+                f"{path} does not match its seal: it is damaged, or was edited. Restore it; to use a plan that you edited, take 'seal' out of it"
+            )
+        if content["schema_version"] != SCHEMA or isinstance(content["schema_version"], bool):
+            raise ArtefactError(
+                f"{path} has schema version {content['schema_version']!r:.20}; this headcount reads {SCHEMA}. Install the version that wrote it"
+            )
+        for name in ("removed", "protected"):
+            if not isinstance(content.get(name, []), list):
+                raise ArtefactError(f'{path}: {name} must be a list of addresses such as ["L0H3"], got {content[name]!r:.60}')
+        try:
+            plan = cls.removing(content["removed"], protected=content.get("protected", ()))
+        except HeadcountError as error:
+            raise PlanError(f"{path}: {error}") from error
+        return replace(plan, made_for=_made_for(path, content["model"]) if content.get("model") is not None else None)
+
+    def write(self, path: str | Path, heads: HeadIndex | None = None, *, weights: str = "") -> None:
+        """Writes the plan as sealed JSON, with the shape of the model it is for (`heads`) and the hash of its weights where these are given."""
+        from headcount import __version__
+
+        check_place(Path(path))
+        content: dict[str, Any] = {"schema_version": SCHEMA, "headcount": __version__, "removed": [str(head) for head in self.removed]}
+        if self.protected:
+            content["protected"] = [str(head) for head in sorted(self.protected)]
+        made_for = self.made_for if heads is None else _shape(heads, weights)
+        if made_for is not None:
+            content["model"] = {"model_type": made_for.model_type, "blocks": dict(made_for.blocks)}
+            content["model"] |= {"weights": made_for.weights} if made_for.weights else {}
+        write_json(Path(path), add_seal(content))
+
+    def check(self, heads: HeadIndex, weights: str = "") -> None:
+        """Raises PlanError unless a cut of the model behind `heads`, with these `weights` where given, can carry this plan out."""
+        if self.made_for is not None:
+            _check_made_for(self.made_for, _shape(heads, weights))
+        alive, gone = frozenset(heads.heads), frozenset(self.removed)
+        for head in self.removed:
+            if head not in alive:
+                raise _not_there(head, heads)
+        for block in heads.blocks:
+            going = [head for head in block.heads if head in gone]
+            if going and not block.can_cut:
+                raise PlanError(f"{going[0]} can be gated but not cut: {block.gate_only}. Evaluate this plan with gates.")
+            if going:
+                _check_groups(block, gone)
+        for members in heads.sharing():
+            if len(members) > 1:
+                _check_shared(members, gone)
+
+    def kept(self, block: AttentionBlock) -> tuple[int, ...]:
+        """The places, within the block, of the heads that stay."""
+        going = frozenset(self.removed)
+        return tuple(i for i, head in enumerate(block.heads) if head not in going)
+
+    def _repr_html_(self) -> str:
+        """The heads that go, block by block, for notebooks."""
+        blocks: dict[str, list[int]] = {}
+        for head in self.removed:
+            blocks.setdefault(str(head).rpartition("H")[0], []).append(head.index)
+        rows = [(name, ", ".join(map(str, heads))) for name, heads in blocks.items()]
+        return notebook.table(("block", "heads that go"), rows, f"{len(self.removed)} heads go, {len(self.protected)} are protected")
+
+
+def _shape(heads: HeadIndex, weights: str) -> MadeFor:
+    return MadeFor(heads.model_type, {block.name: block.n_original for block in heads.blocks}, weights)
+
+
+def _check_made_for(wanted: MadeFor, found: MadeFor) -> None:
+    if wanted.model_type != found.model_type:
+        raise PlanError(
+            f"the plan is for a model of type '{wanted.model_type:.60}', this one is '{found.model_type}'; use a plan of this model"
+        )
+    for name in (*wanted.blocks, *found.blocks):
+        counts = wanted.blocks.get(name, 0), found.blocks.get(name, 0)
+        if counts[0] != counts[1]:
+            raise PlanError(
+                f"the plan is for a model with {counts[0]} heads in block {name:.60}, this one has {counts[1]}; use a plan of this model"
+            )
+    if wanted.weights and found.weights and wanted.weights != found.weights:
+        raise PlanError(
+            f"the plan is for other weights ({wanted.weights[:12]}; this model has {found.weights[:12]}). To carry it over to another model of "
+            "this shape, take 'weights' and 'seal' out of the file"
+        )
+
+
+def _check_fields(path: str | Path, content: Any, *, required: set[str], optional: set[str]) -> None:
+    if not isinstance(content, dict):
+        raise ArtefactError(f'{path} holds no plan: write {{"schema_version": {SCHEMA}, "removed": ["L0H3"]}}, got {content!r:.60}')
+    wrong = [f"lacks '{name}'" for name in sorted(required - set(content))]
+    wrong += [f"has the unknown field '{name:.40}'" for name in content if name not in required | optional]
+    if wrong:
+        raise ArtefactError(f"{path} {wrong[0]}; a plan has {', '.join(sorted(required))}, and may have {', '.join(sorted(optional))}")
+
+
+def _made_for(path: str | Path, content: Any) -> MadeFor:
+    _check_fields(path, content, required={"model_type", "blocks"}, optional={"weights"})
+    blocks, weights = content["blocks"], content.get("weights", "")
+    whole = isinstance(blocks, dict) and all(type(count) is int and count >= 0 for count in blocks.values())
+    if not whole or not isinstance(content["model_type"], str) or not isinstance(weights, str):
+        raise ArtefactError(f'{path}: model must be {{"model_type": …, "blocks": {{"L0": 12, …}}, "weights": …}}, got {content!r:.120}')
+    return MadeFor(content["model_type"], blocks, weights)
+
+
+def _not_there(head: Head, heads: HeadIndex) -> PlanError:
+    for block in heads.blocks:
+        if (block.stack, block.layer) == (head.stack, head.layer) and head.index < block.n_original:
+            return PlanError(f"{head} is already gone; block {block.name} has {block.n_heads} of its {block.n_original} heads left")
+    return PlanError(f"this model has no head {head}. It has {heads.describe()}.")
+
+
+def _check_groups(block: AttentionBlock, gone: frozenset[Head]) -> None:
+    left = [sum(head not in gone for head in group) for group in block.groups()]
+    uneven = sorted({count for count in left if count})
+    if len(uneven) > 1:
+        low, high = left.index(uneven[0]), left.index(uneven[-1])
+        raise PlanError(
+            f"block {block.name} would keep {uneven[-1]} query heads of KV group {high} but {uneven[0]} of group {low}; a cut needs the same "
+            "number in each. Prune by KV group, or evaluate this plan with gates."
+        )
+
+
+def _check_shared(members: tuple[AttentionBlock, ...], gone: frozenset[Head]) -> None:
+    """Refuses plans under which blocks that share keys and values would need different KV heads."""
+    alive = {block.name: [any(head not in gone for head in group) for group in block.groups()] for block in members}
+    needed = [name for name, groups in alive.items() if any(groups)]
+    for name in needed[1:]:
+        if alive[name] != alive[needed[0]]:
+            number = next(i for i, (first, second) in enumerate(zip(alive[name], alive[needed[0]], strict=True)) if first != second)
+            keeps, lacks = (name, needed[0]) if alive[name][number] else (needed[0], name)
+            raise PlanError(
+                f"block {keeps} would keep heads of KV group {number} but block {lacks}, which reads the same keys and values, none; a cut "
+                "needs the same groups in both, or no head at all in one of them. Remove the group in all blocks that share it, or "
+                "evaluate this plan with gates."
+            )
+
+
+def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
+    """What stays or goes together: KV groups, or, evenly, the n-th best head of every group of a block."""
+    if unit == "kv_group":
+        return list(scores.tied())
+    if unit != "even":
+        raise PlanError(f"unit must be 'kv_group' or 'even', got {unit!r}")
+    order = {head: i for i, head in enumerate(scores.ranking())}
+    blocks: dict[tuple[str, int], list[list[Head]]] = defaultdict(list)
+    for group in scores.tied():  # a group may span the blocks that share keys and values
+        for layer in dict.fromkeys((head.stack, head.layer) for head in group):
+            own = [head for head in group if (head.stack, head.layer) == layer]
+            blocks[layer].append(sorted(own, key=order.__getitem__))
+    together = (groups if all(len(group) == 1 for group in groups) else zip(*groups, strict=True) for groups in blocks.values())
+    return [tuple(heads) for units in together for heads in units]
+
+
+def rank_units(scores: Scores, unit: TieBreak = "kv_group") -> list[tuple[Head, ...]]:
+    """The units from the one to keep first to the one to remove first: by mean score, ties by the first of their heads in the tie order."""
+    tie, worth = dict(zip(scores.heads, scores.ties(), strict=True)), scores.signed()
+    return sorted(
+        _units(scores, unit), key=lambda heads: (-fsum(worth[head] for head in heads) / len(heads), min(tie[head] for head in heads))
+    )
+
+
+def _choose(scores: Scores, limits: Budget) -> set[Head]:
+    unknown = sorted(limits.protected.difference(scores.heads))
+    if unknown:
+        raise PlanError(
+            f"protected head {unknown[0]} has no score; it is not part of this model, or already gone. Take it out of the protected ones"
+        )
+    wanted = limits.heads(len(scores.heads))
+    best = rank_units(scores, limits.unit)
+    stay = _forced(best, limits)
+    if len(stay) > wanted:
+        raise PlanError(
+            f"a floor of {limits.floor} heads per block and {len(limits.protected)} protected heads need {len(stay)} heads, more than the "
+            f"{wanted} that may stay; raise keep, or lower the floor"
+        )
+    free = [unit for unit in best if not stay.issuperset(unit)]
+    counts = _reachable([len(unit) for unit in free])
+    missing = wanted - len(stay)
+    if missing not in counts[0]:
+        sizes = "/".join(str(size) for size in sorted({len(unit) for unit in best}))
+        low = max(count for count in counts[0] if count < missing)
+        high = min((count for count in counts[0] if count > missing), default=low)
+        raise PlanError(
+            f"{wanted} heads are no whole number of units of {sizes} heads that share keys and values; the nearest are "
+            f"{len(stay) + low} and {len(stay) + high}"
+        )
+    for number, unit in enumerate(free):  # the best unit with which the rest can still be filled exactly
+        if len(unit) <= missing and missing - len(unit) in counts[number + 1]:
+            stay.update(unit)
+            missing -= len(unit)
+    return stay
+
+
+def _reachable(sizes: list[int]) -> list[set[int]]:
+    """For every place in a list of sizes, the sums that some of the sizes from there on can make."""
+    sums = [{0}]
+    for size in reversed(sizes):
+        sums.append(sums[-1] | {size + total for total in sums[-1]})
+    return sums[::-1]
+
+
+def _forced(best: list[tuple[Head, ...]], limits: Budget) -> set[Head]:
+    """What stays whatever its score: protected units, and the best of every block up to the floor."""
+    stay = {head for unit in best if limits.protected.intersection(unit) for head in unit}
+    if limits.floor < 0:
+        raise PlanError(f"floor must be 0 or more, got {limits.floor}")
+    size = Counter((head.stack, head.layer) for unit in best for head in unit)
+    for block, total in size.items():
+        if limits.floor > total:
+            raise PlanError(f"a floor of {limits.floor} heads cannot be met: a block of layer {block[1]} has only {total}; lower it")
+    have = Counter((head.stack, head.layer) for head in stay)
+    for unit in best:
+        own = Counter((head.stack, head.layer) for head in unit)
+        if any(have[block] < limits.floor for block in own) and not stay.issuperset(unit):
+            stay.update(unit)
+            have += own
+    return stay

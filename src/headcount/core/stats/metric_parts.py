@@ -1,0 +1,92 @@
+"""Metrics out of parts that add up over examples: sums [..., parts] in, values [...] out, by the names that evaluations keep.
+
+What a part is, `headcount.data.metrics` says; nothing here knows a model, so that whoever reads a run folder can draw and compare metrics again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Total = Callable[[np.ndarray], np.ndarray]
+
+
+def ratio(sums: np.ndarray) -> np.ndarray:
+    """The first part over the second."""
+    return sums[..., 0] / sums[..., 1]
+
+
+def perplexity(sums: np.ndarray) -> np.ndarray:
+    """The exponential of the mean loss of a token."""
+    return np.exp(ratio(sums))
+
+
+def _grid(sums: np.ndarray) -> np.ndarray:
+    classes = round(sums.shape[-1] ** 0.5)
+    return sums.reshape(*sums.shape[:-1], classes, classes)
+
+
+def f1(sums: np.ndarray) -> np.ndarray:
+    """F1 of class 1, of counts [true, predicted], flattened."""
+    grid = _grid(sums)
+    hits, guessed, true = grid[..., 1, 1], grid[..., :, 1].sum(-1), grid[..., 1, :].sum(-1)
+    return np.divide(2 * hits, guessed + true, out=np.zeros_like(hits), where=guessed + true > 0)
+
+
+def matthews(sums: np.ndarray) -> np.ndarray:
+    """Matthews' correlation for any number of classes, of counts [true, predicted], flattened; 0 where it is not defined."""
+    grid = _grid(sums)
+    number, hits = grid.sum((-1, -2)), np.trace(grid, axis1=-2, axis2=-1)
+    true, guessed = grid.sum(-1), grid.sum(-2)
+    above = hits * number - (true * guessed).sum(-1)
+    below = np.sqrt((number**2 - (guessed**2).sum(-1)) * (number**2 - (true**2).sum(-1)))
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def moments(sums: np.ndarray) -> np.ndarray:
+    """Pearson's correlation, of 1, x, y, x², y² and xy; 0 where it is not defined."""
+    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    below = np.sqrt(np.maximum(n * xx - x * x, 0) * np.maximum(n * yy - y * y, 0))
+    above = n * xy - x * y
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def of_scorer(scorer: Any) -> Total:
+    """The total of a corpus metric of sacrebleu."""
+
+    def total(sums: np.ndarray) -> np.ndarray:
+        scores = [scorer._compute_score_from_stats(row.tolist()).score for row in sums.reshape(-1, sums.shape[-1])]
+        return np.asarray(scores, dtype=np.float64).reshape(sums.shape[:-1])
+
+    return total
+
+
+def _bleu() -> Total:
+    from sacrebleu.metrics.bleu import BLEU
+
+    return of_scorer(BLEU(force=True))
+
+
+def _chrf() -> Total:
+    from sacrebleu.metrics.chrf import CHRF
+
+    return of_scorer(CHRF())
+
+
+_TOTALS: dict[str, Callable[[], Total]] = {
+    "accuracy": lambda: ratio,
+    "token accuracy": lambda: ratio,
+    "perplexity": lambda: perplexity,
+    "F1": lambda: f1,
+    "Matthews correlation": lambda: matthews,
+    "Pearson correlation": lambda: moments,
+    "BLEU": _bleu,
+    "chrF": _chrf,
+}
+
+
+def total_of(metric: str) -> Total | None:
+    """How the parts of a metric of that name become its value; None for one that is not ours."""
+    return _TOTALS[metric]() if metric in _TOTALS else None

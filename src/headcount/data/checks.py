@@ -1,0 +1,201 @@
+"""What a batch and a model must fulfil before anything is computed: silence of the stack turned into errors that name the example.
+
+transformers accepts attention masks of the wrong length, rows without a visible token and labels that are all ignored, and computes something.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.core.errors import DataError, NonFinite
+from headcount.data.losses import IGNORED
+from headcount.models.modules import Batch, shifts, unwrap, whole_number
+from headcount.models.padding import SEQUENCES
+
+OTHER_MODALITIES = ("pixel_values", "pixel_values_videos", "input_features", "input_values", "flattened_patches", "visual_feats")
+
+
+def config_of(model: nn.Module) -> Any:
+    """The configuration of a model, in whatever it is wrapped."""
+    return unwrap(model).config
+
+
+def text_config(model: nn.Module) -> Any:
+    """The configuration of the part of a model that reads text."""
+    config = config_of(model)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def vocabulary(model: nn.Module) -> int | None:
+    """How many tokens the input embeddings hold; None for a model without such a table."""
+    try:
+        rows = whole_number(unwrap(model).get_input_embeddings(), "num_embeddings")  # pyright: ignore[reportCallIssue]
+    except (AttributeError, NotImplementedError, TypeError):
+        rows = None
+    return rows or whole_number(text_config(model), "vocab_size")
+
+
+def target_vocabulary(model: nn.Module) -> int | None:
+    """How many tokens a language model can predict, which an encoder–decoder may keep apart from what it reads."""
+    return whole_number(text_config(model), "decoder_vocab_size") or vocabulary(model)
+
+
+def positions(model: nn.Module, *, decoder: bool = False) -> int | None:
+    """How many tokens a model has positions for; None where any length will do (relative positions without a table, ALiBi)."""
+    config = text_config(model)
+    if getattr(config, "alibi", False) is True or getattr(config, "position_biased_input", True) is False:
+        return None
+    side = ("max_decoder_position_embeddings", "max_target_positions") if decoder else ("max_encoder_position_embeddings",)
+    found = next((n for name in (*side, "max_position_embeddings") if (n := _stated(config, name)) and n > 0), None)
+    return None if found is None else found - _first_position(unwrap(model))
+
+
+def _stated(config: Any, name: str) -> int | None:
+    # XLNet has no limit, and says so by a property that also logs.
+    return None if isinstance(inspect.getattr_static(type(config), name, None), property) else whole_number(config, name)
+
+
+def _first_position(model: nn.Module) -> int:
+    """Rows of the position table that no token uses: RoBERTa and its relatives count from the padding token's id on."""
+    embeddings = getattr(getattr(model, "base_model", model), "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
+
+
+def classes(model: nn.Module) -> int | None:
+    """The number of labels that a model with a classification head knows; None for another head."""
+    return whole_number(config_of(model), "num_labels") if "Classification" in type(unwrap(model)).__name__ else None
+
+
+def check_batch(model: nn.Module, batch: Batch, first: int | Sequence[int] = 0) -> None:
+    """Raises DataError for a batch that the model cannot run, or would run into nonsense; `first` is the number of its first
+    example, or the numbers of all."""
+    numbers = range(first, first + 2**60) if isinstance(first, int) else first
+    for name, mask in SEQUENCES:
+        tokens = batch.get(name)
+        if isinstance(tokens, Tensor):
+            _check_size(tokens, name, numbers)
+            _check_mask(tokens, batch, (name, mask), numbers)
+            _check_length(model, tokens, batch.get(mask), (name, numbers))
+            if not tokens.is_floating_point():
+                _check_ids(model, batch, name, numbers)
+    _check_finite(batch, numbers)
+    labels = batch.get("labels")
+    if isinstance(labels, Tensor) and labels.ndim and not labels.is_floating_point():
+        if labels.ndim == 2 and getattr(config_of(model), "is_encoder_decoder", False):
+            _check_length(model, labels, labels != IGNORED, ("labels", numbers))
+        _check_labels(model, labels, numbers)
+
+
+def _row(bad: Tensor) -> int:
+    """The first row in which anything is true."""
+    return int(bad.flatten(1).any(-1).int().argmax()) if bad.ndim > 1 else int(bad.int().argmax())
+
+
+def _check_size(tokens: Tensor, name: str, numbers: Sequence[int]) -> None:
+    if not tokens.numel():
+        raise DataError(
+            f"{name} of the batch that begins at example {numbers[0]} is empty: its shape is {tuple(tokens.shape)}; leave it out"
+        )
+
+
+def _check_mask(tokens: Tensor, batch: Batch, names: tuple[str, str], numbers: Sequence[int]) -> None:
+    """A mask has one entry for each token; those of three and four axes have a row of them for each query."""
+    mask = batch.get(names[1])
+    if not isinstance(mask, Tensor) or batch.get("past_key_values") is not None:
+        return
+    shape = tokens.shape[:2] if names[0] == "inputs_embeds" else tokens.shape
+    fits = mask.shape == shape if mask.ndim <= len(shape) else mask.shape[0] in (1, shape[0]) and mask.shape[-1] == shape[-1]
+    if not fits:
+        raise DataError(
+            f"{names[1]} of the batch that begins at example {numbers[0]} has shape {tuple(mask.shape)}, but {names[0]} has {tuple(shape)}; "
+            "a mask has one entry for each token"
+        )
+    if mask.shape == shape and not mask.is_floating_point():
+        hidden = ~(mask != 0).any(-1)
+        if hidden.any():
+            raise DataError(
+                f"example {numbers[_row(hidden)]}: its {names[1]} is all zeros, so no token can be seen; remove it from the data"
+            )
+
+
+def _check_length(model: nn.Module, tokens: Tensor, mask: Any, where: tuple[str, Sequence[int]]) -> None:
+    name, numbers = where
+    limit = positions(model, decoder=name in ("decoder_input_ids", "labels"))
+    length = tokens.shape[1] if name == "inputs_embeds" else tokens.shape[-1]
+    if limit is None or length <= limit:
+        return
+    row = int(mask.sum(-1).argmax()) if isinstance(mask, Tensor) and mask.ndim == 2 else 0
+    raise DataError(
+        f"example {numbers[row]} has {length} tokens in {name}, but {type(unwrap(model)).__name__} has positions for {limit}; "
+        f"shorten it, or truncate in the tokenizer: --max-length {limit} --truncate"
+    )
+
+
+def _check_ids(model: nn.Module, batch: Batch, name: str, numbers: Sequence[int]) -> None:
+    size = target_vocabulary(model) if name.startswith("decoder") else vocabulary(model)
+    if size is None or any(other in batch for other in OTHER_MODALITIES):  # placeholders of images may lie beyond the vocabulary
+        return
+    bad = (batch[name] < 0) | (batch[name] >= size)
+    if bad.any():
+        raise DataError(
+            f"example {numbers[_row(bad)]}: token id {int(batch[name][bad][0])} in {name}, but the model's vocabulary ends at {size - 1}; "
+            "use the tokenizer that belongs to the model"
+        )
+
+
+def _check_finite(batch: Batch, numbers: Sequence[int]) -> None:
+    for name, value in batch.items():
+        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim and "mask" not in name:
+            bad = ~torch.isfinite(value)
+            if bad.any():
+                raise DataError(f"example {numbers[_row(bad)]}: {name} holds {value[bad][0].item()}; inputs must be finite numbers")
+
+
+def _check_labels(model: nn.Module, labels: Tensor, numbers: Sequence[int]) -> None:
+    used = labels[:, 1:] if labels.ndim == 2 and shifts(model) else labels
+    ignored = used == IGNORED if labels.ndim == 1 else (used == IGNORED).flatten(1).all(-1)
+    if ignored.any():
+        note = " after the first, which nothing predicts" if used is not labels else ""
+        raise DataError(
+            f"example {numbers[_row(ignored)]}: all its labels{note} are {IGNORED}, which means ignored, so it has no loss; remove it"
+        )
+    size, names = _labels_of(model, labels)
+    bad = (used != IGNORED) & ((used < 0) | (used >= size)) if size is not None else torch.zeros(1, dtype=torch.bool)
+    if bad.any():
+        raise DataError(
+            f"example {numbers[_row(bad)]}: label {int(used[bad][0])} is none of the model's {size}{names}; correct it, or load the "
+            "model with more labels"
+        )
+
+
+def _labels_of(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:
+    """How many labels there are, and their names for a message."""
+    size = classes(model)
+    if size is not None:
+        several = size > 1 and labels.shape[-1:] == (size,) and labels.ndim == 2 and "Sequence" in type(unwrap(model)).__name__
+        return (None, "") if size == 1 or several else (size, f" labels: id2label is {config_of(model).id2label}")
+    name = type(unwrap(model)).__name__
+    speaks = any(part in name for part in ("LM", "ConditionalGeneration", "MTModel"))
+    return (target_vocabulary(model) if speaks and labels.ndim == 2 else None), " tokens"
+
+
+def check_weights(model: nn.Module) -> None:
+    """Raises NonFinite naming the first weight, or stored buffer, that holds NaN or infinity."""
+    kept = set(model.state_dict()) if any(True for _ in model.buffers()) else set()
+    named = [*model.named_parameters(), *((name, value) for name, value in model.named_buffers() if name in kept)]
+    for name, value in named:
+        if not value.is_floating_point() or value.is_meta:
+            continue
+        wide = value.float() if value.element_size() == 1 else value  # float8 has no isfinite
+        bad = ~torch.isfinite(wide)
+        if bad.any():
+            raise NonFinite(
+                f"weight '{name}' holds {int(bad.sum())} of {value.numel()} values that are not finite (the first is {wide[bad][0].item()}); "
+                "the file is damaged, or training diverged"
+            )

@@ -1,0 +1,116 @@
+"""Entailment on the embedded languages: pairs of clauses about one scene, labelled entailment, neutral or contradiction.
+
+What a clause says holds without any of its modifiers, and so does what its relative clauses say. Denying any of that, or saying the opposite
+adverb of an action, contradicts it. Anything else (participants exchanged or replaced, another verb, a modifier added) is neutral. Telling them
+apart takes syntax: all words of a neutral hypothesis can stand in the premise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from headcount.data.embedded import english, lexicon
+from headcount.data.embedded.grammar import Clause, Phrase, Relative, draw_clause, draw_place, plain
+
+LABELS = ("entailment", "neutral", "contradiction")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A premise, a hypothesis and the label between them."""
+
+    premise: Clause
+    hypothesis: Clause
+    label: str
+
+
+def text_of(pair: Pair) -> str:
+    """Premise and hypothesis in English, whatever language the pair is put into: its identity."""
+    return f"{english.say(pair.premise)} | {english.say(pair.hypothesis)}"
+
+
+def _facts(clause: Clause) -> list[Clause]:
+    """What a premise says in so many plain clauses: its own, and one for each relative clause."""
+    main = replace(clause, subject=plain(clause.subject), object=plain(clause.object) if clause.object else None)
+    facts = [main]
+    for phrase in (clause.subject, clause.object):
+        if phrase is not None and phrase.relative is not None:
+            facts.append(_told(phrase.relative, plain(phrase)))
+    return facts
+
+
+def _told(relative: Relative, head: Phrase) -> Clause:
+    if relative.of_subject or relative.other is None:
+        return Clause(head, relative.verb, relative.other)
+    return Clause(relative.other, relative.verb, head)
+
+
+def _thin(random: Random, clause: Clause) -> Clause:
+    """A fact, some of its modifiers dropped or kept."""
+    return replace(clause, where=clause.where if random.random() < 0.5 else None, adverb=clause.adverb if random.random() < 0.5 else None)
+
+
+def _entailed(random: Random, premise: Clause) -> Clause | None:
+    fact = _thin(random, random.choice(_facts(premise)))
+    return fact if fact != premise else None
+
+
+def _contradicted(random: Random, premise: Clause) -> Clause | None:
+    fact = random.choice(_facts(premise))
+    if fact.adverb and random.random() < 0.4:
+        return replace(_thin(random, fact), adverb=lexicon.opposite(fact.adverb))
+    return replace(_thin(random, replace(fact, adverb=None)), negated=True)
+
+
+def _exchanged(fact: Clause) -> Clause | None:
+    if fact.object is None or not fact.object.noun.animate or fact.object == fact.subject:
+        return None
+    return replace(fact, subject=fact.object, object=fact.subject)
+
+
+def _mixed(premise: Clause) -> Clause | None:
+    """Somebody of a relative clause does what the main clause says."""
+    relative = premise.subject.relative
+    return replace(premise, subject=relative.other) if relative and relative.other else None
+
+
+def _neutral(random: Random, premise: Clause) -> Clause | None:
+    fact = random.choice(_facts(premise))
+    changes: list[Callable[[], Clause | None]] = [
+        lambda: _exchanged(fact),
+        lambda: _mixed(
+            _facts(premise)[0] if premise.subject.relative is None else replace(premise, object=fact.object and plain(fact.object))
+        ),
+        lambda: replace(fact, subject=replace(fact.subject, noun=random.choice(lexicon.PEOPLE))),
+        lambda: replace(fact, verb=random.choice(lexicon.TRANSITIVE if fact.verb.transitive else lexicon.INTRANSITIVE)),
+        lambda: replace(fact, where=draw_place(random)) if fact.where is None else None,
+        lambda: replace(fact, adverb=random.choice(lexicon.ADVERBS)) if fact.adverb is None else None,
+    ]
+    made = random.choice(changes)()
+    return None if made is None or _follows(premise, made) else made
+
+
+def _follows(premise: Clause, hypothesis: Clause) -> bool:
+    """Whether some fact of the premise says all that the hypothesis says, up to its modifiers."""
+    core = replace(hypothesis, where=None, adverb=None)
+    return any(
+        replace(fact, where=None, adverb=None) == core
+        and hypothesis.where in (None, fact.where)
+        and (hypothesis.adverb is None or fact.adverb is not None)
+        for fact in _facts(premise)
+    )
+
+
+MAKERS = {"entailment": _entailed, "neutral": _neutral, "contradiction": _contradicted}
+
+
+def draw_pair(random: Random) -> Pair:
+    """A pair with a label drawn evenly; premises are affirmative."""
+    label = random.choice(LABELS)
+    while True:
+        premise = draw_clause(random, negation=0.0)
+        hypothesis = MAKERS[label](random, premise)
+        if hypothesis is not None:
+            return Pair(premise, hypothesis, label)

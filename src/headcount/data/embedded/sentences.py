@@ -1,0 +1,80 @@
+"""Sentences of the embedded languages with their gold trees, and translations whose content words are linked through their shared meaning."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Literal
+
+from headcount.core.errors import DataError
+from headcount.core.registry import unknown
+from headcount.data.embedded import english, lexicon, tavi
+from headcount.data.embedded.annotated import Sentence
+from headcount.data.embedded.grammar import Clause, draw_clause
+from headcount.data.embedded.splits import Split, draw_split
+from headcount.data.text.annotated import Annotated, Word
+
+Language = Literal["english", "tavi"]
+SPEAKERS: dict[str, Any] = {"english": english, "tavi": tavi}
+CONTENT = ("NOUN", "VERB", "ADJ", "ADV")
+STEMS = {
+    **{("NOUN", noun.singular): noun.stem for noun in lexicon.NOUNS},
+    **{("VERB", verb.plain): verb.stem for verb in lexicon.VERBS},
+    **{("ADJ", adjective.word): adjective.stem for adjective in lexicon.ADJECTIVES},
+    **{("ADV", adverb.word): adverb.stem for adverb in lexicon.ADVERBS},
+}
+"""(part of speech, English lemma) -> Tavi stem."""
+
+
+def embedded(language: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
+    """Sentences of one split, always the same for one seed; the same meanings in both languages."""
+    speaker = _speaker(language)
+    return [_annotated(speaker.say(clause), f"sentence {i}") for i, clause in enumerate(_clauses(number, seed, split))]
+
+
+def embedded_translations(source: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
+    """The same sentences, each with its translation into the other language as `target` and its content words linked one to one."""
+    _speaker(source)
+    found = []
+    for place, clause in enumerate(_clauses(number, seed, split)):
+        ours, theirs = (_annotated(speaker.say(clause), f"sentence {place}") for speaker in (english, tavi))
+        links = _links(ours.words, theirs.words)
+        if source == "tavi":
+            ours, theirs, links = theirs, ours, {(b, a) for a, b in links}
+        found.append(Annotated(ours.text, ours.words, target=theirs, links=frozenset(links), where=ours.where))
+    return found
+
+
+def _speaker(language: str) -> Any:
+    if language not in SPEAKERS:
+        raise unknown("embedded language", language, SPEAKERS)
+    return SPEAKERS[language]
+
+
+def _clauses(number: int, seed: int, split: Split) -> list[Clause]:
+    if number < 1:
+        raise DataError(f"the number of sentences must be 1 or more, got {number}")
+    return draw_split(Random(f"trees/{split}/{seed}"), split, number, draw_clause, lambda clause: str(english.say(clause)))
+
+
+def _annotated(sentence: Sentence, where: str) -> Annotated:
+    words, at = [], 0
+    for word in sentence.words:
+        words.append(Word(word.form, word.lemma, word.pos, word.head - 1, word.relation, at, at + len(word.form)))
+        at += len(word.form) + 1
+    return Annotated(str(sentence), tuple(words), where=where)
+
+
+def _links(ours: tuple[Word, ...], theirs: tuple[Word, ...]) -> set[tuple[int, int]]:
+    """Content words with the same meaning on the same path of relations to the root: no two of a clause have both in common."""
+    place = {_path(theirs, word, {}): word for word, one in enumerate(theirs) if one.upos in CONTENT}
+    return {(word, place[_path(ours, word, STEMS)]) for word, one in enumerate(ours) if one.upos in CONTENT}
+
+
+def _path(words: tuple[Word, ...], word: int, stems: dict[tuple[str, str], str]) -> tuple[tuple[str, str], ...]:
+    steps: list[tuple[str, str]] = []
+    at: int | None = word
+    while at is not None and at >= 0:
+        one = words[at]
+        steps.append((one.relation, stems.get((one.upos, one.lemma), one.lemma)))
+        at = one.head
+    return tuple(steps)

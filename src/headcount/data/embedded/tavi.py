@@ -1,0 +1,56 @@
+"""Tavi, the embedded second language: the verb comes last, suffixes mark number, case, place and negation, and gender agrees.
+
+Articles, adjectives and participles take the gender vowel of their noun, the verb that of its subject; nouns take plural and case;
+places are cases; relative clauses stand before their noun as participles. Words split into a stem and its suffixes.
+"""
+
+from __future__ import annotations
+
+from headcount.data.embedded import lexicon
+from headcount.data.embedded.annotated import Node, Sentence, finish, node
+from headcount.data.embedded.grammar import Clause, Phrase, Relative
+from headcount.data.embedded.lexicon import Place
+
+
+def _agreement(phrase: Phrase) -> str:
+    return lexicon.GENDER_SUFFIX[phrase.noun.gender] + (lexicon.PLURAL_SUFFIX if phrase.plural else "")
+
+
+def _noun(phrase: Phrase, relation: str, case: str = "") -> Node:
+    agreement = _agreement(phrase)
+    article = lexicon.DEFINITE_STEM if phrase.definite else lexicon.INDEFINITE_STEM
+    before = [node(article + agreement, article, "DET", "det")]
+    if phrase.relative:
+        before.append(_relative(phrase.relative, phrase))
+    if phrase.where:
+        before.append(_place(phrase.where, "nmod"))
+    if phrase.adjective:
+        before.append(node(phrase.adjective.stem + agreement, phrase.adjective.stem, "ADJ", "amod"))
+    form = phrase.noun.stem + (lexicon.PLURAL_SUFFIX if phrase.plural else "") + case
+    return node(form, phrase.noun.stem, "NOUN", relation, before)
+
+
+def _place(where: tuple[Place, Phrase], relation: str) -> Node:
+    return _noun(where[1], relation, where[0].suffix)
+
+
+def _relative(relative: Relative, head: Phrase) -> Node:
+    suffix = lexicon.SUBJECT_PARTICIPLE if relative.of_subject else lexicon.OBJECT_PARTICIPLE
+    made = node(relative.verb.stem + suffix + _agreement(head), relative.verb.stem, "VERB", "acl:relcl")
+    if relative.other:
+        made.before = [_noun(relative.other, "obj", lexicon.OBJECT_SUFFIX) if relative.of_subject else _noun(relative.other, "nsubj")]
+    return made
+
+
+def say(clause: Clause) -> Sentence:
+    """The Tavi sentence of a clause, with its tree."""
+    negation = lexicon.NEGATION_SUFFIX if clause.negated else ""
+    verb = node(clause.verb.stem + negation + _agreement(clause.subject), clause.verb.stem, "VERB", "root")
+    verb.before = [_noun(clause.subject, "nsubj")]
+    if clause.where:
+        verb.before.append(_place(clause.where, "obl"))
+    if clause.object:
+        verb.before.append(_noun(clause.object, "obj", lexicon.OBJECT_SUFFIX))
+    if clause.adverb:
+        verb.before.append(node(clause.adverb.stem, clause.adverb.stem, "ADV", "advmod"))
+    return finish(verb)

@@ -1,0 +1,197 @@
+"""The loss of each example: what the model's own loss would be on a batch of that example alone.
+
+Models return one loss for a batch. Its parts are taken from logits and labels by the few published conventions, and the choice is proven
+against the model's own loss on the batch; where none fits, examples run one by one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headcount.core.errors import NonFinite, UnsupportedModel
+from headcount.models.modules import Batch, at_least_single, unwrap
+
+Losses = Float[Tensor, "batch"]
+IGNORED = -100
+Rule = Callable[[Any, Batch], tuple[Losses, Tensor] | None]
+"""(output, batch) -> the loss of each example and its weight in the loss of the batch, or None where the rule does not apply."""
+
+
+def token_losses(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> Float[Tensor, "batch token"]:
+    """Cross-entropy at every position, 0 where the label is ignored."""
+    flat = F.cross_entropy(at_least_single(logits.flatten(0, 1)), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    return flat.view(labels.shape)
+
+
+def divergences(wanted: Float[Tensor, "*place classes"], given: Float[Tensor, "*place classes"]) -> Float[Tensor, "*place"]:
+    """How far logits are from wanted ones at every place: the Kullback-Leibler divergence, or squares where a model says a single number."""
+    if wanted.shape[-1] == 1:
+        return (given - wanted).square().squeeze(-1)
+    before, after = wanted.log_softmax(-1), given.log_softmax(-1)
+    return (before.exp() * (before - after)).sum(-1)
+
+
+def _mean_over_tokens(logits: Tensor, labels: Tensor) -> tuple[Losses, Tensor]:
+    number = (labels != IGNORED).sum(-1)
+    return token_losses(logits, labels).sum(-1) / number.clamp(min=1), number
+
+
+def _logits(output: Any) -> Tensor | None:
+    logits = output.get("logits") if isinstance(output, Mapping) else None
+    return logits if isinstance(logits, Tensor) else None
+
+
+def _classes(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+    logits, labels = _logits(output), batch.get("labels")
+    if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or labels.is_floating_point() or logits.shape[1] == 1:
+        return None
+    labels = labels.reshape(-1)
+    if labels.shape[0] != logits.shape[0]:
+        return None
+    return F.cross_entropy(at_least_single(logits), labels, reduction="none"), torch.ones_like(labels)
+
+
+def _squares(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+    logits, labels = _logits(output), batch.get("labels")
+    if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or logits.shape[1] != 1 or labels.numel() != logits.shape[0]:
+        return None
+    wide = at_least_single(logits[:, 0])
+    return (wide - labels.reshape(-1).to(wide.dtype)) ** 2, torch.ones(logits.shape[0], device=logits.device)
+
+
+def _many_labels(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+    logits, labels = _logits(output), batch.get("labels")
+    if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or labels.shape != logits.shape:
+        return None
+    wide = at_least_single(logits)
+    return F.binary_cross_entropy_with_logits(wide, labels.to(wide.dtype), reduction="none").mean(-1), torch.ones_like(logits[:, 0])
+
+
+def _tokens(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+    logits, labels = _logits(output), batch.get("labels")
+    if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.shape != logits.shape[:2]:
+        return None
+    return _mean_over_tokens(logits, labels)
+
+
+def _next_tokens(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+    logits, labels = _logits(output), batch.get("labels")
+    if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.ndim != 2 or labels.shape[1] > logits.shape[1]:
+        return None
+    return _mean_over_tokens(logits[:, -labels.shape[1] : -1], labels[:, 1:])
+
+
+def _span(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+    """Question answering: the mean of the cross-entropies of both ends."""
+    if not isinstance(output, Mapping) or "start_logits" not in output or "start_positions" not in batch:
+        return None
+    ends = [
+        F.cross_entropy(at_least_single(output[f"{end}_logits"]), batch[f"{end}_positions"], reduction="none") for end in ("start", "end")
+    ]
+    return (ends[0] + ends[1]) / 2, torch.ones_like(ends[0])
+
+
+RULES: tuple[Rule, ...] = (_classes, _squares, _many_labels, _tokens, _next_tokens, _span)
+
+
+ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
+"""How far a loss in half precision may be from the same in full, relative to it."""
+
+
+def _gap(rule: Rule, output: Any, batch: Batch) -> float:
+    """How far a rule is from the model's own loss, as a share of what rounding explains: up to 1 it fits; infinite where it does not apply."""
+    made = rule(output, batch)
+    if made is None:
+        return math.inf
+    losses, weights = made
+    ours, own = ((losses.double() * weights).sum() / weights.sum()).item(), output["loss"].item()
+    gap = abs(ours - own) / (ROUNDING.get(output["loss"].dtype, 1e-3) * abs(own) + 1e-5)
+    return gap if math.isfinite(gap) else math.inf
+
+
+def _fitting(output: Any, batch: Batch) -> Rule | None:
+    """The rule that is closest to the model's own loss; None where none fits, or where half precision cannot tell two apart."""
+    gaps = sorted((_gap(rule, output, batch), place) for place, rule in enumerate(RULES))
+    fitting = [RULES[place] for gap, place in gaps if gap <= 1]
+    if not fitting or (len(fitting) > 1 and output["loss"].dtype in ROUNDING):
+        return None
+    return fitting[0]
+
+
+def _own_loss(output: Any) -> Tensor:
+    loss = output.get("loss") if isinstance(output, Mapping) else None
+    if not isinstance(loss, Tensor):
+        raise UnsupportedModel(
+            "the model returned no loss for this batch. Gradients and ablations need one: give batches with labels, to a model with a task "
+            "head (AutoModelForSequenceClassification, AutoModelForCausalLM, …), or a Task with a loss of its own."
+        )
+    return loss
+
+
+class ExampleLosses:
+    """Per-example losses of one model; the rule is chosen on its first batch and proven there against the model's own loss."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any, Batch], Losses] | None = None) -> None:
+        self.model = model
+        self._given = loss
+        self._rule: Rule | None = None
+        self.one_by_one = False
+
+    @property
+    def reads_logits(self) -> bool:
+        """Whether losses are made of logits and labels alone; known after the first batch."""
+        return self._rule is not None
+
+    def __call__(self, output: Any, batch: Batch) -> Losses:
+        """The loss of each example from one output of the model."""
+        if self._given is not None:
+            return self._given(output, batch)
+        if self._rule is None and not self.one_by_one:
+            self._choose(output, batch)
+        if self.one_by_one:
+            return self._single(output, batch)
+        assert self._rule is not None
+        made = self._rule(output, batch)
+        if made is None:
+            raise UnsupportedModel("a later batch has other inputs or labels than the first one; score data of one kind at a time")
+        return made[0]
+
+    def _choose(self, output: Any, batch: Batch) -> None:
+        _own_loss(output)
+        self._rule = _fitting(output, batch)
+        self.one_by_one = self._rule is None
+
+    def _single(self, output: Any, batch: Batch) -> Losses:
+        loss = _own_loss(output)
+        first = next((value for value in batch.values() if isinstance(value, Tensor) and value.ndim), None)
+        if first is not None and first.shape[0] == 1:
+            return loss.reshape(1)
+        raise OneByOne
+
+
+def finite_losses(losses: Losses, numbers: Sequence[int]) -> Losses:
+    """The losses, if all are finite; else NonFinite names the example."""
+    bad = (~torch.isfinite(losses)).nonzero()
+    if len(bad):
+        place = int(bad[0][0])
+        raise NonFinite(
+            f"the loss of example {numbers[place]} is {losses[place].item()}; look at its labels and at the model's outputs there"
+        )
+    return losses
+
+
+class OneByOne(Exception):
+    """The losses of a batch cannot be told apart: its examples must run one by one."""
+
+
+def accepts(model: nn.Module, name: str) -> bool:
+    """Whether a model's forward pass takes an argument of that name."""
+    return name in inspect.signature(unwrap(model).forward).parameters

@@ -1,0 +1,135 @@
+"""Metrics: numbers for a set of examples, made of per-example parts that add up, so that they can be streamed, resampled and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headcount.core.stats.metric_parts import f1, matthews, moments, of_scorer, perplexity, ratio
+from headcount.data.losses import token_losses
+from headcount.models.modules import Batch, shifts
+
+IGNORED = -100
+Parts = Callable[[nn.Module, Any, Batch], Float[Tensor, "batch parts"]]
+"""(model, its output on the batch, the batch) -> what each example adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`total` turns the summed parts of any set of examples ([..., parts]) into the metric's value ([...]).
+
+    `generates` says that `parts` runs the model itself to produce text, so that the metric cannot be read off one forward pass. `chance` turns the
+    labels of all examples into the score of the best constant answer to them, which is what knowing nothing of the input is worth.
+    """
+
+    name: str
+    parts: Parts
+    total: Callable[[Float[np.ndarray, "*sets parts"]], Float[np.ndarray, "*sets"]]
+    higher_is_better: bool = True
+    generates: bool = False
+    chance: Callable[[np.ndarray], float] | None = None
+
+
+def _correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    labels = batch["labels"]
+    hit = (output.logits.argmax(-1) == labels).double()
+    return torch.stack([hit, torch.ones_like(hit)], dim=-1)
+
+
+def _tokens(model: nn.Module, output: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Logits and the labels that they predict, one place apart in causal language models."""
+    if shifts(model):
+        return output.logits[:, -batch["labels"].shape[1] : -1], batch["labels"][:, 1:]
+    return output.logits, batch["labels"]
+
+
+def _correct_tokens(model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    logits, labels = _tokens(model, output, batch)
+    real = labels != IGNORED
+    hit = (logits.argmax(-1) == labels) & real
+    return torch.stack([hit.sum(-1), real.sum(-1)], dim=-1).double()
+
+
+def _surprise(model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    logits, labels = _tokens(model, output, batch)
+    return torch.stack([token_losses(logits, labels).double().sum(-1), (labels != IGNORED).sum(-1).double()], dim=-1)
+
+
+def _confusion(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    """One-hot [true, predicted], flattened."""
+    labels, guess, classes = batch["labels"], output.logits.argmax(-1), output.logits.shape[-1]
+    return torch.nn.functional.one_hot(labels * classes + guess, classes * classes).double()
+
+
+def _moments(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    x, y = output.logits.squeeze(-1).double(), batch["labels"].double()
+    return torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y], dim=-1)
+
+
+def largest_share(labels: np.ndarray) -> float:
+    """The accuracy of always naming the most frequent label."""
+    return float(np.unique(labels, return_counts=True)[1].max() / labels.size)
+
+
+def perplexity_of_labels(labels: np.ndarray) -> float:
+    """The perplexity of always predicting the labels by their frequencies: exp of their entropy."""
+    share = np.unique(labels, return_counts=True)[1] / labels.size
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def f1_of_labels(labels: np.ndarray) -> float:
+    """F1 of always naming class 1: 2π / (1 + π), π its share."""
+    share = float((labels == 1).mean())
+    return 2 * share / (1 + share)
+
+
+def _nothing(_labels: np.ndarray) -> float:
+    """The score of a constant answer where that has no worth: correlations, BLEU, chrF."""
+    return 0.0
+
+
+Texts = Callable[[nn.Module, Batch], tuple[list[str], list[str]]]
+"""(model, batch) -> what the model says, and what it should say, for each example."""
+
+
+def _of_texts(name: str, scorer: Any, texts: Texts) -> Metric:
+    """A metric of sacrebleu, whose statistics of segments add up."""
+
+    def parts(model: nn.Module, _output: Any, batch: Batch) -> Tensor:
+        said, wanted = texts(model, batch)
+        return torch.tensor(scorer._extract_corpus_statistics(said, [wanted]), dtype=torch.float64)
+
+    return Metric(name, parts, of_scorer(scorer), generates=True, chance=_nothing)
+
+
+def bleu(texts: Texts) -> Metric:
+    """Corpus BLEU from 0 to 100, sacrebleu's own number for any set of examples."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return _of_texts("BLEU", BLEU(force=True), texts)
+
+
+def chrf(texts: Texts) -> Metric:
+    """Corpus chrF from 0 to 100, sacrebleu's own number for any set of examples."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    return _of_texts("chrF", CHRF(), texts)
+
+
+ACCURACY = Metric("accuracy", _correct, ratio, chance=largest_share)
+TOKEN_ACCURACY = Metric("token accuracy", _correct_tokens, ratio, chance=largest_share)
+PERPLEXITY = Metric("perplexity", _surprise, perplexity, higher_is_better=False, chance=perplexity_of_labels)
+F1 = Metric("F1", _confusion, f1, chance=f1_of_labels)
+MATTHEWS = Metric("Matthews correlation", _confusion, matthews, chance=_nothing)
+PEARSON = Metric("Pearson correlation", _moments, moments, chance=_nothing)
+
+BY_NAME: Mapping[str, Metric] = {"accuracy": ACCURACY, "f1": F1, "matthews": MATTHEWS, "pearson": PEARSON}
+"""The metrics of classification and regression, as options name them."""
+FROM_TEXTS: Mapping[str, Callable[[Texts], Metric]] = {"bleu": bleu, "chrf": chrf}
+"""The metrics of generated text, as options name them."""

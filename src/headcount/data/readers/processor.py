@@ -1,0 +1,50 @@
+"""What a model reads by: the tokenizer of its folder, or its image processor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headcount.core.errors import ArtefactError
+from headcount.core.files import read_json
+
+MAX_EDGE = 2**14
+"""The longest edge, in pixels, to which pictures may be resized."""
+
+
+def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
+    """The tokenizer of a model folder, or its image processor for a model that reads images; None where there is none.
+
+    Whether its own code is trusted must be said to transformers, which would ask on the terminal.
+    """
+    import transformers
+
+    reads_images = getattr(model, "main_input_name", "input_ids") == "pixel_values"
+    auto: Any = transformers.AutoImageProcessor if reads_images else transformers.AutoTokenizer
+    files = ("preprocessor_config.json",) if reads_images else ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
+    if not any((folder / name).is_file() for name in files):
+        return None
+    if reads_images:
+        _check_picture_size(folder / "preprocessor_config.json")
+    try:
+        return auto.from_pretrained(folder, trust_remote_code=trust)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise ArtefactError(
+            f"{folder} holds a tokenizer that cannot be read: {' '.join(str(error).split())[:300]}. Put the one of the model there"
+        ) from error
+
+
+def _check_picture_size(path: Path) -> None:
+    """Refuses a processor that would blow pictures up beyond any size that models read."""
+    content = read_json(path)
+    for name in ("size", "crop_size", "pad_size") if isinstance(content, dict) else ():
+        sizes = content.get(name)
+        has_pixels = isinstance(sizes, dict) and {"shortest_edge", "longest_edge"} <= sizes.keys()  # some count pixels, not edges
+        limit = MAX_EDGE**2 if has_pixels else MAX_EDGE
+        for key, value in (sizes if isinstance(sizes, dict) else {"": sizes}).items():
+            if type(value) is int and value > limit:
+                raise ArtefactError(
+                    f"{path}: {name}{f'.{key}' if key else ''} may be at most {limit}, got {value!r:.30}; use the one that came with the model"
+                )

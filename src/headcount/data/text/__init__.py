@@ -1,0 +1,1 @@
+"""Annotated sentences and their alignment with the tokens of a model."""

@@ -1,0 +1,198 @@
+"""An alignment of words with the pieces of a tokenizer: by the characters that both cover, and by nothing else.
+
+A token belongs to the word that it shares most characters with, to the first of several.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from headcount.core.errors import DataError
+from headcount.data.text.annotated import Annotated
+
+MARKERS = "▁Ġ"
+"""How SentencePiece and byte-level tokenizers write a space."""
+
+
+class Reason(StrEnum):
+    """Why a sentence cannot be aligned."""
+
+    UNCOVERED = "a word without a token"
+    OFFSETS = "offsets out of order or outside the text"
+    EMPTY = "no words or no tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A sentence that cannot be aligned, and what is wrong with it."""
+
+    reason: Reason
+    annotated: Annotated
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.annotated.where}: {self.reason}: {self.detail}"
+
+
+class Unalignable(DataError):
+    """A sentence whose words and tokens cannot be brought together."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """How many sentences were refused for each reason, and the first of them."""
+
+    counts: Mapping[Reason, int] = field(default_factory=dict)
+    examples: Mapping[Reason, tuple[Refusal, ...]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """A sentence and its tokens.
+
+    `words` holds the word that each token belongs to: None for special tokens, for white space and its markers. `special` tokens are those that
+    the tokenizer adds; `segments` says which text of a pair a token is from, -1 for special ones; `offsets` are characters of the sentence's text.
+    `shared` counts tokens on characters of several words.
+    """
+
+    ids: tuple[int, ...]
+    words: tuple[int | None, ...]
+    special: tuple[bool, ...]
+    segments: tuple[int, ...]
+    annotated: Annotated
+    truncated: bool
+    offsets: tuple[tuple[int, int], ...]
+    by_word: tuple[tuple[int, ...], ...]
+    shared: int
+    type_ids: tuple[int, ...] | None = None
+
+    def pieces(self, word: int) -> tuple[int, ...]:
+        """The tokens of a word, in order: none if it was cut off, fewer if it was cut in two.
+
+        A word that no token belongs to, since it stands in one with another word (not in cannot, the second word of im), borrows that one.
+        """
+        return self.by_word[word]
+
+    @property
+    def borrowing(self) -> tuple[int, ...]:
+        """The words whose pieces all belong to other words."""
+        return tuple(word for word, pieces in enumerate(self.by_word) if pieces and self.words[pieces[0]] != word)
+
+    @property
+    def uncovered(self) -> tuple[int, ...]:
+        """The words without a piece: cut off, or of white space only."""
+        return tuple(word for word, pieces in enumerate(self.by_word) if not pieces)
+
+    def inputs(self) -> dict[str, list[int]]:
+        """What a model takes, unpadded: `headcount.data.task.pad` makes batches of it."""
+        types = {} if self.type_ids is None else {"token_type_ids": list(self.type_ids)}
+        return {"input_ids": list(self.ids), **types}
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a tokenizer made of a text; `sequences` are None for tokens of no text."""
+
+    ids: list[int]
+    texts: list[str]
+    offsets: list[tuple[int, int]]
+    sequences: list[int | None]
+    special: list[bool]
+    types: list[int] | None
+
+
+def match(sentence: Annotated, tokens: Tokens) -> Aligned | Refusal:
+    """The alignment of a sentence with all its tokens, or why there is none."""
+    wrong = _wrong_offsets(sentence, tokens)
+    if wrong:
+        return Refusal(Reason.OFFSETS, sentence, wrong)
+    if not sentence.words or all(tokens.special):
+        return Refusal(Reason.EMPTY, sentence, f"{len(sentence.words)} words, {tokens.special.count(False)} tokens")
+    aligned = assign(sentence, tokens)
+    bare = next((w for w in aligned.uncovered if sentence.text[sentence.words[w].start : sentence.words[w].end].strip()), None)
+    if bare is not None:
+        word = sentence.words[bare]
+        return Refusal(Reason.UNCOVERED, sentence, f"word {bare} ({word.form!r}) at characters {word.start}:{word.end}")
+    return aligned
+
+
+def _wrong_offsets(sentence: Annotated, tokens: Tokens) -> str | None:
+    last = 0
+    bounds = [start + len(text) for start, text in sentence.parts]
+    for text, (start, end), special, sequence in zip(tokens.texts, tokens.offsets, tokens.special, tokens.sequences, strict=True):
+        if special:
+            continue
+        if not last <= start <= end <= bounds[sequence or 0]:
+            return f"token {text!r} at {start}:{end}, after one that begins at {last}, in a text that ends at {bounds[sequence or 0]}"
+        last = start
+    return None
+
+
+def assign(sentence: Annotated, tokens: Tokens) -> Aligned:
+    """Which word each token belongs to, and which tokens each word has; nothing is checked."""
+    groups = _groups(sentence)
+    touched = _touched(sentence, tokens, groups)
+    words = [max(counts, key=lambda word: counts[word]) if counts else None for counts in touched]  # the first of equals
+    own: dict[int, list[int]] = {}
+    touching: dict[int, list[int]] = {}
+    for token, (word, counts) in enumerate(zip(words, touched, strict=True)):
+        if word is not None:
+            own.setdefault(word, []).append(token)
+        for other in counts:
+            touching.setdefault(other, []).append(token)
+    joint = {group for number, group in enumerate(groups) if group != number}
+    return Aligned(
+        tuple(tokens.ids),
+        tuple(words),
+        tuple(tokens.special),
+        tuple(-1 if special else sequence or 0 for special, sequence in zip(tokens.special, tokens.sequences, strict=True)),
+        sentence,
+        False,
+        tuple(tokens.offsets),
+        tuple(tuple(own.get(group) or touching.get(group, ())) for group in groups),
+        sum(len(counts) > 1 or not joint.isdisjoint(counts) for counts in touched),
+        None if tokens.types is None else tuple(tokens.types),
+    )
+
+
+def _groups(sentence: Annotated) -> list[int]:
+    """For each word the first of those on the same characters."""
+    groups: list[int] = []
+    for number, word in enumerate(sentence.words):
+        before = sentence.words[number - 1] if number else None
+        groups.append(groups[-1] if before and (before.start, before.end) == (word.start, word.end) else number)
+    return groups
+
+
+def _touched(sentence: Annotated, tokens: Tokens, groups: list[int]) -> list[Counter[int]]:
+    """For each token how many characters it has of each word, in the order of the text."""
+    holder: list[int | None] = [None] * len(sentence.text)
+    for word, group in zip(sentence.words, groups, strict=True):
+        holder[word.start : word.end] = [group] * (word.end - word.start)
+    found: list[Counter[int]] = []
+    for text, (start, end), special in zip(tokens.texts, tokens.offsets, tokens.special, strict=True):
+        blank = special or _is_blank(text, sentence.text[start:end])
+        found.append(Counter(word for word in holder[start:end] if word is not None) if not blank else Counter())
+    return found
+
+
+def _is_blank(token: str, covered: str) -> bool:
+    """Whether a token is white space, or only the marker of one, which some tokenizers set on the first letter of the text."""
+    if not covered.strip():
+        return True
+    return not token.strip(MARKERS) and not set(_folded(token)) & set(_folded(covered))
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKD", text.casefold())

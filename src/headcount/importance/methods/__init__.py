@@ -1,0 +1,1 @@
+"""The importance methods, one file each, found by file name."""

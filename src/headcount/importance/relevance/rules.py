@@ -1,0 +1,123 @@
+"""How the relevance of a sum is shared among its terms.
+
+A sum z = z⁺ + z⁻ of positive and negative terms gives the term c the share c⁺ q⁺ + c⁻ q⁻ of its relevance, with
+
+    ε rule (Bach et al. 2015; Ding et al. 2017):   q⁺ = q⁻ = 1 / (z + ε sign z)
+    αβ rule (Bach et al. 2015; Voita et al. 2019): q⁺ = α / z⁺, q⁻ = β / z⁻, β = 1 - α; where one sign is absent, the other has weight 1
+
+A product shares among its factors as if they were terms: u / Σu'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from headcount.core.errors import HeadcountError, UnknownName
+
+RuleName = Literal["epsilon", "alpha-beta"]
+
+
+class RelevanceError(HeadcountError, ValueError):
+    """Arguments of relevance propagation that make no sense, with the ones that do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What to multiply positive and negative terms by, and the fraction of the relevance that no term gets."""
+
+    positive: Tensor
+    negative: Tensor
+    lost: Tensor
+
+    def of(self, term: Tensor) -> Tensor:
+        """The share of a term."""
+        return term * torch.where(term > 0, self.positive, self.negative)
+
+
+class Rule(Protocol):
+    """A way to share the relevance of a sum."""
+
+    def factors(self, positive: Tensor, negative: Tensor) -> Factors:
+        """The factors of a sum with these sums of positive and of negative terms; always finite."""
+        ...
+
+    def halves(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What `factors` gives the left of two factors of a product, and what it loses (None: nothing), for factors that are not both 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Epsilon:
+    """The ε rule: shares keep their sign; ε takes ε / (|z| + ε)."""
+
+    epsilon: float
+
+    def factors(self, positive: Tensor, negative: Tensor) -> Factors:
+        """q = 1 / (z + ε sign z)."""
+        total = positive + negative
+        push = torch.where(total < 0, -self.epsilon, self.epsilon).to(total.dtype)
+        factor = 1 / (total + push)
+        return Factors(factor, factor, push * factor)
+
+    def halves(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor | None]:
+        """a / (a + b + ε sign (a + b))."""
+        total = left + right
+        push = torch.where(total < 0, -self.epsilon, self.epsilon).to(total.dtype)
+        factor = (total + push).reciprocal_()
+        return left * factor, push.mul_(factor)
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaBeta:
+    """The αβ rule: every share is at least 0; a sum of nothing but zeros loses all."""
+
+    alpha: float
+
+    def factors(self, positive: Tensor, negative: Tensor) -> Factors:
+        """q⁺ = α / z⁺, q⁻ = β / z⁻."""
+        # Below this a sum counts as absent, since relevance divided by it would overflow.
+        floor = torch.finfo(positive.dtype).tiny * 1e8
+        above, below = positive > floor, negative < -floor
+        up = torch.where(below, self.alpha, 1.0).to(positive.dtype) / torch.where(above, positive, torch.inf)
+        down = torch.where(above, 1 - self.alpha, 1.0).to(positive.dtype) / torch.where(below, negative, -torch.inf)
+        return Factors(up, down, (~(above | below)).to(positive.dtype))
+
+    def halves(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor | None]:
+        """|a| / (|a| + |b|) where the signs agree, else α for the positive factor and β for the negative one."""
+        floor = torch.finfo(left.dtype).tiny
+        part = left.abs() / (left.abs() + right.abs().clamp(min=floor))
+        apart = (left < 0) != (right < 0)
+        return torch.where(apart, torch.where(left < 0, 1 - self.alpha, self.alpha).to(left.dtype), part), None
+
+
+def make_rule(name: RuleName, epsilon: float, alpha: float) -> Rule:
+    """The rule of a name."""
+    if name == "epsilon":
+        if not (isfinite(epsilon) and epsilon > 0):
+            raise RelevanceError(f"epsilon must be a positive number, got {epsilon}; 1e-3 is the default")
+        return Epsilon(epsilon)
+    if name == "alpha-beta":
+        if not 0 <= alpha <= 1:
+            raise RelevanceError(f"alpha must lie between 0 and 1, got {alpha}; beta is 1 - alpha, and Voita et al. 2019 take 0.5")
+        return AlphaBeta(alpha)
+    raise UnknownName(f"no relevance rule {name!r}. Known: alpha-beta, epsilon")
+
+
+def share_sum(rule: Rule, terms: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """(the share of every term of an elementwise sum, the share that is lost); together 1."""
+    factors = rule.factors(sum_of(t.clamp(min=0) for t in terms), sum_of(t.clamp(max=0) for t in terms))
+    return [factors.of(term) for term in terms], factors.lost
+
+
+def sum_of(terms) -> Tensor:
+    """The sum of tensors, broadcast."""
+    total, *rest = terms
+    for term in rest:
+        total = total + term
+    return total

@@ -1,0 +1,85 @@
+"""One batch, one way of reading the model's output, and any number of copies of the batch in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+from headcount.importance.replay.stacking import batch_rows, first_rows, stack_batch
+from headcount.models.modules import device_of
+from headcount.models.state import forward
+
+Read = Callable[[Any, Mapping[str, Any]], Any]
+"""(model output, stacked batch) -> a tensor with one row per row of the batch, or a tuple or dict of such tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A model on a batch; `options` go to the model too, entries of the batch named in `withhold` do not."""
+
+    model: nn.Module
+    batch: Mapping[str, Any]
+    rows: int
+    read: Read
+    options: Mapping[str, Any]
+    withhold: frozenset[str]
+
+    @classmethod
+    def of(cls, model: nn.Module, batch: Mapping[str, Any], read: Read, options: Mapping[str, Any], withhold: frozenset[str]) -> Pass:
+        """An evaluation of a whole batch."""
+        kept = {name: value for name, value in options.items() if name not in batch}
+        return cls(model, batch, batch_rows(batch), read, kept, withhold)
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens the batch has; for other inputs than text a guess."""
+        texts = [self.batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(self.batch.get(name), Tensor)]
+        return max(texts, default=256 * self.rows)
+
+    def sample(self, rows: int) -> Pass:
+        """The evaluation of the first few examples."""
+        if rows >= self.rows:
+            return self
+        return Pass(self.model, first_rows(self.batch, self.rows, rows), rows, self.read, self.options, self.withhold)
+
+    def forward(self, copies: int = 1) -> Any:
+        """The model's output for so many copies of the batch; models that draw random numbers draw the same ones in every pass."""
+        return self._forward(self._stacked(copies))
+
+    def result(self, copies: int = 1) -> Any:
+        """What is read off so many copies of the batch: tensors [copies, rows, …]."""
+        stacked = self._stacked(copies)
+        read = self.read(self._forward(stacked), stacked)
+        return tree_map(lambda tensor: tensor.unflatten(0, (copies, self.rows)), read)
+
+    def _stacked(self, copies: int) -> Mapping[str, Any]:
+        return self.batch if copies == 1 else stack_batch(self.batch, self.rows, copies)
+
+    def _forward(self, batch: Mapping[str, Any]) -> Any:
+        device = device_of(self.model)
+        inputs = {name: value for name, value in batch.items() if name not in self.withhold}
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            return forward(self.model, {**inputs, **self.options})
+
+
+def gap(ours: Any, theirs: Any) -> float:
+    """The largest difference between two results, relative to the largest number (or one); infinite where shape or finiteness differ."""
+    (first, spec), (second, other) = tree_flatten(ours), tree_flatten(theirs)
+    if spec != other:
+        return float("inf")
+    return max((_gap(a.double(), b.double()) for a, b in zip(first, second, strict=True)), default=0.0)
+
+
+def _gap(ours: Tensor, theirs: Tensor) -> float:
+    finite = theirs.isfinite()
+    if ours.shape != theirs.shape or not torch.equal(ours.isfinite(), finite):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    return float((ours - theirs)[finite].abs().max()) / max(1.0, float(theirs[finite].abs().max()))

@@ -1,0 +1,138 @@
+"""From module paths to addresses: the stack a block belongs to, its layer number, and its kind."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+from torch import nn
+
+from headcount.core.heads import Kind
+from headcount.models.archs import names
+
+SHORT = {"encoder": "enc", "decoder": "dec"}
+MEDIA = ("vision", "visual", "image", "audio", "video", "speech")
+"""Parts of a path that mean a tower for something else than text."""
+
+SUFFIXES = ("_model", "_tower", "_encoder", "_transformer", "_backbone")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The address of one block."""
+
+    stack: str
+    layer: int
+    kind: Kind
+
+
+def _pattern(path: str) -> str:
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+
+
+def _indices(path: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in path.split(".") if part.isdigit())
+
+
+def _causal_type(model: nn.Module) -> bool:
+    from transformers.models.auto import modeling_auto
+
+    kind = getattr(getattr(model, "config", None), "model_type", "")
+    if kind in modeling_auto.MODEL_FOR_CAUSAL_IMAGE_MODELING_MAPPING_NAMES:
+        return True
+    return kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def kind_of(model: nn.Module, module: nn.Module, path: str) -> Kind:
+    """encoder-self, decoder-self or cross, from the module's own flags first, then its path, then the model type."""
+    last = [part for part in path.lower().split(".") if not part.isdigit()][-3:]
+    crosses = any(word in part for part in last for word in names.CROSS)
+    if getattr(module, "is_cross_attention", False) or crosses or "CrossAttention" in type(module).__name__:
+        return "cross"
+    parts = path.lower().split(".")
+    if any(part.startswith(MEDIA) for part in parts):
+        return "encoder-self"
+    if any(part.startswith("language_model") for part in parts):
+        return "decoder-self"
+    causal = getattr(module, "is_causal", None)
+    if causal or getattr(module, "is_decoder", False):
+        return "decoder-self"
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return "decoder-self" if "decoder" in re.split(r"[._]", path) else "encoder-self"
+    return "decoder-self" if causal is None and _causal_type(model) else "encoder-self"
+
+
+def _layers(paths: list[str]) -> dict[str, int]:
+    """Layer numbers of the blocks of one pattern: the index in the path where only one varies, else their order."""
+    rows = [_indices(path) for path in paths]
+    varying = [i for i in range(len(rows[0])) if len({row[i] for row in rows}) > 1]
+    if len(varying) > 1:
+        return {path: order for order, path in enumerate(paths)}
+    place = varying[0] if varying else 0
+    return {path: (row[place] if row else 0) for path, row in zip(paths, rows, strict=True)}
+
+
+def _clean(word: str) -> str:
+    for suffix in SUFFIXES:
+        word = word.removesuffix(suffix)
+    return re.sub(r"[^a-z0-9_]", "_", word.lower()).strip("_") or "stack"
+
+
+def _words(patterns: list[str]) -> dict[str, list[str]]:
+    """The parts of each pattern that tell it from the others."""
+    split = {pattern: [part for part in pattern.split(".") if part != "*"] for pattern in patterns}
+    common = set.intersection(*(set(parts) for parts in split.values()))
+    return {pattern: [part for part in parts if part not in common] for pattern, parts in split.items()}
+
+
+def _stacks(kinds: dict[str, Kind]) -> dict[str, str]:
+    """A short unique name for each pattern: none, enc / dec / cross where that is enough, else from the path."""
+    if len(kinds) == 1:
+        return dict.fromkeys(kinds, "")
+    words, leads = _words(list(kinds)), _leads(list(kinds))
+    simple = {pattern: _simple(kinds[pattern], leads[pattern], words[pattern], kinds) for pattern in kinds}
+    if len(set(simple.values())) == len(simple):
+        return simple
+    long = {pattern: "_".join(_clean(SHORT.get(word, word)) for word in words[pattern]) or "main" for pattern in kinds}
+    taken: dict[str, int] = defaultdict(int)
+    for pattern, words_of in long.items():
+        name = words_of if words_of[0].isalpha() else f"s_{words_of}"
+        taken[name] += 1
+        long[pattern] = name if taken[name] == 1 else f"{name}_{taken[name]}"
+    return long
+
+
+def _leads(patterns: list[str]) -> dict[str, str]:
+    """The first part of each pattern behind what all of them begin with."""
+    split = [pattern.split(".") for pattern in patterns]
+    shared = 0
+    while all(len(parts) > shared + 1 for parts in split) and len({parts[shared] for parts in split}) == 1:
+        shared += 1
+    return {pattern: parts[shared] for pattern, parts in zip(patterns, split, strict=True)}
+
+
+def _simple(kind: Kind, lead: str, words: list[str], kinds: dict[str, Kind]) -> str:
+    if kind == "cross" and list(kinds.values()).count("cross") == 1:
+        return "cross"
+    if lead in SHORT:
+        return SHORT[lead]
+    first = words[0] if words else ""
+    only_self = sum(other != "cross" for other in kinds.values()) == 1
+    return "" if only_self and kind != "cross" else _clean(first)
+
+
+def places_of(model: nn.Module, blocks: dict[str, nn.Module]) -> dict[str, Place]:
+    """The address of every block, keyed by path, in flat order: stack by stack, layer by layer."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for path in blocks:
+        groups[_pattern(path)].append(path)
+    kinds: dict[str, Kind] = {pattern: kind_of(model, blocks[paths[0]], paths[0]) for pattern, paths in groups.items()}
+    stacks = _stacks(kinds)
+    found: dict[str, Place] = {}
+    for pattern, paths in groups.items():
+        layers = _layers(paths)
+        for path in sorted(paths, key=lambda p: layers[p]):
+            found[path] = Place(stacks[pattern], layers[path], kind_of(model, blocks[path], path))
+    order = {name: i for i, name in enumerate(("", "enc", "dec", "cross"))}
+    return dict(sorted(found.items(), key=lambda item: order.get(item[1].stack, len(order))))

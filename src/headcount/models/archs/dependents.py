@@ -1,0 +1,162 @@
+"""What else depends on heads: per-head tensors, arguments with a head axis, and what makes a cut impossible."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from headcount.core.heads import HeadArgument, Projection, Rows, Slice, Unit
+from headcount.models.archs import names
+from headcount.models.archs.families import FULL_WIDTH_NORM
+from headcount.models.archs.geometry import Geometry, family_of
+from headcount.models.modules import join, linear_size, transposed
+
+MERGE_FIRST = "is wrapped by an adapter; merge it first (model.merge_and_unload())"
+QUANTISED = "is quantised or packed; load the model in a floating-point dtype (or dequantize() it) first"
+OFFLOADED = "is offloaded to the meta device; load the model onto one device first"
+
+
+def arguments_of(module: nn.Module) -> tuple[HeadArgument, ...]:
+    """The forward arguments of a module that carry a head axis."""
+    known = inspect.signature(type(module).forward).parameters
+    shared = hasattr(module, "has_relative_attention_bias")
+    table = module._modules.get("relative_attention_bias") if shared else None
+    shape = (table.num_embeddings, table.embedding_dim) if isinstance(table, nn.Embedding) else None
+    family = family_of(module)
+    candidates = (*names.HEAD_ARGUMENTS, *family.head_arguments)
+    found = [name for name in candidates if name in known and name not in family.headless_arguments]
+    if "alibi" in found and "attention_mask" in known:
+        found.append("attention_mask")  # Falcon adds the slopes to the mask, which then has heads
+    # LayoutLM's biases come in for every layer; only T5 and its relatives return theirs to the next one.
+    return tuple(HeadArgument(name, shared and name == "position_bias", shape) for name in found)
+
+
+def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:
+    """The weight and bias of a projection, cut on the side where its heads lie."""
+    layer = model.get_submodule(projection.path)
+    weight = layer._parameters["weight"]
+    assert weight is not None
+    outward = projection.role != "o"
+    axis = int(transposed(layer) == outward)
+    found = [Slice(f"{projection.path}.weight", tuple(weight.shape), axis, projection.rows, projection.unit)]
+    bias = layer._parameters.get("bias")
+    if outward and bias is not None:
+        found.append(Slice(f"{projection.path}.bias", tuple(bias.shape), 0, projection.rows, projection.unit))
+    return found
+
+
+def twin_projections(model: nn.Module, module: nn.Module, path: str, geometry: Geometry) -> tuple[Projection, ...]:
+    """The further projections of the same heads that a family's row names."""
+    parent, twins = path.rpartition(".")[0], []
+    for role, name in family_of(module).twins:
+        layer: Any = model.get_submodule(join(parent, name))
+        if getattr(layer, "is_ghost", False):
+            size = layer.value_dim if role == "o" else layer.width
+        else:
+            size = (linear_size(layer) or (0, 0))[role != "o"] // geometry.n_heads
+        twins.append(Projection(role, join(parent, name), Rows(geometry.n_heads, size), "head"))
+    return tuple(twins)
+
+
+def _units(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None:
+    """How an axis of some size is made of heads; one entry per head is believed only of known tables where head_dim is the same number."""
+    heads, kv = geometry.n_heads, geometry.n_kv_heads
+    if not set(names.PER_HEAD_LAYERS).isdisjoint(name.split(".")) and heads and size % heads == 0:
+        return Rows(heads, size // heads), "head"
+    for dim in (geometry.head_dim, geometry.value_dim):
+        if size == heads * dim and heads > 1:
+            return Rows(heads, dim), "head"
+        if size == kv * dim and kv > 1:
+            return Rows(kv, dim), "kv_head"
+    known = any(table in name for table in names.PER_HEAD_TABLES)
+    if size == heads and (known or heads not in (geometry.head_dim, geometry.value_dim)):
+        return Rows(heads, 1), "head"
+    if size == kv and kv > 1 and kv not in (geometry.head_dim, geometry.value_dim):
+        return Rows(kv, 1), "kv_head"
+    return None
+
+
+def _axes(owner: nn.Module, shape: torch.Size) -> list[int]:
+    """The axes that may hold heads, the likeliest first: a linear layer's outputs, a table's columns, else from the front."""
+    if linear_size(owner) is not None:
+        return [len(shape) - 1 if transposed(owner) else 0]
+    order = list(range(len(shape)))
+    return order[::-1] if isinstance(owner, nn.Embedding) else order
+
+
+def _tensors(module: nn.Module, taken: set[str], path: str) -> Iterator[tuple[str, torch.Tensor, nn.Module]]:
+    for owner_path, owner in module.named_modules(prefix=path):
+        if any(owner_path == place or owner_path.startswith(f"{place}.") for place in taken):
+            continue
+        for name, tensor in owner._parameters.items():
+            if tensor is not None:
+                yield join(owner_path, name), tensor, owner
+
+
+def is_shared(path: str) -> bool:
+    """Whether a path inside an attention module leads to something that all heads share."""
+    return not set(names.SHARED_PARTS).isdisjoint(path.split("."))
+
+
+def _is_norm(owner: nn.Module) -> bool:
+    return "norm" in type(owner).__name__.lower()
+
+
+def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice]:
+    """Every further tensor of an attention module that has heads along an axis."""
+    taken = {place.path for place in (geometry.q, geometry.k, geometry.v, geometry.o)}
+    shared_table = any(argument.returned for argument in arguments_of(module))
+    found = []
+    for name, tensor, owner in _tensors(module, taken, path):
+        if shared_table and isinstance(owner, nn.Embedding):
+            continue  # the table serves other layers too: it stays whole, each layer takes its own heads of the bias
+        if (_is_norm(owner) and tensor.ndim == 1) or is_shared(name.removeprefix(f"{path}.")):
+            continue
+        axes = _axes(owner, tensor.shape)
+        if any(table in name for table in names.PER_HEAD_TABLES):  # an axis that counts heads, before one that is as wide as all of them
+            axes = [axis for axis in axes if tensor.shape[axis] == geometry.n_heads] or axes
+        for axis in axes:
+            units = _units(geometry, tensor.shape[axis], name)
+            if units is not None:
+                found.append(Slice(name, tuple(tensor.shape), axis, *units, extra=True))
+                break
+    return found
+
+
+def projection_problem(model: nn.Module, projection: Projection) -> str:
+    """Why a projection has no plain weight that could be read and cut, or nothing."""
+    layer = model.get_submodule(projection.path)
+    weight = layer._parameters.get("weight")
+    if weight is None:
+        reason = MERGE_FIRST if hasattr(layer, "base_layer") else QUANTISED
+        return f"'{projection.path}' {reason}"
+    if weight.is_meta and getattr(layer, "_hf_hook", None) is not None:
+        return f"'{projection.path}' {OFFLOADED}"
+    size = linear_size(layer)
+    expected = size if transposed(layer) else (size or ())[::-1]
+    if tuple(weight.shape) != tuple(expected or ()) or not weight.is_floating_point():
+        return f"'{projection.path}' {QUANTISED}"
+    return ""
+
+
+def _norm_problem(module: nn.Module, geometry: Geometry) -> str:
+    """A norm of queries or keys over the whole width of all heads."""
+    widths = {geometry.n_heads * geometry.head_dim, geometry.n_kv_heads * geometry.head_dim} - {geometry.head_dim}
+    for name, child in module._modules.items():
+        weight = getattr(child, "weight", None) if child is not None else None
+        whole = isinstance(weight, torch.Tensor) and weight.ndim == 1 and weight.shape[0] in widths
+        if whole and child is not None and _is_norm(child) and name[:1] in "qk":
+            return FULL_WIDTH_NORM
+    return ""
+
+
+def gate_only_reason(model: nn.Module, module: nn.Module, geometry: Geometry) -> str:
+    """Why a cut of this block cannot equal a gate, or nothing."""
+    reason = family_of(module).gate_only or _norm_problem(module, geometry)
+    for projection in (geometry.q, geometry.k, geometry.v, geometry.o):
+        reason = reason or projection_problem(model, projection)
+    return reason

@@ -1,0 +1,367 @@
+"""Observing heads while data run through the model: attention maps and head outputs, batch by batch, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from headcount.core.errors import GateError, UnsupportedModel
+from headcount.core.heads import AttentionBlock
+from headcount.models.archs.addresses import MEDIA
+from headcount.models.attention import AttentionTap
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch, device_of, transposed, unwrap
+from headcount.models.ownership import Hold, SavedStates, holding, hooks_suspended
+from headcount.models.padding import with_positions
+from headcount.models.state import forward, preserve
+
+Losses = Float[Tensor, "batch"]
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one block did with one batch.
+
+    `queries` and `keys` tell real tokens from padding, `special` and `special_keys` tell which of them are delimiters: those of
+    `special_ids`, or of the configuration. They are None where neither names any (BERT's configuration does not: pass
+    tokenizer.all_special_ids), or where the block reads no token ids. Rows are examples, or windows of them where the model works in windows.
+    `visible` tells which keys each query can see. `gradient` is that of the summed losses with respect to `outputs`; `projection` is what maps a
+    head's output into the residual stream.
+    """
+
+    block: AttentionBlock
+    attention: Float[Tensor, "batch heads q k"] | None
+    outputs: Float[Tensor, "batch q heads head_dim"] | None
+    queries: Bool[Tensor, "batch q"]
+    keys: Bool[Tensor, "batch k"] | None
+    special: Bool[Tensor, "batch q"] | None
+    special_keys: Bool[Tensor, "batch k"] | None = None
+    visible: Bool[Tensor, "batch q k"] | None = None
+    gradient: Float[Tensor, "batch q heads head_dim"] | None = None
+    projection: Float[Tensor, "heads head_dim hidden"] | None = None
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What a block's softmax showed, until its output projection runs and completes the observation."""
+
+    attention: Tensor | None = None
+    visible: Tensor | None = None
+
+
+_MODES: SavedStates[list[tuple[nn.Module, bool]]] = SavedStates()
+_TRAINED: SavedStates[list[nn.Parameter]] = SavedStates()
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; every module's own mode once all contexts over it are closed."""
+
+    def restore(modes: list[tuple[nn.Module, bool]]) -> None:
+        for module, mode in modes:
+            module.training = mode
+
+    with _MODES.saving(model, lambda: [(module, module.training) for module in model.modules()], restore):
+        model.eval()
+        yield
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no gradients inside; the model with every module's own mode and all of its state as before afterwards."""
+    with preserve(model), torch.no_grad():
+        model.eval()
+        yield
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter asks for gradients inside; each as before once all contexts over it are closed."""
+
+    def restore(trained: list[nn.Parameter]) -> None:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+    with _TRAINED.saving(model, lambda: [parameter for parameter in model.parameters() if parameter.requires_grad], restore):
+        model.requires_grad_(False)
+        yield
+
+
+def on_device(batch: Batch, model: nn.Module) -> dict[str, Any]:
+    """The batch with its tensors on the model's device."""
+    device = device_of(model)
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+def model_inputs(batch: Batch, model: nn.Module) -> dict[str, Any]:
+    """The batch on the model's device, with position ids where padding on the left would otherwise change what the model computes."""
+    return with_positions(model, on_device(batch, model))
+
+
+def _reads_decoder(model: nn.Module, block: AttentionBlock) -> bool:
+    return bool(getattr(model.config, "is_encoder_decoder", False)) and block.kind != "encoder-self"
+
+
+def reads_text(block: AttentionBlock) -> bool:
+    """Whether a block belongs to no tower for images, sound or video."""
+    return not any(part.startswith(MEDIA) for part in block.path.lower().split("."))
+
+
+def _shifted_labels(model: nn.Module, batch: Batch) -> Tensor | None:
+    """The decoder's input tokens where the batch gives only labels: these, one place later, behind the start token."""
+    labels = batch.get("labels")
+    if not isinstance(labels, Tensor) or labels.ndim != 2:
+        return None
+    start = getattr(model.config, "decoder_start_token_id", None) or 0
+    return torch.cat([torch.full_like(labels[:, :1], start), labels[:, :-1]], dim=1)
+
+
+def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
+    """The token ids that a block's queries stand for, if any; ignored labels stay -100."""
+    if not reads_text(block):
+        return None
+    if not _reads_decoder(model, block):
+        return batch.get("input_ids")
+    given = batch.get("decoder_input_ids")
+    return _shifted_labels(model, batch) if given is None else given
+
+
+def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int, length: int) -> Bool[Tensor, "batch q"]:
+    """Which query positions of a block are no padding; all of them where the batch does not say."""
+    if _reads_decoder(model, block):
+        mask, labels = batch.get("decoder_attention_mask"), batch.get("labels")
+        if mask is None and isinstance(labels, Tensor) and labels.ndim == 2:
+            mask = labels != -100  # what predicts an ignored label is there only because another row is longer
+    elif block.stack and not reads_text(block) and "input_ids" in batch:
+        mask = None  # the mask of the text says nothing about another tower
+    else:
+        mask = batch.get("attention_mask", batch.get("padding_mask"))
+    resize = getattr(model, "_get_feature_vector_attention_mask", None)
+    if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] > length and resize is not None:
+        mask = resize(length, mask)  # speech: the mask counts samples, the block sees frames
+    if isinstance(mask, Tensor) and tuple(mask.shape) == (rows, length):
+        return mask.bool()
+    return torch.ones(rows, length, dtype=torch.bool, device=device_of(model))
+
+
+def _special(tokens: Tensor | None, ids: frozenset[int], shape: tuple[int, int]) -> Tensor | None:
+    if not ids or not isinstance(tokens, Tensor) or tuple(tokens.shape) != shape:
+        return None
+    return torch.isin(tokens, torch.tensor(sorted(ids), device=tokens.device, dtype=tokens.dtype))
+
+
+def _special_ids(model: nn.Module) -> frozenset[int]:
+    found: set[int] = set()
+    parts = [model.config, *(getattr(model.config, name, None) for name in getattr(model.config, "sub_configs", {}))]
+    for name in SPECIAL_IDS:
+        for part in parts:
+            value = getattr(part, name, None)
+            found.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
+    return frozenset(found)
+
+
+def key_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
+    """The token ids that a block's keys stand for, if any: in cross-attention those of the encoder."""
+    return batch.get("input_ids") if block.kind == "cross" and reads_text(block) else query_tokens(model, block, batch)
+
+
+def projection_of(model: nn.Module, block: AttentionBlock) -> Float[Tensor, "heads head_dim hidden"]:
+    """The part of the output projection that each head of a block feeds; of adapted or packed layers, what they really do."""
+    block.require_one_output("reading the output projection")
+    module: Any = model.get_submodule(block.o.path)
+    width = block.n_heads * block.value_dim
+    if type(module) is nn.Linear:
+        columns = module.weight.detach().T
+    elif transposed(module):
+        columns = module.weight.detach()
+    else:
+        unit = torch.eye(width, device=device_of(model), dtype=next(p.dtype for p in model.parameters() if p.is_floating_point()))
+        with torch.no_grad():
+            columns = module.forward(unit) - module.forward(torch.zeros_like(unit))
+    return columns.unflatten(0, (block.n_heads, block.value_dim))
+
+
+class Observer:
+    """Hands an Observation of each chosen block to `consume` during every forward pass inside the context; only one is alive at a time.
+
+    With `gradient`, `backward(losses)` after a pass hands over each block once more, now with outputs and their gradient. Nothing below the
+    first block and no weight gets a gradient.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        consume: Callable[[Observation], None],
+        *,
+        blocks: Iterable[AttentionBlock] | None = None,
+        attention: bool = True,
+        outputs: bool = True,
+        gradient: bool = False,
+        special_ids: Iterable[int] | None = None,
+    ) -> None:
+        if not attention and not outputs:
+            raise GateError("nothing to observe: ask for attention, outputs or both")
+        self.model = unwrap(model)
+        self.blocks = tuple(HeadMap.of(self.model).blocks if blocks is None else blocks)
+        self.consume, self.attention, self.outputs, self.gradient = consume, attention, outputs, gradient
+        self.special_ids = _special_ids(self.model) if special_ids is None else frozenset(special_ids)
+        self.batch: Batch = {}
+        self._pending: dict[str, _Pending] = {}
+        self._projections: dict[str, Tensor] = {}
+        self._forward = True
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Observer:
+        for block in self.blocks if self.outputs or self.gradient else ():
+            block.require_one_output("observing head outputs")
+        with ExitStack() as stack:
+            hold = stack.enter_context(holding(self.model, "an observation"))
+            stack.enter_context(in_eval_mode(self.model))
+            if self.gradient:
+                stack.enter_context(frozen(self.model))
+            if self.attention:
+                stack.enter_context(AttentionTap(self.model, self.blocks, self._keep, several=False))
+            for block in self.blocks:
+                if block.n_heads:
+                    stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block, hold)).remove)
+            stack.callback(self._pending.clear)
+            stack.callback(self._projections.clear)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, batch: Batch) -> Any:
+        """One forward pass over a batch, and its output."""
+        self.batch = model_inputs(batch, self.model)
+        self._forward = True
+        with torch.set_grad_enabled(self.gradient):
+            return forward(self.model, self.batch)
+
+    def backward(self, losses: Losses) -> None:
+        """Hands over every block of the last pass with the gradient of each example's loss."""
+        if not losses.requires_grad:
+            raise UnsupportedModel(
+                f"the loss of {type(self.model).__name__} does not depend on its attention outputs, so it has no gradient"
+            )
+        self._forward = False  # what a checkpointed layer computes again is not new
+        losses.backward(torch.ones_like(losses))
+
+    def _keep(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> None:
+        if not self._forward:
+            return
+        if block.sink:
+            probabilities, visible = probabilities[..., :-1], visible[..., :-1]
+        self._pending[block.path] = _Pending(probabilities.detach(), visible)
+
+    def _projection(self, block: AttentionBlock) -> Tensor:
+        if block.path not in self._projections:
+            self._projections[block.path] = projection_of(self.model, block)
+        return self._projections[block.path]
+
+    def _hook(self, block: AttentionBlock, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
+        def output_projection_runs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            hold.check(module)
+            if hooks_suspended():
+                return None
+            merged = args[0]
+            if self.gradient and not merged.requires_grad:
+                merged = merged.detach().requires_grad_(True)
+            if self._forward:
+                seen = self._observation(block, merged.detach())
+                if self.gradient:
+                    merged.register_hook(self._with_gradient(replace(seen, attention=None)))
+                self.consume(seen)
+            return (merged, *args[1:]) if self.gradient else None
+
+        return output_projection_runs
+
+    def _with_gradient(self, seen: Observation) -> Callable[[Tensor], None]:
+        def gradient_arrives(gradient: Tensor) -> None:
+            self.consume(
+                replace(seen, gradient=_rows_first(gradient, seen.block).unflatten(-1, (seen.block.n_heads, seen.block.value_dim)))
+            )
+
+        return gradient_arrives
+
+    def _observation(self, block: AttentionBlock, merged: Tensor) -> Observation:
+        pending = self._pending.pop(block.path, _Pending())
+        merged = _rows_first(merged, block)
+        rows, length = merged.shape[:2]
+        keys = None if pending.visible is None else pending.visible.any(dim=(1, 2))
+        queries = query_mask(self.model, block, self.batch, rows, length)
+        if keys is not None and block.kind != "cross" and keys.shape == queries.shape:
+            queries = queries & keys
+        return Observation(
+            block=block,
+            attention=pending.attention,
+            outputs=merged.unflatten(-1, (block.n_heads, block.value_dim)) if self.outputs else None,
+            queries=queries,
+            keys=keys,
+            special=_special(query_tokens(self.model, block, self.batch), self.special_ids, (rows, length)),
+            special_keys=None
+            if pending.attention is None
+            else _special(key_tokens(self.model, block, self.batch), self.special_ids, (rows, pending.attention.shape[-1])),
+            visible=None if pending.visible is None else pending.visible.any(dim=1),
+            projection=self._projection(block) if self.outputs else None,
+        )
+
+
+def _rows_first(merged: Tensor, block: AttentionBlock) -> Float[Tensor, "batch q width"]:
+    """What meets the output projection, with one row per example; batches that the model flattened are one row."""
+    merged = merged.transpose(0, 1) if block.time_first else merged
+    return merged if merged.ndim == 3 else merged.reshape(1 if merged.ndim == 2 else merged.shape[0], -1, merged.shape[-1])
+
+
+def observe(
+    model: nn.Module,
+    data: Iterable[Batch],
+    *,
+    blocks: Iterable[AttentionBlock] | None = None,
+    attention: bool = True,
+    outputs: bool = True,
+    special_ids: Iterable[int] | None = None,
+) -> Iterator[list[Observation]]:
+    """Yields, for each batch, one Observation per block and call, in the order in which they ran.
+
+    Memory holds the chosen blocks of one batch; `Observer` holds one block at a time. The model is in eval mode without gradients while a
+    batch runs, and as it was whenever control is with the caller. Attention needs the eager path and switches to it for the pass.
+    """
+    found: list[Observation] = []
+    observer = Observer(model, found.append, blocks=blocks, attention=attention, outputs=outputs, special_ids=special_ids)
+    for batch in data:
+        found.clear()
+        with observer:
+            observer.run(batch)
+        yield list(found)
+
+
+def mean_outputs(model: nn.Module, data: Iterable[Batch]) -> dict[str, Float[Tensor, "heads head_dim"]]:
+    """The mean output of every head over the real tokens of `data`, by block path, accumulated in float64."""
+    sums: dict[str, Tensor] = {}
+    counts: dict[str, int] = {}
+
+    def add(seen: Observation) -> None:
+        assert seen.outputs is not None
+        real = seen.outputs[seen.queries].double()
+        sums[seen.block.path] = sums.get(seen.block.path, torch.zeros_like(real[:1].sum(0))) + real.sum(0)
+        counts[seen.block.path] = counts.get(seen.block.path, 0) + real.shape[0]
+
+    observer = Observer(model, add, attention=False)
+    with observer:
+        for batch in data:
+            observer.run(batch)
+    missing = [block.path for block in observer.blocks if block.n_heads and not counts.get(block.path)]
+    if missing:
+        raise GateError(
+            f"the data reached no token of block '{missing[0]}', so its heads have no mean; pass at least one batch that runs it"
+        )
+    return {path: total / counts[path] for path, total in sums.items()}

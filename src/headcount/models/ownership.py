@@ -1,0 +1,210 @@
+"""Whose a model is while hooks are on it: one thread and asyncio task works on it at a time, and another one gets ModelInUse.
+
+Hooks, eval mode and the attention implementation belong to the model, not to who set them. Two threads or tasks that gate or observe one
+model would each get a mixture of both, so the second is refused before it starts, and a plain pass at the first hook that it meets. What runs
+inside belongs to the owner: its thread and task, tasks that it starts, threads that got a copy of its context (asyncio.to_thread,
+contextvars.copy_context), the replicas of DataParallel, and autograd's own threads. Code that torch.compile traced under a context is not
+checked when it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from headcount.core.errors import HeadcountError, ModelInUse, OutOfMemory, memory_ran_out
+from headcount.models.modules import unwrap
+
+R = TypeVar("R")
+State = TypeVar("State")
+Function = TypeVar("Function", bound=Callable[..., Any])
+_LOCK = threading.Lock()
+_STATES = threading.RLock()
+"""Held while a state is captured or restored, so that no thread captures what another one is about to put back."""
+
+
+def _task() -> asyncio.Task[Any] | None:
+    """The asyncio task that runs in this thread, if any."""
+    return asyncio.current_task() if asyncio._get_running_loop() is not None else None
+
+
+def _is_autograd_thread() -> bool:
+    """Whether autograd runs a backward pass in a thread of its own, which computes checkpointed layers again."""
+    return torch._C._current_graph_task_id() != -1 and isinstance(threading.current_thread(), threading._DummyThread)
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A model in use: what for, by which thread and task, and whether others may use it for what puts no hooks on it."""
+
+    purpose: str
+    exclusive: bool
+    thread: threading.Thread
+    task: asyncio.Task[Any] | None
+    is_open: bool = True
+
+    def includes_caller(self) -> bool:
+        """Whether the caller is the owner, or works for it."""
+        if self.thread is threading.current_thread() and self.task is _task():
+            return True
+        return self in _MINE.get() or _is_autograd_thread()
+
+    def check(self, module: nn.Module) -> None:
+        """Raises ModelInUse unless the caller is the owner, or works for it."""
+        if torch.compiler.is_compiling() or not self.is_open or self.includes_caller() or getattr(module, "_is_replica", False):
+            return
+        raise self.refusal(type(module).__name__)
+
+    def refusal(self, name: str) -> ModelInUse:
+        """The error for another thread or task."""
+        owner = f"thread '{self.thread.name}'" + ("" if self.task is None else f", task '{self.task.get_name()}',")
+        return ModelInUse(
+            f"{name} is in use for {self.purpose} by {owner}, and others cannot use it meanwhile: wait until that is over, give each thread or "
+            "task a copy of the model (copy.deepcopy), or run workers of the owner in its context (contextvars.copy_context, asyncio.to_thread)"
+        )
+
+
+_MINE: ContextVar[tuple[Hold, ...]] = ContextVar("headcount_holds", default=())
+_OPEN: WeakKeyDictionary[nn.Module, list[Hold]] = WeakKeyDictionary()
+_SUSPENDED: ContextVar[bool] = ContextVar("headcount_hooks_suspended", default=False)
+_TURNS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+
+
+@contextmanager
+def suspending_hooks() -> Iterator[None]:
+    """Passes inside, of this thread and task alone, run as if no gates or observers were open; hooks that belong to the model run."""
+    token = _SUSPENDED.set(True)
+    try:
+        yield
+    finally:
+        _SUSPENDED.reset(token)
+
+
+def hooks_suspended() -> bool:
+    """Whether the caller's pass is one that hooks of open contexts leave alone."""
+    return not torch.compiler.is_compiling() and _SUSPENDED.get()
+
+
+@contextmanager
+def taking_turns(model: nn.Module) -> Iterator[None]:
+    """Waits until no other thread is inside with the same model or a part of it, for those who share a model but change its mode in a pass."""
+    with _LOCK:
+        turns = [_TURNS.setdefault(part, threading.RLock()) for part in _models_in(unwrap(model))]
+    with ExitStack() as stack:
+        for turn in sorted(turns, key=id):  # one order for all, so that none waits for another that waits for it
+            stack.enter_context(turn)
+        yield
+
+
+def _models_in(model: nn.Module) -> list[nn.Module]:
+    """The model and the models inside it, by which a whole model and a part of it are known to be the same."""
+    return [model, *(module for module in model.modules() if isinstance(module, PreTrainedModel) and module is not model)]
+
+
+def for_owner(model: nn.Module, function: Callable[..., R], module: nn.Module | None = None) -> Callable[..., R]:
+    """A hook, or the forward pass that stands in for that of a `module`, for the present owner of a model; it refuses others.
+
+    A hook does nothing while hooks are suspended.
+    """
+    owner = next(reversed(_OPEN.get(model, [])), None)
+    if owner is None:
+        return function
+
+    def run(*args: Any, **kwargs: Any) -> R | None:
+        owner.check(args[0] if module is None else module)  # a hook gets its module first
+        return None if module is None and hooks_suspended() else function(*args, **kwargs)
+
+    return run  # pyright: ignore[reportReturnType]
+
+
+@contextmanager
+def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterator[Hold]:
+    """Keeps a model for this thread and task; raises ModelInUse where another one has it.
+
+    Without `exclusive` only those are refused that put hooks on the model or change its mode, and they are refused meanwhile.
+    """
+    models = _models_in(unwrap(model))
+    own = Hold(purpose, exclusive, threading.current_thread(), _task())
+    try:
+        with _LOCK:
+            holds_on_it = [hold for part in models for hold in _OPEN.get(part, ()) if exclusive or hold.exclusive]
+            stranger = next((hold for hold in holds_on_it if not hold.includes_caller()), None)
+            if stranger is not None:
+                raise stranger.refusal(type(models[0]).__name__)
+            for part in models:
+                _OPEN.setdefault(part, []).append(own)
+        _MINE.set((*_MINE.get(), own))
+        yield own
+    finally:
+        own.is_open = False
+        _MINE.set(tuple(hold for hold in _MINE.get() if hold is not own))
+        with _LOCK:
+            for part in models:
+                if own in _OPEN.get(part, ()):
+                    _OPEN[part].remove(own)
+
+
+@contextmanager
+def _typed_memory_errors(purpose: str) -> Iterator[None]:
+    """Raises OutOfMemory in place of the errors by which libraries say so."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, HeadcountError) or not memory_ran_out(error):
+            raise
+        raise OutOfMemory(
+            f"memory ran out during {purpose}: {error}. Give fewer or shorter examples, a smaller batch, bfloat16, or a machine with more memory"
+        ) from error
+
+
+def holds(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Function]:
+    """A decorator for functions of a model, which is kept for the caller until they return; what ran out of memory says so by OutOfMemory."""
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def run(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(model, nn.Module):  # the function says what is wrong with it
+                return function(model, *args, **kwargs)
+            with holding(model, purpose, exclusive=exclusive), _typed_memory_errors(purpose):
+                return function(model, *args, **kwargs)
+
+        return run  # pyright: ignore[reportReturnType]
+
+    return decorate
+
+
+class SavedStates(Generic[State]):
+    """What contexts found on a model and have to put back; they may close in any order, and the last to close puts back what the first found."""
+
+    def __init__(self) -> None:
+        self._open: WeakKeyDictionary[nn.Module, list[list[State]]] = WeakKeyDictionary()
+
+    @contextmanager
+    def saving(self, model: nn.Module, capture: Callable[[], State], restore: Callable[[State], None]) -> Iterator[None]:
+        """Captures the model's state, and on leaving restores it, or hands it to the context that was opened next and is still open."""
+        with _STATES:
+            entry = [capture()]
+            self._open.setdefault(model, []).append(entry)
+        try:
+            yield
+        finally:
+            with _STATES:
+                entries = self._open[model]
+                index = next(number for number, other in enumerate(entries) if other is entry)
+                later = entries[index + 1] if index + 1 < len(entries) else None
+                del entries[index]
+                if later is None:
+                    restore(entry[0])
+                else:
+                    later[:] = entry

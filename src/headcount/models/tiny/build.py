@@ -1,0 +1,235 @@
+"""Tiny configurations and models of every registered transformers model type, built in-process."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+import transformers
+from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+from headcount.core.errors import HeadcountError
+from headcount.models.tiny import layers, sizes
+from headcount.models.tiny.draw import draw_weights
+from headcount.models.tiny.overrides import AUTO, DEFAULTS, MROPE, OVERRIDES, UNDECLARED
+
+# Attributes that older base classes take as keyword arguments, whatever the signature says.
+_COMMON = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+# Bookkeeping, and names of stages that `out_indices` already says.
+_DROPPED = {
+    "transformers_version",
+    "architectures",
+    "dtype",
+    "id2label",
+    "label2id",
+    "_name_or_path",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "_out_features",
+    "_out_indices",
+    "out_features",
+}
+_TOKEN = re.compile(r"(token_ids?|token_index|_start_id|_end_id|_id|bos_id|eos_id)$")
+
+# Best class first: the first mapping that holds the type decides.
+_AUTO = (
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForImageTextToText",
+    "AutoModelForMultimodalLM",
+    "AutoModelForCTC",
+    "AutoModelForZeroShotImageClassification",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+    "AutoModelForImageClassification",
+    "AutoModelForVideoClassification",
+    "AutoModelForAudioClassification",
+    "AutoModel",
+)
+
+
+class ShrinkError(HeadcountError, ValueError):
+    """A model type of which no tiny model can be built."""
+
+
+def model_types() -> list[str]:
+    """Every registered model type that some auto class can build, in alphabetical order."""
+    return sorted(t for t in _classes_by_type() if t in CONFIG_MAPPING)
+
+
+@cache
+def model_classes() -> list[type[PreTrainedModel]]:
+    """Every model class that transformers exports or that one of its auto classes builds, without the abstract ones, by name.
+
+    Imports every modeling module of transformers, which takes about twenty seconds.
+    """
+    names = {name for name in dir(transformers) if name[0].isupper()}
+    names |= {name for by_auto in _classes_by_type().values() for name in by_auto.values()}
+    exported = [getattr(transformers, name, None) for name in sorted(names)]
+    models = [cls for cls in exported if isinstance(cls, type) and issubclass(cls, PreTrainedModel) and cls.config_class is not None]
+    return list({cls.__name__: cls for cls in models if not cls.__name__.endswith("PreTrainedModel")}.values())
+
+
+def tiny_config(model_type: str | type[PretrainedConfig], **overrides: Any) -> PretrainedConfig:
+    """The type's default configuration with few layers, 6 heads of 8 where possible, and no dropout.
+
+    The type is a registered name or a configuration class. ``overrides`` replace attributes of the small configuration.
+    """
+    if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
+        raise ShrinkError(f"no model type {model_type!r} in this version of transformers; see model_types()")
+    config_class = CONFIG_MAPPING[model_type] if isinstance(model_type, str) else model_type
+    name = model_type if isinstance(model_type, str) else model_type.model_type
+    try:
+        default = config_class(**DEFAULTS.get(name, {}))
+        _check_overrides(default, overrides)
+        return _shrink(default, _token_map(default), {**OVERRIDES.get(name, {}), **overrides})
+    except ShrinkError:
+        raise
+    except Exception as error:
+        raise ShrinkError(f"{name}: the configuration does not shrink: {_reason(error)}") from error
+
+
+def tiny_model(
+    model_type: str,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    attn: str | None = None,
+    auto: str | None = None,
+    **overrides: Any,
+) -> PreTrainedModel:
+    """A tiny model in eval mode whose weights are drawn by ``seed`` and leave no head without effect.
+
+    ``auto`` names the auto class, such as "AutoModelForSequenceClassification"; without it the most natural class with
+    logits is taken, or the base model. ``attn`` is the attention implementation, ``overrides`` go to `tiny_config`.
+    """
+    config = tiny_config(model_type, **overrides)
+    return build_model(model_class(model_type, auto), config, seed=seed, dtype=dtype, attn=attn)
+
+
+def build_model(
+    model_class: type[PreTrainedModel],
+    config: PretrainedConfig,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    attn: str | None = None,
+) -> PreTrainedModel:
+    """A model of a class and a small configuration, in eval mode, with weights drawn by ``seed``."""
+    options = {} if attn is None else {"attn_implementation": attn}
+    if dtype is torch.float64:
+        # The grouped matrix product of the default expert implementation has no float64 kernel.
+        options["experts_implementation"] = "eager"
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = model_class._from_config(config, dtype=dtype, **options)
+    except Exception as error:
+        raise ShrinkError(f"{config.model_type}: {model_class.__name__} does not build: {_reason(error)}") from error
+    draw_weights(model, torch.Generator().manual_seed(seed))
+    # Tables that the model computes in single precision follow its weights to double, as they do under `model.double()`.
+    return (model.double() if dtype is torch.float64 else model).eval()
+
+
+def model_class(model_type: str, auto: str | None = None) -> type[PreTrainedModel]:
+    """The class that builds the type: the one ``auto`` maps it to, or the most natural one."""
+    found = _classes_by_type().get(model_type, {})
+    if auto is not None and auto not in found:
+        raise ShrinkError(f"{model_type}: {auto} has no class for it. Known: {', '.join(sorted(found)) or 'none'}")
+    auto = auto or AUTO.get(model_type)
+    order = [auto] if auto else [*(a for a in _AUTO if a in found), *found]
+    if not order:
+        raise ShrinkError(f"{model_type}: no auto class builds it")
+    name = found[order[0]]
+    try:
+        return getattr(transformers, name)
+    except (AttributeError, ImportError) as error:
+        raise ShrinkError(f"{model_type}: transformers {transformers.__version__} cannot import {name}: {_reason(error)}") from error
+
+
+@cache
+def _classes_by_type() -> dict[str, dict[str, str]]:
+    """Model type -> auto class -> class name, for each auto class of transformers."""
+    found: dict[str, dict[str, str]] = {}
+    for auto in sorted(name for name in vars(modeling_auto) if name.startswith(("AutoModel", "AutoBackbone"))):
+        for model_type, names in getattr(modeling_auto, auto)._model_mapping._model_mapping.items():
+            name = names if isinstance(names, str) else names[0]
+            found.setdefault(model_type, {})[auto] = name
+    return found
+
+
+def _check_overrides(config: PretrainedConfig, overrides: dict[str, Any]) -> None:
+    unknown = [name for name in overrides if not hasattr(config, name) and name not in UNDECLARED.get(config.model_type, ())]
+    if unknown:
+        raise ShrinkError(f"{config.model_type}: its configuration has no attribute {', '.join(unknown)} to override")
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def _attributes(config: PretrainedConfig) -> dict[str, Any]:
+    """What the constructor takes, with sub-configurations as objects; derived attributes are left to it."""
+    plain = {**config.to_dict(), **_subconfigs(config)}
+    accepted = set(inspect.signature(type(config).__init__).parameters)
+    accepted |= {name for name in _COMMON if plain.get(name) is not None}
+    if hasattr(config, "out_indices"):
+        accepted.add("out_indices")
+    return {k: v for k, v in plain.items() if k in accepted and k not in _DROPPED}
+
+
+def _subconfigs(config: PretrainedConfig) -> dict[str, PretrainedConfig]:
+    return {k: v for k, v in vars(config).items() if isinstance(v, PretrainedConfig)}
+
+
+def _walk(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
+    yield config
+    for child in _subconfigs(config).values():
+        yield from _walk(child)
+
+
+def _token_map(config: PretrainedConfig) -> dict[int, int]:
+    """Special token ids that lie outside the small vocabulary -> free ids at its end."""
+    found: list[int] = []
+    for part in _walk(config):
+        for name, value in part.to_dict().items():
+            values = value if isinstance(value, (list, tuple)) else [value]
+            if _TOKEN.search(name):
+                found += [v for v in values if isinstance(v, int) and v >= sizes.VOCAB - sizes.SPECIAL]
+    unique = list(dict.fromkeys(found))
+    return {token: sizes.VOCAB - 1 - place for place, token in enumerate(unique)}
+
+
+def _shrink(config: PretrainedConfig, tokens: dict[int, int], changes: dict[str, Any]) -> PretrainedConfig:
+    """The small configuration; ``changes`` maps dotted attributes to values that no rule touches."""
+    attributes = _attributes(config)
+    kept = layers.kept_layers(attributes)
+    if kept is not None:
+        attributes = layers.cut_layers(attributes, kept)
+    attributes = layers.shrink_depths(attributes, len(kept) if kept else layers.MIN_LAYERS)
+    children = {k: v for k, v in attributes.items() if isinstance(v, PretrainedConfig)}
+    plain = {k: v for k, v in attributes.items() if k not in children}
+    context = {**plain, "has_mrope": bool(MROPE.match(config.model_type))}
+    small = {k: _retoken(k, sizes.small(k, v, context), tokens) for k, v in plain.items()}
+    small |= {k: _shrink(v, tokens, _below(changes, k)).to_dict() for k, v in children.items()}
+    return type(config)(**small | {k: v for k, v in changes.items() if "." not in k})
+
+
+def _below(changes: dict[str, Any], child: str) -> dict[str, Any]:
+    prefix = f"{child}."
+    return {k.removeprefix(prefix): v for k, v in changes.items() if k.startswith(prefix)}
+
+
+def _retoken(name: str, value: Any, tokens: dict[int, int]) -> Any:
+    if not _TOKEN.search(name):
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value)(tokens.get(v, v) for v in value)
+    return tokens.get(value, value)

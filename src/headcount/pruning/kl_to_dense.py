@@ -1,0 +1,83 @@
+"""How far a plan takes a model from the dense one once it is carried out, on the selection split: decides between plans, and on repair.
+
+    mean KL(dense ‖ pruned) of the predictions
+
+Not the loss: a model that was fine-tuned for long is too sure of itself, and losing heads makes it less so. Its loss on new data then falls while it
+gets more wrong, and a repair, which brings the old predictions back, seems to do harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.core.plan import Plan
+from headcount.data.evaluate import evaluate
+from headcount.data.losses import divergences
+from headcount.data.metrics import IGNORED
+from headcount.data.task import Task
+from headcount.models.modules import shifts
+from headcount.models.observe import evaluating
+from headcount.models.state import forward
+from headcount.pruning.base import Work
+from headcount.pruning.repair.repair import Repaired
+from headcount.surgery.cut import cut
+
+CHECKED = 256
+"""Examples of the selection split that judge."""
+
+
+class Departure:
+    """The distance of every example's output from a dense model's: the divergence of predictions, or mean squares where there are none."""
+
+    def __init__(self, dense: nn.Module) -> None:
+        self.dense = dense
+
+    def __call__(self, output: Any, batch: Any) -> Tensor:
+        """One number per example."""
+        with torch.no_grad(), evaluating(self.dense):
+            whole: Any = forward(self.dense, batch)
+        names = [name for name, value in whole.items() if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1]
+        told = [name for name in names if "logits" in name] or names[:1]
+        return torch.stack([self._one(whole[name], output[name], batch, "logits" in name) for name in told]).sum(0)
+
+    def _one(self, dense: Tensor, other: Tensor, batch: Any, is_logits: bool) -> Tensor:
+        dense, other = dense.double(), other.double()
+        each = divergences(dense, other) if is_logits else (other - dense).square().mean(-1)
+        return _per_example(each, batch, shifts(self.dense))
+
+
+def _per_example(each: Tensor, batch: Any, is_shifted: bool) -> Tensor:
+    """The mean over the tokens that have labels, or over those that are no padding."""
+    if each.ndim == 1:
+        return each
+    labels, mask = batch.get("labels"), batch.get("attention_mask")
+    if isinstance(labels, Tensor) and labels.shape == each.shape:
+        counts = labels != IGNORED
+        if is_shifted:
+            each, counts = each[:, :-1], counts[:, 1:]  # what a token predicts is the label of the next
+    else:
+        counts = mask.bool() if isinstance(mask, Tensor) and mask.shape == each.shape else torch.ones_like(each, dtype=torch.bool)
+    counts = counts.to(each)
+    return (each * counts).flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
+
+
+def departure(work: Work, model: nn.Module, plan: Plan, limit: int = CHECKED) -> float:
+    """The mean distance from the dense model of one without the heads that a plan removes."""
+    data = replace(work.data, metric=None) if isinstance(work.data, Task) else work.data
+    return evaluate(cut(model, plan), data, split="selection", limit=limit, loss=Departure(work.model)).loss
+
+
+def better(work: Work, plan: Plan, source: nn.Module, done: Repaired) -> tuple[Repaired, dict[str, Any]]:
+    """The repair, or the model as it was where that is nearer to the dense one on the selection split, and both distances.
+
+    A block that gives nearly what it gave need not help what comes after it: with most heads gone, what a classifier reads at one token can get
+    worse while the mean over all tokens gets better.
+    """
+    without, with_it = departure(work, source, plan), departure(work, done.model, plan)
+    kept = with_it <= without
+    entry = {"stage": "repair", "kept": kept, "departure": with_it, "departure without": without}
+    return (done if kept else Repaired(source, {})), entry

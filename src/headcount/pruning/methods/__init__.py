@@ -1,0 +1,1 @@
+"""The pruners, one file each, found by file name."""

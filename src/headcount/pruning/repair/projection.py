@@ -1,0 +1,73 @@
+"""The output projection of a block as a matrix that can be read and written: one row per input, and the bias behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headcount.core.errors import UnsupportedModel
+from headcount.core.heads import AttentionBlock
+from headcount.models.modules import Batch, transposed
+from headcount.models.observe import query_mask
+
+
+def projection(model: nn.Module, block: AttentionBlock) -> Any:
+    """The output projection of a block, if its weights can be written to."""
+    block.require_one_output("a change of the output projection")
+    module: Any = model.get_submodule(block.o.path)
+    if not _is_linear(module):
+        raise UnsupportedModel(
+            f"the output projection of block {block.name} is a {type(module).__name__}, whose weights cannot be refitted; merge adapters, or load "
+            "the model without quantisation, or prune without repair"
+        )
+    return module
+
+
+def _is_linear(module: Any) -> bool:
+    """Whether a module is inputs times its weight plus its bias: by its type, or, of relatives of nn.Linear, by what it gives."""
+    if type(module) is nn.Linear or transposed(module):
+        return module.weight.is_floating_point()
+    if not isinstance(module, nn.Linear) or not module.weight.is_floating_point():
+        return False
+    with torch.no_grad():
+        weight = module.weight
+        probe = torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype, device=weight.device)[None]
+        return torch.allclose(module.forward(probe), nn.functional.linear(probe, weight, module.bias), rtol=1e-2, atol=1e-3)
+
+
+def has_bias(module: Any) -> bool:
+    """Whether a projection adds a bias."""
+    return getattr(module, "bias", None) is not None
+
+
+def read(module: Any) -> Float[Tensor, "inputs outputs"]:
+    """The matrix of a projection, inputs first, its bias as the last row, in float64."""
+    weight = module.weight.detach().double()
+    weight = weight if transposed(module) else weight.T
+    return torch.cat([weight, module.bias.detach().double()[None]]) if has_bias(module) else weight.clone()
+
+
+@torch.no_grad()
+def write(module: Any, matrix: Float[Tensor, "inputs outputs"]) -> None:
+    """Puts a matrix, as `read` gives it, into a projection."""
+    rows = matrix[:-1] if has_bias(module) else matrix
+    module.weight.copy_(rows if transposed(module) else rows.T)
+    if has_bias(module):
+        module.bias.copy_(matrix[-1])
+
+
+def inputs_of(block: AttentionBlock, kept: tuple[int, ...]) -> list[int]:
+    """The inputs of the projection that some heads of a block feed, by their places in it."""
+    return [place * block.value_dim + entry for place in kept for entry in range(block.value_dim)]
+
+
+def real_rows(model: nn.Module, block: AttentionBlock, batch: Batch, merged: Tensor) -> Float[Tensor, "tokens width"]:
+    """The rows of a block's input or output that stand for real tokens."""
+    ordered = merged.transpose(0, 1) if block.time_first and merged.ndim == 3 else merged
+    if ordered.ndim != 3:
+        ordered = ordered.reshape(1 if ordered.ndim == 2 else ordered.shape[0], -1, ordered.shape[-1])
+    mask = query_mask(model, block, batch, *ordered.shape[:2])
+    return ordered[mask]

@@ -1,0 +1,136 @@
+"""Choosing over the whole model, or the same share of every block or of every kind of attention."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from headcount.core.errors import PlanError
+from headcount.core.heads import Head
+from headcount.core.plan import Budget, Plan
+from headcount.core.registry import unknown
+from headcount.core.scores import Scores
+from headcount.models.head_map import HeadMap
+from headcount.pruning.base import Work
+
+SCOPES = ("global", "layer", "type")
+
+
+def only(budget: Budget, heads: HeadMap, kinds: Sequence[str]) -> Budget:
+    """The budget for some kinds of attention: it counts heads of these, and those of the others all stay."""
+    if not kinds:
+        return budget
+    known = tuple(dict.fromkeys(block.kind for block in heads.blocks))
+    for kind in kinds:
+        if kind not in known:
+            raise unknown("kind of attention of this model", kind, known)
+    free = [head for block in heads.blocks if block.kind in kinds for head in block.heads]
+    spared = frozenset(heads).difference(free)
+    clash = (
+        {}
+        if budget.limit is not None or (budget.keep is None and budget.fraction is None)
+        else {"keep": budget.heads(len(free)) + len(spared), "fraction": None}
+    )
+    return replace(budget, **clash, protected=budget.protected | spared)
+
+
+def within_budget(work: Work, scores: Scores, number: int) -> Plan:
+    """The plan that keeps that many heads within the limits of the budget, or, on the way to it, the next larger number that whole units can make."""
+    for keep in range(max(number, work.keep), len(work.heads) + 1):
+        try:
+            return Plan.keep_top(scores, replace(work.budget, keep=keep, fraction=None))
+        except PlanError:
+            if keep == work.keep:
+                raise
+    return Plan.removing([], protected=work.budget.protected)
+
+
+def keep_within(work: Work, scores: Scores, number: int, scope: str) -> Plan:
+    """The plan that keeps the best heads within a scope, so many in all."""
+    limits = Budget(keep=number, floor=work.budget.floor, protected=work.budget.protected, unit=work.budget.unit)
+    groups = _groups(work.heads, scope)
+    if len(groups) == 1:
+        return Plan.keep_top(scores, limits)
+    _check_groups(work.heads, groups, scope)
+    removed: list[Head] = []
+    for heads, share in zip(groups, _shares([room_of(work, group) for group in groups], number), strict=True):
+        if share == 0:
+            removed += heads
+            continue
+        place = frozenset(heads)
+        part = Scores(
+            tuple(heads),
+            tuple(scores[head] for head in heads),
+            method=scores.method,
+            higher_is_keep=scores.higher_is_keep,
+            units=tuple(unit for unit in work.heads.units() if unit[0] in place),
+        )
+        own = Budget(keep=share, floor=limits.floor, protected=limits.protected & place, unit=limits.unit)
+        removed += Plan.keep_top(part, own).removed
+    return Plan.removing(removed, protected=limits.protected)
+
+
+def _groups(heads: HeadMap, scope: str) -> list[list[Head]]:
+    if scope == "global":
+        return [list(heads)]
+    found: dict[str, list[Head]] = defaultdict(list)
+    for block in heads.blocks:
+        found[block.path if scope == "layer" else block.kind] += block.heads
+    return [group for group in found.values() if group]
+
+
+def _check_groups(heads: HeadMap, groups: list[list[Head]], scope: str) -> None:
+    """Refuses to rank apart what can only be removed together."""
+    number = {head: index for index, group in enumerate(groups) for head in group}
+    unit = next((unit for unit in heads.units() if len({number[head] for head in unit}) > 1), None)
+    if unit is not None:
+        raise PlanError(
+            f"scope={scope!r} ranks every {scope} apart, but {unit[0]} and {unit[-1]} share keys and values and can only be removed together; "
+            "use the global scope"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A group of heads: how many there are, how many go or stay together, and how many must stay."""
+
+    total: int
+    unit: int = 1
+    least: int = 0
+
+
+def room_of(work: Work, group: list[Head]) -> Room:
+    """How many heads a group has, how many of them go or stay together, and how many must stay within floor and protected heads."""
+    mine, budget = frozenset(group), work.budget
+    least, sizes = 0, set[int]()
+    for block in work.heads.blocks:
+        if not mine.isdisjoint(block.heads):
+            unit = block.group_size if budget.unit == "kv_group" else block.n_kv_heads
+            guarded = [tied for tied in block.groups() if not budget.protected.isdisjoint(tied)]
+            forced = (
+                len(guarded) * block.group_size
+                if budget.unit == "kv_group"
+                else unit * max((sum(head in budget.protected for head in tied) for tied in guarded), default=0)
+            )
+            least += max(forced, -(-budget.floor // unit) * unit)
+            sizes.add(unit)
+    return Room(len(group), max(sizes, default=1), least)
+
+
+def _shares(rooms: list[Room], number: int) -> list[int]:
+    """How many heads of each group stay: the same share of each as nearly as whole units and what must stay allow, so many in all."""
+    total = sum(room.total for room in rooms)
+    exact = [number * room.total / total for room in rooms]
+    shares = [max(int(value / room.unit) * room.unit, room.least) for value, room in zip(exact, rooms, strict=True)]
+    while sum(shares) != number:
+        short = number - sum(shares)
+        sign = 1 if short > 0 else -1
+        free = [i for i, room in enumerate(rooms) if room.unit <= abs(short) and room.least <= shares[i] + sign * room.unit <= room.total]
+        if not free:
+            raise PlanError(
+                f"{number} heads cannot be shared out: whole units, floors and protected heads make {sum(shares)}; name that number, or scope global"
+            )
+        place = max(free, key=lambda i: (sign * (exact[i] - shares[i]), -i))
+        shares[place] += sign * rooms[place].unit
+    return shares

@@ -1,0 +1,1 @@
+"""Training of weights and gates with transformers' Trainer: recipes, resumable checkpoints, estimates of time."""

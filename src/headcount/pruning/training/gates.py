@@ -1,0 +1,197 @@
+"""Gates that learn inside anybody's training: a TrainerCallback that puts them on the model, and what such gates must say.
+
+One sample of the gates is drawn per optimiser step and shared by all of its batches. Gates have an optimiser of their own, so that the training
+around them keeps its schedule; noise is drawn from the seed and the number of the step, so that a training that goes on after a stop draws the same.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from headcount.core.errors import ArtefactError, NonFinite, UnsupportedModel
+from headcount.core.files import write_atomic
+from headcount.models.gates import HeadGates, How
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import unwrap
+
+FILE = "gates.safetensors"
+
+
+def noise(seed: int, step: int, number: int) -> Tensor:
+    """Uniform numbers in (0, 1) that depend on seed and step alone, not on the machine."""
+    drawn = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, step], dtype=np.uint64))).random(number)
+    return torch.from_numpy(drawn).clamp(torch.finfo(torch.float64).tiny, 1 - 1e-16)
+
+
+class Gating(Protocol):
+    """A family of gates with parameters: what the callback asks of it."""
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """What learns, by name."""
+        ...
+
+    def sample(self, step: int, steps: int, /) -> Tensor:
+        """The gates of one step [heads], differentiable."""
+        ...
+
+    def hard(self) -> Tensor:
+        """The gates for evaluation [heads]."""
+        ...
+
+    def penalty(self, step: int, steps: int, /) -> Tensor | None:
+        """What is added to the loss, or None."""
+        ...
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        """What moves the parameters."""
+        ...
+
+    def told(self) -> dict[str, float]:
+        """Numbers for the log."""
+        ...
+
+
+class GateCallback(TrainerCallback):
+    """Trains gates together with whatever a Trainer trains: `Trainer(..., callbacks=[GateCallback(model, gating)])`.
+
+    While the model trains, its heads are multiplied by a sample; while it is evaluated, by the hard gates. Checkpoints of the Trainer hold the gates
+    too, and a training that is resumed from one takes them up. Gates go when the training ends; as a context (`with GateCallback(…) as gates:`) they
+    go too when it fails.
+    """
+
+    def __init__(self, model: nn.Module, gating: Gating, *, how: How = "zero", means: Any = None) -> None:
+        self.model, self.gating = unwrap(model), gating
+        self.heads = HeadMap.of(self.model)
+        self.history: list[dict[str, Any]] = []
+        self._gates = HeadGates(self.model, gating.hard().detach(), how=how, means=means)  # now: what is sharded later has other shapes
+        self._optimiser = gating.optimiser()
+        self._stack = ExitStack()
+        self._sample: Tensor | None = None
+        self._leaf: Tensor | None = None
+        self._hard: Tensor | None = None
+
+    def __enter__(self) -> GateCallback:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Puts the gates on, from a checkpoint if the training goes on."""
+        if args.fp16:
+            raise UnsupportedModel("gates learn in bfloat16 or float32; fp16 scales gradients, which gates do not see. Set fp16=False")
+        if args.load_best_model_at_end:
+            raise UnsupportedModel("load_best_model_at_end takes up the weights of a checkpoint but not its gates; set it to False")
+        if state.global_step:
+            name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+            named = args.resume_from_checkpoint
+            self.load(Path(named) if isinstance(named, str) and Path(named).name == name else Path(str(args.output_dir)) / name)
+        self.history = state.log_history
+        self._open()
+
+    def _open(self) -> None:
+        self.close()
+        gates = self._gates
+
+        def choose(_module: nn.Module, *_: Any) -> None:
+            if self.model.training and self._leaf is not None:
+                gates._values = self._leaf  # no check of every pass: the sample was checked when it was drawn
+            else:
+                self._hard = self.gating.hard().detach() if self._hard is None else self._hard
+                gates._values = self._hard
+
+        with ExitStack() as stack:
+            stack.enter_context(gates)
+            stack.callback(self.model.register_forward_pre_hook(choose).remove)
+            self._stack = stack.pop_all()
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Draws the gates of a step."""
+        self._sample = self.gating.sample(state.global_step, state.max_steps)
+        if not bool(torch.isfinite(self._sample.detach()).all()):
+            place = int((~torch.isfinite(self._sample.detach())).nonzero()[0])
+            raise NonFinite(f"the gate of {self.heads[place]} is not finite at step {state.global_step}")
+        self._leaf = self._sample.detach().clone().requires_grad_(True)
+        self._hard = None
+
+    def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Moves the gates."""
+        if self._sample is None or self._leaf is None or not self._sample.requires_grad:
+            return
+        gradient = self._leaf.grad if self._leaf.grad is not None else torch.zeros_like(self._leaf)
+        gradient = _mean_over_processes(gradient, args.device)
+        if not bool(torch.isfinite(gradient).all()):
+            place = int((~torch.isfinite(gradient)).nonzero()[0])
+            raise NonFinite(f"the gradient of the gate of {self.heads[place]} is not finite at step {state.global_step}")
+        self._optimiser.zero_grad(set_to_none=True)
+        penalty = self.gating.penalty(state.global_step, state.max_steps)
+        torch.autograd.backward(
+            [self._sample, *([] if penalty is None else [penalty])], [gradient, *([] if penalty is None else [torch.ones_like(penalty)])]
+        )
+        self._optimiser.step()
+        self._leaf.grad = None
+        self._sample = None
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Adds what the gates are to the Trainer's log, which its checkpoints keep."""
+        self.history = state.log_history
+        if state.log_history and state.log_history[-1].get("step") == state.global_step:
+            state.log_history[-1].update(self.gating.told())
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Writes the gates into the Trainer's checkpoint, unless they are there already."""
+        folder = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        if state.is_world_process_zero and folder.is_dir() and not (folder / FILE).exists():
+            self.save(folder)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Takes the gates off."""
+        self.close()
+
+    def close(self) -> None:
+        """Takes the gates off the model."""
+        self._stack.close()
+        self._sample = self._leaf = self._hard = None
+
+    def save(self, folder: Path) -> None:
+        """Writes parameters and optimiser to a folder."""
+        tensors = {f"parameter/{name}": value.detach().clone() for name, value in self.gating.parameters.items()}
+        for place, values in self._optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser/{place}/{name}": torch.as_tensor(value).clone() for name, value in values.items()}
+        write_atomic(folder / FILE, save(tensors))
+
+    def load(self, folder: Path) -> None:
+        """Takes up what `save` wrote."""
+        if not (folder / FILE).is_file():
+            raise ArtefactError(
+                f"{folder} holds no gates ({FILE} is missing): it was cut short, or made without gates; remove it and run again"
+            )
+        found = load_file(folder / FILE)
+        with torch.no_grad():
+            for name, value in self.gating.parameters.items():
+                value.copy_(found[f"parameter/{name}"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in found.items():
+            kind, _, rest = name.partition("/")
+            if kind == "optimiser":
+                place, _, key = rest.partition("/")
+                state.setdefault(int(place), {})[key] = value
+        self._optimiser.load_state_dict({**self._optimiser.state_dict(), "state": state})
+
+
+def _mean_over_processes(gradient: Tensor, device: torch.device) -> Tensor:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return gradient
+    shared = gradient.to(device)  # a backend of a GPU takes no tensor of the CPU
+    torch.distributed.all_reduce(shared)
+    return (shared / torch.distributed.get_world_size()).to(gradient)

@@ -1,0 +1,193 @@
+"""Figures of a run for papers: head maps, curves, costs and roles, each as SVG and PDF. Needs matplotlib, the extra `figures`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from headcount.core.errors import MissingExtra
+from headcount.core.files import check_place, make_folder, write_atomic
+from headcount.runs.artifacts import safe_name
+from headcount.runs.report.collect import collect
+from headcount.runs.report.plain import readable
+from headcount.runs.store import Run
+
+KINDS = ("svg", "pdf")
+RAMP = ("#fffdf2", "#efe3a0", "#d0be67", "#9e9677", "#727374", "#48526b", "#00306f", "#00204d")
+"""From low to high, after cividis, with paper for the lowest, as the page has it."""
+MANY = 12
+LINES = ("-", "--", "-.", ":")
+MARKS = "osD^vP*X"
+STYLE: Any = {
+    "svg.hashsalt": "headcount",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.parse_math": False,
+}
+Draw = Callable[[Any], None]
+"""What puts a figure onto an empty one."""
+
+
+def write_figures(run: Run, folder: Path) -> list[Path]:
+    """Writes every figure that the run has numbers for; the same run gives the same bytes."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("figures need matplotlib: pip install 'headcount[figures]'") from error
+    import io
+
+    check_place(folder / "figure")
+    make_folder(folder)
+    found = []
+    for name, size, draw in _figures(collect(run).report["runs"][0]):
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=size, layout="constrained")
+            draw(figure)
+            for kind in KINDS:
+                packed = io.BytesIO()
+                figure.savefig(packed, format=kind, metadata={"Date": None} if kind == "svg" else {"CreationDate": None})
+                write_atomic(folder / f"{name}.{kind}", packed.getvalue())
+                found.append(folder / f"{name}.{kind}")
+    return found
+
+
+def _figures(data: dict[str, Any]) -> Iterator[tuple[str, tuple[float, float], Draw]]:
+    maps = grids(data)
+    height = 0.7 + sum(0.4 + 0.22 * len(rows) for _, rows in maps)
+    names: set[str] = set()
+    for score in data["scores"]:
+        name = f"map-{safe_name(score['name'])}"
+        if name not in names:
+            names.add(name)
+            yield name, (5.5, height), lambda figure, score=score: draw_map(figure, maps, score)
+    if data["curves"] is not None:
+        yield "curves", (5.5, 3.5), lambda figure: draw_curves(figure, data["curves"], len(data["heads"]))
+    if data["bench"]:
+        shapes, models = {(row["batch"], row["length"]) for row in data["bench"]}, {row["of"] for row in data["bench"]}
+        size = 6.5, 0.7 + -(-len(shapes) // 2) * (0.6 + 0.45 * len(models))  # a row of panels for every two shapes
+        yield "cost", size, lambda figure: draw_cost(figure, data["bench"], data["machine"])
+    if data["roles"] is not None and any(data["roles"]["labels"]):
+        roles = sorted({role for labels in data["roles"]["labels"] for role in labels})
+        yield "roles", (5.5, 0.8 + 0.22 * len(roles)), lambda figure: _roles(figure, data, roles)
+
+
+def grids(data: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The blocks of every kind of attention."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for block in data["blocks"]:
+        found.setdefault((block["kind"], block["stack"]), []).append(block)
+    kinds = Counter(kind for kind, _ in found)
+    return [(f"{kind}, {stack}" if kinds[kind] > 1 else kind, rows) for (kind, stack), rows in found.items()]
+
+
+def _ramp() -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("headcount", RAMP)
+
+
+def draw_map(figure: Any, maps: Sequence[tuple[str, list[dict[str, Any]]]], score: dict[str, Any]) -> None:
+    """Layers by heads, one panel for each kind of attention on one scale; a dot where the value is surely not zero."""
+    import numpy as np
+
+    values = [value for value in score["values"] if value is not None]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    panels = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
+    image = None
+    for panel, (kind, rows) in zip(panels, maps, strict=True):
+        width = max(len(row["heads"]) for row in rows)
+        grid = np.full((len(rows), width), np.nan)
+        for y, row in enumerate(rows):
+            for x, head in enumerate(row["heads"]):
+                value = score["values"][head]
+                grid[y, x] = np.nan if value is None else value
+                if score["significant"] is not None and score["significant"][head]:
+                    panel.plot(x, y, "o", markersize=3, color="white", markeredgecolor="black", markeredgewidth=0.6)
+        image = panel.imshow(grid, cmap=_ramp(), vmin=low, vmax=high, aspect="auto")
+        panel.set(title=kind, ylabel="layer", xlabel="head", yticks=range(len(rows)), yticklabels=[str(row["layer"]) for row in rows])
+    if image is not None:
+        figure.colorbar(image, ax=list(panels), label=readable(score["name"]))
+    if score["significant"] is not None and any(score["significant"]):
+        panels[-1].annotate(
+            "○ away from zero, 5 %, corrected", (0, 0), (0, -26), xycoords="axes fraction", textcoords="offset points", fontsize=6
+        )
+
+
+def draw_curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
+    """The metric by heads kept: the mean over seeds with their range, and the whole model with its interval."""
+    panel = figure.subplots()
+    dense = curves["dense"]
+    panel.axhline(dense["value"], color="black", linewidth=0.8, label="whole model, 95 %")
+    if dense["low"] is not None:
+        panel.axhspan(dense["low"], dense["high"], color="black", alpha=0.1, linewidth=0)
+    control = {point["method"] for point in curves["points"] if point["is_random"]}
+    for number, method in enumerate(dict.fromkeys(point["method"] for point in curves["points"])):
+        by_keep: dict[int, list[float]] = {n_heads: [dense["value"]]}
+        for point in curves["points"]:
+            if point["method"] == method:
+                by_keep.setdefault(point["keep"], []).append(point["value"])
+        keeps = sorted(by_keep)
+        means = [sum(by_keep[keep]) / len(by_keep[keep]) for keep in keeps]
+        look: dict[str, Any] = {
+            "linestyle": LINES[number % len(LINES)],
+            "marker": MARKS[number % len(MARKS)],
+            "markersize": 3,
+            "linewidth": 1,
+        }
+        look |= {"color": "grey", "linestyle": ":"} if method in control else {}
+        told = f"{readable(method)}, range of seeds" if max(map(len, by_keep.values())) > 1 else readable(method)
+        (line,) = panel.plot(keeps, means, label=told, markevery=[i for i, keep in enumerate(keeps) if keep < n_heads], **look)
+        panel.fill_between(
+            keeps, [min(by_keep[k]) for k in keeps], [max(by_keep[k]) for k in keeps], alpha=0.15, color=line.get_color(), linewidth=0
+        )
+    panel.set(xlabel=f"heads kept of {n_heads}", ylabel=readable(curves["metric"]))
+    panel.legend(frameon=False, fontsize=7)
+
+
+def draw_cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
+    """Times of one pass with their quartiles, a panel for each batch and length: every pruned model by its name, whole, masked and removed."""
+    models = list(dict.fromkeys(row["of"] for row in bench))
+    shapes = sorted({(row["batch"], row["length"]) for row in bench})
+    columns = min(2, len(shapes))
+    panels = figure.subplots(-(-len(shapes) // columns), columns, squeeze=False, sharey=True).ravel()
+    for panel, (batch, length) in zip(panels, shapes, strict=False):
+        for number, name in enumerate(("dense", "masked", "removed")):
+            rows = [row for row in bench if (row["batch"], row["length"], row["name"]) == (batch, length, name)]
+            reach = [[1000 * (row["seconds"] - row["low"]) for row in rows], [1000 * (row["high"] - row["seconds"]) for row in rows]]
+            places = [models.index(row["of"]) + 0.27 * (number - 1) for row in rows]
+            hatch = ("", "//", "..")[number]
+            panel.barh(
+                places, [1000 * row["seconds"] for row in rows], 0.25, xerr=reach, label=name, hatch=hatch, error_kw={"linewidth": 0.6}
+            )
+        panel.set_title(f"batch {batch}, length {length}", fontsize=7)
+        panel.tick_params(labelsize=6)
+        panel.set_xlabel("ms", fontsize=6)
+    panels[0].set_yticks(range(len(models)), ["\n".join(wrap(readable(model), 28)) for model in models])
+    panels[0].invert_yaxis()
+    for panel in panels[len(shapes) :]:
+        panel.set_visible(False)
+    threads = machine.get("threads", "?")
+    figure.suptitle(
+        readable(f"one pass, median and quartiles; {machine.get('system', '')}, {threads} thread{'s' * (threads != 1)}"), fontsize=6
+    )
+    figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, fontsize=6, ncols=3, loc="outside lower center")
+
+
+def _roles(figure: Any, data: dict[str, Any], roles: Sequence[int]) -> None:
+    """How many heads of every block have each role."""
+    import numpy as np
+
+    panel = figure.subplots()
+    grid = np.array([[sum(role in data["roles"]["labels"][head] for head in block["heads"]) for block in data["blocks"]] for role in roles])
+    image = panel.imshow(grid, cmap=_ramp(), vmin=0, aspect="auto")
+    names = [f"{block['stack']}.L{block['layer']}" if block["stack"] else f"L{block['layer']}" for block in data["blocks"]]
+    panel.set(xticks=range(len(names)), yticks=range(len(roles)), yticklabels=[readable(data["roles"]["names"][role]) for role in roles])
+    panel.set_xticks(range(len(names)), names, rotation=90)
+    figure.colorbar(image, ax=panel, label="heads", ticks=range(int(grid.max()) + 1) if grid.max() < MANY else None)

@@ -1,0 +1,107 @@
+"""One HTML file with everything in it: data, script and style, under a policy that lets nothing else run or load.
+
+Texts from models and data sets appear in one place only, a script element of type application/json, in which <, > and & are escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from headcount.core.errors import ArtefactError
+from headcount.runs.report.plain import readable
+
+DATA = "headcount-data"
+ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+BAD = {"script": re.compile(r"</script|<!--", re.IGNORECASE), "style": re.compile(r"</style|<!--", re.IGNORECASE)}
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The built front end: its script and its style."""
+
+    script: str
+    style: str
+
+
+def bundle() -> Bundle:
+    """The front end that comes with the package."""
+    folder = resources.files("headcount.runs.report") / "bundle"
+    found = {}
+    for kind, name in (("script", "app.js"), ("style", "app.css")):
+        try:
+            text = (folder / name).read_text(encoding="utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ArtefactError(
+                f"the front end of the report is not there: src/headcount/runs/report/bundle/{name} is missing. "
+                "Install headcount from a wheel, or build it in a checkout: make web"
+            ) from error
+        if BAD[kind].search(text):
+            raise ArtefactError(
+                f"{name} of the report's front end holds {BAD[kind].pattern}, which would end its element early; build it again"
+            )
+        found[kind] = text
+    return Bundle(found["script"], found["style"])
+
+
+def data_text(report: Any) -> str:
+    """The report as JSON in ASCII in which nothing can end a script element or begin markup; refuses numbers that are not finite."""
+    text = json.dumps(report, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    return re.sub("[<>&\u2028\u2029]", lambda match: ESCAPED[match[0]], text)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def policy(made: Bundle, *, live: bool = False) -> str:
+    """What the page may do: run its one script, use its one style, draw images it makes itself; with a server also ask that."""
+    parts = [
+        "default-src 'none'",
+        f"script-src {_hash(made.script)}",
+        f"style-src {_hash(made.style)}",
+        "img-src data: blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return "; ".join([*parts, "connect-src 'self'"] if live else parts)
+
+
+def title_of(report: Any) -> str:
+    """What the window is called."""
+    names = [f"{run['model']['name']}{', ' + run['task'] if run['task'] else ''}" for run in report["runs"]]
+    return f"{' against '.join(names[::-1])} – headcount"
+
+
+def page(report: Any, made: Bundle | None = None) -> str:
+    """The file: it opens from a folder, by mail or from an archive, needs no network and asks for none."""
+    made = made or bundle()
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy(made, live=report["live"] is not None))}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="referrer" content="no-referrer">',
+            f"<title>{html.escape(readable(title_of(report)))}</title>",
+            f"<style>{made.style}</style>",
+            "</head>",
+            "<body>",
+            '<div id="headcount"></div>',
+            "<noscript><p>This report draws itself by a script, which is in this file and loads nothing. Allow scripts to read it, or read the "
+            "tables (csv, parquet) in the run folder.</p></noscript>",
+            f'<script type="application/json" id="{DATA}">{data_text(report)}</script>',
+            f"<script>{made.script}</script>",
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )

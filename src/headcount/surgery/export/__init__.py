@@ -1,0 +1,1 @@
+"""Export targets: files that other tools and engines load."""

@@ -1,0 +1,54 @@
+"""Portraits as a cell of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Unpack
+
+from torch import nn
+
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.measure import check_input
+from headcount.behaviour.profiles.profile import DEFAULTS, Options, Portraits, _first, _task, portray
+from headcount.core.errors import UnsupportedModel
+from headcount.data.stream import Reading, fingerprint
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import unwrap
+from headcount.models.provenance import determined_by, made_on
+from headcount.runs.artifacts import Spec
+from headcount.runs.store import Run
+
+KIND = "portraits"
+
+
+def portraits_into(run: Run, model: nn.Module, corpus: Corpus, tokenizer: Any = None, **options: Unpack[Options]) -> Portraits:
+    """Like `portray`, with a run that keeps it: what is finished is not made again. A model without portraits is kept as such, with the reason."""
+    asked = {**DEFAULTS, **{name: value for name, value in options.items() if name in DEFAULTS}}
+    inner = unwrap(model)
+    first = _first(corpus, asked["limit"])
+    parts = {**determined_by(inner), **asked, "named": tokenizer is not None}
+    try:
+        check_input(inner, first)
+        data = fingerprint(Reading(_task(inner, HeadMap.of(inner), first)))
+    except UnsupportedModel as error:
+        return _kept(run, Spec(KIND, KIND, {**parts, "data": "", "refused": str(error)}), partial(_none, error))
+    return _kept(run, Spec(KIND, KIND, {**parts, "data": data}), lambda: portray(inner, corpus, tokenizer, **options))
+
+
+def _kept(run: Run, spec: Spec, make: Callable[[], Portraits]) -> Portraits:
+    """The portraits of a cell, made where it is not there yet."""
+    cell = run.find(spec)
+    if cell is None:
+        try:
+            made = make()
+        except UnsupportedModel as error:
+            made = _none(error)
+        cell = run.commit(spec, made.content, made.maps, made=made_on())
+    data = spec.parts["data"]
+    run.present(cell, data={"portraits": data} if data else None)
+    return Portraits(cell.content, cell.arrays)
+
+
+def _none(error: UnsupportedModel) -> Portraits:
+    return Portraits({"heads": [], "notes": [f"No portraits: {error}."]})
