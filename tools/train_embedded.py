@@ -1,4 +1,4 @@
-"""Trains the embedded models from nothing: `python -m tools.train_embedded NAME… --out DIR [--keep-checkpoints]`.
+"""Trains the embedded models from nothing: `python tools/train_embedded.py NAME… --out DIR [--keep-checkpoints]`.
 
 Everything follows from the seed: text is drawn by the generators of this package, training runs on transformers' Trainer, in one thread, since
 the number of threads changes the last bits of every gradient.

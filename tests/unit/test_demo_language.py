@@ -115,8 +115,7 @@ def test_the_recipes_train(tmp_path) -> None:
     """Every recipe runs on a thousandth of its text and repeats itself bit for bit."""
     import torch
     from safetensors.torch import load_file
-
-    from tools.train_embedded import train
+    from train_embedded import train
 
     for name in ("encoder", "entailment", "translator", "decoder"):
         train(name, tmp_path / "a", share=0.001)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats as oracle
 
-from headcount.core import stats
 from headcount.core.errors import HeadcountError, StatisticsError
+from headcount.core.stats import ranks, resampling
 from headcount.core.stats.samples import Samples
 from headcount.core.stats.totals import Totals
 
@@ -135,22 +135,22 @@ def test_samples_cannot_be_changed() -> None:
 def test_bootstrap_is_deterministic_and_ignores_empty_groups() -> None:
     samples = planted(50, [0.0, 1.0, 2.0], 1.0)
     hollow = Samples(np.insert(samples.sums, 7, 0.0, axis=0), np.insert(samples.weights, 7, 0.0, axis=0))
-    first = stats.bootstrap(samples, seed=3, repeats=100)
-    np.testing.assert_array_equal(first, stats.bootstrap(samples, seed=3, repeats=100))
-    np.testing.assert_array_equal(first, stats.bootstrap(hollow, seed=3, repeats=100))
-    assert not np.array_equal(first, stats.bootstrap(samples, seed=4, repeats=100))
+    first = resampling.bootstrap(samples, seed=3, repeats=100)
+    np.testing.assert_array_equal(first, resampling.bootstrap(samples, seed=3, repeats=100))
+    np.testing.assert_array_equal(first, resampling.bootstrap(hollow, seed=3, repeats=100))
+    assert not np.array_equal(first, resampling.bootstrap(samples, seed=4, repeats=100))
 
 
 def test_bootstrap_in_chunks_equals_bootstrap_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = planted(40, np.arange(6.0), 1.0)
-    whole = stats.bootstrap(samples, seed=1, repeats=300)
+    whole = resampling.bootstrap(samples, seed=1, repeats=300)
     monkeypatch.setattr("headcount.core.stats.resampling._CELLS", 40 * 7)
-    np.testing.assert_allclose(stats.bootstrap(samples, seed=1, repeats=300), whole, rtol=1e-12)
+    np.testing.assert_allclose(resampling.bootstrap(samples, seed=1, repeats=300), whole, rtol=1e-12)
 
 
 def test_bootstrap_spread_is_the_standard_error() -> None:
     samples = planted(200, [0.0, 5.0], 2.0)
-    drawn = stats.bootstrap(samples, seed=0, repeats=8000)
+    drawn = resampling.bootstrap(samples, seed=0, repeats=8000)
     np.testing.assert_allclose(drawn.std(0), samples.stderr(), rtol=0.03)
     np.testing.assert_allclose(drawn.mean(0), samples.means(), atol=0.01)
 
@@ -159,17 +159,17 @@ def test_a_rare_head_gets_a_mean_in_every_resample() -> None:
     weights = np.ones((30, 2))
     weights[3:, 1] = 0.0
     samples = Samples.of(rng().normal(size=(30, 2)) * (weights > 0), weights)
-    assert np.isfinite(stats.bootstrap(samples, seed=0, repeats=500)).all()
+    assert np.isfinite(resampling.bootstrap(samples, seed=0, repeats=500)).all()
     weights[1:, 1] = 0.0
     with pytest.raises(StatisticsError, match="head 1 has data in 1 group"):
-        stats.bootstrap(Samples.of(np.ones((30, 2)) * (weights > 0), weights), seed=0)
+        resampling.bootstrap(Samples.of(np.ones((30, 2)) * (weights > 0), weights), seed=0)
 
 
 @pytest.mark.parametrize(("method", "bca"), [("percentile", False), ("BCa", True)])
 def test_intervals_agree_with_scipy(method: str, bca: bool) -> None:
     values = rng(5).exponential(size=(60, 2))
     samples = Samples.of(values)
-    found = stats.intervals(stats.bootstrap(samples, seed=0, repeats=20000), samples=samples if bca else None)
+    found = resampling.intervals(resampling.bootstrap(samples, seed=0, repeats=20000), samples=samples if bca else None)
     known = oracle.bootstrap((values,), np.mean, n_resamples=20000, method=method, axis=0, rng=rng(9)).confidence_interval
     np.testing.assert_allclose(found.low, known.low, atol=0.012)
     np.testing.assert_allclose(found.high, known.high, atol=0.012)
@@ -181,21 +181,21 @@ def test_interval_coverage(bca: bool) -> None:
     hits = []
     for block in range(10):
         samples = planted(100, np.zeros(100), 1.0, seed=block)
-        found = stats.intervals(stats.bootstrap(samples, seed=block, repeats=1000), samples=samples if bca else None)
+        found = resampling.intervals(resampling.bootstrap(samples, seed=block, repeats=1000), samples=samples if bca else None)
         hits.append((found.low <= 0) & (found.high >= 0))
     assert 0.93 <= np.mean(hits) <= 0.97
 
 
 def test_bca_of_a_constant_head_is_a_point() -> None:
     samples = Samples.of(np.column_stack([np.full(20, 2.0), rng().normal(size=20)]))
-    found = stats.intervals(stats.bootstrap(samples, seed=0, repeats=200), samples=samples)
+    found = resampling.intervals(resampling.bootstrap(samples, seed=0, repeats=200), samples=samples)
     assert found.low[0] == found.high[0] == 2.0
 
 
 def test_bca_splits_ties_evenly() -> None:
     samples = Samples.of(np.repeat([[-1.0], [0.0], [1.0]], [2, 16, 2], axis=0))
-    drawn = stats.bootstrap(samples, seed=0, repeats=4000)
-    bca, plain = stats.intervals(drawn, samples=samples), stats.intervals(drawn)
+    drawn = resampling.bootstrap(samples, seed=0, repeats=4000)
+    bca, plain = resampling.intervals(drawn, samples=samples), resampling.intervals(drawn)
     np.testing.assert_allclose(bca, plain, atol=0.03)
 
 
@@ -203,9 +203,9 @@ def test_bca_splits_ties_evenly() -> None:
 @settings(max_examples=20, deadline=None)
 def test_a_higher_level_gives_a_wider_interval(low: float, high: float) -> None:
     samples = planted(20, [0.0, 1.0], 1.0)
-    drawn = stats.bootstrap(samples, seed=0, repeats=200)
+    drawn = resampling.bootstrap(samples, seed=0, repeats=200)
     for with_samples in (None, samples):
-        narrow, wide = (stats.intervals(drawn, level, samples=with_samples) for level in (low, high))
+        narrow, wide = (resampling.intervals(drawn, level, samples=with_samples) for level in (low, high))
         assert (wide.low <= narrow.low).all()
         assert (wide.high >= narrow.high).all()
 
@@ -217,49 +217,49 @@ def ratio(means: np.ndarray) -> np.ndarray:
 def test_pseudovalues_are_those_of_the_jackknife() -> None:
     x = rng().random((80, 3)) + 1
     samples = Samples.of(np.stack([x, 2 * x + 0.1 * rng(1).normal(size=x.shape)], axis=-1))
-    found = stats.pseudovalues(samples, ratio)
+    found = resampling.pseudovalues(samples, ratio)
     np.testing.assert_allclose(found.means(), ratio(samples.means()))
     left = np.array([ratio(np.delete(samples.sums, g, axis=0).mean(0)) for g in range(80)])
     np.testing.assert_allclose(found.stderr(), np.sqrt(79 / 80 * ((left - left.mean(0)) ** 2).sum(0)), rtol=1e-10)
-    np.testing.assert_allclose(stats.bootstrap(samples, seed=0, combine=ratio).std(0), found.stderr(), rtol=0.1)
+    np.testing.assert_allclose(resampling.bootstrap(samples, seed=0, combine=ratio).std(0), found.stderr(), rtol=0.1)
     with pytest.raises(StatisticsError, match="one number per head"):
-        stats.bootstrap(samples, seed=0)
+        resampling.bootstrap(samples, seed=0)
     with pytest.raises(StatisticsError, match="combine must turn"):
-        stats.pseudovalues(samples, lambda means: means)
+        resampling.pseudovalues(samples, lambda means: means)
 
 
 # ranks
 
 
 def test_ranks_break_ties_like_scores() -> None:
-    assert stats.ranks([1.0, 3.0, 3.0, 0.0], ties=range(4)).tolist() == [3, 1, 2, 4]
-    assert stats.ranks([1.0, 3.0, 3.0, 0.0], ties=[3, 2, 1, 0]).tolist() == [3, 2, 1, 4]
-    assert stats.ranks([1.0, 3.0, 3.0, 0.0], higher_is_keep=False, ties=range(4)).tolist() == [2, 3, 4, 1]
+    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], ties=range(4)).tolist() == [3, 1, 2, 4]
+    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], ties=[3, 2, 1, 0]).tolist() == [3, 2, 1, 4]
+    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], higher_is_keep=False, ties=range(4)).tolist() == [2, 3, 4, 1]
     many = rng().integers(0, 2, size=500).astype(float)
     ties = rng().permutation(500)
     expected = sorted(range(500), key=lambda head: (-many[head], ties[head]))
-    assert np.argsort(stats.ranks(many, ties=ties)).tolist() == expected
-    assert abs(np.corrcoef(stats.ranks(np.ones(500)), np.arange(500))[0, 1]) < 0.2, "no order of positions unless it is named"
+    assert np.argsort(ranks.ranks(many, ties=ties)).tolist() == expected
+    assert abs(np.corrcoef(ranks.ranks(np.ones(500)), np.arange(500))[0, 1]) < 0.2, "no order of positions unless it is named"
 
 
 def test_rank_intervals_cover_ranks_and_lowest_finds_planted_heads() -> None:
     means = np.array([3.0, 2.8, 0.0, 5.0, 0.1, 1.5])
-    drawn = stats.bootstrap(planted(100, means, 1.0), seed=0)
-    found = stats.rank_intervals(drawn)
-    truth = stats.ranks(means)
+    drawn = resampling.bootstrap(planted(100, means, 1.0), seed=0)
+    found = ranks.rank_intervals(drawn)
+    truth = ranks.ranks(means)
     assert ((found.low <= truth) & (truth <= found.high)).all()
     assert found.low[3] == found.high[3] == 1
-    probability = stats.lowest(drawn, 2)
+    probability = ranks.lowest(drawn, 2)
     assert probability.sum() == pytest.approx(2)
     assert (probability[[2, 4]] > 0.99).all()
-    np.testing.assert_array_equal(stats.lowest(-drawn, 2, higher_is_keep=False), probability)
+    np.testing.assert_array_equal(ranks.lowest(-drawn, 2, higher_is_keep=False), probability)
 
 
 def test_rank_interval_coverage() -> None:
     means, hits = np.arange(8) * 0.4, []
     for trial in range(200):
-        found = stats.rank_intervals(stats.bootstrap(planted(60, means, 1.0, seed=trial), seed=trial, repeats=400))
-        truth = stats.ranks(means)
+        found = ranks.rank_intervals(resampling.bootstrap(planted(60, means, 1.0, seed=trial), seed=trial, repeats=400))
+        truth = ranks.ranks(means)
         hits.append((found.low <= truth) & (truth <= found.high))
     assert 0.93 <= np.mean(hits) <= 1.0
 
@@ -267,29 +267,29 @@ def test_rank_interval_coverage() -> None:
 @given(hnp.arrays(float, (20, 6), elements=st.integers(-3, 3).map(float)), st.integers(1, 6))
 @settings(max_examples=50, deadline=None)
 def test_lowest_sums_to_k_and_grows_with_k(drawn: np.ndarray, k: int) -> None:
-    assert stats.lowest(drawn, k).sum() == pytest.approx(k)
+    assert ranks.lowest(drawn, k).sum() == pytest.approx(k)
     if k < 6:
-        assert (stats.lowest(drawn, k + 1) >= stats.lowest(drawn, k)).all()
+        assert (ranks.lowest(drawn, k + 1) >= ranks.lowest(drawn, k)).all()
 
 
 def test_units_go_together_by_their_mean() -> None:
     drawn = np.tile([0.0, 9.0, 3.0, 3.0, 5.0, 5.5], (10, 1))
     units = [(2, 3), (0, 1), (4, 5)]
-    assert stats.lowest(drawn, 1, units=units).tolist() == [0, 0, 1, 1, 0, 0]
+    assert ranks.lowest(drawn, 1, units=units).tolist() == [0, 0, 1, 1, 0, 0]
     for wrong in ([(0, 1)], [(0, 1), (2, 3), (4, 4)], [(0, 1), (2, 3), (4, 5), ()]):
         with pytest.raises(StatisticsError, match="exactly once"):
-            stats.lowest(drawn, 1, units=wrong)
+            ranks.lowest(drawn, 1, units=wrong)
 
 
 def test_overlap_against_hypergeometric() -> None:
     a, b = rng(0).normal(size=40), rng(1).normal(size=40)
-    found = stats.overlap(a, b, 10)
+    found = ranks.overlap(a, b, 10)
     lowest = set(np.argsort(a)[:10]) & set(np.argsort(b)[:10])
     assert (found.shared, found.share, found.expected) == (len(lowest), len(lowest) / 10, 0.25)
     assert found.p == pytest.approx(oracle.hypergeom(40, 10, 10).sf(found.shared - 1))
-    same = stats.overlap(a, a, 10, end="highest")
+    same = ranks.overlap(a, a, 10, end="highest")
     assert same.share == 1
     assert same.p == pytest.approx(oracle.hypergeom(40, 10, 10).pmf(10))
     for k in (0, 41):
         with pytest.raises(StatisticsError, match="k must be from 1 to 40"):
-            stats.overlap(a, b, k)
+            ranks.overlap(a, b, k)

@@ -454,7 +454,7 @@ def test_demo(variant: str, kind: str) -> None:
 
 
 def test_demo_translation_is_tokenised_as_in_training() -> None:
-    from tools.train_embedded import RECIPES
+    from train_embedded import RECIPES
 
     trained = RECIPES["translator"].rows(Random(0), TOKENIZER, 0.0005)
     task = open_task("demo/translation", model("marian"), TOKENIZER, size=20)

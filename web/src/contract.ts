@@ -1,4 +1,4 @@
-/** What `headcount report` puts into the page: plain JSON, made by src/headcount/report/ in Python, drawn here. Numbers that do not exist are null.
+/** What `headcount report` puts into the page: plain JSON, made by src/headcount/runs/report/ in Python, drawn here. Numbers that do not exist are null.
  *
  * Heads are numbered: wherever a type says HeadIndex, it is a place in RunData.heads. Everything that is a string may come from a model or a data set
  * and is text, never markup.
