@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headcount as hc
 from headcount.behaviour.given import corpus_of
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.role_table import RoleTable
 from headcount.core.stats.corrections import benjamini_hochberg
 from headcount.data.open_task import open_task
@@ -152,7 +152,7 @@ def roles(options: argparse.Namespace) -> None:
     print(f"\n{text}\n")
     try:
         kept = chosen(kept_of(Run.open(folder))[0])
-    except ArtefactError as error:
+    except ArtifactError as error:
         raise SystemExit(f"{error}\nNothing is pruned yet, so that nothing can be said of what survives") from error
     text = survival({role: {row.head for row in rows} for role, rows in having.items() if rows}, heads, kept)
     put(options.document, "language-survival", text)

@@ -22,7 +22,7 @@ import headcount as hc
 from headcount.behaviour.base import Corpus, Side, View, bare
 from headcount.behaviour.given import corpus_of
 from headcount.core.files import write_atomic
-from headcount.core.registry import METHODS, PRUNERS, ROLES
+from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES
 from headcount.data.embedded.sentences import embedded, embedded_translations
 from headcount.data.open_task import open_task
 from headcount.data.text.annotated import Annotated, Word
@@ -76,7 +76,7 @@ def draw(place: Path, size: tuple[float, float], onto: Callable[[Any], None]) ->
 def importances(work: Path, out: Path) -> None:
     """One map per importance; grouped KV heads are those of the decoder."""
     for name, task, by in (
-        ("entailment", "demo/entailment", [name for name in METHODS.names() if name != "kv-group"]),
+        ("entailment", "demo/entailment", [name for name in IMPORTANCES.names() if name != "kv-group"]),
         ("decoder", "demo/stories", ["kv-group"]),
     ):
         with Run.lead(work / f"importance-{name}") as run:
@@ -178,7 +178,7 @@ def draw_role(out: Path, file: str, drawn: Pattern, bias: Callable[[Any], None] 
 
 def pattern(file: str, role: str, corpus: Corpus, tokenizer: Any = None) -> Pattern:
     """The sieve of a role on the sentence of the first twenty that has most of it in least space, with the words of both sides."""
-    module = ROLES.get(file)
+    module = ROLES.module(file)
     found = []
     for row in range(1 if corpus.grid else min(20, len(corpus.sentences))):
         queries, keys = _sides(corpus, row, "cross" in module.ABOUT.where)
@@ -208,13 +208,13 @@ def _words(side: Side, tokenizer: Any) -> list[str]:
 
 def _own(file: str, model: Any) -> Corpus | None:
     """The sequences that a role is tested on, where it has its own."""
-    probe = getattr(ROLES.get(file), "probe", None)
+    probe = getattr(ROLES.module(file), "probe", None)
     return None if probe is None else probe(model, 0)
 
 
 def _example(file: str) -> tuple[str, Corpus, Any]:
     """What shows a role that no embedded model has: a grid of patches, a sentence with mentions, one with a word that a large text has but once."""
-    if "image" in ROLES.get(file).ABOUT.where:
+    if "image" in ROLES.module(file).ABOUT.where:
         return file, Corpus(grid=(4, 4)), None
     text = "the queen likes the king that sees the queen ."
     model, tokenizer = hc.load("demo/encoder"), AutoTokenizer.from_pretrained(local_folder("demo/encoder"))

@@ -15,10 +15,10 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from headcount.core.registry import METHODS, PRUNERS, ROLES, Registry
+from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES, Registry
 
 KINDS: dict[str, tuple[str, str, Registry]] = {
-    "importance": ("Importances", "How much a head matters, by one number.", METHODS),
+    "importance": ("Importances", "How much a head matters, by one number.", IMPORTANCES),
     "pruners": ("Pruners", "Which heads stay when K of them may.", PRUNERS),
     "roles": ("Roles", "What a head does: on which keys it would look, tested against chance.", ROLES),
 }

@@ -60,10 +60,10 @@ def weight_norms(model: Any) -> list[float]:
 
 def importances() -> Iterator[str]:
     """Every importance in every variant."""
-    from headcount.core.registry import METHODS
+    from headcount.core.registry import IMPORTANCES
 
-    for name in METHODS.names():
-        yield from (f"{name}:{variant}" if variant else name for variant in METHODS.get(name).ABOUT.variants)
+    for name in IMPORTANCES.names():
+        yield from (f"{name}:{variant}" if variant else name for variant in IMPORTANCES.module(name).ABOUT.variants)
 
 
 def pruners() -> Iterator[str]:
@@ -71,7 +71,7 @@ def pruners() -> Iterator[str]:
     from headcount.core.registry import PRUNERS
 
     for name in PRUNERS.names():
-        yield from (f"{name}:{variant}" if variant else name for variant in PRUNERS.get(name).ABOUT.variants)
+        yield from (f"{name}:{variant}" if variant else name for variant in PRUNERS.module(name).ABOUT.variants)
     yield from ("fisher(tune=false)", "ablation", "rank(by=gradient;scope=layer)", "rank(by=gradient;again=true;step=0.25)")
 
 

@@ -37,7 +37,7 @@ from transformers import (
     set_seed,
 )
 
-from headcount.core.registry import unknown
+from headcount.core.errors import unknown
 from headcount.data.embedded import english, tavi
 from headcount.data.embedded.entailment import LABELS, Pair, draw_pair, text_of
 from headcount.data.embedded.grammar import Clause, draw_clause

@@ -34,7 +34,7 @@ from headcount.models.observe import observe
 from headcount.models.provenance import machine_of, model_record
 from headcount.runs.report.write import write_report
 from headcount.runs.store import Run, describe_run
-from headcount.workflows.profiles import portraits_into
+from headcount.workflows.profiles import profiles_into
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "peers.md"
 DRAWN = {"headcount": ".matrix canvas", "model_view": "#vis svg line", "head_view": "#vis svg line"}
@@ -59,7 +59,7 @@ def ours(model: Any, tokenizer: Any, text: str, folder: Path) -> Path:
     with Run.lead(folder / "run", command="benchmarks/peers/against_bertviz.py") as run:
         record = describe_run(model_record(model, "model"), command="", seed=0, task="", machine=machine_of(model))
         run.describe(record, hc.HeadMap.of(model))
-        portraits_into(run, model, corpus_of(model, [text], tokenizer), tokenizer, shown=1, longest=1000)
+        profiles_into(run, model, corpus_of(model, [text], tokenizer), tokenizer, shown=1, longest=1000)
         return write_report(run, max_mb=10)
 
 

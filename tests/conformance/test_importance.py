@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
-from headcount.core.registry import METHODS
+from headcount.core.registry import IMPORTANCES
 from headcount.data.task import rows_of
 from headcount.importance.score import Method, score_all
 from headcount.models.dummy_inputs.text import probe_inputs
@@ -24,8 +24,8 @@ from headcount.models.tiny.float64 import Float64
 
 N = 4
 FAMILIES = [v.name for v in VARIANTS]
-FORWARD = [name for name in METHODS.names() if Method.parse(name).has("of_block")]
-ALL = [f"{name}:{option}" if option else name for name in METHODS.names() for option in Method.parse(name).about.variants]
+FORWARD = [name for name in IMPORTANCES.names() if Method.parse(name).has("of_block")]
+ALL = [f"{name}:{option}" if option else name for name in IMPORTANCES.names() for option in Method.parse(name).about.variants]
 SHARED = [name for name in ALL if Method.parse(name).has("of_block") or Method.parse(name).has("of_model")]
 
 
@@ -111,7 +111,7 @@ def test_gradient_is_the_derivative_of_the_gate(name: str) -> None:
         assert slope == pytest.approx(signed.values[place], rel=2e-4, abs=2e-6), signed.heads[place]
 
 
-@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize("name", IMPORTANCES.names())
 def test_every_method_declares_itself(name: str) -> None:
     method = Method.parse(name)
     assert inspect.getdoc(method.module)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import headcount as hc
-from headcount.core.errors import ArtefactError, UnsupportedModel
+from headcount.core.errors import ArtifactError, UnsupportedModel
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.families import variant
 from headcount.surgery import state
@@ -53,14 +53,14 @@ def test_a_state_that_does_not_belong_is_refused(tmp_path: Path) -> None:
     folder = hc.save(tiny_model("llama", dtype=torch.float32).to(torch.bfloat16), tmp_path / "model")
     original = shutil.copytree(folder, tmp_path / "original")
     (folder / state.NAME).write_bytes((folder / state.NAME).read_bytes()[:-3])
-    with pytest.raises(ArtefactError, match=r"heads\.state"):
+    with pytest.raises(ArtifactError, match=r"heads\.state"):
         hc.load(folder)  # the hash differs
     (folder / "heads.json").unlink()
-    with pytest.raises(ArtefactError, match="is damaged"):
+    with pytest.raises(ArtifactError, match="is damaged"):
         hc.load(folder)
     tensors = {name: torch.zeros(3) for name in load_file(original / state.NAME)}
     save_file(tensors, folder / state.NAME, metadata={"same_as": "{}", "dtype": "bfloat16", "other_dtypes": "{}"})
-    with pytest.raises(ArtefactError, match="has shape"):
+    with pytest.raises(ArtifactError, match="has shape"):
         hc.load(folder)
 
 

@@ -99,7 +99,7 @@ def test_decoders_run_their_probes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROLES.names())
 def test_every_role_declares_itself(name: str) -> None:
-    module = ROLES.get(name)
+    module = ROLES.module(name)
     assert inspect.getdoc(module) and isinstance(module.ABOUT, About)
     assert module.ABOUT.source and module.ABOUT.where <= {"self", "cross", "image"}
     assert next(iter(inspect.signature(module.sieve).parameters)) == "view"

@@ -111,7 +111,7 @@ def fail_at(base: Path, folder: Path, place: int, number: int, expected: str) ->
     failed = grid.start(lambda: grid.lead(folder), grid.at(place, fail, on=number == errno.ENOSPC)).wait()
     told = failed.code == 1
     if told:
-        assert "ArtefactError" in failed.result["kinds"], (place, failed.result)
+        assert "ArtifactError" in failed.result["kinds"], (place, failed.result)
         assert str(folder) in failed.result["error"], failed.result
         if number == errno.ENOSPC and "removed" not in failed.result["error"] and "worked in" not in failed.result["error"]:
             assert "the disk is full" in failed.result["error"] and "are free" in failed.result["error"], failed.result

@@ -11,7 +11,7 @@ from pathlib import Path
 import grid
 import pytest
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
@@ -107,7 +107,7 @@ def test_every_single_byte_of_a_cell_and_of_a_record_counts(shm: Path, expected:
         whole = path.read_bytes()
         for place in range(0, len(whole), max(1, len(whole) // 400)):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << draw.randrange(8))]) + whole[place + 1 :])
-            with pytest.raises(ArtefactError, match=r"damaged|torn|cannot be read|valid JSON|under another"):
+            with pytest.raises(ArtifactError, match=r"damaged|torn|cannot be read|valid JSON|under another"):
                 run = Run(shm / "stopped")
                 _ = [run.record(), run.heads(), *run.cells("block"), *run.cells("scores")]
         path.write_bytes(whole)
@@ -117,7 +117,7 @@ def test_a_reader_is_told_and_changes_nothing(shm: Path, expected: str) -> None:
     cell = next((shm / "finished").glob("cells/scores/gradient*"))
     cell.write_bytes(cell.read_bytes()[:-1])
     before = sorted(path.name for path in (shm / "finished").rglob("*"))
-    with pytest.raises(ArtefactError, match=rf"{cell.name} is damaged.*Run the command that made it again: {grid.COMMAND}"):
+    with pytest.raises(ArtifactError, match=rf"{cell.name} is damaged.*Run the command that made it again: {grid.COMMAND}"):
         all_scores(Run.open(shm / "finished"))
     assert before == sorted(path.name for path in (shm / "finished").rglob("*"))
 

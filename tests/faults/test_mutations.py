@@ -18,7 +18,7 @@ from mutations import MUTATIONS, Removed, Victim
 from torch import nn
 
 import headcount as hc
-from headcount.core.errors import ArtefactError, HeadcountError
+from headcount.core.errors import ArtifactError, HeadcountError
 from headcount.core.files import Problem, seal
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
@@ -70,7 +70,7 @@ def read_listed_model(base: Path) -> Any:
     """The same, and what heads.json says of it."""
     listed = manifest.read(base / "model")
     if listed is None:
-        raise ArtefactError("the folder has no manifest, of which load warns")
+        raise ArtifactError("the folder has no manifest, of which load warns")
     return listed, read_model(base)
 
 

@@ -16,7 +16,7 @@ import pytest
 from bad_kit import as_nobody
 
 from headcount.core import files
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.runs import store
 from headcount.runs.store import Run
 
@@ -26,7 +26,7 @@ sys.path[:0] = sys.argv[1:3]
 import torch; torch.set_num_threads(1)
 from pathlib import Path
 import grid
-from headcount.errors import ArtefactError
+from headcount.errors import ArtifactError
 disk, fills = Path(sys.argv[3]), [int(text) for text in sys.argv[4].split(",")]
 with grid.small_blocks():
     grid.lead(disk / "expected")
@@ -37,7 +37,7 @@ with grid.small_blocks():
         (disk / "ballast").write_bytes(bytes(max(0, free - room)))
         try:
             grid.lead(disk / "run")
-        except ArtefactError as error:
+        except ArtifactError as error:
             told += 1
             print(f"{room}: {error}")
             assert str(disk / "run") in str(error) and "the disk is full" in str(error) and "are free" in str(error), error
@@ -132,7 +132,7 @@ def test_a_linked_folder_is_the_folder(shm: Path, expected: str) -> None:
     (shm / "link").symlink_to(shm / "real")
     grid.finish(shm / "link")
     assert grid.digest(shm / "real") == expected
-    with Run.lead(shm / "link"), pytest.raises(ArtefactError, match="in use by this process"), Run.lead(shm / "real"):
+    with Run.lead(shm / "link"), pytest.raises(ArtifactError, match="in use by this process"), Run.lead(shm / "real"):
         pass
     with Run.lead(shm / "real"):
         other = grid.start(lambda: grid.lead(shm / "link")).wait()
@@ -166,11 +166,11 @@ def test_an_impossible_place_is_told(shm: Path, kind: str) -> None:
     made, message = PLACES[kind]
     place = made(shm)
     before = sorted(path.name for path in shm.iterdir())
-    with pytest.raises(ArtefactError, match=message), Run.lead(place):
+    with pytest.raises(ArtifactError, match=message), Run.lead(place):
         pass
-    with pytest.raises(ArtefactError, match="holds no run"):
+    with pytest.raises(ArtifactError, match="holds no run"):
         Run.open(place)
-    with pytest.raises(ArtefactError, match="holds no run"), Run.join(place):
+    with pytest.raises(ArtifactError, match="holds no run"), Run.join(place):
         pass
     assert before == sorted(path.name for path in shm.iterdir())
 
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_read(shm: Path, expected: s
     for path in [*(shm / "run").rglob("*"), shm / "run"]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     refused = without_rights(lambda: grid.lead(shm / "run"))
-    assert "ArtefactError" in refused.result["kinds"] and "ermission denied" in refused.result["error"], refused.result
+    assert "ArtifactError" in refused.result["kinds"] and "ermission denied" in refused.result["error"], refused.result
     read = without_rights(lambda: sorted(all_scores(Run.open(shm / "run"))))
     assert read.result["value"] == sorted(grid.METHODS), read.result
     fresh = without_rights(lambda: grid.lead(shm / "run" / "new"))
@@ -196,7 +196,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_read(shm: Path, expected: s
     shm.chmod(0o000)
     hidden = without_rights(lambda: grid.lead(shm / "run"))
     shm.chmod(0o755)
-    assert "ArtefactError" in hidden.result["kinds"], hidden.result
+    assert "ArtifactError" in hidden.result["kinds"], hidden.result
 
 
 def test_a_clock_that_jumps_changes_nothing(shm: Path, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:

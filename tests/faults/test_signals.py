@@ -215,7 +215,7 @@ def test_a_second_process_is_refused_and_the_first_unharmed(shm: Path) -> None:
         os.close(writes)
         assert holder.wait().code == 0, holder.result
         assert grid.digest(shm / "run") == expected and grid.is_clean(shm / "run")
-        with Run.lead(shm / "run"), pytest.raises(files.ArtefactError, match="in use by this process"), Run.lead(shm / "run"):
+        with Run.lead(shm / "run"), pytest.raises(files.ArtifactError, match="in use by this process"), Run.lead(shm / "run"):
             pass
 
 
@@ -245,10 +245,10 @@ def test_of_many_that_start_at_once_one_leads(shm: Path) -> None:
                     os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
                     mark.unlink()
                     seen.append("led")
-            except files.ArtefactError as error:
+            except files.ArtifactError as error:
                 seen.append(type(error).__name__)
         return seen
 
     children = [grid.start(race) for _ in range(6)]
     seen = [text for child in children for text in (child.wait().result.get("value") or [str(child.result)])]
-    assert set(seen) <= {"led", "Busy", "ArtefactError"} and "led" in seen, set(seen)
+    assert set(seen) <= {"led", "Busy", "ArtifactError"} and "led" in seen, set(seen)

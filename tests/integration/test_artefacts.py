@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import headcount as hc
-from headcount.core.errors import ArtefactError, UnsupportedModel
+from headcount.core.errors import ArtifactError, UnsupportedModel
 from headcount.core.files import add_seal, json_bytes, seal
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
@@ -65,7 +65,7 @@ def test_any_auto_class_loads(folder: Path, small: nn.Module, auto: str | None) 
 
 
 def test_another_task_head_is_refused_not_invented(folder: Path) -> None:
-    with pytest.raises(ArtefactError, match="missing keys"):
+    with pytest.raises(ArtifactError, match="missing keys"):
         hc.load(folder, auto="AutoModelForMaskedLM")
     fresh = hc.load(folder, auto="AutoModelForMaskedLM", new_layers=True)
     assert len(hc.HeadMap.of(fresh)) == 9
@@ -210,7 +210,7 @@ DAMAGES = [value for name, value in sorted(globals().items()) if name.startswith
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)
 def test_a_damaged_folder_is_refused_by_name(folder: Path, damage) -> None:
     text = damage(folder)
-    with pytest.raises(ArtefactError, match=text):
+    with pytest.raises(ArtifactError, match=text):
         hc.load(folder)
 
 
@@ -283,7 +283,7 @@ def test_what_does_not_belong_together_is_refused(folder: Path, wrong) -> None:
     config = json.loads((folder / "config.json").read_text())
     text = wrong(folder, config)
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises((ArtefactError, UnsupportedModel), match=text):
+    with pytest.raises((ArtifactError, UnsupportedModel), match=text):
         hc.load(folder)
 
 
@@ -297,25 +297,25 @@ def test_pickles_are_refused(folder: Path) -> None:
     (folder / "heads.json").unlink()
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(ArtefactError, match="is a pickle, which can run code"):
+    with pytest.raises(ArtifactError, match="is a pickle, which can run code"):
         hc.load(folder)
 
 
 def test_missing_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ArtefactError, match="is no folder"):
+    with pytest.raises(ArtifactError, match="is no folder"):
         hc.load(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ArtefactError, match=r"config\.json is missing"):
+    with pytest.raises(ArtifactError, match=r"config\.json is missing"):
         hc.load(tmp_path / "empty")
 
 
 def test_a_failed_save_leaves_nothing_and_harms_nothing(folder: Path, small: nn.Module) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(ArtefactError, match="is not empty"):
+    with pytest.raises(ArtifactError, match="is not empty"):
         hc.save(small, folder)
     with (
         mock.patch("headcount.surgery.card.write_card", side_effect=OSError(28, "No space left on device")),
-        pytest.raises(ArtefactError, match="could not be written: the disk is full"),
+        pytest.raises(ArtifactError, match="could not be written: the disk is full"),
     ):
         hc.save(small, folder, overwrite=True)
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -326,9 +326,9 @@ def test_a_failed_save_leaves_nothing_and_harms_nothing(folder: Path, small: nn.
 
 def test_foreign_folders_are_never_overwritten(small: nn.Module, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ArtefactError, match="was not written by headcount"):
+    with pytest.raises(ArtifactError, match="was not written by headcount"):
         hc.save(small, tmp_path, overwrite=True)
-    with pytest.raises(ArtefactError, match="is a file"):
+    with pytest.raises(ArtifactError, match="is a file"):
         hc.save(small, tmp_path / "notes.txt")
 
 
@@ -370,7 +370,7 @@ def test_legacy_checkpoints_with_full_weights_are_refused(tmp_path: Path) -> Non
         ({"x": [1]}, "distinct"), ({}, "has no pruned_heads"),
     ]:  # fmt: skip
         (tmp_path / "config.json").write_text(json.dumps(config | {"pruned_heads": pruned}))
-        with pytest.raises(ArtefactError, match=text):
+        with pytest.raises(ArtifactError, match=text):
             hc.load_legacy(tmp_path)
 
 
@@ -379,7 +379,7 @@ def test_pickled_weights_load_when_allowed(folder: Path, small: nn.Module) -> No
     (folder / "heads.json").unlink()
     (folder / "model.safetensors").unlink()
     torch.save(small.state_dict(), folder / "pytorch_model.bin")
-    with pytest.raises(ArtefactError, match="is a pickle"):
+    with pytest.raises(ArtifactError, match="is a pickle"):
         hc.load(folder)
     again = hc.load(folder, allow_pickle=True)
     assert difference(run(again, probe_inputs(small)), run(small, probe_inputs(small))) == 0

@@ -13,7 +13,7 @@ from torch import nn
 
 import headcount as hc
 from headcount.app.cli._main import main
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.files import json_bytes
 from headcount.models.provenance import model_record
 from headcount.models.tiny.build import tiny_model
@@ -118,7 +118,7 @@ def test_open_report_and_check_notice(
     run: Path, runs: tuple[Path, Path], way: Callable[[Path, Path], tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = way(run, runs[1])
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         Run.open(run)
     assert main(["report", str(run)]) == 1
     assert not (run / "report.html").exists()
@@ -220,7 +220,7 @@ def test_the_report_says_that_a_model_is_gone(run: Path, capsys: pytest.CaptureF
     shutil.rmtree(run / "models" / "rank.12345678")
     assert main(["report", str(run)]) == 0
     assert "1 model is listed in run.json and missing" in capsys.readouterr().err
-    with pytest.raises(ArtefactError, match=r"is missing, though run\.json lists it"):
+    with pytest.raises(ArtifactError, match=r"is missing, though run\.json lists it"):
         Run.open(run).models()
 
 

@@ -17,11 +17,11 @@ PAGES = sorted(page.name for page in DOCS.glob("*.md") if BLOCK.search(page.read
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headcount.core.registry import METHODS, PRUNERS, ROLES
+    from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES
     from headcount.surgery.load import unregister
 
     monkeypatch.chdir(tmp_path)
-    for registry in (METHODS, PRUNERS, ROLES):
+    for registry in (IMPORTANCES, PRUNERS, ROLES):
         monkeypatch.setattr(registry, "_added", {})  # what an example registers is its own
     names: dict[str, object] = {"__name__": "__main__"}
     try:

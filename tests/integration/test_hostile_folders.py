@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import headcount as hc
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.sizes import SLACK
 
@@ -116,7 +116,7 @@ def test_no_way_leads_to_a_pickle(folder: Path, way: Callable[[Path], dict[str, 
     options = way(folder)
     for path in folder.rglob("*.bin"):
         path.write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
-    with pytest.raises(ArtefactError, match=r"is a pickle, which can run code.*--allow-pickle"):
+    with pytest.raises(ArtifactError, match=r"is a pickle, which can run code.*--allow-pickle"):
         hc.load(folder, **options)
     assert not (tmp_path / "sprung").exists()
 
@@ -137,7 +137,7 @@ def test_a_pickle_that_is_not_read_does_no_harm(folder: Path, tmp_path: Path) ->
 
 def test_a_distributed_checkpoint_is_refused(folder: Path) -> None:
     shutil.copy(folder / "model.safetensors", folder / "shard-00000-model-00001-of-00001.safetensors")
-    with pytest.raises(ArtefactError, match="part of a distributed checkpoint; gather it"):
+    with pytest.raises(ArtifactError, match="part of a distributed checkpoint; gather it"):
         hc.load(folder)
 
 
@@ -165,7 +165,7 @@ def test_a_declared_size_is_bounded_by_the_weights(folder: Path, name: str) -> N
         config.pop(other, None)
     (folder / "config.json").write_text(json.dumps({**config, name.strip(): value}))
     before = peak_memory()
-    with pytest.raises(ArtefactError, match=message):
+    with pytest.raises(ArtifactError, match=message):
         hc.load(folder)
     assert peak_memory() - before < 64 * 2**20
 
@@ -177,7 +177,7 @@ def peak_memory() -> int:
 
 def test_the_bound_holds_for_checkpoints_of_transformers_4(folder: Path) -> None:
     change(folder / "config.json", pruned_heads={"0": [1]}, vocab_size=10**12)
-    with pytest.raises(ArtefactError, match="declares a model of more than"):
+    with pytest.raises(ArtifactError, match="declares a model of more than"):
         hc.load_legacy(folder)
 
 
@@ -201,7 +201,7 @@ def test_other_threads_may_build_what_they_like(folder: Path) -> None:
         thread.start()
         thread.join()
         assert not errors and SLACK < 2**28
-        with pytest.raises(ArtefactError, match="declares a model of more than"), torch.device("meta"):
+        with pytest.raises(ArtifactError, match="declares a model of more than"), torch.device("meta"):
             torch.nn.Linear(2**14, 2**14)
     with torch.device("meta"):
         torch.nn.Linear(2**14, 2**14)
@@ -210,7 +210,7 @@ def test_other_threads_may_build_what_they_like(folder: Path) -> None:
 @pytest.mark.parametrize("content", ['{"num_beams": 1000000000}', "[1]", "{"])
 def test_a_generation_config_is_bounded(folder: Path, content: str) -> None:
     (folder / "generation_config.json").write_text(content)
-    with pytest.raises(ArtefactError, match=r"generation_config.json"):
+    with pytest.raises(ArtifactError, match=r"generation_config.json"):
         hc.load(folder)
 
 
@@ -220,5 +220,5 @@ def test_the_size_of_pictures_is_bounded(tmp_path: Path, size: object) -> None:
 
     model = tiny_model("vit", dtype=torch.float32)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": "ViTImageProcessor", "size": size}))
-    with pytest.raises(ArtefactError, match=r"preprocessor_config.json: size.* may be at most .*, got 1000000000; use the one that came"):
+    with pytest.raises(ArtifactError, match=r"preprocessor_config.json: size.* may be at most .*, got 1000000000; use the one that came"):
         reader_of(model, tmp_path)

@@ -377,7 +377,7 @@ def test_a_repair_that_harms_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch
     plain = hc.prune(model, data, "random", 6, repair=False)
     good = hc.prune(model, data, "random", 6)
     assert (
-        good.history[-1]["kept"] == (good.history[-1]["departure"] <= good.history[-1]["departure without"])
+        good.history[-1]["kept"] == (good.history[-1]["kl_to_dense"] <= good.history[-1]["kl_to_dense without"])
         and bool(good.repaired) == good.history[-1]["kept"]
     )
     assert not plain.history and not plain.repaired
@@ -386,7 +386,7 @@ def test_a_repair_that_harms_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch
     assert (
         bad.history[-1]["stage"] == "repair"
         and not bad.history[-1]["kept"]
-        and bad.history[-1]["departure"] > bad.history[-1]["departure without"]
+        and bad.history[-1]["kl_to_dense"] > bad.history[-1]["kl_to_dense without"]
     )
     assert not bad.repaired
     assert all(torch.equal(value, plain.model.state_dict()[name]) for name, value in bad.model.state_dict().items())
@@ -397,13 +397,13 @@ def test_data_without_labels_are_judged_too() -> None:
     batches = [{k: v for k, v in task("encoder").collate(examples("encoder", 24, seed)).items() if k != "labels"} for seed in range(6)]
     done = hc.prune(model, batches, "random", 6)
     told = done.history[-1]
-    assert told["kept"] == (told["departure"] <= told["departure without"]) == bool(done.repaired)
+    assert told["kept"] == (told["kl_to_dense"] <= told["kl_to_dense without"]) == bool(done.repaired)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "marian"])
 def test_the_departure_is_the_divergence_of_predictions(kind: str) -> None:
     """By hand, over the tokens that have labels, example by example; zero for the model itself."""
-    from headcount.pruning.kl_to_dense import Departure, departure
+    from headcount.pruning.kl_to_dense import KLToDense, kl_to_dense
 
     model, data = shared(kind), task(kind, 12)
     plan = hc.Plan.removing(hc.HeadMap.of(model).units()[0])
@@ -411,8 +411,8 @@ def test_the_departure_is_the_divergence_of_predictions(kind: str) -> None:
     batch = data.collate([data.selection[place] for place in range(8)])
     with torch.no_grad():
         whole, less = (made(**batch) for made in (model, small))
-        assert torch.equal(Departure(model)(whole, batch), torch.zeros(8, dtype=torch.float64))
-        found = Departure(model)(less, batch)
+        assert torch.equal(KLToDense(model)(whole, batch), torch.zeros(8, dtype=torch.float64))
+        found = KLToDense(model)(less, batch)
     p, q = (torch.distributions.Categorical(logits=made.logits.double()) for made in (whole, less))
     each = torch.distributions.kl_divergence(p, q)
     if kind != "encoder":
@@ -420,4 +420,4 @@ def test_the_departure_is_the_divergence_of_predictions(kind: str) -> None:
         each = torch.stack([row[mask].mean() for row, mask in zip(each, labels != -100, strict=True)])
     assert torch.allclose(found, each, atol=1e-12) and float(found.min()) > 0
     work = Work(model, hc.HeadMap.of(model), data, hc.Budget(keep=2), 0, {}, Recipe())
-    assert departure(work, model, hc.Plan.removing([])) == 0.0
+    assert kl_to_dense(work, model, hc.Plan.removing([])) == 0.0

@@ -14,7 +14,7 @@ from toys import saved_classifier, saved_table, shared, task
 import headcount as hc
 from headcount.app.cli._main import main
 from headcount.core.errors import HeadcountError
-from headcount.core.registry import METHODS
+from headcount.core.registry import IMPORTANCES
 from headcount.data.evaluate import evaluate
 from headcount.data.open_task import open_task
 from headcount.importance.score import Method
@@ -31,7 +31,7 @@ from headcount.workflows.score import score_into
 PUBLISHED = {"gradient": "layer", "fluctuation": "standard"}
 
 
-@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize("name", IMPORTANCES.names())
 def test_every_importance_declares_its_normalisation(name: str) -> None:
     assert Method.parse(name).about.normalise == PUBLISHED.get(name, "none")
 

@@ -16,7 +16,7 @@ from packaging.version import Version
 from torch import nn
 
 import headcount as hc
-from headcount.core.errors import ArtefactError, HeadNameError, PlanError, UnknownName, UnsupportedModel, VerificationError
+from headcount.core.errors import ArtifactError, HeadNameError, PlanError, UnknownName, UnsupportedModel, VerificationError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.models.dummy_inputs.text import probe_inputs
@@ -178,10 +178,10 @@ def test_saving_through_a_link_and_into_impossible_places(tmp_path: Path, monkey
     assert (tmp_path / "real" / "heads.json").is_file()
     assert (tmp_path / "real" / "model.safetensors").stat().st_mode & 0o044 == 0o666 & ~_umask() & 0o044
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArtefactError, match="is a file, not a folder"):
+    with pytest.raises(ArtifactError, match="is a file, not a folder"):
         hc.save(model, tmp_path / "file" / "below")
     monkeypatch.chdir(tmp_path / "real")
-    with pytest.raises(ArtefactError, match="the folder you are in"):
+    with pytest.raises(ArtifactError, match="the folder you are in"):
         hc.save(model, ".", overwrite=True)
 
 
@@ -348,7 +348,7 @@ def test_units_of_mixed_sizes_fill_a_budget_exactly() -> None:
 
 
 def test_a_v4_pruned_folder_says_how_to_import_it() -> None:
-    with pytest.raises(ArtefactError, match="headcount load-legacy"):
+    with pytest.raises(ArtifactError, match="headcount load-legacy"):
         hc.load(Path(__file__).parents[1] / "golden" / "v4" / "bert" / "pruned")
 
 
@@ -366,7 +366,7 @@ def test_remote_code_runs_only_when_trusted(tmp_path: Path, monkeypatch: pytest.
     (folder / "modeling_own.py").write_text("from transformers import BertForMaskedLM\nclass OwnModel(BertForMaskedLM):\n    own = True\n")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModelForMaskedLM": "modeling_own.OwnModel"}}))
-    with pytest.raises(ArtefactError, match="asks for remote code"):
+    with pytest.raises(ArtifactError, match="asks for remote code"):
         hc.load(folder)
     assert hc.load(folder, trust_remote_code=True).own
 
@@ -376,7 +376,7 @@ def test_onnx_files_of_others_are_never_overwritten(tmp_path: Path) -> None:
     model = tiny_model("bert", dtype=torch.float32)
     mine = tmp_path / "mine.onnx"
     mine.write_text("precious")
-    with pytest.raises(ArtefactError, match="was not written by headcount"):
+    with pytest.raises(ArtifactError, match="was not written by headcount"):
         export_onnx(model, mine, overwrite=True)
     assert mine.read_text() == "precious"
     made = export_onnx(model, tmp_path / "model.onnx")

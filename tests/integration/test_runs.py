@@ -17,13 +17,13 @@ import pytest
 from toys import shared, task
 
 import headcount as hc
-from headcount.core.errors import ArtefactError, NonFinite
+from headcount.core.errors import ArtifactError, NonFinite
 from headcount.core.files import json_bytes, seal, sha256
 from headcount.data.evaluate import evaluate
 from headcount.importance.score import score_all
 from headcount.importance.verdicts import stabilities, verdicts
 from headcount.models.gates import HeadGates
-from headcount.models.provenance import made_on, model_record, weight_hash
+from headcount.models.provenance import model_record, provenance, weight_hash
 from headcount.runs.artifacts import Cell, Damaged, Spec, safe_name
 from headcount.runs.schema import RunRecord
 from headcount.runs.scores import all_scores, scores_of
@@ -158,7 +158,7 @@ def test_the_record_tells_model_machine_data_and_heads(folder: Path, found: dict
 def test_every_cell_says_what_it_was_made_of_and_on(folder: Path) -> None:
     cell = Run.open(folder).results("scores")["gradient"]
     assert {"weights", "dtype", "attention", "device", "seed", "limit", "data", "method"} <= cell.spec.parts.keys()
-    assert cell.made == made_on() and {"versions", "threads", "cpu"} <= cell.made.keys()
+    assert cell.made == provenance() and {"versions", "threads", "cpu"} <= cell.made.keys()
 
 
 def test_a_run_goes_on_where_it_began(folder: Path) -> None:
@@ -284,7 +284,7 @@ def test_what_is_damaged_is_set_aside_and_made_again(folder: Path, name: str) ->
 def test_a_newer_run_is_refused_and_left_alone(folder: Path) -> None:
     change(folder / "run.json", schema_version=7)
     before = (folder / "run.json").read_bytes()
-    with pytest.raises(ArtefactError, match="schema version 7"), Run.lead(folder) as run:
+    with pytest.raises(ArtifactError, match="schema version 7"), Run.lead(folder) as run:
         describe(run)
     assert (folder / "run.json").read_bytes() == before and not (folder / "quarantine").exists()
 
@@ -292,9 +292,9 @@ def test_a_newer_run_is_refused_and_left_alone(folder: Path) -> None:
 def test_a_run_of_schema_1_is_refused_with_the_reason(tmp_path: Path) -> None:
     old = Path(shutil.copytree(FROZEN / "run-v1", tmp_path / "old"))
     message = r"run.json has schema version 1; this headcount reads version 3. It was written before the first release"
-    with pytest.raises(ArtefactError, match=message):
+    with pytest.raises(ArtifactError, match=message):
         Run.open(old)
-    with pytest.raises(ArtefactError, match=message), Run.lead(old) as run:
+    with pytest.raises(ArtifactError, match=message), Run.lead(old) as run:
         describe(run)
     for path in (FROZEN / "run-v1").rglob("*.json"):
         assert (old / path.relative_to(FROZEN / "run-v1")).read_bytes() == path.read_bytes()
@@ -306,9 +306,9 @@ def test_a_run_of_schema_2_is_refused_with_the_release_to_open_it_with(tmp_path:
     message = (
         r"run.json has schema version 2; this headcount reads version 3. Open it with headcount 0.1.0, or run its command in a new folder"
     )
-    with pytest.raises(ArtefactError, match=message):
+    with pytest.raises(ArtifactError, match=message):
         Run.open(old)
-    with pytest.raises(ArtefactError, match=message), Run.lead(old) as run:
+    with pytest.raises(ArtifactError, match=message), Run.lead(old) as run:
         describe(run)
     for path in (FROZEN / "run-v2").rglob("*.*"):
         assert (old / path.relative_to(FROZEN / "run-v2")).read_bytes() == path.read_bytes()
@@ -337,7 +337,7 @@ def test_a_run_of_schema_3_opens(tmp_path: Path) -> None:
 
 
 def test_a_method_that_is_not_there_is_named_with_those_that_are(folder: Path) -> None:
-    with pytest.raises(ArtefactError, match=r"no scores by 'wanda'; it has .*gradient:signed"):
+    with pytest.raises(ArtifactError, match=r"no scores by 'wanda'; it has .*gradient:signed"):
         scores_of(Run.open(folder), "wanda")
 
 
@@ -351,11 +351,11 @@ def test_folders_that_cannot_take_a_run_are_refused_before_anything_is_written(f
         tmp_path / "foreign": "is not empty and holds no run",
     }
     for place, message in places.items():
-        with pytest.raises(ArtefactError, match=message), Run.lead(place):
+        with pytest.raises(ArtifactError, match=message), Run.lead(place):
             pass
     assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["thesis.txt"]
     before = (folder / "run.json").read_bytes()
-    with pytest.raises(ArtefactError, match=r"is a run of another model \(encoder, weights .*name another folder"), Run.lead(folder) as run:
+    with pytest.raises(ArtifactError, match=r"is a run of another model \(encoder, weights .*name another folder"), Run.lead(folder) as run:
         describe(run, "decoder")
     assert (folder / "run.json").read_bytes() == before
 
@@ -412,13 +412,13 @@ def test_without_locks_of_the_kernel_a_run_is_refused_and_all_else_works(folder:
     """As on Windows, where Python has no fcntl."""
     code = (
         "import sys; sys.modules['fcntl'] = None\n"
-        "import headcount as hc; from headcount.core.errors import ArtefactError; from headcount.runs import Run\n"
+        "import headcount as hc; from headcount.core.errors import ArtifactError; from headcount.runs import Run\n"
         "hc.score, hc.prune, hc.analyze\n"
         f"assert Run.open({str(folder)!r}).heads().blocks\n"
         "from pathlib import Path\n"
         "try:\n"
         f"    with Run.lead(Path({str(tmp_path / 'new')!r})): raise SystemExit('taken')\n"
-        "except ArtefactError as error: assert 'fcntl' in str(error) and 'Linux' in str(error)\n"
+        "except ArtifactError as error: assert 'fcntl' in str(error) and 'Linux' in str(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

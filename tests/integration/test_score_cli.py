@@ -17,7 +17,7 @@ from toys import saved_classifier, saved_table, sentences
 
 import headcount as hc
 from headcount.app.cli._main import main
-from headcount.core.registry import METHODS
+from headcount.core.registry import IMPORTANCES
 from headcount.data.open_task import open_task
 from headcount.importance.score import score_all
 from headcount.runs.scores import all_scores
@@ -106,7 +106,7 @@ def test_json_is_complete(capsys: pytest.CaptureFixture[str], model: Path, data:
     assert -1 <= found["agreement"]["gradient"]["spearman"]["value"] <= 1
 
 
-@pytest.mark.parametrize("by", [name for name in METHODS.names() if name != "lrp"])
+@pytest.mark.parametrize("by", [name for name in IMPORTANCES.names() if name != "lrp"])
 def test_one_example_is_scored_without_intervals(capsys: pytest.CaptureFixture[str], model: Path, data: Path, by: str) -> None:
     found = result(capsys, "score", model, "--train", data, "--by", f"{by},ablation", "--limit", 1, "--stability")
     assert {row["low"] for row in found["scores"][by]["heads"]} == {None}

@@ -9,7 +9,7 @@ import pytest
 from contract import TYPES, check, wrong
 from kit import heads_of, make_run
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.stats.corrections import benjamini_hochberg
 from headcount.core.stats.metric_parts import total_of
 from headcount.runs.artifacts import Spec
@@ -17,7 +17,7 @@ from headcount.runs.report.attention import unpack
 from headcount.runs.report.collect import collect
 from headcount.runs.report.roles import letters
 from headcount.runs.report.scores import _of, significant
-from headcount.runs.results import told_p
+from headcount.runs.results import format_p
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
@@ -155,8 +155,8 @@ def test_p_values_are_written_as_the_page_writes_them() -> None:
         0.00104: "0.001",
         0.04499: "0.045",
     }
-    assert {p: told_p(p) for p in told} == {p: f"p = {text}" for p, text in told.items()}
-    assert told_p(0.0) == told_p(0.00099) == "p < 0.001"
+    assert {p: format_p(p) for p in told} == {p: f"p = {text}" for p, text in told.items()}
+    assert format_p(0.0) == format_p(0.00099) == "p < 0.001"
 
 
 def test_a_run_whose_cells_are_gone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +169,7 @@ def test_a_run_whose_cells_are_gone_is_refused(tmp_path: Path, capsys: pytest.Ca
         path.unlink()
     next((run.folder / "cells" / "roles").iterdir()).unlink()
     message = r"run.json lists 3 results whose cells are missing \(first: .*Copy it again with all its cells, or run its command again"
-    with pytest.raises(ArtefactError, match=message):
+    with pytest.raises(ArtifactError, match=message):
         collect(run)
     assert main(["report", str(run.folder)]) == 1
     assert "3 results whose cells are missing" in capsys.readouterr().err

@@ -127,11 +127,11 @@ def test_a_grid_begins_at_its_first_seed() -> None:
 def test_what_is_added_is_known_to_commands_report_and_list(
     record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from headcount.core.registry import METHODS, PRUNERS, ROLES
+    from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES
     from headcount.runs.report.collect import collect
 
     monkeypatch.syspath_prepend(tmp_path)
-    for registry in (METHODS, PRUNERS, ROLES):
+    for registry in (IMPORTANCES, PRUNERS, ROLES):
         monkeypatch.setattr(registry, "_added", {})
         declares = "from types import SimpleNamespace\n\nABOUT = SimpleNamespace(variants=('',), normalise='none')\n"
         (tmp_path / f"my_{registry.kind}.py").write_text(f'"""One of my own {registry.kind}."""\n\n{declares}')

@@ -18,7 +18,7 @@ from headcount.core.stats.metric_parts import ratio
 from headcount.runs.artifacts import Spec
 from headcount.runs.records import write_record
 from headcount.runs.report.collect import collect
-from headcount.runs.results import Best, best_of, method_name, outcome, smallest_safe, told_p, unpack_evaluation, worse_by
+from headcount.runs.results import Best, best_of, format_p, method_name, outcome, smallest_safe, unpack_evaluation, worse_by
 from headcount.runs.store import RUN, Run
 
 
@@ -201,7 +201,7 @@ def test_the_summary_quotes_the_test_that_decides(seed: int, tmp_path: Path) -> 
         if (cell.content["wish"]["method"], cell.content["wish"]["keep"]) == (quoted[1], keep)
     ]
     changes = [compare_with(dense, outcome(cell), ratio) for cell in wished]
-    assert (quoted[2], quoted[3]) in {(told_p(made["loss"].p), told_p(made["metric"].p)) for made in changes}
+    assert (quoted[2], quoted[3]) in {(format_p(made["loss"].p), format_p(made["metric"].p)) for made in changes}
     down = float(re.search(r"accuracy (\S+) against", sentence)[1]) < dense.value  # pyright: ignore[reportOptionalSubscript]
     loss, metric = (float(text.split()[-1]) for text in quoted.groups()[1:])
     assert not safe or (loss >= 0.05 and (metric >= 0.05 or not down))

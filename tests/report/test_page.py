@@ -15,7 +15,7 @@ from contract import check
 from hostile import HOSTILE
 from kit import make_run
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.runs.report.attention import unpack
 from headcount.runs.report.collect import collect
 from headcount.runs.report.page import BAD, Bundle, bundle, data_text, page
@@ -116,14 +116,14 @@ def test_the_front_end_comes_with_the_package_and_is_checked(monkeypatch: pytest
 
     module = importlib.import_module("headcount.runs.report.page")
     monkeypatch.setattr(module.resources, "files", lambda _: tmp_path)
-    with pytest.raises(ArtefactError, match=r"bundle/app\.js is missing.*make web"):
+    with pytest.raises(ArtifactError, match=r"bundle/app\.js is missing.*make web"):
         bundle()
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "app.js").write_text("a\r\nb")
     (tmp_path / "bundle" / "app.css").write_text("body{}")
     assert bundle().script == "a\nb", "as a browser reads it, so that its hash holds"
     (tmp_path / "bundle" / "app.js").write_text("'</script>'")
-    with pytest.raises(ArtefactError, match="end its element early"):
+    with pytest.raises(ArtifactError, match="end its element early"):
         bundle()
 
 
@@ -177,9 +177,9 @@ def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
 def test_sizes_and_places_that_cannot_be_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", n=20, kinds=("scores",))
     for size in (0.0, -1.0, 11.0, float("nan"), float("inf")):
-        with pytest.raises(ArtefactError, match=r"above 0 and at most 10 MB.*got"):
+        with pytest.raises(ArtifactError, match=r"above 0 and at most 10 MB.*got"):
             write_report(run, max_mb=size)
-    with pytest.raises(ArtefactError, match="is a folder"):
+    with pytest.raises(ArtifactError, match="is a folder"):
         write_report(run, out=tmp_path)
 
 
@@ -198,7 +198,7 @@ def test_a_report_replaces_nothing_but_reports(name: str, text: str, tmp_path: P
     run = make_run(tmp_path / "run", n=20, kinds=("scores",))
     (tmp_path / "thesis.tex").write_text("years of work")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ArtefactError, match=text):
+    with pytest.raises(ArtifactError, match=text):
         write_report(run, out=tmp_path / name)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before and not (tmp_path / "no").exists()
     for own in ("run/report-small.html", "r.html", "r.html"):

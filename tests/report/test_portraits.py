@@ -17,7 +17,7 @@ import headcount as hc
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.given import corpus_of
 from headcount.behaviour.profiles.numbers import DISTANCES, distance_bins, distances, even, how_many, mass, nearest, one_hot, strongest
-from headcount.behaviour.profiles.profile import attend, portray
+from headcount.behaviour.profiles.profile import attend, profile_heads
 from headcount.behaviour.profiles.sample import sample_tokens
 from headcount.behaviour.profiles.sentence import GAP, example
 from headcount.data.embedded.sentences import embedded, embedded_translations
@@ -28,7 +28,7 @@ from headcount.runs.report.collect import collect
 from headcount.runs.store import Run, describe_run
 from headcount.surgery.source import local_folder
 from headcount.workflows import profiles as files
-from headcount.workflows.profiles import portraits_into
+from headcount.workflows.profiles import profiles_into
 
 PLACE = {name: place for place, name in enumerate(DISTANCES)}
 
@@ -116,7 +116,7 @@ def test_a_window_shows_query_and_keys_with_gaps_between() -> None:
 @pytest.mark.parametrize("name", ["entailment", "decoder", "translator"])
 def test_portraits_agree_with_what_the_model_attends_to(name: str) -> None:
     model, corpus, tokenizer = opened(name)
-    made = portray(model, corpus, tokenizer, shown=2)
+    made = profile_heads(model, corpus, tokenizer, shown=2)
     told, heads = made.content, hc.HeadMap.of(model)
     for row in told["distance"]:
         assert sum(row) == pytest.approx(1, abs=2e-3), "every ordinary query gives all its attention"
@@ -135,7 +135,7 @@ def test_portraits_agree_with_what_the_model_attends_to(name: str) -> None:
 
 def test_examples_are_what_the_map_says() -> None:
     model, corpus, tokenizer = opened("entailment", 8)
-    made = portray(model, corpus, tokenizer)
+    made = profile_heads(model, corpus, tokenizer)
     sentences = [tuple(sentence["source"]["tokens"]) for sentence in made.content["sentences"]]
     checked = 0
     for head, told in enumerate(made.content["examples"]):
@@ -149,10 +149,10 @@ def test_examples_are_what_the_map_says() -> None:
 
 def test_the_batch_size_does_not_matter_and_the_seed_does() -> None:
     model, corpus, tokenizer = opened("entailment", 12)
-    one, other = (portray(model.double(), corpus, tokenizer, batch_size=size) for size in (1, 12))
+    one, other = (profile_heads(model.double(), corpus, tokenizer, batch_size=size) for size in (1, 12))
     assert one.content == other.content
     assert all(np.array_equal(one.maps[key], other.maps[key]) for key in one.maps)
-    assert portray(model, corpus, tokenizer, seed=1).content["examples"] != one.content["examples"]
+    assert profile_heads(model, corpus, tokenizer, seed=1).content["examples"] != one.content["examples"]
 
 
 def test_even_attention_is_expected_by_kind() -> None:
@@ -161,7 +161,7 @@ def test_even_attention_is_expected_by_kind() -> None:
         for name, weight in model.named_parameters():
             if name.endswith(("q_proj.weight", "q_proj.bias", ".q.weight")):
                 weight.zero_()
-    told = portray(model, corpus, tokenizer).content
+    told = profile_heads(model, corpus, tokenizer).content
     heads = hc.HeadMap.of(model)
     for place, head in enumerate(heads):
         kind = heads.block_of(head).kind
@@ -170,7 +170,7 @@ def test_even_attention_is_expected_by_kind() -> None:
 
 def test_a_text_without_translations_says_what_it_does_not_show() -> None:
     model, _, tokenizer = opened("translator", 4)
-    made = portray(model, corpus_of(model, embedded("english", 6), tokenizer), tokenizer)
+    made = profile_heads(model, corpus_of(model, embedded("english", 6), tokenizer), tokenizer)
     assert any("no translations" in note for note in made.notes)
     heads = hc.HeadMap.of(model)
     for place, head in enumerate(heads):
@@ -182,7 +182,7 @@ def test_images_have_entropy_and_neighbours_and_say_what_is_missing(tmp_path: Pa
     model = tiny_model("vit", auto="AutoModelForImageClassification")
     size = model.config.image_size
     images = [{"pixel_values": torch.randn(3, size, size, dtype=torch.float64)} for _ in range(4)]
-    made = portray(model, corpus_of(model, images), None)
+    made = profile_heads(model, corpus_of(model, images), None)
     assert all(value is not None for value in made.content["entropy"]) and all(made.content["similar"])
     assert made.content["pos"] is None and not made.maps and "no words" in made.notes[0]
 
@@ -190,7 +190,7 @@ def test_images_have_entropy_and_neighbours_and_say_what_is_missing(tmp_path: Pa
 def test_tokens_without_words_count_tokens() -> None:
     model, corpus, tokenizer = opened("decoder", 6)
     task = hc.Task("bare", *[[{"input_ids": list(s.ids)} for s in corpus.sentences]] * 3, collate=lambda rows: {})  # pyright: ignore[reportArgumentType]
-    made = portray(model, corpus_of(model, task, tokenizer), tokenizer)
+    made = profile_heads(model, corpus_of(model, task, tokenizer), tokenizer)
     assert any("distances count tokens" in note for note in made.notes) and made.content["pos"] is None
     assert made.content["sentences"][0]["source"]["words"] is None
 
@@ -199,9 +199,9 @@ def test_a_run_keeps_portraits_and_the_report_shows_them(tmp_path: Path, monkeyp
     model, corpus, tokenizer = opened("entailment", 10)
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "demo/entailment"), command="c", seed=0), hc.HeadMap.of(model))
-        first = portraits_into(run, model, corpus, tokenizer)
-        monkeypatch.setattr(files, "portray", None)
-        again = portraits_into(run, model, corpus, tokenizer)
+        first = profiles_into(run, model, corpus, tokenizer)
+        monkeypatch.setattr(files, "profile_heads", None)
+        again = profiles_into(run, model, corpus, tokenizer)
     assert first.content == again.content
     report = collect(Run.open(tmp_path / "run")).whole()
     check(report, "Report")
@@ -216,10 +216,10 @@ def test_a_model_whose_attention_cannot_be_seen_is_kept_with_the_reason(tmp_path
     def refuse(*_: Any, **__: Any) -> Any:
         raise hc.errors.UnsupportedModel("block 'x' runs a fused kernel")
 
-    monkeypatch.setattr(files, "portray", refuse)
+    monkeypatch.setattr(files, "profile_heads", refuse)
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
-        portraits_into(run, model, corpus, tokenizer)
+        profiles_into(run, model, corpus, tokenizer)
     report = collect(Run.open(tmp_path / "run")).whole()
     check(report, "Report")
     assert report["runs"][0]["portraits"] is None
@@ -231,7 +231,7 @@ def test_a_model_that_reads_no_text_is_kept_with_the_reason(tmp_path: Path, monk
     monkeypatch.setattr(type(model), "main_input_name", "input_features")
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
-        first, again = (portraits_into(run, model, corpus, tokenizer) for _ in range(2))
+        first, again = (profiles_into(run, model, corpus, tokenizer) for _ in range(2))
     assert first.content == again.content and not first.content["heads"] and len(run.cells("portraits")) == 1
     report = collect(Run.open(tmp_path / "run")).whole()
     check(report, "Report")
@@ -254,7 +254,7 @@ def test_maps_are_of_sentences_as_long_as_was_asked_for() -> None:
 
     def shown(longest: int) -> list[int]:
         return sorted(
-            len(one["source"]["tokens"]) for one in portray(model, corpus, tokenizer, longest=longest, shown=2).content["sentences"]
+            len(one["source"]["tokens"]) for one in profile_heads(model, corpus, tokenizer, longest=longest, shown=2).content["sentences"]
         )
 
     assert shown(lengths[3]) == sorted(lengths)[:2]

@@ -11,7 +11,7 @@ from headcount.pruning.base import read_options
 from headcount.pruning.methods import dsp, l0
 from headcount.pruning.training.fine_tune import FAIR_STEPS, Recipe
 from headcount.runs.artifacts import Cell, Spec
-from headcount.runs.results import FEW_STEPS, fewest_steps, method_label, told_length
+from headcount.runs.results import FEW_STEPS, fewest_steps, format_length, method_label
 from headcount.workflows.prune import Wish
 
 
@@ -62,7 +62,7 @@ def test_too_few_steps_are_named() -> None:
     assert method_label(pruned({"choose": 300, "recover": 1})) == "dsp, only 1 step"
     assert method_label(pruned({"choose": 200})) == method_label(pruned({})) == method_label(pruned(None)) == "dsp"
     assert fewest_steps(pruned({"choose": 300, "recover": 250})) == 250 and fewest_steps(pruned({})) is None
-    assert told_length(2.0) == "2" and told_length("auto") == "auto" and told_length(Recipe(epochs=1.5).told()) == "1.5 at 5e-05"
+    assert format_length(2.0) == "2" and format_length("auto") == "auto" and format_length(Recipe(epochs=1.5).told()) == "1.5 at 5e-05"
 
 
 @pytest.mark.parametrize("cool", [0.1, 0.25, 0.5, 2 / 3])

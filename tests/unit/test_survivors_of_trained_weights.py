@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.runs.artifacts import Cell, Spec
 from headcount.studies.survivors import kept_of
 
@@ -40,6 +40,6 @@ def test_methods_that_trained_weights_are_left_out_and_named() -> None:
 
 
 def test_a_comparison_of_trained_weights_alone_is_refused() -> None:
-    with pytest.raises(ArtefactError, match=r"l0 alone, which trained the weights before they cut.*dense_roles"):
+    with pytest.raises(ArtifactError, match=r"l0 alone, which trained the weights before they cut.*dense_roles"):
         kept_of(run_of(cell("l0", TRAINED)))
     assert len(kept_of(run_of(cell("l0", TRAINED)), dense_roles=True)[0]) == 1

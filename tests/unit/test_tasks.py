@@ -137,7 +137,7 @@ def test_registry_lists_the_tasks() -> None:
     known = "causal-lm classification demo glue image-classification lm masked-lm nli summarisation token-classification translation"
     assert TASKS.names() == known.split()
     for name in TASKS.names():
-        module = TASKS.get(name)
+        module = TASKS.module(name)
         assert module.__doc__ and callable(module.build) and module.USES
 
 

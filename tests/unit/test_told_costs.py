@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headcount.runs.results import told_smallest, told_speed
+from headcount.runs.results import format_smallest, format_speed
 from headcount.surgery.card import _costs
 
 COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "kv_bytes_per_token": 0}
@@ -15,13 +15,13 @@ COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "k
     [(1.27, "1.27 times as fast"), (0.79, "1.27 times as slow"), (1.0, "as fast"), (0.999, "as fast"), (0.5, "2.00 times as slow")],
 )
 def test_a_slower_model_is_called_slow(ratio: float, words: str) -> None:
-    assert told_speed(ratio) == words
+    assert format_speed(ratio) == words
 
 
 def test_sizes_that_all_lose_were_tried() -> None:
     table = [{"method": "a", "keep": keep, "removed": 32 - keep} for keep in (4, 8, 16, 24)] + [{"method": "b", "keep": 32, "removed": 0}]
-    assert told_smallest(table, "a", None) == "none of 4 tried"
-    assert told_smallest(table, "a", 8) == "8" and told_smallest(table, "b", None) == "nothing was removed"
+    assert format_smallest(table, "a", None) == "none of 4 tried"
+    assert format_smallest(table, "a", 8) == "8" and format_smallest(table, "b", None) == "nothing was removed"
 
 
 def test_operations_are_counted_for_a_number_of_tokens() -> None:

@@ -12,9 +12,9 @@ from headcount.behaviour.base import LEAST, Corpus
 from headcount.behaviour.best_heads import find_best_heads
 from headcount.behaviour.measure import Role, RoleProbe, check_input
 from headcount.behaviour.test import RoleTotals, rows_of, run_test
-from headcount.core.errors import DataError
+from headcount.core.errors import DataError, unknown
 from headcount.core.heads import Head
-from headcount.core.registry import ROLES, unknown
+from headcount.core.registry import ROLES
 from headcount.core.role_table import ALPHA, TAU, RoleScore, RoleTable
 from headcount.core.stats.corrections import Adjust, adjust
 from headcount.data.checks import check_weights
@@ -48,7 +48,7 @@ def wanted(
     probes, untested = [], {}
     for text in dict.fromkeys(names if names is not None else ROLES.names()):
         file, _, name = text.partition(":")
-        module = ROLES.get(file)
+        module = ROLES.module(file)
         offered = module.names(corpus) if hasattr(module, "names") else ("",)
         scarce = module.scarce(corpus) if hasattr(module, "scarce") else {}
         if name and name not in (known := (*offered, *scarce, *module.ABOUT.legacy)):

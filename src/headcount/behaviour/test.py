@@ -16,7 +16,7 @@ import numpy as np
 from headcount.behaviour.best_heads import HalfTotals
 from headcount.core.heads import Head
 from headcount.core.role_table import LEAST, MARGIN, POSITIONAL, RoleScore
-from headcount.core.stats.hall import Skewness, bent, straightened
+from headcount.core.stats.hall import Skewness, hall_transform, inverse_hall_transform
 from headcount.core.stats.paired import sign_flip
 from headcount.core.stats.totals import Totals
 
@@ -92,8 +92,8 @@ def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> Test
     accuracy, error = _chosen(totals.accuracy, place)
     p, p_t = p_values(bias, stderr, n, lean, tau)
     missed = np.where(stderr > 0, 0.5, 1.0)
-    low = np.minimum(bias - stderr * bent(wide, n, lean), bias * ((1 - level) / 2 / missed) ** (1 / n))
-    high = bias - stderr * bent(-wide, n, lean)
+    low = np.minimum(bias - stderr * inverse_hall_transform(wide, n, lean), bias * ((1 - level) / 2 / missed) ** (1 / n))
+    high = bias - stderr * inverse_hall_transform(-wide, n, lean)
     notes = tuple(_note(totals, i, tau) for i in place.tolist())
     return Tested(place, bias, stderr, low, high, p, p_t, flipped, accuracy, wide * error, notes)
 
@@ -104,7 +104,7 @@ def p_values(bias: np.ndarray, stderr: np.ndarray, n: np.ndarray, lean: np.ndarr
 
     spread = stderr > 0
     t = np.divide(bias - tau, stderr, out=np.where(bias > tau, np.inf, -np.inf), where=spread)
-    straight = np.where(spread, straightened(np.where(spread, t, 0.0), n, lean), t)
+    straight = np.where(spread, hall_transform(np.where(spread, t, 0.0), n, lean), t)
     rest = np.divide(tau, bias, out=np.ones_like(bias), where=bias > tau)
     missed = np.where(spread, 0.5, 1.0) * rest**n
     return np.maximum(special.stdtr(n - 1, -straight), missed), special.stdtr(n - 1, -t)

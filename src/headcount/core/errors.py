@@ -1,5 +1,10 @@
 """How headcount fails: one base class, and each child also inherits the builtin that callers would expect."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class HeadcountError(Exception):
     """Any error that headcount raises on purpose; its text states rule, value and remedy."""
@@ -10,6 +15,18 @@ class HeadcountError(Exception):
 
 class UnknownName(HeadcountError, KeyError):
     """A name that is not registered, with the nearest known ones."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    """Returns the error for a name that is not known, with the nearest known name."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return UnknownName(f"no {kind} '{name}'.{hint} Known: {', '.join(names) or 'none'}")
+
+
+class OptionError(HeadcountError, ValueError):
+    """An option of the wrong type or out of range, or text that does not follow the grammar of options."""
 
 
 class DuplicateName(HeadcountError, ValueError):
@@ -44,7 +61,7 @@ class VerificationError(HeadcountError, RuntimeError):
     """A cut model that does not equal the gated one, or a gate without effect."""
 
 
-class ArtefactError(HeadcountError, ValueError):
+class ArtifactError(HeadcountError, ValueError):
     """A file that is missing, damaged, of another version, or unsafe to load."""
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 
 MAX_JSON = 10 * 2**20
 FOLDER = "name a folder that save or save_pretrained wrote"
@@ -101,28 +101,28 @@ def reopened_model(name: str, config: Mapping[str, Any]) -> str:
 
 
 def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:
-    """The content of a JSON file of bounded size; raises ArtefactError naming the file. `unique` refuses names that come twice."""
+    """The content of a JSON file of bounded size; raises ArtifactError naming the file. `unique` refuses names that come twice."""
     try:
         return json.loads(read_bounded(path, MAX_JSON, remedy).decode("utf-8-sig"), object_pairs_hook=_unique if unique else None)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, ArtefactError):
+        if isinstance(error, ArtifactError):
             raise
-        raise ArtefactError(f"{path} is no valid JSON: {error}; restore or rewrite it") from error
+        raise ArtifactError(f"{path} is no valid JSON: {error}; restore or rewrite it") from error
 
 
 def read_bounded(path: Path, most: int, remedy: str = FOLDER) -> bytes:
-    """The bytes of a regular file of at most `most` bytes; raises ArtefactError naming the file, and the remedy where it is missing."""
+    """The bytes of a regular file of at most `most` bytes; raises ArtifactError naming the file, and the remedy where it is missing."""
     try:
         if not path.exists():
-            raise ArtefactError(f"{path} is missing; {remedy}")
+            raise ArtifactError(f"{path} is missing; {remedy}")
         if not path.is_file():
-            raise ArtefactError(f"{path} is no regular file; put the file itself there")
+            raise ArtifactError(f"{path} is no regular file; put the file itself there")
         size = path.stat().st_size
         if size > most:
-            raise ArtefactError(f"{path} has {size} bytes; files of this kind have at most {most}")
+            raise ArtifactError(f"{path} has {size} bytes; files of this kind have at most {most}")
         return path.read_bytes()
     except OSError as error:
-        raise ArtefactError(f"{path} cannot be read: {error.strerror or error}. Check its permissions and links") from error
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}. Check its permissions and links") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def write_atomic(path: Path, content: bytes) -> None:
         _sync_one(path.parent)
     except OSError as error:
         _drop(fresh)
-        raise ArtefactError(_not_written(path, error, len(content))) from error
+        raise ArtifactError(_not_written(path, error, len(content))) from error
     except BaseException:
         _drop(fresh)
         raise
@@ -189,7 +189,7 @@ def make_folder(path: Path) -> None:
         before("sync", path.parent)
         _sync_one(path.parent)
     except (OSError, ValueError) as error:
-        raise error if isinstance(error, ArtefactError) else ArtefactError(_not_written(path, error)) from error
+        raise error if isinstance(error, ArtifactError) else ArtifactError(_not_written(path, error)) from error
 
 
 def move(path: Path, target: Path) -> None:
@@ -198,7 +198,7 @@ def move(path: Path, target: Path) -> None:
         before("rename", target)
         path.replace(target)
     except OSError as error:
-        raise ArtefactError(_not_written(target, error)) from error
+        raise ArtifactError(_not_written(target, error)) from error
 
 
 def remove(path: Path) -> None:
@@ -207,7 +207,7 @@ def remove(path: Path) -> None:
         before("remove", path)
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise ArtefactError(f"{path} could not be removed: {error}") from error
+        raise ArtifactError(f"{path} could not be removed: {error}") from error
 
 
 def remove_folder(path: Path) -> None:
@@ -216,7 +216,7 @@ def remove_folder(path: Path) -> None:
         before("remove", path)
         shutil.rmtree(path)
     except OSError as error:
-        raise ArtefactError(f"{path} could not be removed: {error}") from error
+        raise ArtifactError(f"{path} could not be removed: {error}") from error
 
 
 def append_line(path: Path, text: str) -> None:
@@ -227,7 +227,7 @@ def append_line(path: Path, text: str) -> None:
         with path.open("ab") as file:
             file.write(line)
     except OSError as error:
-        raise ArtefactError(_not_written(path, error, len(line))) from error
+        raise ArtifactError(_not_written(path, error, len(line))) from error
 
 
 def _not_written(path: Path, error: Exception, needed: int | None = None) -> str:
@@ -243,51 +243,51 @@ def _not_written(path: Path, error: Exception, needed: int | None = None) -> str
 
 
 def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
-    """The tensor shapes that a safetensors file declares; raises ArtefactError if it is cut short or its header is out of bounds."""
+    """The tensor shapes that a safetensors file declares; raises ArtifactError if it is cut short or its header is out of bounds."""
     try:
         if not path.is_file():
-            raise ArtefactError(f"{path} is no regular file; put the weights themselves there")
+            raise ArtifactError(f"{path} is no regular file; put the weights themselves there")
         size = path.stat().st_size
         with path.open("rb") as file:
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
             if not 0 < length <= size - 8:
-                raise ArtefactError(
+                raise ArtifactError(
                     f"{path} is no complete safetensors file: its {size} bytes do not hold the header that they announce; fetch it again"
                 )
             if length > MAX_JSON:
-                raise ArtefactError(f"{path} has a header of {length} bytes; at most {MAX_JSON} are read. Split the model into shards")
+                raise ArtifactError(f"{path} has a header of {length} bytes; at most {MAX_JSON} are read. Split the model into shards")
             text = file.read(length)
     except OSError as error:
-        raise ArtefactError(f"{path} cannot be read: {error.strerror or error}. Check its permissions and links") from error
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}. Check its permissions and links") from error
     try:
         tensors = {name: entry for name, entry in json.loads(text, object_pairs_hook=_unique).items() if name != "__metadata__"}
         if len(tensors) > MAX_TENSORS:
-            raise ArtefactError(f"{path} declares {len(tensors)} tensors; at most {MAX_TENSORS} are read. Split the model into shards")
+            raise ArtifactError(f"{path} declares {len(tensors)} tensors; at most {MAX_TENSORS} are read. Split the model into shards")
         shapes = {name: tuple(int(n) for n in entry["shape"]) for name, entry in tensors.items()}
         places = sorted((int(entry["data_offsets"][0]), int(entry["data_offsets"][1]), name) for name, entry in tensors.items())
         end = _end(path, places)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
-        if isinstance(error, ArtefactError):
+        if isinstance(error, ArtifactError):
             raise
-        raise ArtefactError(f"{path} has a damaged safetensors header: {error}; fetch the file again") from error
+        raise ArtifactError(f"{path} has a damaged safetensors header: {error}; fetch the file again") from error
     if 8 + length + end != size:
-        raise ArtefactError(f"{path} is damaged: its header promises {8 + length + end} bytes, it has {size}; fetch it again")
+        raise ArtifactError(f"{path} is damaged: its header promises {8 + length + end} bytes, it has {size}; fetch it again")
     for begin, last, name in places:
         shape, bits = shapes[name], BITS.get(tensors[name].get("dtype"))
         if min(shape, default=0) < 0 or (bits is not None and (math.prod(shape) * bits + 7) // 8 != last - begin):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{path} is damaged: tensor {name!r:.80} has the shape {shape!s:.80} and {last - begin} bytes; fetch the file again"
             )
     return shapes
 
 
 def _end(path: Path, places: list[tuple[int, int, str]]) -> int:
-    """Where the last tensor ends; raises ArtefactError unless they follow each other without a gap."""
+    """Where the last tensor ends; raises ArtifactError unless they follow each other without a gap."""
     last = 0
     for begin, end, name in places:
         if begin != last or end < begin:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{path} is damaged: tensor {name!r:.80} lies at bytes {begin} to {end}, the one before ends at {last}; fetch it again"
             )
         last = end
@@ -317,25 +317,25 @@ def check_place(target: Path) -> None:
         above = next(path for path in target.absolute().parents if path.exists())
         target.exists()
     except (OSError, ValueError) as error:
-        raise ArtefactError(f"{target!s:.200} cannot be made: {getattr(error, 'strerror', None) or error}; name another place") from error
+        raise ArtifactError(f"{target!s:.200} cannot be made: {getattr(error, 'strerror', None) or error}; name another place") from error
     if not above.is_dir():
-        raise ArtefactError(f"{target} cannot be made: {above} is a file, not a folder; name another place")
+        raise ArtifactError(f"{target} cannot be made: {above} is a file, not a folder; name another place")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise ArtefactError(f"{target} cannot be made: {above} is not writable for you; name another place")
+        raise ArtifactError(f"{target} cannot be made: {above} is not writable for you; name another place")
 
 
 def check_target(target: Path, overwrite: bool, marker: str) -> None:
     """Refuses a folder that holds something, unless it is ours (holds `marker`) and may be overwritten."""
     if is_file(target):
-        raise ArtefactError(f"{target} is a file; name a folder to write to")
+        raise ArtifactError(f"{target} is a file; name a folder to write to")
     check_place(target)
     finish_replacement(target)
     if not target.exists() or not any(target.iterdir()):
         return
     if not overwrite:
-        raise ArtefactError(f"{target} is not empty; name another folder, or allow overwriting (overwrite=True, --overwrite)")
+        raise ArtifactError(f"{target} is not empty; name another folder, or allow overwriting (overwrite=True, --overwrite)")
     if not (target / marker).is_file():
-        raise ArtefactError(f"{target} was not written by headcount (it has no {marker}), so it is not overwritten; name another folder")
+        raise ArtifactError(f"{target} was not written by headcount (it has no {marker}), so it is not overwritten; name another folder")
 
 
 @contextmanager
@@ -344,7 +344,7 @@ def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.js
     target = target.resolve()
     check_target(target, overwrite, marker)
     if target in (Path.cwd(), *Path.cwd().parents):
-        raise ArtefactError(f"{target} is the folder you are in, which cannot be replaced; name another one")
+        raise ArtifactError(f"{target} is the folder you are in, which cannot be replaced; name another one")
     fresh: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -355,7 +355,7 @@ def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.js
         sync_folder(fresh)
         _replace_folder(fresh, target)
     except OSError as error:
-        raise ArtefactError(_not_written(target, error)) from error
+        raise ArtifactError(_not_written(target, error)) from error
     finally:
         if fresh is not None:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -444,7 +444,7 @@ def finish_replacement(target: Path) -> None:
         complete.rename(target)
     except OSError as error:
         if not target.is_dir():  # else another process finished it meanwhile
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{target} was being replaced by a process that was killed; its new content is complete in {complete}, which could not be "
                 f"renamed: {error.strerror}. Rename it to {target.name}"
             ) from error

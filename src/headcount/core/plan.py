@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headcount.core import html as notebook
-from headcount.core.errors import ArtefactError, HeadcountError, PlanError
+from headcount.core.errors import ArtifactError, HeadcountError, PlanError
 from headcount.core.files import add_seal, check_place, is_file, read_json, seal, write_json
 from headcount.core.heads import AttentionBlock, Head, HeadIndex
 
@@ -134,20 +134,20 @@ class Plan:
         A file with a seal, as `write` makes it, must be what was written; people leave the seal out.
         """
         if not is_file(Path(path)):
-            raise ArtefactError(f"{path} is no file; name a plan that Plan.write made, or list heads (--heads L0H3,L2H1)")
+            raise ArtifactError(f"{path} is no file; name a plan that Plan.write made, or list heads (--heads L0H3,L2H1)")
         content = read_json(Path(path), unique=True)
         _check_fields(path, content, required={"schema_version", "removed"}, optional={"protected", "model", "headcount", "seal"})
         if "seal" in content and content["seal"] != seal(content):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{path} does not match its seal: it is damaged, or was edited. Restore it; to use a plan that you edited, take 'seal' out of it"
             )
         if content["schema_version"] != SCHEMA or isinstance(content["schema_version"], bool):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{path} has schema version {content['schema_version']!r:.20}; this headcount reads {SCHEMA}. Install the version that wrote it"
             )
         for name in ("removed", "protected"):
             if not isinstance(content.get(name, []), list):
-                raise ArtefactError(f'{path}: {name} must be a list of addresses such as ["L0H3"], got {content[name]!r:.60}')
+                raise ArtifactError(f'{path}: {name} must be a list of addresses such as ["L0H3"], got {content[name]!r:.60}')
         try:
             plan = cls.removing(content["removed"], protected=content.get("protected", ()))
         except HeadcountError as error:
@@ -224,11 +224,11 @@ def _check_made_for(wanted: MadeFor, found: MadeFor) -> None:
 
 def _check_fields(path: str | Path, content: Any, *, required: set[str], optional: set[str]) -> None:
     if not isinstance(content, dict):
-        raise ArtefactError(f'{path} holds no plan: write {{"schema_version": {SCHEMA}, "removed": ["L0H3"]}}, got {content!r:.60}')
+        raise ArtifactError(f'{path} holds no plan: write {{"schema_version": {SCHEMA}, "removed": ["L0H3"]}}, got {content!r:.60}')
     wrong = [f"lacks '{name}'" for name in sorted(required - set(content))]
     wrong += [f"has the unknown field '{name:.40}'" for name in content if name not in required | optional]
     if wrong:
-        raise ArtefactError(f"{path} {wrong[0]}; a plan has {', '.join(sorted(required))}, and may have {', '.join(sorted(optional))}")
+        raise ArtifactError(f"{path} {wrong[0]}; a plan has {', '.join(sorted(required))}, and may have {', '.join(sorted(optional))}")
 
 
 def _made_for(path: str | Path, content: Any) -> MadeFor:
@@ -236,7 +236,7 @@ def _made_for(path: str | Path, content: Any) -> MadeFor:
     blocks, weights = content["blocks"], content.get("weights", "")
     whole = isinstance(blocks, dict) and all(type(count) is int and count >= 0 for count in blocks.values())
     if not whole or not isinstance(content["model_type"], str) or not isinstance(weights, str):
-        raise ArtefactError(f'{path}: model must be {{"model_type": …, "blocks": {{"L0": 12, …}}, "weights": …}}, got {content!r:.120}')
+        raise ArtifactError(f'{path}: model must be {{"model_type": …, "blocks": {{"L0": 12, …}}, "weights": …}}, got {content!r:.120}')
     return MadeFor(content["model_type"], blocks, weights)
 
 

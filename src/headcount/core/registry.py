@@ -1,115 +1,173 @@
-"""Finds things by name: modules of a package by file name, third-party ones by entry point; nothing is imported until used."""
+"""Registries: find importances, roles, pruners, tasks, export targets and studies by name. Nothing is imported before it is used.
+
+A name is a file of the folder of its kind, an entry point of an installed package in the group `headcount.<kind>` (`package.module:Class`, or a
+module with one such class), or a class that was registered in this process: `@IMPORTANCES.register("top-share")`.
+"""
 
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
-import importlib.util
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoints, entry_points
+from inspect import getdoc, isclass
 from pathlib import Path
 from types import ModuleType
-from typing import Self
+from typing import Self, TypeVar
 
-from headcount.core.errors import DuplicateName, UnknownName
+from headcount.core.errors import DuplicateName, OptionError, unknown
+from headcount.core.options import Configurable
 
-
-def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that is not known, with the nearest known name."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    return UnknownName(f"no {kind} '{name}'.{hint} Known: {', '.join(names) or 'none'}")
+Kind = TypeVar("Kind", bound=Configurable)
 
 
-def _located(module: str) -> ModuleSpec | None:
-    """Where a module is, found without importing the packages around it."""
-    spec, parts, places = None, module.split("."), None
+def _find_module(name: str) -> ModuleSpec | None:
+    """Finds the file of a module without importing the packages around it."""
+    spec, parts, folders = None, name.split("."), None
     for end in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:end]), places)
+        spec = PathFinder.find_spec(".".join(parts[:end]), folders)
         if spec is None:
             return None
-        places = spec.submodule_search_locations or []
+        folders = spec.submodule_search_locations or []
     return spec
 
 
-SINGULAR = {"pruners": "pruner", "roles": "role", "tasks": "task", "studies": "study"}
-
-
 class Registry:
-    """The things of one kind: a name is a module `<package>.<name>` or an entry point in the group `headcount.<kind>`."""
+    """The things of one kind by name."""
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, singular: str, package: str) -> None:
         self.kind = kind
+        self.singular = singular
         self.package = package
+        self._registered: dict[str, type[Configurable]] = {}
         self._added: dict[str, str] = {}
 
     @cached_property
-    def _points(self) -> EntryPoints:
+    def _entry_points(self) -> EntryPoints:
         return entry_points(group=f"headcount.{self.kind}")
 
-    def _builtin(self) -> dict[str, str]:
-        spec = importlib.util.find_spec(self.package)
-        paths = list(spec.submodule_search_locations or []) if spec else []
-        names = [info.name for info in pkgutil.iter_modules(paths) if not info.name.startswith("_")]
-        return {name.replace("_", "-"): f"{self.package}.{name}" for name in names}
-
-    def _sources(self) -> Mapping[str, str]:
-        sources = self._builtin()
-        for point in self._points:
+    def _sources(self) -> dict[str, str]:
+        """Returns where every name comes from: `module` or `module:Class`."""
+        spec = _find_module(self.package)
+        folders = list(spec.submodule_search_locations or []) if spec else []
+        modules = [info.name for info in pkgutil.iter_modules(folders) if not info.name.startswith("_")]
+        sources = {name.replace("_", "-"): f"{self.package}.{name}" for name in modules}
+        for point in self._entry_points:
             if point.name in sources:
                 raise DuplicateName(
-                    f"{self.kind} '{point.name}' is registered twice: by {sources[point.name]} and by {point.value}. "
+                    f"{self.singular} '{point.name}' is registered twice: by {sources[point.name]} and by {point.value}. "
                     "Rename the plug-in's entry point."
                 )
             sources[point.name] = point.value
-        return {**sources, **self._added}
+        return sources | self._added | {name: f"{cls.__module__}:{cls.__qualname__}" for name, cls in self._registered.items()}
+
+    def _source(self, name: str) -> str:
+        sources = self._sources()
+        if name not in sources:
+            raise unknown(self.singular, name, sources)
+        return sources[name]
+
+    def register(self, name: str) -> Callable[[type[Kind]], type[Kind]]:
+        """Registers a class under a name in this process, as an entry point does for good."""
+
+        def decorate(cls: type[Kind]) -> type[Kind]:
+            if name in (sources := self._sources()):
+                raise DuplicateName(f"{self.singular} '{name}' is registered already, by {sources[name]}; choose another name")
+            cls.name = name
+            self._registered[name] = cls
+            return cls
+
+        return decorate
 
     def add(self, name: str, module: str) -> None:
-        """Registers an importable module under a name for this process, as an entry point does for good."""
-        known = self._sources()
-        if name in known:
-            raise DuplicateName(f"{self.kind} '{name}' is registered already, by {known[name]}; choose another name")
+        """Registers an importable module under a name for this process."""
+        if name in (sources := self._sources()):
+            raise DuplicateName(f"{self.singular} '{name}' is registered already, by {sources[name]}; choose another name")
         self._added[name] = module
 
     def names(self) -> list[str]:
-        """Every registered name, sorted, without importing what it names."""
+        """Returns every registered name, sorted, without importing what it names."""
         return sorted(self._sources())
 
-    def about(self, name: str) -> str:
-        """The first line of a thing's docstring; empty where it has none."""
-        return self.documentation(name).partition("\n")[0]
-
     def documentation(self, name: str) -> str:
-        """A thing's docstring, read from its file without importing it; empty where it has none."""
-        sources = self._sources()
-        if name not in sources:
-            raise unknown(SINGULAR.get(self.kind, self.kind), name, sources)
-        spec = _located(sources[name].partition(":")[0])
+        """Returns the docstring of a thing, read from its file without importing it; empty where it has none."""
+        source = self._source(name)
+        if name in self._registered:
+            return getdoc(self._registered[name]) or ""
+        module, _, class_name = source.partition(":")
+        spec = _find_module(module)
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             return ""
-        return ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        chosen = [node for node in classes if node.name == class_name or (not class_name and _declares_info(node))]
+        return ast.get_docstring(chosen[0] if chosen else tree) or ""
 
-    def get(self, name: str) -> ModuleType:
-        """The module registered under `name`."""
-        sources = self._sources()
-        if name not in sources:
-            raise unknown(SINGULAR.get(self.kind, self.kind), name, sources)
-        return importlib.import_module(sources[name])
+    def summary(self, name: str) -> str:
+        """Returns the first line of a thing's docstring."""
+        return self.documentation(name).partition("\n")[0]
+
+    def get(self, name: str) -> type[Configurable]:
+        """Returns the class registered under `name`."""
+        source = self._source(name)
+        if name in self._registered:
+            return self._registered[name]
+        module_name, _, class_name = source.partition(":")
+        module = importlib.import_module(module_name)
+        cls = getattr(module, class_name, None) if class_name else _only_class(module)
+        if not isclass(cls) or not issubclass(cls, Configurable):
+            raise OptionError(
+                f"{source}, registered as {self.singular} '{name}', names no class of that kind; write an entry point as package.module:Class, "
+                "or leave one class with `info` in the module"
+            )
+        cls.name = name
+        return cls
+
+    def module(self, name: str) -> ModuleType:
+        """Returns the module registered under `name`."""
+        return importlib.import_module(self._source(name).partition(":")[0])
+
+    def parse(self, text: str | Configurable, base: type[Kind]) -> Kind:
+        """Returns the object that a text describes, `name:variant(option=value;…)`; an object of the kind is returned as it is.
+
+        Raises:
+            UnknownName: nothing is registered under the name, or it has no such option.
+            OptionError: a value has the wrong type or is out of range.
+        """
+        if isinstance(text, base):
+            return text
+        if not isinstance(text, str):
+            raise OptionError(f"{self.singular} must be a name such as '{self.names()[0]}', or an object of that kind; got {text!r}")
+        stripped = text.strip()
+        end = min((place for place in (stripped.find(":"), stripped.find("(")) if place >= 0), default=len(stripped))
+        cls = self.get(stripped[:end].strip())
+        if not issubclass(cls, base):
+            raise OptionError(f"{cls.__module__}:{cls.__qualname__}, registered as {self.singular} '{cls.name}', is no {base.__name__}")
+        return cls.from_text(stripped[end:])
 
 
-METHODS = Registry("importance", "headcount.importance.methods")
-PRUNERS = Registry("pruners", "headcount.pruning.methods")
-ROLES = Registry("roles", "headcount.behaviour.catalogue")
-TASKS = Registry("tasks", "headcount.data.tasks")
-STUDIES = Registry("studies", "headcount.studies")
-KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in (METHODS, PRUNERS, ROLES, TASKS, STUDIES)}
-"""The one registry of every kind, so that what is added is known to everybody."""
+def _declares_info(node: ast.ClassDef) -> bool:
+    targets = [target for line in node.body if isinstance(line, ast.Assign) for target in line.targets]
+    return any(isinstance(target, ast.Name) and target.id == "info" for target in targets)
+
+
+def _only_class(module: ModuleType) -> type | None:
+    """Returns the class of a module that declares `info`; None unless there is exactly one."""
+    own = [value for value in vars(module).values() if isclass(value) and value.__module__ == module.__name__ and "info" in vars(value)]
+    return own[0] if len(own) == 1 else None
+
+
+IMPORTANCES = Registry("importance", "importance", "headcount.importance.methods")
+PRUNERS = Registry("pruners", "pruner", "headcount.pruning.methods")
+ROLES = Registry("roles", "role", "headcount.behaviour.catalogue")
+TASKS = Registry("tasks", "task", "headcount.data.tasks")
+STUDIES = Registry("studies", "study", "headcount.studies")
+KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in (IMPORTANCES, PRUNERS, ROLES, TASKS, STUDIES)}
+"""The one registry of every kind, so that what is registered is known everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +182,7 @@ class Variant:
     def find(cls, registry: Registry, text: str) -> Self:
         """What `name` or `name:variant` names."""
         name, _, variant = text.strip().partition(":")
-        module = registry.get(name)
+        module = registry.module(name)
         variants = module.ABOUT.variants
         if variant and variant not in variants:
             raise unknown(f"variant of {name}", variant, variants)

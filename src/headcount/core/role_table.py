@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headcount.core import html as notebook
-from headcount.core.errors import DataError
+from headcount.core.errors import DataError, unknown
 from headcount.core.heads import Head
-from headcount.core.registry import unknown
 from headcount.core.stats.corrections import benjamini_hochberg
 
 if TYPE_CHECKING:

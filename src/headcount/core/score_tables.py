@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.files import MAX_JSON, is_file, read_json, seal, sha256
 
 MAX_ROWS = 200_000
@@ -26,35 +26,35 @@ Row = tuple[str, Mapping[str, Any]]
 
 
 def read_table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
-    """The columns of a table and its rows; ArtefactError names file and line."""
+    """The columns of a table and its rows; ArtifactError names file and line."""
     kind = path.suffix.lower()
     if kind not in KINDS:
-        raise ArtefactError(f"{path}: unknown kind of table {kind!r:.20}; known are {', '.join(KINDS)}")
+        raise ArtifactError(f"{path}: unknown kind of table {kind!r:.20}; known are {', '.join(KINDS)}")
     try:
         if not is_file(path):
-            raise ArtefactError(f"{path} is no file; name a table ({', '.join(KINDS)})")
+            raise ArtifactError(f"{path} is no file; name a table ({', '.join(KINDS)})")
         size = path.stat().st_size
         most = MAX_JSON if kind == ".json" else MAX_BYTES
         if size > most:
-            raise ArtefactError(f"{path} has {size} bytes, more than the {most} that a table of heads may have; keep head and score only")
+            raise ArtifactError(f"{path} has {size} bytes, more than the {most} that a table of heads may have; keep head and score only")
         check_listed(path)
         columns, rows = _READERS[kind](path)
         found = list(islice(rows, MAX_ROWS + 1))
     except (OSError, ValueError, RecursionError, csv.Error) as error:
-        if isinstance(error, ArtefactError):
+        if isinstance(error, ArtifactError):
             raise
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path} cannot be read as {kind[1:]}: {' '.join(str(error).split())[:200]}; write it again, as UTF-8 where it is text"
         ) from error
     if len(found) > MAX_ROWS:
-        raise ArtefactError(f"{path} has more than {MAX_ROWS} rows; a table has one row for each head and method")
+        raise ArtifactError(f"{path} has more than {MAX_ROWS} rows; a table has one row for each head and method")
     if not found:
-        raise ArtefactError(f"{path} is empty: no row in it; write one for each head")
+        raise ArtifactError(f"{path} is empty: no row in it; write one for each head")
     return columns, found
 
 
 def check_listed(path: Path) -> None:
-    """Raises ArtefactError for a table of a run folder that is not as the run wrote it, by the sealed hashes in tables.json beside it."""
+    """Raises ArtifactError for a table of a run folder that is not as the run wrote it, by the sealed hashes in tables.json beside it."""
     listing = path.with_name(LISTING)
     if not is_file(listing):
         return
@@ -62,10 +62,10 @@ def check_listed(path: Path) -> None:
     if not isinstance(content, dict) or "files" not in content or "seal" not in content:
         return  # a file of somebody else's of that name
     if content["seal"] != seal(content):
-        raise ArtefactError(f"{listing} is damaged or was edited, so {path.name} cannot be checked; run the command of the run again")
+        raise ArtifactError(f"{listing} is damaged or was edited, so {path.name} cannot be checked; run the command of the run again")
     listed = [hashes[path.name] for hashes in (content["files"], content.get("before") or {}) if path.name in hashes]
     if listed and sha256(path) not in listed:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path} is damaged or was edited: its hash is not the one in {LISTING}. Run the command of the run again, or, to use a table that "
             "you edited, move it out of the run folder"
         )
@@ -78,7 +78,7 @@ def _of_cells(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
     columns = tuple(name.strip() for name in first)
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:
-        raise ArtefactError(f"{path} has the column {twice!r:.40} twice; name every column once")
+        raise ArtifactError(f"{path} has the column {twice!r:.40} twice; name every column once")
     return columns, _rows(path, columns, table)
 
 
@@ -91,7 +91,7 @@ def _cells(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
 def _rows(path: Path, columns: tuple[str, ...], table: Iterable[tuple[int, list[str]]]) -> Iterator[Row]:
     for number, cells in table:
         if len(cells) != len(columns):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{path}, line {number} has {len(cells)} columns, but the first line has {len(columns)}; give every line the same"
             )
         yield f"{path}, line {number}", dict(zip(columns, (cell.strip() for cell in cells), strict=True))
@@ -102,7 +102,7 @@ def _of_json(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
     if isinstance(content, dict):
         content = [{"head": head, "score": score} for head, score in content.items()]
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-        raise ArtefactError(f'{path} holds no table: write [{{"head": "L0H0", "score": 0.5}}, …], or {{"L0H0": 0.5, …}}')
+        raise ArtifactError(f'{path} holds no table: write [{{"head": "L0H0", "score": 0.5}}, …], or {{"L0H0": 0.5, …}}')
     columns = tuple(dict.fromkeys(name for row in content[:MAX_ROWS] for name in row))
     return columns, ((f"{path}, row {number}", row) for number, row in enumerate(content))
 
@@ -114,7 +114,7 @@ def _of_parquet(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
     told = file.metadata
     size = sum(told.row_group(number).total_byte_size for number in range(told.num_row_groups))
     if told.num_rows > MAX_ROWS or size > MAX_BYTES:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path} has {told.num_rows} rows of {size} bytes; a table of heads has at most {MAX_ROWS} rows of {MAX_BYTES} bytes in all"
         )
     rows = (row for part in file.iter_batches(batch_size=256) for row in part.to_pylist())
@@ -131,14 +131,14 @@ def number(where: str, column: str, value: Any) -> float | None:
         return None
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     if _NOT_FINITE.fullmatch(text) or (plain and not _finite(value)):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{where}: the {column} is {text:.40}; a ranking needs finite numbers, so measure it again or leave the head out"
         )
     if not plain and not (isinstance(value, str) and _NUMBER.fullmatch(text)):
-        raise ArtefactError(f"{where}: the {column} must be a number, got {value!r:.60}; write it as 0.25 or 1e-3")
+        raise ArtifactError(f"{where}: the {column} must be a number, got {value!r:.60}; write it as 0.25 or 1e-3")
     found = float(value)
     if not math.isfinite(found):
-        raise ArtefactError(f"{where}: the {column} {text:.40} is beyond what a float holds; divide all of them by a common number")
+        raise ArtifactError(f"{where}: the {column} {text:.40} is beyond what a float holds; divide all of them by a common number")
     return found
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from headcount.core import html as notebook
-from headcount.core.errors import ArtefactError, HeadNameError, PlanError
+from headcount.core.errors import ArtifactError, HeadNameError, PlanError, unknown
 from headcount.core.heads import Head, HeadIndex, tie_order
-from headcount.core.registry import unknown
 from headcount.core.score_tables import Row, number, read_table
 from headcount.core.stats.resampling import bootstrap
 from headcount.core.stats.samples import Samples
@@ -94,7 +93,7 @@ class Scores:
         columns, rows = read_table(path)
         for name in ("head", "score"):
             if name not in columns:
-                raise ArtefactError(
+                raise ArtifactError(
                     f"{path} has no column '{name}': it has {', '.join(map(repr, columns))[:200] or 'none'}. One row for each head is wanted, "
                     "with its address (L3H7) in 'head' and a number in 'score', and commas (csv) or tabs (tsv) between"
                 )
@@ -279,11 +278,11 @@ def _of_method(path: Path, columns: Sequence[str], rows: list[Row], method: str 
     """The rows of one method, and its name."""
     if "method" not in columns:
         if method is not None:
-            raise ArtefactError(f"{path} has no column 'method' in which {method!r:.60} could be; leave method (--method) out")
+            raise ArtifactError(f"{path} has no column 'method' in which {method!r:.60} could be; leave method (--method) out")
         return "", rows
     names = list(dict.fromkeys(str(row.get("method")) for _, row in rows))
     if method is None and len(names) > 1:
-        raise ArtefactError(f"{path} holds scores by {', '.join(names)[:300]}; choose one (method=…, --method {names[0]:.40})")
+        raise ArtifactError(f"{path} holds scores by {', '.join(names)[:300]}; choose one (method=…, --method {names[0]:.40})")
     wanted = names[0] if method is None else method
     if wanted not in names:
         raise unknown(f"method in {path}", wanted, [name[:60] for name in names[:50]])
@@ -296,9 +295,9 @@ def _heads_of(rows: list[Row]) -> tuple[Head, ...]:
         try:
             head = Head.parse(row.get("head"))  # pyright: ignore[reportArgumentType]
         except HeadNameError as error:
-            raise ArtefactError(f"{where}: {error}") from error
+            raise ArtifactError(f"{where}: {error}") from error
         if head in seen:
-            raise ArtefactError(f"{where}: {head} comes twice, first in {seen[head]}; write one row for each head")
+            raise ArtifactError(f"{where}: {head} comes twice, first in {seen[head]}; write one row for each head")
         seen[head] = where
     return tuple(seen)
 
@@ -307,7 +306,7 @@ def _numbers(rows: list[Row], column: str) -> tuple[float, ...]:
     found = [number(where, column, row.get(column)) for where, row in rows]
     if None in found:
         where = rows[found.index(None)][0]
-        raise ArtefactError(f"{where}: the {column} is missing; a ranking needs a finite number for every head")
+        raise ArtifactError(f"{where}: the {column} is missing; a ranking needs a finite number for every head")
     return tuple(value for value in found if value is not None)
 
 
@@ -318,7 +317,7 @@ def _errors(rows: list[Row]) -> tuple[float, ...]:
     found = _numbers(rows, "stderr")
     bad = next((i for i, value in enumerate(found) if value < 0), None)
     if bad is not None:
-        raise ArtefactError(f"{rows[bad][0]}: the stderr is {found[bad]}; a standard error is 0 or more")
+        raise ArtifactError(f"{rows[bad][0]}: the stderr is {found[bad]}; a standard error is 0 or more")
     return found
 
 
@@ -328,7 +327,7 @@ def _scaling(path: Path, rows: list[Row]) -> Scaling:
     for scaling in SCALED:
         if names == {scaling}:
             return scaling
-    raise ArtefactError(
+    raise ArtifactError(
         f"{path}: the column 'normalise' must hold one of {', '.join(SCALED)} for all heads, got {', '.join(sorted(names))[:80]}"
     )
 
@@ -343,6 +342,6 @@ def _direction(path: Path, columns: Sequence[str], rows: list[Row], values: Sequ
         return True
     if ordered == sorted(values):
         return False
-    raise ArtefactError(
+    raise ArtifactError(
         f"{path}: ranks and scores contradict each other; the table was edited. Remove the column 'rank', or write it again"
     )

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from headcount.core.errors import DataError
-from headcount.core.registry import TASKS, unknown
+from headcount.core.errors import DataError, unknown
+from headcount.core.registry import TASKS
 from headcount.data.readers.tables import Source, most_rows
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def open_task(
     the task itself takes; None means not given. An option that the task does not use is an error, as is anything in the data that it cannot use.
     """
     name, _, variant = (spec or _fitting(model)).partition("/")
-    module = TASKS.get(name)
+    module = TASKS.module(name)
     given = {"train": _source(train), "eval": _source(eval), **options}
     given = {key: value for key, value in given.items() if value is not None and value is not False}
     _check_used(name, module, given)

@@ -284,7 +284,7 @@ def batch_size_of(data: Data) -> int:
     return (data.batch_size if isinstance(data, Task) else None) or BATCH
 
 
-def told_of(data: Data) -> dict[str, Any]:
+def task_key(data: Data) -> dict[str, Any]:
     """What a task adds to its examples: its name, its metric, and the code of its loss."""
     if not isinstance(data, Task):
         return {"task": ""}

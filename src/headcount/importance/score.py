@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from headcount.core.errors import DataError, HeadcountError, NonFinite, PlanError
-from headcount.core.registry import METHODS, Variant
+from headcount.core.registry import IMPORTANCES, Variant
 from headcount.core.scores import ROUNDING, Normalise, Scaling, Scores, check_normalise
 from headcount.core.stats.resampling import pseudovalues
 from headcount.core.stats.samples import Samples
@@ -41,7 +41,7 @@ class Method(Variant):
     @classmethod
     def parse(cls, text: str) -> Method:
         """The method that `name` or `name:variant` names."""
-        return cls.find(METHODS, text)
+        return cls.find(IMPORTANCES, text)
 
     @property
     def about(self) -> About:

@@ -9,7 +9,7 @@ import numpy as np
 
 from headcount.core.errors import PlanError
 from headcount.core.heads import Head
-from headcount.core.registry import METHODS
+from headcount.core.registry import IMPORTANCES
 from headcount.core.scores import Scores
 from headcount.core.stats.calibration import Stability, stability
 from headcount.core.stats.cheap import Agreement, agreement
@@ -77,7 +77,7 @@ def verdicts(
 def measures_loss(scores: Scores) -> bool:
     """Whether scores are rises of the loss; those of a method that is not known here are not."""
     name = scores.method.partition(":")[0]
-    return name in METHODS.names() and METHODS.get(name).ABOUT.measures_loss
+    return name in IMPORTANCES.names() and IMPORTANCES.module(name).ABOUT.measures_loss
 
 
 def _safe(scores: Scores, tolerance: float, level: float) -> list[bool]:

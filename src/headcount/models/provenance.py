@@ -35,7 +35,7 @@ def model_record(model: nn.Module, name: str) -> ModelRecord:
     )
 
 
-def determined_by(model: nn.Module) -> dict[str, Any]:
+def model_key(model: nn.Module) -> dict[str, Any]:
     """What every number of a model depends on beside its inputs: weights, number type, kernels, kind of device."""
     return {"weights": weight_hash(model), **determined_by_type(model)}
 
@@ -53,10 +53,10 @@ def determined_by_type(model: nn.Module) -> dict[str, Any]:
 def machine_of(model: nn.Module) -> dict[str, Any]:
     """What run.json says of where a model computes: threads, instructions of the processor, kind of device, number type."""
     where = {name: value for name, value in determined_by_type(model).items() if name in ("device", "dtype")}
-    return {name: value for name, value in made_on().items() if name != "versions"} | where
+    return {name: value for name, value in provenance().items() if name != "versions"} | where
 
 
-def made_on() -> dict[str, Any]:
+def provenance() -> dict[str, Any]:
     """What the last bits of a number may depend on: releases, threads, the processor's instructions."""
     import torch
 

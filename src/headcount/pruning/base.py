@@ -16,9 +16,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from torch import nn
 
-from headcount.core.errors import DataError, PlanError
+from headcount.core.errors import DataError, PlanError, unknown
 from headcount.core.plan import Budget, Plan
-from headcount.core.registry import unknown
 from headcount.core.scores import Scores
 from headcount.data.stream import Progress
 from headcount.data.task import Data, Task

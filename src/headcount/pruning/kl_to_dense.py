@@ -30,7 +30,7 @@ CHECKED = 256
 """Examples of the selection split that judge."""
 
 
-class Departure:
+class KLToDense:
     """The distance of every example's output from a dense model's: the divergence of predictions, or mean squares where there are none."""
 
     def __init__(self, dense: nn.Module) -> None:
@@ -65,10 +65,10 @@ def _per_example(each: Tensor, batch: Any, is_shifted: bool) -> Tensor:
     return (each * counts).flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
 
 
-def departure(work: Work, model: nn.Module, plan: Plan, limit: int = CHECKED) -> float:
+def kl_to_dense(work: Work, model: nn.Module, plan: Plan, limit: int = CHECKED) -> float:
     """The mean distance from the dense model of one without the heads that a plan removes."""
     data = replace(work.data, metric=None) if isinstance(work.data, Task) else work.data
-    return evaluate(cut(model, plan), data, split="selection", limit=limit, loss=Departure(work.model)).loss
+    return evaluate(cut(model, plan), data, split="selection", limit=limit, loss=KLToDense(work.model)).loss
 
 
 def better(work: Work, plan: Plan, source: nn.Module, done: Repaired) -> tuple[Repaired, dict[str, Any]]:
@@ -77,7 +77,7 @@ def better(work: Work, plan: Plan, source: nn.Module, done: Repaired) -> tuple[R
     A block that gives nearly what it gave need not help what comes after it: with most heads gone, what a classifier reads at one token can get
     worse while the mean over all tokens gets better.
     """
-    without, with_it = departure(work, source, plan), departure(work, done.model, plan)
+    without, with_it = kl_to_dense(work, source, plan), kl_to_dense(work, done.model, plan)
     kept = with_it <= without
-    entry = {"stage": "repair", "kept": kept, "departure": with_it, "departure without": without}
+    entry = {"stage": "repair", "kept": kept, "kl_to_dense": with_it, "kl_to_dense without": without}
     return (done if kept else Repaired(source, {})), entry

@@ -10,9 +10,9 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import nn
 
-from headcount.core.errors import DataError, PlanError
+from headcount.core.errors import DataError, PlanError, unknown
 from headcount.core.plan import Budget, Plan
-from headcount.core.registry import METHODS, PRUNERS, Variant, unknown
+from headcount.core.registry import IMPORTANCES, PRUNERS, Variant
 from headcount.core.scores import Scores
 from headcount.data.checks import check_weights
 from headcount.data.stream import Progress
@@ -62,10 +62,10 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
                 raise PlanError(f"an option of a method is name=value, got '{pair}'")
             options[key.strip()] = value.strip()
     base = name.partition(":")[0]
-    if base not in PRUNERS.names() and base in METHODS.names():
+    if base not in PRUNERS.names() and base in IMPORTANCES.names():
         return "rank", {"by": name, **options}
     if base not in PRUNERS.names():
-        raise unknown("method of pruning", base, {*PRUNERS.names(), *METHODS.names()})
+        raise unknown("method of pruning", base, {*PRUNERS.names(), *IMPORTANCES.names()})
     return name, options
 
 

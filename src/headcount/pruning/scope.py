@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headcount.core.errors import PlanError
+from headcount.core.errors import PlanError, unknown
 from headcount.core.heads import Head
 from headcount.core.plan import Budget, Plan
-from headcount.core.registry import unknown
 from headcount.core.scores import Scores
 from headcount.models.head_map import HeadMap
 from headcount.pruning.base import Work

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
-from headcount.core.errors import ArtefactError, NonFinite
+from headcount.core.errors import ArtifactError, NonFinite
 from headcount.core.files import add_seal, canonical, seal
 from headcount.runs.schema import VERSION, other_version
 
@@ -34,7 +34,7 @@ MAX_LINE = 64 * 2**20
 SUFFIX = ".cell"
 
 
-class Damaged(ArtefactError):
+class Damaged(ArtifactError):
     """A file of a run that is not what was written."""
 
 
@@ -158,7 +158,7 @@ def _head(line: bytes, place: Path) -> dict[str, Any]:
     if not whole:
         raise Damaged(f"{place} is damaged: its record is not the one that was written")
     if version != VERSION:
-        raise ArtefactError(other_version(place, version))
+        raise ArtifactError(other_version(place, version))
     if line != _line(head):
         raise Damaged(f"{place} is damaged: its record is not written as it was")
     return head

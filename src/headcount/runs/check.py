@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headcount.core.errors import ArtefactError, HeadcountError
+from headcount.core.errors import ArtifactError, HeadcountError
 from headcount.core.files import Problem, is_file, sha256
 from headcount.core.plan import Plan
 from headcount.runs.artifacts import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell
@@ -32,7 +32,7 @@ class RunCheck:
         self.removed: dict[str, list[str]] = {}
 
     def problems(self) -> Iterator[Problem]:
-        """Every problem of the folder; ArtefactError only for a run of another schema."""
+        """Every problem of the folder; ArtifactError only for a run of another schema."""
         record, problems = self._record(RUN, RunRecord)
         yield from problems
         yield from self._heads(record)
@@ -128,7 +128,7 @@ class RunCheck:
         for name in sorted({*record.models, *there}):
             try:
                 problem = self.run.problem_of_model(name)
-            except ArtefactError as error:
+            except ArtifactError as error:
                 problem = _problem(f"{MODELS}/{name}/{HEADS}", error)
             if problem is not None:
                 yield problem

@@ -16,13 +16,13 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from headcount.core import files
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 
 LOCK, OWNER = "lock", "owner.json"
 LEADER, WORKERS, MENDING, CELLS = 0, 1, 2, 3
 
 
-class Busy(ArtefactError):
+class Busy(ArtifactError):
     """A run folder in which another process works."""
 
 
@@ -46,7 +46,7 @@ class Hold:
                 _tell(self.folder, command)
         except OSError as error:
             os.close(self._file)
-            raise ArtefactError(f"{self.folder} cannot be worked in: its file system gives no locks ({error})") from error
+            raise ArtifactError(f"{self.folder} cannot be worked in: its file system gives no locks ({error})") from error
         except BaseException:
             os.close(self._file)
             raise
@@ -57,7 +57,7 @@ class Hold:
             files.before("lock", self.folder / LOCK)
             return os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise ArtefactError(f"{self.folder} cannot be worked in: {error}") from error
+            raise ArtifactError(f"{self.folder} cannot be worked in: {error}") from error
 
     def _take(self) -> bool:
         if self.joined:
@@ -141,7 +141,7 @@ def kernel_locks() -> ModuleType:
     try:
         import fcntl
     except ModuleNotFoundError as error:
-        raise ArtefactError(
+        raise ArtifactError(
             "a run folder is taken by locks of a POSIX kernel (fcntl), and this system has none; "
             "work without a run folder, or on Linux, macOS or WSL. Finished runs can be read here."
         ) from error

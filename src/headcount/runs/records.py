@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.files import add_seal, json_bytes, read_json, seal, write_atomic
 from headcount.runs.artifacts import Damaged
 from headcount.runs.schema import VERSION, Record, other_version
@@ -16,13 +16,13 @@ Kind = TypeVar("Kind", bound=Record)
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:
-    """A sealed file of a run, checked; ArtefactError says what is wrong with it, Damaged if it is not what was written."""
+    """A sealed file of a run, checked; ArtifactError says what is wrong with it, Damaged if it is not what was written."""
     content = _sealed(path)
     told = content.get("schema_version")
     if type(told) is not int:
         raise Damaged(f"{path} is damaged: it holds another file of a run")
     if told != VERSION:
-        raise ArtefactError(other_version(path, told))
+        raise ArtifactError(other_version(path, told))
     try:
         found = kind.model_validate({name: value for name, value in content.items() if name != "seal"})
     except ValidationError as error:
@@ -37,7 +37,7 @@ def _sealed(path: Path) -> dict[str, Any]:
     """The content of a file whose seal is right; files of schema 1 had none."""
     try:
         content = read_json(path, remedy="copy the run folder again with all its files, or run its command again")
-    except ArtefactError as error:
+    except ArtifactError as error:
         if not path.is_file():
             raise
         raise Damaged(str(error)) from error

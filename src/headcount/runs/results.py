@@ -88,7 +88,7 @@ def plural_steps(number: int) -> str:
     return f"{number} step{'s' if number != 1 else ''}"
 
 
-def told_length(length: float | str | Mapping[str, object]) -> str:
+def format_length(length: float | str | Mapping[str, object]) -> str:
     """How long a training lasts, as a request says it: epochs as a plain number, "300steps", or "auto"; of a recipe, with its learning rate."""
     if isinstance(length, Mapping):
         steps, epochs = length.get("steps"), length.get("epochs")
@@ -111,8 +111,8 @@ def method_name(wish: Mapping[str, Any]) -> str:
     name += f" with {' and '.join(limits)}" if limits else ""
     name += f" + {wish['ablation']}" if wish.get("ablation") else ""
     name += "" if wish["repair"] is None else " + repair" if wish["repair"] else " without repair"
-    name += f" + recover {told_length(wish['recover'])}" if wish["recover"] else ""
-    return name + (f", from scratch {told_length(wish['scratch'])}" if wish.get("scratch") else "")
+    name += f" + recover {format_length(wish['recover'])}" if wish["recover"] else ""
+    return name + (f", from scratch {format_length(wish['scratch'])}" if wish.get("scratch") else "")
 
 
 def spared(heads: Sequence[str]) -> str:
@@ -121,7 +121,7 @@ def spared(heads: Sequence[str]) -> str:
     return told if len(heads) <= NAMED else f"{len(heads)} heads ({hashlib.sha256(told.encode()).hexdigest()[:4]})"
 
 
-def told_p(p: float) -> str:
+def format_p(p: float) -> str:
     """A p-value as the page writes it: `p = 0.63`, two digits, halves up as JavaScript rounds them, or `p < 0.001`."""
     if not isfinite(p):
         return "p unknown"
@@ -132,13 +132,13 @@ def told_p(p: float) -> str:
     return f"p = {float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_HALF_UP)):g}"
 
 
-def told_speed(ratio: float) -> str:
+def format_speed(ratio: float) -> str:
     """How fast one model is against another, in words: `1.27 times as fast`, or, where the ratio is below 1, `1.27 times as slow`."""
     text = f"{ratio if ratio >= 1 else 1 / ratio:.2f}"
     return "as fast" if text == "1.00" else f"{text} times as {'fast' if ratio >= 1 else 'slow'}"
 
 
-def told_smallest(table: Sequence[Mapping[str, Any]], method: str, number: int | None) -> str:
+def format_smallest(table: Sequence[Mapping[str, Any]], method: str, number: int | None) -> str:
     """The fewest heads of a method without a significant loss, as a cell of a table; how many sizes were tried where all of them lose."""
     sizes = {row["keep"] for row in table if row["method"] == method and row.get("removed") != 0}
     return str(number) if number is not None else f"none of {len(sizes)} tried" if sizes else "nothing was removed"

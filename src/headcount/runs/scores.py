@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.stats.samples import Samples
@@ -84,15 +84,15 @@ def scores_of(run: Run, method: str) -> Scores:
     """One method's scores."""
     known = run.results(KIND)
     if method not in known:
-        raise ArtefactError(f"{run.folder} has no scores by '{method}'; it has {', '.join(known) or 'none'}")
+        raise ArtifactError(f"{run.folder} has no scores by '{method}'; it has {', '.join(known) or 'none'}")
     return unpack_scores(known[method])
 
 
 def same_heads(tables: Sequence[Scores]) -> None:
-    """Raises ArtefactError unless all scores are of the same heads in the same order."""
+    """Raises ArtifactError unless all scores are of the same heads in the same order."""
     for other in tables[1:]:
         if other.heads != tables[0].heads:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"these scores are of different heads ({len(tables[0].heads)} and {len(other.heads)}); compare scores of one model, or of models "
                 "of the same shape"
             )

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from headcount.core import html as notebook
-from headcount.core.errors import ArtefactError, NonFinite
+from headcount.core.errors import ArtifactError, NonFinite
 from headcount.core.files import (
     PARTIAL,
     Problem,
@@ -101,7 +101,7 @@ class Run:
     def join(cls, folder: Path) -> Iterator[Run]:
         """Works on the cells of a run beside the process that leads it."""
         if not _is_run(folder):
-            raise ArtefactError(f"{folder} holds no run that could be joined; start the same command without --join first")
+            raise ArtifactError(f"{folder} holds no run that could be joined; start the same command without --join first")
         hold = Hold(folder, join=True)
         try:
             yield cls(folder, hold)
@@ -110,10 +110,10 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
-        """An existing run, to read; ArtefactError names the first record or result that is damaged, missing or another run's."""
+        """An existing run, to read; ArtifactError names the first record or result that is damaged, missing or another run's."""
         folder = Path(folder)
         if not is_file(folder / RUN):
-            raise ArtefactError(f"{folder} holds no run: it has no {RUN}. Make one with: headcount score MODEL --task TASK --out {folder}")
+            raise ArtifactError(f"{folder} holds no run: it has no {RUN}. Make one with: headcount score MODEL --task TASK --out {folder}")
         run = cls(folder)
         run.check_whole()
         return run
@@ -155,13 +155,13 @@ class Run:
         return f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}"
 
     def check_whole(self) -> None:
-        """Raises ArtefactError unless run.json, heads.json and the cells that they name belong together and are there; reads no results."""
+        """Raises ArtifactError unless run.json, heads.json and the cells that they name belong together and are there; reads no results."""
         record = self.record()
         self.heads()
         missing = self.missing_results(record)
         if missing:
             number = f"{len(missing)} result{'s' if len(missing) > 1 else ''}"
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{self.folder / RUN} lists {number} whose cells are missing (first: {missing[0]:.100}): the folder was "
                 f"copied in part, or {RUN} is another run's. Copy it again with all its cells, or run its command again: {record.command}"
             )
@@ -186,7 +186,7 @@ class Run:
 
     def _check_model(self, before: RunRecord, now: RunRecord) -> None:
         if before.model.weights != now.model.weights:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{self.folder} is a run of another model ({before.model.name}, weights {before.model.weights[:12]}; this one has "
                 f"{now.model.weights[:12]}); name another folder"
             )
@@ -369,12 +369,12 @@ class Run:
         return None
 
     def models(self) -> list[Path]:
-        """The folders of the models that are kept; ArtefactError for one that is missing or another run's."""
+        """The folders of the models that are kept; ArtifactError for one that is missing or another run's."""
         there = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
         names = sorted({*self.record().models, *there})
         for name in names:
             if (problem := self.problem_of_model(name)) is not None:
-                raise ArtefactError(problem.text)
+                raise ArtifactError(problem.text)
         return [self.folder / MODELS / name for name in names]
 
     def report(self, out: Path | None = None, *, max_mb: float = 2.0) -> Path:
@@ -431,7 +431,7 @@ class Run:
     def _command(self) -> str:
         try:
             return self.record().command
-        except ArtefactError:
+        except ArtifactError:
             return "headcount …"
 
     def _sweep(self) -> None:
@@ -489,17 +489,17 @@ def _prepare(folder: Path) -> bool:
         if not _is_run(folder):
             _check_fresh(folder)
     except OSError as error:
-        raise ArtefactError(f"{folder} cannot hold a run: {error}") from error
+        raise ArtifactError(f"{folder} cannot hold a run: {error}") from error
     make_folder(folder)
     return made
 
 
 def _check_fresh(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise ArtefactError(f"{folder} is a file; name a folder for the run")
+        raise ArtifactError(f"{folder} is a file; name a folder for the run")
     check_place(folder)
     if folder.exists() and any(folder.iterdir()):
-        raise ArtefactError(f"{folder} is not empty and holds no run; name another folder")
+        raise ArtifactError(f"{folder} is not empty and holds no run; name another folder")
 
 
 def _block(block: Any) -> BlockRecord:

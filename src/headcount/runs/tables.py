@@ -16,7 +16,7 @@ from headcount.core.score_tables import LISTING
 from headcount.runs.artifacts import Cell, Damaged
 from headcount.runs.records import write_record
 from headcount.runs.report.commands import plain_number
-from headcount.runs.results import fewest_steps, told_length
+from headcount.runs.results import fewest_steps, format_length
 from headcount.runs.schema import TablesRecord
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
@@ -86,7 +86,7 @@ def _curve_row(cell: Cell, n_heads: int) -> dict[str, Any]:
         "method": wish["method"],
         "keep": n_heads - len(told["removed"]),
         **{name: wish[name] for name in ("seed", "repair")},
-        "recover": None if wish["recover"] is None else told_length(wish["recover"]),
+        "recover": None if wish["recover"] is None else format_length(wish["recover"]),
         **{name: wish.get(name, default) for name, default in PLAIN.items()},
         "normalise": wish.get("normalise", "none" if wish["method"] == "rank" else ""),
         "steps": fewest_steps(cell) or (0 if "steps" in told else None),
@@ -99,7 +99,7 @@ def _curve_row(cell: Cell, n_heads: int) -> dict[str, Any]:
 
 
 def _told(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list | tuple) else told_length(value)
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else format_length(value)
 
 
 def _bench(run: Run) -> Any:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from headcount.app.console.options import split
 from headcount.app.console.pruning import heads_of
+from headcount.core.errors import unknown
 from headcount.core.heads import Head
-from headcount.core.registry import unknown
 from headcount.models.head_map import HeadMap
 
 if TYPE_CHECKING:

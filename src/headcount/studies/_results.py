@@ -27,11 +27,11 @@ def keep_rows(run: Run | None, study: str, asked: Mapping[str, Any], rows: Seque
     """Makes the rows of a study a result of the run, with a table of their own."""
     if run is None or not run.leads:
         return
-    from headcount.models.provenance import made_on
+    from headcount.models.provenance import provenance
     from headcount.runs.artifacts import Spec
     from headcount.runs.tables import STUDY
 
-    run.present(run.commit(Spec(STUDY, study, dict(asked)), {"rows": [dict(row) for row in rows]}, made=made_on()))
+    run.present(run.commit(Spec(STUDY, study, dict(asked)), {"rows": [dict(row) for row in rows]}, made=provenance()))
 
 
 def corrected(rows: Sequence[dict[str, Any]], p: str = "p", q: str = "q") -> None:

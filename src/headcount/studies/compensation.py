@@ -187,14 +187,14 @@ def tuned_into(
     import shutil
 
     from headcount.data.evaluate import fingerprint_of
-    from headcount.data.task import told_of
-    from headcount.models.provenance import determined_by, made_on
+    from headcount.data.task import task_key
+    from headcount.models.provenance import model_key, provenance
     from headcount.runs.artifacts import Spec
 
     prints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
-    spec = Spec(KIND, name, {**determined_by(model), **told_of(task), **prints, "recipe": recipe.told(), "by": by, "limit": limit})
+    spec = Spec(KIND, name, {**model_key(model), **task_key(task), **prints, "recipe": recipe.told(), "by": by, "limit": limit})
     folder = run.folder / WORK / spec.key[:24]
-    cell = run.cell(spec, lambda: tuned(model, task, recipe, by=by, limit=limit, folder=folder, progress=progress), made=made_on())
+    cell = run.cell(spec, lambda: tuned(model, task, recipe, by=by, limit=limit, folder=folder, progress=progress), made=provenance())
     shutil.rmtree(folder, ignore_errors=True)
     return cell
 

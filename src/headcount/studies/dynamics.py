@@ -19,7 +19,7 @@ from headcount.app.console import inputs
 from headcount.app.console.run_folder import Place, describe
 from headcount.app.console.session import Session
 from headcount.app.console.verb import verb
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.plan import Plan
 from headcount.models.head_map import HeadMap
 from headcount.studies._gated import admit, chance_of, drop, levels, share_left, without
@@ -59,16 +59,16 @@ def find(names: Sequence[str]) -> list[Checkpoint]:
     one = Path(names[0])
     if len(names) == 1 and not (one / "config.json").is_file():
         if not one.is_dir():
-            raise ArtefactError(f"{one} is no folder; name a folder of checkpoints, or several model folders")
+            raise ArtifactError(f"{one} is no folder; name a folder of checkpoints, or several model folders")
         found = [str(path) for path in checkpoints(one) if (path / "config.json").is_file()]
         if len(found) < 2:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{one} holds {len(found)} checkpoints (folders checkpoint-N with a model), and a training takes two or more; "
                 "train with save_strategy='epoch', or name several model folders"
             )
         names = found
     if len(names) < 2:
-        raise ArtefactError(f"{one} is one model; name a folder of checkpoints, or several model folders")
+        raise ArtifactError(f"{one} is one model; name a folder of checkpoints, or several model folders")
     made = [Checkpoint(name, step_of(Path(name)), short) for name, short in zip(names, short_names(names), strict=True)]
     return sorted(made, key=lambda one: one.step or 0) if all(one.step is not None for one in made) else made
 
@@ -78,7 +78,7 @@ def short_names(names: Sequence[str]) -> list[str]:
     parts = [Path(name).absolute().parts for name in names]
     twice = next((name for name, own in zip(names, parts, strict=True) if parts.count(own) > 1), None)
     if twice is not None:
-        raise ArtefactError(f"{twice} is named twice; name every checkpoint once")
+        raise ArtifactError(f"{twice} is named twice; name every checkpoint once")
     number = next(n for n in range(1, max(map(len, parts)) + 1) if len({own[-n:] for own in parts}) == len(parts))
     return [str(Path(*own[-number:])) for own in parts]
 
@@ -90,7 +90,7 @@ def step_of(folder: Path) -> int | None:
         try:
             return int(json.loads(state.read_text(encoding="utf-8"))["global_step"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ArtefactError(f"{state} does not tell the step of its checkpoint: {error}") from error
+            raise ArtifactError(f"{state} does not tell the step of its checkpoint: {error}") from error
     number = folder.name.rpartition("-")[2]
     return int(number) if number.isdecimal() else None
 
@@ -199,7 +199,7 @@ def _check_heads(found: Sequence[Checkpoint], given: inputs.Shared) -> None:
     first, *rest = ((one, HeadMap.of(load(one.name, auto=given.auto, **trust))) for one in found)
     for one, heads in rest:
         if heads.heads != first[1].heads:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{one.name} has other heads than {first[0].name} ({len(heads)} and {len(first[1])}); name checkpoints of one training"
             )
 

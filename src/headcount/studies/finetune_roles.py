@@ -16,7 +16,7 @@ from headcount.app.console.options import split
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
 from headcount.app.console.verb import verb
-from headcount.core.errors import ArtefactError, DataError
+from headcount.core.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -
 
     before, after = measure(a, corpus, **options), measure(b, corpus, **options)
     if before.heads != after.heads:
-        raise ArtefactError(
+        raise ArtifactError(
             f"the models have different heads ({len(before.heads)} and {len(after.heads)}); compare a model with its fine-tuned self"
         )
     values = [biases_by_sentence(model, corpus, **options) for model in (a, b)]

@@ -190,8 +190,8 @@ def fine_tuned(
 ) -> tuple[nn.Module, Path]:
     """The model after training on its task, with a fresh head if it has none for it; kept in the run."""
     from headcount.data.evaluate import fingerprint_of
-    from headcount.data.task import told_of
-    from headcount.models.provenance import determined_by, made_on
+    from headcount.data.task import task_key
+    from headcount.models.provenance import model_key, provenance
     from headcount.pruning.training.fine_tune import fine_tune
     from headcount.runs.artifacts import Spec, safe_name
     from headcount.surgery.load import load
@@ -200,7 +200,7 @@ def fine_tuned(
     live, folder = _with_head(given, say, labels)
     options = [*(given.task_option or []), *(f"{name}={value}" for name, value in more.items())]
     task = given._replace(task_option=options or None).open_task(say, live, folder)
-    parts = {**determined_by(live), **told_of(task), "data": fingerprint_of(live, task, "calibration"), "recipe": recipe.told()}
+    parts = {**model_key(live), **task_key(task), "data": fingerprint_of(live, task, "calibration"), "recipe": recipe.told()}
     spec = Spec(KIND, f"{given.model} on {task.name}", parts)
     place = run.folder / MODELS / f"{safe_name(spec.name)}.{spec.key[:8]}"
     if run.find(spec) is None or run.problem_of_model(place.name) is not None:
@@ -208,7 +208,7 @@ def fine_tuned(
             made = fine_tune(live, task, recipe, folder=run.folder / WORK / spec.key[:24], progress=advance)
         save(live, place, command=say.command, companions=folder, overwrite=True)
         run.list_model(place)
-        run.commit(spec, {"folder": place.name, "steps": made.steps}, made=made_on())
+        run.commit(spec, {"folder": place.name, "steps": made.steps}, made=provenance())
         _clean(run.folder / WORK / spec.key[:24])
     return load(place).to(next(live.parameters()).device).eval(), place
 

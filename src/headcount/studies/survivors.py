@@ -22,7 +22,7 @@ from headcount.app.console.run_folder import Place
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
 from headcount.app.console.verb import verb
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.files import reopened_model
 from headcount.core.heads import Head
 from headcount.studies._results import corrected, keep_rows, led
@@ -218,7 +218,7 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
     weights = run.record().model.weights
     cells = [cell for cell in run.results(KIND).values() if cell.spec.parts.get("weights") == weights]
     if not cells:
-        raise ArtefactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL --task TASK --out {run.folder}")
+        raise ArtifactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL --task TASK --out {run.folder}")
     heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
     found: dict[tuple[str, int], list[frozenset[Head]]] = {}
     trained = {
@@ -231,7 +231,7 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
             found.setdefault((method_label(cell), len(left)), []).append(left)
     names = sorted({method_label(cell) for cell in cells if trained[cell.spec.key]})
     if not found:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{run.folder} compares {', '.join(names)} alone, which trained the weights before they cut, so the roles of the dense model are not "
             "those of the heads that went; compare a method that does not train, or judge by the roles before that training (dense_roles)"
         )
@@ -306,7 +306,7 @@ def _roles(say: Session, run: Run, given: inputs.Shared, text: Path | None, embe
 
     if text is None and embedded is None and given.task is None:
         if not run.results("roles"):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{run.folder} has no roles; name a text with --embedded, --text or --task, or measure them there: "
                 f"headcount roles {given.model} --text FILE --out {run.folder}"
             )

@@ -18,7 +18,7 @@ import typer
 from headcount.app.console.options import Seed
 from headcount.app.console.session import Session
 from headcount.app.console.verb import verb
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 
 if TYPE_CHECKING:
     from headcount.core.scores import Scores
@@ -55,7 +55,7 @@ def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
     found = []
     for (name_a, a), (name_b, b) in combinations(sets.items(), 2):
         if a.normalise != b.normalise:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{a.method} is {SCALED[a.normalise]} in {name_a} and {SCALED[b.normalise]} in {name_b}; score both runs with the same normalisation"
             )
         left, right = signed_samples(a), signed_samples(b)
@@ -73,20 +73,20 @@ def _sets(folders: list[Path], by: str | None) -> dict[str, dict[str, Scores]]:
 
     opened = {str(folder): all_scores(Run.open(folder)) for folder in folders}
     if len(opened) < 2:
-        raise ArtefactError("transfer compares runs: name two or more different run folders")
+        raise ArtifactError("transfer compares runs: name two or more different run folders")
     shared = set.intersection(*(set(scores) for scores in opened.values()))
     if by is None and not shared:
-        raise ArtefactError(
+        raise ArtifactError(
             f"these runs have no method in common: {', '.join(f'{name} has {list(scores)}' for name, scores in opened.items())}"
         )
     methods = [by] if by is not None else sorted(shared)
     if by is not None and by not in shared:
         lacking = next(name for name, scores in opened.items() if by not in scores)
-        raise ArtefactError(f"{lacking} has no scores by '{by}'; it has {', '.join(opened[lacking]) or 'none'}")
+        raise ArtifactError(f"{lacking} has no scores by '{by}'; it has {', '.join(opened[lacking]) or 'none'}")
     sets = {method: {name: scores[method] for name, scores in opened.items()} for method in methods}
     moved = {method: scores for method, scores in sets.items() if all(one.samples and one.samples.n > 1 for one in scores.values())}
     if not moved:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{', '.join(sets)} has no samples of 2 examples or more in each run, so nothing tells how sure an agreement is; "
             "score the runs by a method that reads data, such as gradient"
         )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
@@ -23,7 +23,7 @@ FIELD = "pruned_heads"
 def _pruned(path: Path, config: dict[str, Any]) -> dict[int, list[int]]:
     raw = config.get(FIELD)
     if not isinstance(raw, dict) or not raw:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it as any other model"
         )
     found: dict[int, list[int]] = {}
@@ -31,7 +31,7 @@ def _pruned(path: Path, config: dict[str, Any]) -> dict[int, list[int]]:
         whole = isinstance(heads, list) and all(type(head) is int for head in heads)
         number = int(layer) if re.fullmatch("[0-9]{1,6}", str(layer)) else None
         if number is None or number in found or not whole or len(set(heads)) != len(heads):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{path / 'config.json'}: {FIELD} must map each layer once to a list of distinct heads, got {layer!r:.20}: {heads!r:.60}"
             )
         found[number] = heads
@@ -44,7 +44,7 @@ def _block(heads: HeadMap, layer: int) -> AttentionBlock:
     for block in heads.blocks:
         if block.stack == first and block.layer == layer and block.kind != "cross":
             return block
-    raise ArtefactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}. Use the config.json that came with the weights")
+    raise ArtifactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}. Use the config.json that came with the weights")
 
 
 def _record(heads: HeadMap, model: nn.Module, pruned: dict[int, list[int]]) -> dict[str, record.Kept]:
@@ -53,7 +53,7 @@ def _record(heads: HeadMap, model: nn.Module, pruned: dict[int, list[int]]) -> d
         block = _block(heads, layer)
         wrong = [head for head in gone if head >= block.n_heads or head < 0]
         if wrong:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{FIELD} names head {wrong[0]} of layer {layer}, which has {block.n_heads}; use the config.json that came with the weights"
             )
         kept = tuple(index for index in range(block.n_heads) if index not in gone)

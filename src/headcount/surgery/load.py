@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.core.errors import ArtefactError, HeadcountError
+from headcount.core.errors import ArtifactError, HeadcountError
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
 from headcount.surgery import manifest
@@ -36,7 +36,7 @@ def fit(model: nn.Module, blocks: Blocks) -> None:
         block = absolute.get(path)
         if block is None:
             if any(path.partition(".")[0] == name.partition(".")[0] for name in absolute):
-                raise ArtefactError(
+                raise ArtifactError(
                     f"the record of the cut names block '{path}', which {type(model).__name__} does not have; use the config.json that was "
                     "saved with it"
                 )
@@ -45,7 +45,7 @@ def fit(model: nn.Module, blocks: Blocks) -> None:
             small[path] = entry
             continue
         if block.n_heads != entry.of:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"block '{path}' is built with {block.n_heads} heads, the record of the cut says {len(entry.heads)} of {entry.of}"
             )
         kept[block.path] = entry.heads
@@ -116,14 +116,14 @@ def _check_loaded(model: nn.Module, info: Mapping[str, Any], folder: Path, new_l
         wrong["missing_keys"] = [key for key in wrong["missing_keys"] if _in_the_stack(key)]
     for problem, found in wrong.items():
         if found:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{folder}: weights and configuration do not belong together as {type(model).__name__}: {problem.replace('_', ' ')}: {found[0]}"
                 f"{f' and {len(found) - 1} more' if len(found) > 1 else ''}. Nothing is filled in at random, unless new_layers=True (in Python) "
                 "asks for a fresh pooler or task head."
             )
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
-            raise ArtefactError(f"{folder}: tensor '{name}' holds NaN or infinity; the file is damaged, or training diverged")
+            raise ArtifactError(f"{folder}: tensor '{name}' holds NaN or infinity; the file is damaged, or training diverged")
 
 
 def load(
@@ -146,7 +146,7 @@ def load(
     )
     config = read_config(path, trust_remote_code)
     if config.get("pruned_heads"):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path} was pruned by transformers 4 (config.pruned_heads). Import it: headcount.load_legacy(folder), or on the command line "
             "headcount load-legacy DIR --out NEW"
         )
@@ -180,7 +180,7 @@ def load_blocks(folder: Path, cls: type, blocks: Blocks, *, new_layers: bool = F
         reason = " ".join(str(error).split())[:400]
         if "ignore_mismatched_sizes" in reason:
             reason = "its tensors have other shapes than its config.json builds"
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} cannot be loaded as {cls.__name__}: {reason}. Use config.json and weights that were saved together"
         ) from error
     model, info = result

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.files import MAX_JSON, Problem, add_seal, is_file, json_bytes, read_bounded, read_json, seal, sha256, write_atomic
 from headcount.models.head_map import HeadMap
 
@@ -87,15 +87,15 @@ def _pack(manifest: Manifest) -> bytes:
 
 
 def _check_version(path: Path, content: Any) -> None:
-    """Raises ArtefactError for a file that is damaged or was edited, and for another schema than this release's."""
+    """Raises ArtifactError for a file that is damaged or was edited, and for another schema than this release's."""
     version = content.get("schema_version") if isinstance(content, dict) else None
     is_older = isinstance(content, dict) and "seal" not in content and type(version) is int and version in OLDER
     if not is_older and (not isinstance(content, dict) or content.get("seal") != seal(content)):
-        raise ArtefactError(f"{path} is damaged or was edited: its content does not match its seal; restore it, or save the model again")
+        raise ArtifactError(f"{path} is damaged or was edited: its content does not match its seal; restore it, or save the model again")
     if version != SCHEMA:
         release = OLDER.get(version) if type(version) is int else None
         remedy = f"open the folder with headcount {release}" if release else "install a newer headcount to open the folder"
-        raise ArtefactError(f"{path} has schema version {version!r:.20} and this headcount reads {SCHEMA}; {remedy}.")
+        raise ArtifactError(f"{path} has schema version {version!r:.20} and this headcount reads {SCHEMA}; {remedy}.")
 
 
 def read(folder: Path) -> Manifest | None:
@@ -109,9 +109,9 @@ def read(folder: Path) -> Manifest | None:
         manifest = Manifest.model_validate({name: value for name, value in content.items() if name != "seal"})
     except ValidationError as error:
         first = error.errors()[0]
-        raise ArtefactError(f"{path} is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}; save the model again") from error
+        raise ArtifactError(f"{path} is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}; save the model again") from error
     if read_bounded(path, MAX_JSON) != _pack(manifest):
-        raise ArtefactError(f"{path} is damaged or was edited: it is not written as save writes it; restore it, or save the model again")
+        raise ArtifactError(f"{path} is damaged or was edited: it is not written as save writes it; restore it, or save the model again")
     return manifest
 
 
@@ -144,26 +144,26 @@ def problems_of_folder(folder: Path) -> Iterator[Problem]:
             yield Problem("missing", NAME, f"{folder / NAME} is missing, so the files of the model cannot be checked; save the model again")
         else:
             yield from problems_of(folder, manifest)
-    except (ArtefactError, OSError) as error:
+    except (ArtifactError, OSError) as error:
         yield Problem("damaged", NAME, str(error))
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Raises ArtefactError naming the first file that is missing, renamed, cut short, changed or foreign."""
+    """Raises ArtifactError naming the first file that is missing, renamed, cut short, changed or foreign."""
     try:
         first = next(problems_of(folder, manifest), None)
     except OSError as error:
-        raise ArtefactError(f"{folder} cannot be read: {error}. Check its permissions and links") from error
+        raise ArtifactError(f"{folder} cannot be read: {error}. Check its permissions and links") from error
     if first is not None:
-        raise ArtefactError(first.text)
+        raise ArtifactError(first.text)
 
 
 def check_heads(folder: Path, manifest: Manifest, heads: HeadMap) -> None:
-    """Raises ArtefactError unless a loaded model has just the heads that its manifest lists."""
+    """Raises ArtifactError unless a loaded model has just the heads that its manifest lists."""
     listed = {entry.block: (entry.heads, entry.of) for entry in manifest.blocks}
     there = {entry.block: (entry.heads, entry.of) for entry in blocks_of(heads)}
     different = [name for name in {**listed, **there} if listed.get(name) != there.get(name)]
     if different or removed_of(heads) != manifest.removed:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder / NAME} lists other heads than the model has (block {different[0] if different else 'removed'}); save the model again"
         )

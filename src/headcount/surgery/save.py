@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from headcount import __version__
-from headcount.core.errors import ArtefactError, UnsupportedModel
+from headcount.core.errors import ArtifactError, UnsupportedModel
 from headcount.core.files import new_folder
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
@@ -42,7 +42,7 @@ def _check_inside(path: Path) -> None:
     blobs = folder.parent.parent / "blobs"  # hub snapshots link to their blobs
     real = path.resolve()
     if not real.is_relative_to(folder) and not (folder.parent.name == "snapshots" and real.is_relative_to(blobs)):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path} links to {real}, outside its folder, so it is not copied; put the file itself there, or remove the link"
         )
 

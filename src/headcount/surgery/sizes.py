@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.models.archs import names
 from headcount.models.archs.cut_record import Kept
 
@@ -47,7 +47,7 @@ class WeightSizes(NamedTuple):
 
 
 def check_counts(path: Path, config: Mapping[str, object], weights: WeightSizes | None = None, part: str = "") -> None:
-    """Raises ArtefactError for numbers of layers, heads or labels that no model has, or more than its weights can hold."""
+    """Raises ArtifactError for numbers of layers, heads or labels that no model has, or more than its weights can hold."""
     for name, value in config.items():
         if isinstance(value, dict) and name.endswith("config"):
             check_counts(path, value, weights, f"{part}{name}.")
@@ -58,11 +58,11 @@ def check_counts(path: Path, config: Mapping[str, object], weights: WeightSizes 
 
 def _check_count(path: Path, title: str, name: str, value: int, weights: WeightSizes | None) -> None:
     if value < 1 and name in (*names.HEAD_COUNTS, *names.KV_COUNTS, "num_hidden_layers", "hidden_size"):
-        raise ArtefactError(f"{path}: {title} must be at least 1, got {value}; {REMEDY}")
+        raise ArtifactError(f"{path}: {title} must be at least 1, got {value}; {REMEDY}")
     is_layers = name.endswith(LAYER_COUNTS) and not name.startswith("max_")
     most = MAX_LAYERS if is_layers else MAX_LABELS if name == "num_labels" else MAX_SIZE
     if value > most:
-        raise ArtefactError(f"{path}: {title} may be at most {most}, got {value!r:.30}; {REMEDY}")
+        raise ArtifactError(f"{path}: {title} may be at most {most}, got {value!r:.30}; {REMEDY}")
     if weights is None:
         return
     if is_layers:
@@ -73,12 +73,12 @@ def _check_count(path: Path, title: str, name: str, value: int, weights: WeightS
     else:
         return
     if value > limit:
-        raise ArtefactError(f"{path}: {title} may be at most {limit}, since {reason}, got {value!r:.30}; {REMEDY}")
+        raise ArtifactError(f"{path}: {title} may be at most {limit}, since {reason}, got {value!r:.30}; {REMEDY}")
 
 
 @contextmanager
 def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes, blocks: Mapping[str, Kept]) -> Iterator[None]:
-    """Raises ArtefactError in the context as soon as a model is built, on the meta device, that is far larger than its weights.
+    """Raises ArtifactError in the context as soon as a model is built, on the meta device, that is far larger than its weights.
 
     transformers builds a model there before it allocates memory, so nothing of a declared size was allocated when this raises.
     """
@@ -98,7 +98,7 @@ def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes
             shape = tuple(tensor.shape)
             declared = [f"{title} {value}" for title, value in _numbers(config) if value in shape]
             cause = f" ({', '.join(declared[:4])})" if declared else ""
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{path} declares a model of more than {limit:,} elements, but its weights hold {weights.elements:,}: '{name}' of "
                 f"{type(owner).__name__} would have the shape {shape}{cause}; {REMEDY}"
             )

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headcount.core.errors import ArtefactError, HeadcountError, UnsupportedModel
+from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedModel, unknown
 from headcount.core.files import check_safetensors, finish_replacement, read_json
-from headcount.core.registry import unknown
 from headcount.surgery.sizes import WeightSizes, check_counts
 
 HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies")
@@ -45,7 +44,7 @@ def local_folder(name: str | Path, **hub: Any) -> Path:
     if (folder := embedded(name)) is not None:
         return folder
     if there or str(name).startswith((".", "/", "~")):
-        raise ArtefactError(f"{name!s:.200} is no folder; name a folder with config.json and weights, or a hub id")
+        raise ArtifactError(f"{name!s:.200} is no folder; name a folder with config.json and weights, or a hub id")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -53,7 +52,7 @@ def local_folder(name: str | Path, **hub: Any) -> Path:
     try:
         return Path(snapshot_download(str(name), allow_patterns=patterns, **hub))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ArtefactError(f"'{name}' is neither a folder nor a hub id that can be fetched: {error}") from error
+        raise ArtifactError(f"'{name}' is neither a folder nor a hub id that can be fetched: {error}") from error
 
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.distcp")
@@ -71,14 +70,14 @@ def check_weights(folder: Path, allow_pickle: bool, config: Mapping[str, object]
     shapes = {f"{path.name} {name}": shape for path in sorted(folder.glob(f"*{SAFE}")) for name, shape in check_safetensors(path).items()}
     shards = {path.name: _check_index(path) for path in sorted(folder.glob("*.index.json"))}
     if (folder / "adapter_config.json").exists():  # transformers would go where that file says
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} holds an adapter (adapter_config.json), not a model; merge it (model.merge_and_unload()) and save that"
         )
     _check_generation(folder)
     pickles = sorted({path for pattern in PICKLES for path in folder.glob(pattern)})
     read, why = _choose_file(folder, config, options)
     if read is None and not pickles:
-        raise ArtefactError(f"{folder} holds no weights: no {SAFE} file{why}; put them there, or name another folder")
+        raise ArtifactError(f"{folder} holds no weights: no {SAFE} file{why}; put them there, or name another folder")
     shards_read = shards.get(read, []) if read is not None else []
     unsafe = (
         pickles[0].name if read is None else next((name for name in (read, *shards_read) if not name.endswith((SAFE, SAFE_INDEX))), None)
@@ -86,7 +85,7 @@ def check_weights(folder: Path, allow_pickle: bool, config: Mapping[str, object]
     if unsafe is None and options.get("target_lang") and not (folder / f"adapter.{options['target_lang']}{SAFE}").is_file():
         unsafe = f"adapter.{options['target_lang']}.bin"
     if unsafe is not None and not allow_pickle:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder / unsafe} is a pickle, which can run code when read{why}. Convert it to safetensors, or allow it (allow_pickle=True, "
             "--allow-pickle) if you trust it."
         )
@@ -97,11 +96,11 @@ def _choose_file(folder: Path, config: Mapping[str, object], options: Mapping[st
     """The file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
     distributed = sorted(folder.glob(DISTRIBUTED))
     if distributed:  # read before anything else, by way of a pickled index
-        raise ArtefactError(f"{distributed[0]} is part of a distributed checkpoint; gather it into one model (save_pretrained) first")
+        raise ArtifactError(f"{distributed[0]} is part of a distributed checkpoint; gather it into one model (save_pretrained) first")
     explicit = config.get("transformers_weights")
     if explicit is not None:
         if not isinstance(explicit, str) or Path(explicit).name != explicit:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{folder / 'config.json'}: transformers_weights must name a file in its folder, got {explicit!r:.60}; use the config.json "
                 "that came with the weights"
             )
@@ -124,13 +123,13 @@ def _check_index(path: Path) -> list[str]:
     content = read_json(path)
     shards = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(shards, dict):
-        raise ArtefactError(f"{path} must hold a weight_map from tensors to files; fetch it again, with the weights")
+        raise ArtifactError(f"{path} must hold a weight_map from tensors to files; fetch it again, with the weights")
     files = list(dict.fromkeys(map(str, shards.values())))
     for shard in files:
         if Path(shard).name != shard:
-            raise ArtefactError(f"{path} names a file outside its folder: {shard!r:.80}; fetch it again from where it came")
+            raise ArtifactError(f"{path} names a file outside its folder: {shard!r:.80}; fetch it again from where it came")
         if not (path.parent / shard).is_file():
-            raise ArtefactError(f"{path} names {shard!r:.80}, which is not there; fetch all shards of the model")
+            raise ArtifactError(f"{path} names {shard!r:.80}, which is not there; fetch all shards of the model")
     return files
 
 
@@ -139,10 +138,10 @@ def _check_generation(folder: Path) -> None:
     path = folder / "generation_config.json"
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
-        raise ArtefactError(f"{path} must hold an object, got {type(content).__name__}; use the one that came with the weights")
+        raise ArtifactError(f"{path} must hold an object, got {type(content).__name__}; use the one that came with the weights")
     for name in ("num_beams", "num_beam_groups", "num_return_sequences"):
         if type(content.get(name)) is int and content[name] > MAX_BEAMS:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{path}: {name} may be at most {MAX_BEAMS}, got {content[name]!r:.30}; use the generation_config.json that came with the weights"
             )
 
@@ -164,12 +163,12 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, Any]
     """The raw configuration of a model folder; refuses one that asks for code of its own."""
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder / 'config.json'} must hold an object, got {type(config).__name__}; use the one that came with the weights"
         )
     check_counts(folder / "config.json", config)
     if (code := _code(config)) is not None and not trust_remote_code:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder / 'config.json'} asks for remote code ({code}). Allow it (trust_remote_code=True, --trust-remote-code) "
             "only if you trust its author."
         )
@@ -206,7 +205,7 @@ def built(folder: Path, what: str, make: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        raise ArtefactError(f"{folder / 'config.json'} builds no {what}: {type(error).__name__}: {reason}. Correct it") from error
+        raise ArtifactError(f"{folder / 'config.json'} builds no {what}: {type(error).__name__}: {reason}. Correct it") from error
 
 
 def _inner_class(model_type: Any, name: str) -> type | None:

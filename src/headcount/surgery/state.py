@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.models.archs.cut_record import relative
 
 NAME = "heads.state"
@@ -112,7 +112,7 @@ def _read(path: Path) -> _State:
         usual = DTYPES[metadata["dtype"]] if metadata["dtype"] else None
         return _State(tensors, usual, {name: DTYPES[dtype] for name, dtype in json.loads(metadata["other_dtypes"]).items()})
     except Exception as error:  # whatever is wrong with the file, it was changed after it was written
-        raise ArtefactError(f"{path} is damaged: {type(error).__name__}: {error}; restore it, or save the model again") from error
+        raise ArtifactError(f"{path} is damaged: {type(error).__name__}: {error}; restore it, or save the model again") from error
 
 
 def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
@@ -152,7 +152,7 @@ def _file_tensor(folder: Path, name: str, loaded: Tensor) -> Tensor:
         with safe_open(path, "pt") as file:
             if name in file.keys():  # noqa: SIM118 - not a dict
                 return file.get_tensor(name).to(loaded.device)
-    raise ArtefactError(
+    raise ArtifactError(
         f"{folder}: '{name}' was saved in float64, is loaded in float32, and no file holds it under this name; load with dtype=torch.float32"
     )
 
@@ -167,7 +167,7 @@ def _has_grown(owner: nn.Module, table: Tensor, built: Tensor) -> bool:
 
 def _check_shape(path: Path, name: str, own: Tensor, value: Tensor) -> None:
     if own.shape != value.shape:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path}: '{name}' has shape {tuple(value.shape)}, the model that config.json builds {tuple(own.shape)}; use files that were "
             "saved together"
         )

@@ -10,9 +10,9 @@ from torch import nn
 from headcount.core.evaluation import Evaluation
 from headcount.data.evaluate import Options, evaluate, reading_of
 from headcount.data.stream import fingerprint, world
-from headcount.data.task import Data, told_of
+from headcount.data.task import Data, task_key
 from headcount.models.modules import unwrap
-from headcount.models.provenance import determined_by, made_on
+from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import Spec
 from headcount.runs.chunks import Blocks
 from headcount.runs.results import EVALUATION, pack_evaluation, unpack_evaluation
@@ -27,8 +27,8 @@ def evaluate_into(
         return evaluate(model, data, **options)
     inner = unwrap(model)
     reading = reading_of(inner, data, options)
-    parts = {**determined_by(inner), **told_of(data), "under": dict(under or {}), "split": reading.split, "data": fingerprint(reading)}
-    spec, made = Spec(EVALUATION, name, parts), made_on()
+    parts = {**model_key(inner), **task_key(data), "under": dict(under or {}), "split": reading.split, "data": fingerprint(reading)}
+    spec, made = Spec(EVALUATION, name, parts), provenance()
     cell, memory = run.find(spec), Blocks(run, name, {"evaluation": name, **parts}, made, goal=[spec])
     if cell is None:
         with run.noting_failure(f"evaluation '{name}'"):

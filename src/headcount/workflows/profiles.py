@@ -1,4 +1,4 @@
-"""Portraits as a cell of a run."""
+"""HeadProfiles as a cell of a run."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from torch import nn
 
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.measure import check_input
-from headcount.behaviour.profiles.profile import DEFAULTS, Options, Portraits, _first, _task, portray
+from headcount.behaviour.profiles.profile import DEFAULTS, HeadProfiles, Options, _first, _task, profile_heads
 from headcount.core.errors import UnsupportedModel
 from headcount.data.stream import Reading, fingerprint
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.models.provenance import determined_by, made_on
+from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import Spec
 from headcount.runs.store import Run
 
 KIND = "portraits"
 
 
-def portraits_into(run: Run, model: nn.Module, corpus: Corpus, tokenizer: Any = None, **options: Unpack[Options]) -> Portraits:
-    """Like `portray`, with a run that keeps it: what is finished is not made again. A model without portraits is kept as such, with the reason."""
+def profiles_into(run: Run, model: nn.Module, corpus: Corpus, tokenizer: Any = None, **options: Unpack[Options]) -> HeadProfiles:
+    """Like `profile_heads`, kept in a run: what is finished is not computed again. A model without profiles is recorded with the reason."""
     asked = {**DEFAULTS, **{name: value for name, value in options.items() if name in DEFAULTS}}
     inner = unwrap(model)
     first = _first(corpus, asked["limit"])
-    parts = {**determined_by(inner), **asked, "named": tokenizer is not None}
+    parts = {**model_key(inner), **asked, "named": tokenizer is not None}
     try:
         check_input(inner, first)
         data = fingerprint(Reading(_task(inner, HeadMap.of(inner), first)))
     except UnsupportedModel as error:
         return _kept(run, Spec(KIND, KIND, {**parts, "data": "", "refused": str(error)}), partial(_none, error))
-    return _kept(run, Spec(KIND, KIND, {**parts, "data": data}), lambda: portray(inner, corpus, tokenizer, **options))
+    return _kept(run, Spec(KIND, KIND, {**parts, "data": data}), lambda: profile_heads(inner, corpus, tokenizer, **options))
 
 
-def _kept(run: Run, spec: Spec, make: Callable[[], Portraits]) -> Portraits:
+def _kept(run: Run, spec: Spec, make: Callable[[], HeadProfiles]) -> HeadProfiles:
     """The portraits of a cell, made where it is not there yet."""
     cell = run.find(spec)
     if cell is None:
@@ -44,11 +44,11 @@ def _kept(run: Run, spec: Spec, make: Callable[[], Portraits]) -> Portraits:
             made = make()
         except UnsupportedModel as error:
             made = _none(error)
-        cell = run.commit(spec, made.content, made.maps, made=made_on())
+        cell = run.commit(spec, made.content, made.maps, made=provenance())
     data = spec.parts["data"]
     run.present(cell, data={"portraits": data} if data else None)
-    return Portraits(cell.content, cell.arrays)
+    return HeadProfiles(cell.content, cell.arrays)
 
 
-def _none(error: UnsupportedModel) -> Portraits:
-    return Portraits({"heads": [], "notes": [f"No portraits: {error}."]})
+def _none(error: UnsupportedModel) -> HeadProfiles:
+    return HeadProfiles({"heads": [], "notes": [f"No portraits: {error}."]})

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from headcount.core.errors import ArtefactError, HeadcountError, PlanError
+from headcount.core.errors import ArtifactError, HeadcountError, PlanError
 from headcount.core.evaluation import Change, Evaluation, compare_with
 from headcount.core.plan import Budget, Plan
 from headcount.core.scores import Scores
 from headcount.data.evaluate import evaluate, fingerprint_of
 from headcount.data.stream import Progress
-from headcount.data.task import Task, told_of
+from headcount.data.task import Task, task_key
 from headcount.importance.score import Method as Importance
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.models.provenance import determined_by, made_on
+from headcount.models.provenance import model_key, provenance
 from headcount.pruning.base import Choice, check_size, read_options, size_option
 from headcount.pruning.prune import Method, Pruned, carry_out, check_stand_in, parse_method, prune
 from headcount.pruning.repair.means import Ablation
@@ -31,7 +31,7 @@ from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.pruning.training.fine_tune import Recipe
 from headcount.pruning.training.scratch import from_scratch
 from headcount.runs.artifacts import Cell, Spec, safe_name
-from headcount.runs.results import PRUNED, method_name, outcome, rows_of, smallest_safe, spared, told_length, told_p, told_speed
+from headcount.runs.results import PRUNED, format_length, format_p, format_speed, method_name, outcome, rows_of, smallest_safe, spared
 from headcount.runs.store import MODELS, Run
 from headcount.runs.sweep import Job, sweep
 from headcount.surgery.bench import BATCHES, LENGTHS, bench
@@ -47,6 +47,7 @@ __all__ = [
     "Sizes",
     "TrainingEstimate",
     "Wish",
+    "card_sentences",
     "check_methods",
     "check_wish",
     "compare",
@@ -58,7 +59,6 @@ __all__ = [
     "parse_method",
     "rows",
     "smallest_safe",
-    "told_of_model",
 ]
 
 KIND = PRUNED
@@ -111,8 +111,8 @@ class Wish:
         parts += [f"seed {self.seed}"] if self.seed else []
         parts += ["means stand in"] if self.ablation == "mean" else []
         parts += ["repaired" if self.repair else "not repaired"] if self.repair is not None else []
-        parts += [f"recovered {told_length(self.recover)}"] if self.recover else []
-        parts += [f"from scratch {told_length(self.scratch.told())}"] if self.scratch else []
+        parts += [f"recovered {format_length(self.recover)}"] if self.recover else []
+        parts += [f"from scratch {format_length(self.scratch.told())}"] if self.scratch else []
         return ", ".join(parts)
 
     def parts(self) -> dict[str, Any]:
@@ -229,10 +229,10 @@ class Pruning:
     ) -> None:
         self.run, self.model, self.task, self.limit, self.command = run, unwrap(model), task, limit, command
         self.companions, self.measured = companions, measured
-        self.made = made_on()
+        self.made = provenance()
         self.shared: dict[Any, Any] = {}
         self.n_heads = len(HeadMap.of(self.model))
-        self.base = {**determined_by(self.model), **told_of(task), "limit": limit}
+        self.base = {**model_key(self.model), **task_key(task), "limit": limit}
         self.base |= {"revision": REVISION}
         self.base |= {split: fingerprint_of(self.model, task, split) for split in ("calibration", "selection", "report")}
 
@@ -318,7 +318,7 @@ class Pruning:
             command=self.command or None,
             cost=(self.whole_cost, cost(made.model)),
             companions=self.companions,
-            told=told_of_model(wish, self.task.name, self.dense(), left, self._change(self.dense(), left), timings),
+            told=card_sentences(wish, self.task.name, self.dense(), left, self._change(self.dense(), left), timings),
             overwrite=True,
         )
         self.run.list_model(self.place(spec))
@@ -355,9 +355,9 @@ class Pruning:
         if cell is not None and self.place(spec).is_dir():
             try:
                 if problem is not None:
-                    raise ArtefactError(problem.text)
+                    raise ArtifactError(problem.text)
                 return cell, self.model_of(wish)
-            except ArtefactError as error:
+            except ArtifactError as error:
                 self.run.warn(f"{error}; the model is made again")
         if cell is not None and self._again(wish, cell):
             return cell, self.model_of(wish)
@@ -406,7 +406,7 @@ def estimate_training(pruning: Pruning, wishes: Sequence[Wish]) -> TrainingEstim
     return TrainingEstimate(len(steps), min(steps), max(steps), seconds * sum(steps))
 
 
-def told_of_model(
+def card_sentences(
     wish: Wish, task: str, dense: Evaluation, left: Evaluation, change: Mapping[str, Change], timings: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """What the card of a model says of it: how it was made, what it can do against the whole model, and how fast it is."""
@@ -416,11 +416,11 @@ def told_of_model(
             made = change[name]
             told.append(
                 f"{left.metric if name == 'metric' else 'loss'} {now:.4g} on {left.n_examples} examples of {task} that no choice was made on, "
-                f"the whole model's {whole:.4g}: {made.difference:+.3g} (95 % {made.low:+.3g} to {made.high:+.3g}, {made.by}, {told_p(made.p)})."
+                f"the whole model's {whole:.4g}: {made.difference:+.3g} (95 % {made.low:+.3g} to {made.high:+.3g}, {made.by}, {format_p(made.p)})."
             )
     for batch, length in dict.fromkeys((row["batch"], row["length"]) for row in timings):
         here = {row["name"]: row for row in timings if (row["batch"], row["length"]) == (batch, length)}
-        parts = [f"{name} {1000 * row['seconds']:.1f} ms ({told_speed(row['speedup'])})" for name, row in here.items()]
+        parts = [f"{name} {1000 * row['seconds']:.1f} ms ({format_speed(row['speedup'])})" for name, row in here.items()]
         told.append(f"Batch {batch}, length {length}: {', '.join(parts)}; medians of {here['removed']['rounds']}.")
     return told
 

@@ -9,12 +9,12 @@ from torch import nn
 
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.roles import Options, data_print, measure
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.role_table import BestHead, RoleScore, RoleTable
 from headcount.data.stream import Reading, agree, fingerprint
 from headcount.models.modules import unwrap
-from headcount.models.provenance import determined_by, made_on
+from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import Cell, Spec
 from headcount.runs.chunks import Blocks
 from headcount.runs.schema import BestHeadRecord, RoleRecord, RolesRecord
@@ -57,9 +57,9 @@ def roles_into(run: Run | None, model: nn.Module, corpus: Corpus, **options: Unp
     """
     if not agree(run is not None):
         return measure(model, corpus, **options)
-    parts = {**determined_by(unwrap(model)), **{name: _plain(options.get(name)) for name in ASKED}}
+    parts = {**model_key(unwrap(model)), **{name: _plain(options.get(name)) for name in ASKED}}
     parts |= {"data": data_print(model, corpus, **options), "refused": dict(corpus.facts.get("refused", {})), "best head": "by halves"}
-    spec, made = Spec(KIND, "roles", parts), made_on()
+    spec, made = Spec(KIND, "roles", parts), provenance()
     found = run.find(spec) if run is not None else None
     if not agree(found is not None):
         kept: list[Blocks] = []
@@ -89,5 +89,5 @@ def read_roles(run: Run) -> RoleTable:
     """The roles of a run."""
     found = run.results(KIND)
     if not found:
-        raise ArtefactError(f"{run.folder} has no roles; make them with: headcount roles MODEL --text FILE --out {run.folder}")
+        raise ArtifactError(f"{run.folder} has no roles; make them with: headcount roles MODEL --text FILE --out {run.folder}")
     return unpack_roles(next(iter(found.values())))

@@ -11,11 +11,11 @@ from torch import nn
 from headcount.core.errors import HeadcountError, PlanError, RoundingError
 from headcount.core.scores import Scores
 from headcount.data.stream import agree, fingerprint, world
-from headcount.data.task import Data, told_of
+from headcount.data.task import Data, task_key
 from headcount.importance.score import Method, Options, reading_of, score_each
 from headcount.importance.shared_pass import shared_needs
 from headcount.models.modules import unwrap
-from headcount.models.provenance import determined_by, made_on
+from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import Cell, Spec
 from headcount.runs.chunks import Blocks, begun, discard_blocks
 from headcount.runs.scores import KIND, pack_scores, unpack_scores
@@ -47,7 +47,7 @@ class _Scoring:
 
     def __init__(self, run: Run | None, model: nn.Module, data: Data, names: list[str], options: Options) -> None:
         self.run, self.model, self.data, self.names, self.options = run, model, data, names, options
-        self.made = made_on()
+        self.made = provenance()
         self.needs = shared_needs(map(Method.parse, names))
         self.parts = self._parts()
 
@@ -55,8 +55,8 @@ class _Scoring:
         """What determines the scores of any of the methods."""
         asked = {name: self.options.get(name) for name in ASKED} | {"normalise": self.options.get("normalise", "published")}
         reads = any(Method.parse(name).reads_data for name in self.names)
-        data = {**told_of(self.data), "fingerprint": fingerprint(reading_of(self.model, self.data, self.options))} if reads else {}
-        return {**determined_by(self.model), **asked, "data": data}
+        data = {**task_key(self.data), "fingerprint": fingerprint(reading_of(self.model, self.data, self.options))} if reads else {}
+        return {**model_key(self.model), **asked, "data": data}
 
     def spec(self, name: str) -> Spec:
         """The cell of one method; of one that shares its pass, by what all of them ask of it."""

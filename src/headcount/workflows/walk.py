@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus
-from headcount.behaviour.profiles.profile import LONGEST, SENTENCES, Portraits
+from headcount.behaviour.profiles.profile import LONGEST, SENTENCES, HeadProfiles
 from headcount.core.errors import HeadcountError, UnsupportedModel
 from headcount.core.evaluation import Change, Evaluation
 from headcount.core.plan import Plan, heads_kept
@@ -35,13 +35,13 @@ from headcount.models.state import preserve
 from headcount.pruning.training.fine_tune import Recipe
 from headcount.runs.artifacts import Cell
 from headcount.runs.report.write import write_report
-from headcount.runs.results import best_of, method_name, smallest_safe, told_p, told_speed
+from headcount.runs.results import best_of, format_p, format_speed, method_name, smallest_safe
 from headcount.runs.store import Run, describe_run
 from headcount.surgery.cost import Cost
 from headcount.surgery.load import load
 from headcount.surgery.verify import difference, gates_of, run, run_gated
 from headcount.workflows.evaluate import evaluate_into
-from headcount.workflows.profiles import portraits_into
+from headcount.workflows.profiles import profiles_into
 from headcount.workflows.prune import Pruning, Sizes, Wish, check_wish, compare, estimate_training, grid, rows
 from headcount.workflows.roles import roles_into
 from headcount.workflows.score import score_into
@@ -210,10 +210,10 @@ def _look(work: Analysis, kept: Run) -> Iterator[Step]:
         yield work.step("roles", f"left out: {error}")
     asked: Any = {"seed": work.seed, "limit": work.portrayed, "longest": work.longest, "batch_size": work.task.batch_size}
     asked |= {"progress": work.progress("portraits")}
-    yield _portray(work, portraits_into(kept, work.model, work.corpus, work.tokenizer, **asked))
+    yield _portray(work, profiles_into(kept, work.model, work.corpus, work.tokenizer, **asked))
 
 
-def _portray(work: Analysis, made: Portraits) -> Step:
+def _portray(work: Analysis, made: HeadProfiles) -> Step:
     told = made.content
     text = f"what each head attends to on {told['n_sentences']} texts, {len(told['sentences'])} of them whole" if told["heads"] else ""
     return work.step("portraits", ". ".join(filter(None, [text, *(note.rstrip(".") for note in made.notes)])), notes=made.notes)
@@ -272,8 +272,8 @@ def _keep(work: Analysis, pruning: Pruning, dense: Evaluation, wish: Wish) -> tu
     before, after, n_left = Cost(**cell.content["whole_cost"]), Cost(**cell.content["cost"]), len(HeadMap.of(small))
     text = (
         f"{method_name(wish.parts())}, {n_left} heads: loss {cell.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
-        f"{change.high:+.3g}, {told_p(change.p)}); {before.parameters:,} → {after.parameters:,} parameters, {before.flops:,} → {after.flops:,} FLOPs "
-        f"of a pass over {before.tokens} tokens"
+        f"{change.high:+.3g}, {format_p(change.p)}); {before.parameters:,} → {after.parameters:,} parameters, "
+        f"{before.flops:,} → {after.flops:,} FLOPs of a pass over {before.tokens} tokens"
     )
     if before.kv_bytes_per_token:
         text += f", {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
@@ -323,7 +323,7 @@ def _generate(work: Analysis, heads: HeadMap, plan: Plan, small: nn.Module, batc
 def _bench(work: Analysis, pruning: Pruning, cell: Cell) -> Step:
     timings = pruning.timings(cell)
     faster = [row for row in timings if row["name"] == "removed"]
-    told = ", ".join(f"{told_speed(row['speedup'])} at batch {row['batch']}" for row in faster)
+    told = ", ".join(f"{format_speed(row['speedup'])} at batch {row['batch']}" for row in faster)
     return work.step("bench", f"the smaller model is {told} (length {faster[0]['length']}, median of {faster[0]['rounds']})", rows=timings)
 
 

@@ -3,9 +3,12 @@ or its `build` a group of commands."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,11 +17,9 @@ from typer.core import TyperGroup
 from headcount import __version__
 from headcount.app.console.session import complain
 from headcount.app.console.stop import INTERRUPTED, StopSignal
-from headcount.core.errors import HeadcountError, UnknownName, memory_ran_out
-from headcount.core.registry import Registry, unknown
+from headcount.core.errors import HeadcountError, UnknownName, memory_ran_out, unknown
 
 FAILED, WRONG_USAGE = 1, 2
-VERBS = Registry("command", "headcount.app.cli")
 # typer carries its own copy of click in newer releases, so its exceptions are found through typer.
 ClickException: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
@@ -29,7 +30,7 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command named by the first argument."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise unknown(VERBS.kind, args[0], self.list_commands(ctx))
+            raise unknown("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
 
@@ -52,8 +53,8 @@ def build() -> typer.Typer:
     """The application with every verb."""
     app = typer.Typer(name="headcount", cls=Verbs, add_completion=False, rich_markup_mode="rich")
     app.callback()(_root)
-    for name in VERBS.names():
-        verb = VERBS.get(name)
+    for file in sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if not info.name.startswith("_")):
+        verb, name = importlib.import_module(f"headcount.app.cli.{file}"), file.replace("_", "-")
         if hasattr(verb, "build"):
             app.add_typer(verb.build(), name=name)
         else:

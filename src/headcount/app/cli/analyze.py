@@ -65,7 +65,7 @@ def run(
     rate: Rate = 5e-5,
     train_batch: TrainBatch = 32,
 ) -> None:
-    """Map, score, label, portray and prune the heads of a model, keep and measure the best smaller one, and write the report."""
+    """Map, score, label, profile and prune the heads of a model, keep and measure the best smaller one, and write the report."""
     check_embedded(text, embedded)
     wanted = sizes(keep)
     with Place(out).taken(say) as kept:

@@ -11,7 +11,7 @@ from headcount.app.console import inputs
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
 from headcount.app.console.verb import verb
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.files import reopened_model
 
 if TYPE_CHECKING:
@@ -91,17 +91,17 @@ def _check_models(run: Run) -> None:
     cells = [cell for cell in run.results(PRUNED).values() if cell.content["removed"]]
     if cells:
         command = command_of(run.record(), run.folder.name, cells[0]).rpartition(" --out ")[0]
-        raise ArtefactError(
+        raise ArtifactError(
             f"{run.folder} holds the results of {len(cells)} pruned models and the weights of none, so there is nothing to measure beside the whole "
             f"model; make and keep one of them first, such as: {command} --out {run.folder}"
         )
 
 
 def _show(say: Session, found: list[Any]) -> None:
-    from headcount.runs.results import told_speed
+    from headcount.runs.results import format_speed
 
     table = [
-        (t.batch, t.length, t.name, f"{1000 * t.seconds:.2f}", f"{1000 * t.low:.2f} … {1000 * t.high:.2f}", told_speed(t.speedup))
+        (t.batch, t.length, t.name, f"{1000 * t.seconds:.2f}", f"{1000 * t.low:.2f} … {1000 * t.high:.2f}", format_speed(t.speedup))
         for t in found
     ]
     say.table(("batch", "length", "model", "ms", "quartiles", "against the first"), table, right=("batch", "length", "ms"))

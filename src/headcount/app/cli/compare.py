@@ -42,7 +42,7 @@ def run(
     if out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
     with Place(out, workers, engine, join).taken(say) as kept:
-        from headcount.runs.results import smallest_safe, told_smallest
+        from headcount.runs.results import format_smallest, smallest_safe
         from headcount.workflows.prune import Pruning, check_wish, compare, estimate_training, grid, rows
 
         live, heads, folder = given.open_model(say)
@@ -72,7 +72,7 @@ def run(
         safe = smallest_safe(table)
         say.table(
             ("method", "fewest heads without a significant loss"),
-            [(name, told_smallest(table, name, number)) for name, number in safe.items()],
+            [(name, format_smallest(table, name, number)) for name, number in safe.items()],
         )
         for name, error in failed.items():
             say.note(f"failed: {name}: {error}")

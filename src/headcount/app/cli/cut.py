@@ -13,7 +13,7 @@ from headcount.app.console.options import Heads, Model, OutFolder, Overwrite, sp
 from headcount.app.console.pruning import number_of
 from headcount.app.console.session import Session
 from headcount.app.console.verb import verb
-from headcount.core.errors import ArtefactError, PlanError
+from headcount.core.errors import ArtifactError, PlanError
 from headcount.core.files import check_target
 from headcount.core.plan import Budget, Plan
 
@@ -81,7 +81,7 @@ class Wanted(NamedTuple):
             return scores_of(run, self.method)
         found = all_scores(run)
         if len(found) != 1:
-            raise ArtefactError(f"{path} holds scores by {', '.join(found) or 'no method'}; choose one (--method NAME)")
+            raise ArtifactError(f"{path} holds scores by {', '.join(found) or 'no method'}; choose one (--method NAME)")
         return next(iter(found.values()))
 
     def plan_for(self, given: Plan | Scores, live: nn.Module, heads: HeadMap) -> Plan:

@@ -11,8 +11,8 @@ from headcount.app.console.inputs import TaskName, reader_of
 from headcount.app.console.options import AllowPickle, Auto, Dtype, Model, Overwrite, TrustRemoteCode
 from headcount.app.console.session import Session
 from headcount.app.console.verb import verb
+from headcount.core.errors import unknown
 from headcount.core.files import check_target
-from headcount.core.registry import unknown
 from headcount.data.open_task import open_task
 
 FORMATS = ("onnx", "portable")

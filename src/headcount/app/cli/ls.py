@@ -10,7 +10,8 @@ import typer
 
 from headcount.app.console.session import Session
 from headcount.app.console.verb import verb
-from headcount.core.registry import KINDS, Registry, unknown
+from headcount.core.errors import unknown
+from headcount.core.registry import KINDS, Registry
 from headcount.models.archs.families import FAMILIES, Family
 
 Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="What to list; without it, the kinds there are.", show_default=False)]
@@ -38,7 +39,7 @@ def _archs() -> list[dict[str, Any]]:
 
 
 def _named(registry: Registry) -> list[dict[str, Any]]:
-    return [{"name": name, "what": registry.about(name)} for name in registry.names()]
+    return [{"name": name, "what": registry.summary(name)} for name in registry.names()]
 
 
 def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:

@@ -91,8 +91,8 @@ def run(
 
 
 def _show_timings(say: Session, rows: list[dict[str, Any]]) -> None:
-    from headcount.runs.results import told_speed
+    from headcount.runs.results import format_speed
 
     if rows:
-        table = [(row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", told_speed(row["speedup"])) for row in rows]
+        table = [(row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", format_speed(row["speedup"])) for row in rows]
         say.table(("batch", "length", "model", "ms", "against the whole model"), table, right=("batch", "length", "ms"))

@@ -13,7 +13,7 @@ from headcount.app.console.run_folder import Engine, Join, Out, Place, Workers, 
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
 from headcount.app.console.verb import verb
-from headcount.core.registry import unknown
+from headcount.core.errors import unknown
 
 if TYPE_CHECKING:
     from headcount.behaviour.base import Corpus

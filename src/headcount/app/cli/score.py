@@ -13,7 +13,7 @@ from headcount.app.console.options import split
 from headcount.app.console.run_folder import Engine, Join, Out, Place, Workers, describe
 from headcount.app.console.session import Session
 from headcount.app.console.verb import verb
-from headcount.core.registry import unknown
+from headcount.core.errors import unknown
 
 if TYPE_CHECKING:
     from headcount.core.scores import Scores

@@ -7,7 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headcount.core.registry import STUDIES, unknown
+from headcount.core.errors import unknown
+from headcount.core.registry import STUDIES
 
 
 class Studies(TyperGroup):
@@ -25,7 +26,7 @@ def build() -> typer.Typer:
     app = typer.Typer(name="study", cls=Studies, add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
     app.callback()(group)
     for name in STUDIES.names():
-        app.command(name)(STUDIES.get(name).run)
+        app.command(name)(STUDIES.module(name).run)
     return app
 
 

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headcount.core.errors import HeadcountError
+from headcount.core.errors import HeadcountError, unknown
 from headcount.core.plan import Plan
-from headcount.core.registry import unknown
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 

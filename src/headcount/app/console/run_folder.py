@@ -15,8 +15,7 @@ import typer
 
 from headcount.app.console.session import Session
 from headcount.app.console.stop import Terminated
-from headcount.core.errors import MissingExtra, NothingLeft
-from headcount.core.registry import unknown
+from headcount.core.errors import MissingExtra, NothingLeft, unknown
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
-from headcount.core.errors import ArtefactError, UnsupportedModel
-from headcount.core.registry import unknown
+from headcount.core.errors import ArtifactError, UnsupportedModel, unknown
 from headcount.data.embedded.sentences import embedded as draw
 from headcount.data.embedded.sentences import embedded_translations
 from headcount.data.text.parsers import parsed, parser_of
@@ -100,7 +99,7 @@ def _check_reads_text(live: Any, folder: Path, tokenizer: Any) -> None:
     if getattr(live, "main_input_name", "input_ids") == "pixel_values":
         raise UnsupportedModel(f"{type(live).__name__} reads images, not text; give some with --task image-classification --train FOLDER")
     if tokenizer is None:
-        raise ArtefactError(f"{folder} holds no tokenizer, so no text can be read; save the model's tokenizer there (tokenizer.json)")
+        raise ArtifactError(f"{folder} holds no tokenizer, so no text can be read; save the model's tokenizer there (tokenizer.json)")
 
 
 def trees_of(parser: str | None) -> Any:

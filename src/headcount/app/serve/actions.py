@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headcount.app.serve.wants import Unwanted, choice, fields_of, number, places, text, truth
-from headcount.core.errors import ArtefactError, DataError, HeadcountError, UnknownTokens
+from headcount.core.errors import ArtifactError, DataError, HeadcountError, UnknownTokens
 from headcount.core.evaluation import compare_with
 from headcount.core.files import reopened_model
 from headcount.data.open_task import open_task
@@ -44,7 +44,7 @@ class LiveRun:
         self._lock = threading.RLock()
 
     def model(self) -> Any:
-        """The model of the run; ArtefactError unless it has the weights that the run was made with."""
+        """The model of the run; ArtifactError unless it has the weights that the run was made with."""
         with self._lock:
             if self._model is None:
                 self._model = self._opened()
@@ -57,11 +57,11 @@ class LiveRun:
 
         logging.disable_progress_bar()  # the terminal is not where anybody waits
         if self.folder is None:
-            raise ArtefactError(self.why_not)
+            raise ArtifactError(self.why_not)
         opened = self.opened or {}
         made = load(self.folder, auto=opened.get("auto"), dtype=opened.get("dtype", "auto")).eval()
         if weight_hash(made) != self.record.model.weights:
-            raise ArtefactError(f"the model {self.record.model.name} is not the one of this run any more: its weights are others")
+            raise ArtifactError(f"the model {self.record.model.name} is not the one of this run any more: its weights are others")
         return made
 
     def tokenizer(self) -> Any:
@@ -118,7 +118,7 @@ def attend(live: LiveRun, asked: Any) -> dict[str, Any]:
 
     model, tokenizer = live.model(), live.tokenizer()
     if tokenizer is None:
-        raise ArtefactError(f"{live.record.model.name} has no tokenizer, so it reads no text")
+        raise ArtifactError(f"{live.record.model.name} has no tokenizer, so it reads no text")
     corpus, note = _corpus(live, str(first), second)
     sentences, arrays = look(model, corpus, tokenizer)
     blocks = live.run.heads().blocks

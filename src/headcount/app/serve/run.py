@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from headcount.core.errors import ArtefactError, MissingExtra
+from headcount.core.errors import ArtifactError, MissingExtra
 from headcount.runs.store import Run
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -79,4 +79,4 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        raise ArtefactError(f"nothing can be served at {host}:{port}: {error}. Name another --port or --host") from error
+        raise ArtifactError(f"nothing can be served at {host}:{port}: {error}. Name another --port or --host") from error

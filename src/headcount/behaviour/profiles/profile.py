@@ -1,4 +1,4 @@
-"""Portraits of all heads of a model over a corpus, and attention maps of a few sentences, in one pass.
+"""HeadProfiles of all heads of a model over a corpus, and attention maps of a few sentences, in one pass.
 
 What is kept of the pass does not grow with the number of sentences: sums, some rows of attention chosen beforehand, and a few whole maps.
 """
@@ -38,7 +38,7 @@ least weight of a key that is told."""
 
 
 @dataclass(frozen=True, slots=True)
-class Portraits:
+class HeadProfiles:
     """Plain `content`, as the report shows it, and `maps` by sentence and block: uint8, round(255·√a), [heads, q, k]; `notes` say what is missing."""
 
     content: Mapping[str, Any]
@@ -65,7 +65,7 @@ DEFAULTS: dict[str, Any] = {"seed": 0, "limit": SENTENCES, "shown": SHOWN, "long
 
 
 @holds("portraits")
-def portray(model: nn.Module, corpus: Corpus, tokenizer: Any = None, **options: Unpack[Options]) -> Portraits:
+def profile_heads(model: nn.Module, corpus: Corpus, tokenizer: Any = None, **options: Unpack[Options]) -> HeadProfiles:
     """What every head attends to over the first sentences or images of a corpus, and the maps of some; `tokenizer` names special tokens."""
     asked = {**DEFAULTS, **options}
     seed, longest = asked["seed"], asked["longest"]
@@ -85,12 +85,12 @@ def portray(model: nn.Module, corpus: Corpus, tokenizer: Any = None, **options: 
     made = _Sheet(inner, heads, corpus, probe, totals, tokenizer, seed)
     notes += _notes(corpus, kinds, chosen, longest)
     content = {"n_sentences": len(corpus.sentences) or len(corpus.images), "heads": [str(head) for head in heads], **made.portraits()}
-    return Portraits({**content, **made.sentences(chosen), "notes": notes}, made.maps(chosen))
+    return HeadProfiles({**content, **made.sentences(chosen), "notes": notes}, made.maps(chosen))
 
 
 def attend(model: nn.Module, corpus: Corpus, tokenizer: Any = None) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """The attention maps of every sentence of a small corpus, as `Portraits.maps`, and these sentences."""
-    made = portray(model, corpus, tokenizer, limit=len(corpus.sentences), shown=len(corpus.sentences), longest=10**6)
+    """The attention maps of every sentence of a small corpus, as `HeadProfiles.maps`, and these sentences."""
+    made = profile_heads(model, corpus, tokenizer, limit=len(corpus.sentences), shown=len(corpus.sentences), longest=10**6)
     return list(made.content["sentences"]), dict(made.maps)
 
 

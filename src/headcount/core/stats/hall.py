@@ -13,13 +13,13 @@ from headcount.core.errors import StatisticsError
 from headcount.core.stats.samples import Array, finite
 
 
-def straightened(t: Array, n: Array, skewness: Array) -> Array:
+def hall_transform(t: Array, n: Array, skewness: Array) -> Array:
     """h(t) of t statistics over n values with this skewness."""
     s = t / np.sqrt(n)
     return np.sqrt(n) * (s + skewness * s**2 / 3 + skewness**2 * s**3 / 27 + skewness / (6 * n))
 
 
-def bent(straight: Array, n: Array, skewness: Array) -> Array:
+def inverse_hall_transform(straight: Array, n: Array, skewness: Array) -> Array:
     """The t statistic whose h(t) is this: the other way round, for the ends of intervals."""
     edge = straight / np.sqrt(n)
     leans = np.abs(skewness) > 1e-6

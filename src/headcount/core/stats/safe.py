@@ -8,7 +8,7 @@ import numpy as np
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.corrections import Adjust, adjust
-from headcount.core.stats.hall import bent, straightened
+from headcount.core.stats.hall import hall_transform, inverse_hall_transform
 from headcount.core.stats.samples import Array, Samples, scored, tail
 
 
@@ -54,9 +54,9 @@ def _hall(damage: Samples, tolerance: float, alpha: float, *, skewed: bool) -> t
     square = (rest**2).sum(0) / n
     lean = np.divide((rest**3).sum(0) / n, square**1.5, out=np.zeros_like(mean), where=(square > 0) & skewed)
     t = np.divide(mean - tolerance, stderr, out=np.zeros_like(mean), where=stderr > 0)
-    p = special.stdtr(n - 1, straightened(t, n, lean))
+    p = special.stdtr(n - 1, hall_transform(t, n, lean))
     p = np.where(stderr > 0, p, np.where(mean <= tolerance, 0.0, 1.0))
-    return mean - stderr * bent(special.stdtrit(n - 1, alpha), n, lean), p
+    return mean - stderr * inverse_hall_transform(special.stdtrit(n - 1, alpha), n, lean), p
 
 
 def _with_worst(damage: Samples, worst: float) -> Samples:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Literal
 
-from headcount.core.errors import DataError
-from headcount.core.registry import unknown
+from headcount.core.errors import DataError, unknown
 from headcount.data.embedded import english, lexicon, tavi
 from headcount.data.embedded.annotated import Sentence
 from headcount.data.embedded.grammar import Clause, draw_clause

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.files import read_json
 
 MAX_EDGE = 2**14
@@ -31,7 +31,7 @@ def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
     try:
         return auto.from_pretrained(folder, trust_remote_code=trust)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} holds a tokenizer that cannot be read: {' '.join(str(error).split())[:300]}. Put the one of the model there"
         ) from error
 
@@ -45,6 +45,6 @@ def _check_picture_size(path: Path) -> None:
         limit = MAX_EDGE**2 if has_pixels else MAX_EDGE
         for key, value in (sizes if isinstance(sizes, dict) else {"": sizes}).items():
             if type(value) is int and value > limit:
-                raise ArtefactError(
+                raise ArtifactError(
                     f"{path}: {name}{f'.{key}' if key else ''} may be at most {limit}, got {value!r:.30}; use the one that came with the model"
                 )

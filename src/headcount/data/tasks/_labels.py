@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from headcount.core.errors import DataError
-from headcount.core.registry import unknown
+from headcount.core.errors import DataError, unknown
 from headcount.data.checks import config_of
 from headcount.data.metrics import ACCURACY, BY_NAME, PEARSON, Metric
 from headcount.data.open_task import Request

@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headcount.core.errors import DataError
-from headcount.core.registry import unknown
+from headcount.core.errors import DataError, unknown
 from headcount.data.metrics import IGNORED, TOKEN_ACCURACY
 from headcount.data.open_task import Request
 from headcount.data.readers.conll import FIELDS, sentences

@@ -10,8 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from headcount.core.errors import DataError, MissingExtra
-from headcount.core.registry import unknown
+from headcount.core.errors import DataError, MissingExtra, unknown
 from headcount.data.text.annotated import Annotated, Word, inside, pair
 
 Parse = Callable[[str], tuple[Word, ...]]

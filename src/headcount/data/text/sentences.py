@@ -9,8 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from headcount.core.errors import DataError
-from headcount.core.registry import unknown
+from headcount.core.errors import DataError, unknown
 from headcount.data.readers.conllu import read_conllu
 from headcount.data.readers.lines import kind_of, lines
 from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, Group, Layout, Row, read

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 
 KEY = "headcount"
 SCHEMA = 1
@@ -31,16 +31,16 @@ def relative(model: nn.Module, path: str) -> str:
 
 def _ascending(path: str, values: Any, total: int) -> tuple[int, ...]:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise ArtefactError(f"config.{KEY}: block '{path}' must list its heads as whole numbers, got {values!r:.80}")
+        raise ArtifactError(f"config.{KEY}: block '{path}' must list its heads as whole numbers, got {values!r:.80}")
     if sorted(set(values)) != values or (values and not 0 <= values[0] <= values[-1] < total):
-        raise ArtefactError(f"config.{KEY}: block '{path}' lists heads {values!r:.80}; they must be ascending, unique and below {total}")
+        raise ArtifactError(f"config.{KEY}: block '{path}' lists heads {values!r:.80}; they must be ascending, unique and below {total}")
     return tuple(values)
 
 
 def _kept(path: str, entry: Any) -> Kept:
     total = entry.get("of") if isinstance(entry, dict) else None
     if type(total) is not int or not 0 < total < 10**6:
-        raise ArtefactError(f"config.{KEY}: block '{path}' must say which heads are kept of how many, got {entry!r:.80}")
+        raise ArtifactError(f"config.{KEY}: block '{path}' must say which heads are kept of how many, got {entry!r:.80}")
     columns = entry.get("columns")
     return Kept(_ascending(path, entry.get("heads"), total), total, None if columns is None else _ascending(path, columns, total))
 
@@ -50,9 +50,9 @@ def parse(record: Any) -> dict[str, Kept]:
     if record is None:
         return {}
     if not isinstance(record, dict) or not isinstance(record.get("blocks"), dict):
-        raise ArtefactError(f"config.{KEY} must be an object with 'schema' and 'blocks', got {record!r:.80}")
+        raise ArtifactError(f"config.{KEY} must be an object with 'schema' and 'blocks', got {record!r:.80}")
     if record.get("schema") != SCHEMA:
-        raise ArtefactError(f"config.{KEY} has schema {record.get('schema')!r:.20}; this version reads {SCHEMA}. Update headcount.")
+        raise ArtifactError(f"config.{KEY} has schema {record.get('schema')!r:.20}; this version reads {SCHEMA}. Update headcount.")
     return {path: _kept(path, entry) for path, entry in record["blocks"].items()}
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from headcount.core.errors import PlanError
+from headcount.core.errors import PlanError, unknown
 from headcount.core.plan import Plan
-from headcount.core.registry import unknown
 from headcount.core.scores import Normalise, Scores
 from headcount.data.evaluate import evaluate
 from headcount.importance.score import Method, score

@@ -22,7 +22,7 @@ from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.importance.score import Method as Importance
 from headcount.pruning.base import About, Choice, Work
-from headcount.pruning.kl_to_dense import departure
+from headcount.pruning.kl_to_dense import kl_to_dense
 from headcount.pruning.methods.fisher import gate_gradients, search
 from headcount.pruning.repair.repair import EXAMPLES, Repaired, refit, repair
 from headcount.pruning.repair.survey import removal_order
@@ -51,7 +51,7 @@ def choose(work: Work, _variant: str) -> Choice:
     far, repaired = _judged(work, {name: candidate[0] for name, candidate in found.items()})
     best = min(found, key=lambda name: far.get(name, 0.0))
     plan, scores, history = found[best]
-    told = [{"candidate": name, "departure": value, "taken": name == best} for name, value in far.items()]
+    told = [{"candidate": name, "kl_to_dense": value, "taken": name == best} for name, value in far.items()]
     return Choice(plan, history=[*history, *told], scores=scores, repaired=repaired if work.options["limit"] == EXAMPLES else None)
 
 
@@ -79,7 +79,7 @@ def _judged(work: Work, plans: dict[str, Plan]) -> tuple[dict[str, float], Repai
     for plan in plans.values() if len(set(plans.values())) > 1 else ():
         if plan not in far:
             done = refit(work.model, plan, work.data, limit=work.options["limit"])
-            found = departure(work, done.model, plan)
+            found = kl_to_dense(work, done.model, plan)
             nearest = done if found < min(far.values(), default=math.inf) else nearest
             far[plan] = found
     return {name: far[plan] for name, plan in plans.items() if far}, nearest

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from headcount.core.errors import ArtefactError, NonFinite, UnsupportedModel
+from headcount.core.errors import ArtifactError, NonFinite, UnsupportedModel
 from headcount.core.files import write_atomic
 from headcount.models.gates import HeadGates, How
 from headcount.models.head_map import HeadMap
@@ -173,7 +173,7 @@ class GateCallback(TrainerCallback):
     def load(self, folder: Path) -> None:
         """Takes up what `save` wrote."""
         if not (folder / FILE).is_file():
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{folder} holds no gates ({FILE} is missing): it was cut short, or made without gates; remove it and run again"
             )
         found = load_file(folder / FILE)

@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from headcount.core.errors import ArtefactError, NonFinite
+from headcount.core.errors import ArtifactError, NonFinite
 from headcount.core.files import PARTIAL, read_json, sha256, sync_folder, write_json
 from headcount.data.losses import divergences
 from headcount.data.metrics import IGNORED
@@ -184,7 +184,7 @@ def damage_of(folder: Path) -> str | None:
     """What is wrong with a checkpoint by the hashes that seal it; None if it is as it was written."""
     try:
         files = read_json(folder / SEAL)
-    except ArtefactError:
+    except ArtifactError:
         return f"{SEAL} is missing or torn"
     if not isinstance(files, dict):
         return f"{SEAL} is no list of files"

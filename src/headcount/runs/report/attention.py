@@ -1,4 +1,4 @@
-"""Portraits and attention maps of a run as the page shows them. Maps are packed when it is known how many of them there is room for."""
+"""HeadProfiles and attention maps of a run as the page shows them. Maps are packed when it is known how many of them there is room for."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Collected:
 
 
 def collect(run: Run, other: Run | None = None) -> Collected:
-    """The report of a run, or of two that are compared: B − A; ArtefactError for a run of which something is missing or another run's."""
+    """The report of a run, or of two that are compared: B − A; ArtifactError for a run of which something is missing or another run's."""
     runs = [run, *([other] if other is not None else [])]
     for shown_run in runs:
         shown_run.check_whole()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headcount.core.files import reopened_model
-from headcount.core.registry import METHODS, PRUNERS
+from headcount.core.registry import IMPORTANCES, PRUNERS
 from headcount.runs.artifacts import Cell
 from headcount.runs.results import method_label
 from headcount.runs.schema import RunRecord
@@ -64,7 +64,7 @@ def _method_words(wish: Mapping[str, Any]) -> list[str]:
     """The method and its options; an importance by its own name, unless a pruner has that too."""
     options, method = dict(wish["options"]), wish["method"]
     base = str(options.get("by", "")).partition(":")[0]
-    if method == "rank" and base in METHODS.names() and base not in PRUNERS.names():
+    if method == "rank" and base in IMPORTANCES.names() and base not in PRUNERS.names():
         method = options.pop("by")
     return ["--method", method, *(word for name, value in sorted(options.items()) for word in ("--option", f"{name}={value}"))]
 

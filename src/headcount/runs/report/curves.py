@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.evaluation import Evaluation, interval
 from headcount.core.stats.metric_parts import Total, total_of
 from headcount.runs.artifacts import Cell
@@ -91,7 +91,7 @@ def point_of(run: Run, cell: Cell) -> dict[str, Any]:
     """The point of one pruned model, as it stands in the curves of its run."""
     record, heads, dense = run.record(), run.heads(), dense_of(run)
     if dense is None:
-        raise ArtefactError(f"{run.folder} holds no evaluation of the whole model, so a pruned one has nothing to stand beside")
+        raise ArtifactError(f"{run.folder} holds no evaluation of the whole model, so a pruned one has nothing to stand beside")
     return _points(run, record, dense, _table(dense, [cell], heads), [cell], heads)[0]
 
 

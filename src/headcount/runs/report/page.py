@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.runs.report.plain import readable
 
 DATA = "headcount-data"
@@ -38,12 +38,12 @@ def bundle() -> Bundle:
         try:
             text = (folder / name).read_text(encoding="utf-8").replace("\r\n", "\n").replace("\r", "\n")
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"the front end of the report is not there: src/headcount/runs/report/bundle/{name} is missing. "
                 "Install headcount from a wheel, or build it in a checkout: make web"
             ) from error
         if BAD[kind].search(text):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{name} of the report's front end holds {BAD[kind].pattern}, which would end its element early; build it again"
             )
         found[kind] = text

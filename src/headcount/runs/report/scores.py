@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from headcount.core.plan import rank_units
-from headcount.core.registry import METHODS, Registry
+from headcount.core.registry import IMPORTANCES, Registry
 from headcount.core.scores import ROUNDING, SCALED, Scores
 from headcount.core.stats.away import away_from_zero
 from headcount.core.stats.corrections import benjamini_hochberg
@@ -25,7 +25,7 @@ ALPHA = 0.05
 def about(registry: Registry, name: str) -> str:
     """The sentence that a file says about itself; empty for what is not installed here."""
     file = name.partition(":")[0].partition("(")[0]
-    return registry.about(file) if file in registry.names() else ""
+    return registry.summary(file) if file in registry.names() else ""
 
 
 def scores_of(run: Run, heads: list[str]) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
     described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
     first = {
         "name": name,
-        "about": f"{about(METHODS, name)} Scores are {SCALED[scores.normalise]}.".strip(),
+        "about": f"{about(IMPORTANCES, name)} Scores are {SCALED[scores.normalise]}.".strip(),
         "kind": "description" if described else "importance",
         "higher_is_keep": scores.higher_is_keep,
         "values": column(_in_order(scores.values, order)),

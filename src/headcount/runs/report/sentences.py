@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headcount.runs.report.plain import plural
-from headcount.runs.results import told_p, told_speed
+from headcount.runs.results import format_p, format_speed
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import LOG, QUARANTINE, Run
 
@@ -39,11 +39,11 @@ def pruned(curves: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]], 
 def _change(curves: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """What became of loss and metric, each with its own test."""
     dense, n = curves["dense"], curves["dense"]["n_examples"]
-    told = f"loss {row['loss']:.4g} against {dense['loss']:.4g} ({row['loss by']} {told_p(row['loss p'])}, n = {n})"
+    told = f"loss {row['loss']:.4g} against {dense['loss']:.4g} ({row['loss by']} {format_p(row['loss p'])}, n = {n})"
     if row["value"] is None:
         return told
     told += f"; {curves['metric']} {row['value']:.4g} against {dense['value']:.4g}"
-    return f"{told} ({row['metric by']} {told_p(row['metric p'])})" if "metric p" in row else told
+    return f"{told} ({row['metric by']} {format_p(row['metric p'])})" if "metric p" in row else told
 
 
 def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> str:
@@ -54,7 +54,7 @@ def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> s
     mine = [each for each in removed if (each["of"], each["length"]) == (row["of"], row["length"])]
     device, threads = str(machine.get("device", "cpu")), machine.get("threads")
     where = f"CPU, {plural(threads, 'thread')}" if device == "cpu" and threads else device
-    told = ", ".join(f"{told_speed(each['speedup'])} at batch {each['batch']}" for each in mine)
+    told = ", ".join(f"{format_speed(each['speedup'])} at batch {each['batch']}" for each in mine)
     alike = [str(each["batch"]) for each in mine if not each["is_apart"]]
     doubt = f"; at batch {', '.join(alike)} the quartiles overlap those of the whole model" if alike else ""
     return f"The smaller model ({row['of']}) is {told} (length {row['length']}, {where}{doubt})."

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from headcount.core.errors import ArtefactError
+from headcount.core.errors import ArtifactError
 from headcount.core.files import check_place, write_atomic
 from headcount.runs.report.attention import Maps
 from headcount.runs.report.collect import Collected, collect
@@ -23,13 +23,13 @@ Heads = list[list[int]] | None
 def write_report(run: Run, other: Run | None = None, out: Path | None = None, *, max_mb: float = MAX_MB) -> Path:
     """Writes the report of a run, or of two, into one HTML file of at most `max_mb` megabytes; where it is."""
     if not 0 < max_mb <= HARD_MB:
-        raise ArtefactError(
+        raise ArtifactError(
             f"the size of a report (max_mb) is a number above 0 and at most {HARD_MB:g} MB, so that it opens everywhere and can be mailed; got "
             f"{max_mb:g}. Name one between, such as {MAX_MB:g}"
         )
     target = Path(out) if out is not None else run.folder / FILE
     if target.is_dir():
-        raise ArtefactError(f"{target} is a folder; name the file to write, such as {target / FILE}")
+        raise ArtifactError(f"{target} is a folder; name the file to write, such as {target / FILE}")
     if out is not None:
         _check_target(target, [run.folder, *([] if other is None else [other.folder])])
     check_place(target)
@@ -41,16 +41,16 @@ def write_report(run: Run, other: Run | None = None, out: Path | None = None, *,
 def _check_target(target: Path, folders: Sequence[Path]) -> None:
     """Refuses a place where the report would stand in for something else, or in a folder that does not exist."""
     if not target.parent.is_dir():
-        raise ArtefactError(f"a report is written into a folder that exists; {target.parent} does not. Make it first, or name another file")
+        raise ArtifactError(f"a report is written into a folder that exists; {target.parent} does not. Make it first, or name another file")
     here = target.resolve()
     for folder in (folder.resolve() for folder in folders):
         if here.is_relative_to(folder) and not (here.parent == folder and fnmatchcase(here.name, OWN)):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"within the run folder {folder} a report is called {OWN}, so that it replaces nothing of the run; got {target}. Name "
                 f"{folder / FILE}, or a file elsewhere"
             )
     if target.exists() and not _is_report(target):
-        raise ArtefactError(f"only a report that headcount wrote is replaced; {target} is another file. Remove it, or name another file")
+        raise ArtifactError(f"only a report that headcount wrote is replaced; {target} is another file. Remove it, or name another file")
 
 
 def _is_report(path: Path) -> bool:
@@ -73,7 +73,7 @@ def fitted(collected: Collected, room: int, made: Bundle) -> dict[str, Any]:
         report = _without_examples(report)
         size = shell + len(data_text(report))
     if size > HARD_MB * MEGABYTE:
-        raise ArtefactError(
+        raise ArtifactError(
             f"the tables of this run alone take {size / MEGABYTE:.1f} MB, more than the {HARD_MB:g} MB that a report may have; look at them with "
             "headcount serve, or at the csv and parquet files of the run folder"
         )

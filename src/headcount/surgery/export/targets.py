@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount import __version__
-from headcount.core.errors import ArtefactError, MissingExtra, UnsupportedModel, VerificationError
+from headcount.core.errors import ArtifactError, MissingExtra, UnsupportedModel, VerificationError
 from headcount.core.files import check_place
 from headcount.data.task import Data
 from headcount.models.archs import cut_record as record
@@ -158,11 +158,11 @@ def check_onnx_target(target: Path, overwrite: bool) -> None:
     _require_onnx()
     check_place(target)
     if target.is_dir():
-        raise ArtefactError(f"{target} is a folder; name a file to write, such as model.onnx")
+        raise ArtifactError(f"{target} is a folder; name a file to write, such as model.onnx")
     if not target.exists():
         return
     if not overwrite:
-        raise ArtefactError(f"{target} exists already; name another file, or allow overwriting (overwrite=True, --overwrite)")
+        raise ArtifactError(f"{target} exists already; name another file, or allow overwriting (overwrite=True, --overwrite)")
     import onnx
 
     try:
@@ -170,7 +170,7 @@ def check_onnx_target(target: Path, overwrite: bool) -> None:
     except Exception:  # whatever it is, it is not ours
         producer = ""
     if producer != "headcount":
-        raise ArtefactError(f"{target} was not written by headcount, so it is not overwritten; name another file")
+        raise ArtifactError(f"{target} was not written by headcount, so it is not overwritten; name another file")
 
 
 def _sign(path: Path) -> None:

@@ -1,0 +1,247 @@
+"""Declared options: an importance, a role, a pruner, a task, an export target or a study is a frozen dataclass whose fields are its options.
+
+Positional fields stand after the colon of its text, keyword-only fields in parentheses, so that text and Python are one grammar:
+
+    dsp:straight(tau=2;cool=0.3)        DSP("straight", tau=2.0, cool=0.3)
+
+Values are checked when the object is made; the command line, `headcount ls KIND NAME`, the reference pages and error messages are derived from the
+same declaration. (pydantic would turn True into 1 and name no remedy.)
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+from headcount.core.errors import OptionError, unknown
+
+_DECLARATION = "headcount option"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The range of a number: inclusive (`minimum`, `maximum`) or exclusive (`above`, `below`) limits."""
+
+    minimum: float | None = None
+    above: float | None = None
+    maximum: float | None = None
+    below: float | None = None
+
+    def contains(self, value: float) -> bool:
+        """Whether a number lies within the limits."""
+        return (
+            (self.minimum is None or value >= self.minimum)
+            and (self.above is None or value > self.above)
+            and (self.maximum is None or value <= self.maximum)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        words = {"of at least": self.minimum, "above": self.above, "of at most": self.maximum, "below": self.below}
+        return " and ".join(f"{word} {limit:g}" for word, limit in words.items() if limit is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A declared option: its name, type, default (MISSING if it must be given), range, and what it does."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    bounds: Bounds
+    is_positional: bool
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of an option that takes one of a few."""
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+    @property
+    def type_label(self) -> str:
+        """The type in words: `a float above 0`, `one of joint, straight`."""
+        if self.choices:
+            return f"one of {', '.join(format_value(choice) for choice in self.choices)}"
+        article = "an" if _type_name(self.type).startswith(("int", "a")) else "a"
+        return " ".join(filter(None, [article, _type_name(self.type), str(self.bounds)]))
+
+
+def option(
+    default: Any = MISSING,
+    help: str = "",
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """Declares a field of a `Configurable` as an option with its help text and, for numbers, its range."""
+    return field(default=default, metadata={_DECLARATION: (help, Bounds(minimum, above, maximum, below))})
+
+
+@dataclass(frozen=True)
+class Configurable:
+    """Base of everything that is described by a name and declared options. Its docstring is its documentation."""
+
+    name: ClassVar[str] = ""
+    """The registered name: that of the file, with hyphens, unless a registry says otherwise."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" not in cls.__dict__:
+            cls.name = cls.__module__.rpartition(".")[2].replace("_", "-")
+
+    def __post_init__(self) -> None:
+        for declared in options_of(type(self)):
+            object.__setattr__(self, declared.name, _check(declared, getattr(self, declared.name), self.name))
+
+    def __str__(self) -> str:
+        """Returns the text that makes the object: the options that differ from their defaults."""
+        declared = options_of(type(self))
+        given = {one.name: getattr(self, one.name) for one in declared if getattr(self, one.name) != one.default}
+        positional = [one for one in declared if one.is_positional]
+        last = max((place for place, one in enumerate(positional, 1) if one.name in given), default=0)
+        text = ":".join([self.name, *(format_value(getattr(self, one.name)) for one in positional[:last])])
+        keywords = [f"{one.name}={format_value(given[one.name])}" for one in declared if not one.is_positional and one.name in given]
+        return f"{text}({';'.join(keywords)})" if keywords else text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the name and every option as plain data, defaults included, so that a changed default never passes for an old result."""
+        values = {one.name: getattr(self, one.name) for one in options_of(type(self))}
+        return {"name": self.name, **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the object that `to_dict` described."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name != "name"})
+
+    @classmethod
+    def from_text(cls, arguments: str) -> Self:
+        """Returns the object for the text after its name: `:straight(tau=2;cool=0.3)`.
+
+        Raises:
+            OptionError: the text does not follow the grammar, or a value has the wrong type or is out of range.
+            UnknownName: there is no such option, or no such choice.
+        """
+        before, opened, after = arguments.strip().partition("(")
+        if opened and not after.endswith(")"):
+            raise OptionError(
+                f"options of {cls.name} stand in parentheses, as in {cls.name}(name=value;name=value); got '{cls.name}{arguments}'"
+            )
+        declared = {one.name: one for one in options_of(cls)}
+        positional = [one.name for one in declared.values() if one.is_positional]
+        words = [word.strip() for word in before.split(":")[1:]]
+        if len(words) > len(positional):
+            raise OptionError(_no_variant(cls.name, words, len(positional)))
+        values = dict(zip(positional, words, strict=False))
+        for pair in filter(None, (part.strip() for part in after.removesuffix(")").split(";"))):
+            key, equals, value = (part.strip() for part in pair.partition("="))
+            if not equals:
+                raise OptionError(f"an option of {cls.name} is name=value; got '{pair}'")
+            if key not in declared:
+                raise unknown(f"option of {cls.name}", key, declared)
+            if key in values:
+                raise OptionError(f"option {key} of {cls.name} is given twice, as '{values[key]}' and '{value}'; leave one out")
+            values[key] = value
+        return cls(**{name: _parse(declared[name], text, cls.name) for name, text in values.items()})
+
+
+def _no_variant(name: str, words: list[str], n_positional: int) -> str:
+    extra = ":".join(words[n_positional:])
+    return f"{name} has no variants, so '{name}:{extra}' names nothing; write {name}" if not n_positional else f"{name} takes no '{extra}'"
+
+
+@cache
+def options_of(cls: type[Configurable]) -> tuple[Option, ...]:
+    """Returns the declared options of a class, in order."""
+    hints = get_type_hints(cls)
+    return tuple(_declared(cls, one, hints[one.name]) for one in fields(cls))
+
+
+def _declared(cls: type[Configurable], one: Field[Any], hint: Any) -> Option:
+    if _DECLARATION not in one.metadata:
+        raise TypeError(f"field {one.name} of {cls.__name__} is no option; declare it with option(default, help)")
+    help_text, bounds = one.metadata[_DECLARATION]
+    return Option(one.name, hint, one.default, help_text, bounds, not one.kw_only)
+
+
+def format_value(value: Any) -> str:
+    """Returns a value as the text of an option, in as few characters as give it back."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return "+".join(map(format_value, value)) if isinstance(value, tuple) else str(value)
+
+
+def _type_name(hint: Any) -> str:
+    members = _members(hint)
+    if len(members) > 1:
+        return " or ".join("none" if member is type(None) else _type_name(member) for member in members)
+    if get_origin(hint) is tuple:
+        return f"list of {_type_name(get_args(hint)[0])} joined by '+'"
+    if get_origin(hint) is Literal:
+        return "/".join(map(str, get_args(hint)))
+    return {bool: "true or false", str: "text"}.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _parse(declared: Option, text: str, owner: str) -> Any:
+    """Reads the value of an option from text; `_check` judges it afterwards."""
+    members = _members(declared.type)
+    if type(None) in members and text == "none":
+        return None
+    for member in members:
+        if get_origin(member) is tuple:
+            return tuple(_parse_plain(get_args(member)[0], word) for word in text.split("+") if word)
+        value = _parse_plain(member, text)
+        if not isinstance(value, str) or member is str or get_origin(member) is Literal:
+            return value
+    raise OptionError(f"option {declared.name} of {owner} must be {declared.type_label}; got {text!r}")
+
+
+def _parse_plain(hint: Any, text: str) -> Any:
+    """Reads one value; text that is none of that type comes back as it is."""
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if hint is bool:
+        return words.get(text.lower(), text)
+    if hint in (int, float):
+        try:
+            return hint(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _check(declared: Option, value: Any, owner: str) -> Any:
+    """Returns the value in the declared type; raises OptionError or UnknownName where it does not fit."""
+    members = _members(declared.type)
+    if value is None and type(None) in members:
+        return None
+    for member in members:
+        if get_origin(member) is Literal:
+            if value in get_args(member):
+                return value
+            if len(members) == 1:
+                raise unknown(f"{declared.name} of {owner}", format_value(value), map(format_value, get_args(member)))
+        elif get_origin(member) is tuple:
+            if isinstance(value, tuple | list) and all(isinstance(entry, get_args(member)[0]) for entry in value):
+                return tuple(value)
+        elif member is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            if declared.bounds.contains(value):
+                return float(value)
+        elif member is int and isinstance(value, int) and not isinstance(value, bool):
+            if declared.bounds.contains(value):
+                return value
+        elif member is not int and isinstance(value, member):
+            return value
+    raise OptionError(f"option {declared.name} of {owner} must be {declared.type_label}; got {value!r}")
