@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import torch
@@ -86,9 +87,15 @@ def built_heads(model: nn.Module) -> HeadMap | None:
         return None
 
 
+def _read_back(config: Any) -> Any:
+    """The configuration as a reader of its config.json gets it: a class may compute attributes anew, such as the head dimension."""
+    return type(config).from_dict(json.loads(config.to_json_string()))
+
+
 def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
-    """Whether building the model from `config` gives every tensor shape and every scalar of its attention that the model has."""
+    """Whether building the model from the saved `config` gives every tensor shape and every scalar of its attention that the model has."""
     try:
+        config = _read_back(config)
         if hasattr(config, "validate"):
             config.validate()
         with torch.device("meta"):
