@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headcount.archs.inputs import probe_inputs, reporting_inputs
 from headcount.archs.modules import pad_id, unwrap
 from headcount.archs.ownership import Hold, holding, hooks_suspended
+from headcount.archs.randomness import pass_rng
 from headcount.archs.state import feature_caches_bypassed, forward
 from headcount.attention import AttentionTap
 from headcount.data import Data, batches
@@ -231,8 +232,7 @@ def _weights(result: Tensor) -> Tensor:
 def _has_effect(model: nn.Module, heads: HeadMap, head: Head, batch: dict) -> bool:
     values = torch.ones(len(heads), dtype=torch.float64)
     values[heads.position(head)] = 0.0
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(0)
+    with torch.no_grad(), pass_rng(model, seed=0):
         plain = output_tensors(forward(model, batch))
         torch.manual_seed(0)
         with HeadGates(model, values):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headcount.archs.modules import Batch, shifts
 from headcount.archs.ownership import suspending_hooks
+from headcount.archs.randomness import pass_rng
 from headcount.archs.state import preserve
 from headcount.errors import DataError
 
@@ -112,8 +113,7 @@ def _strip_padding(padded: Batch) -> dict[str, Any]:
 
 def _first_output(model: nn.Module, batch: Batch) -> Tensor:
     """The logits of a model, or its first output of floating-point numbers."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with pass_rng(model, seed=0, devices=()):
         output = model(**batch)
     values = output.values() if isinstance(output, Mapping) else output
     named = output.get("logits") if isinstance(output, Mapping) else None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from headcount.archs.modules import pad_id, unwrap
 from headcount.archs.ownership import for_owner, holds
+from headcount.archs.randomness import fork_rng
 from headcount.archs.state import copy_model
 from headcount.data import Data, Split, Task, batch_size_of, blocks
 from headcount.errors import DataError
@@ -80,7 +81,7 @@ def refit(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) 
     )
     pruned = copy_model(dense)
     work = _Refit(dense, pruned, plan, touched, options.get("share"), options.get("by", "weights"))
-    with evaluating(dense), evaluating(pruned), torch.random.fork_rng(devices=[]):
+    with evaluating(dense), evaluating(pruned), fork_rng(()):
         work.run(fitting, checking)
     return Repaired(pruned, work.found)
 

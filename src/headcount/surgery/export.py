@@ -20,6 +20,7 @@ from headcount import __version__
 from headcount.archs import record
 from headcount.archs.inputs import probe_inputs, reporting_inputs
 from headcount.archs.ownership import holds
+from headcount.archs.randomness import fork_rng
 from headcount.data import Data
 from headcount.errors import ArtefactError, MissingExtra, UnsupportedModel, VerificationError
 from headcount.files import check_place
@@ -40,7 +41,7 @@ def widen(model: nn.Module) -> nn.Module:
     assign(config, record.replaced(model))
     vars(config).pop(record.KEY, None)
     options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
-    with torch.random.fork_rng(devices=[]):  # first weights are drawn, and replaced below
+    with fork_rng(()):  # first weights are drawn, and replaced below
         dense: Any = type(model)._from_config(config, **options)  # pyright: ignore[reportAttributeAccessIssue]
     dense = dense.to(next(model.parameters()).device).eval()
     small, big = HeadMap.of(model), HeadMap.of(dense)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headcount.archs.randomness import pass_rng
 from headcount.archs.state import copy_model
 from headcount.errors import VerificationError
 from headcount.gates import HeadGates, output_tensors
@@ -35,8 +36,7 @@ def gates_of(heads: HeadMap, plan: Plan) -> Tensor:
 
 def run(model: nn.Module, batch: Batch) -> list[Tensor]:
     """The outputs of a plain forward pass in eval mode; models that draw random numbers even there draw the same ones every time."""
-    with evaluating(model), torch.random.fork_rng():
-        torch.manual_seed(0)
+    with evaluating(model), pass_rng(model, seed=0):
         return [tensor.detach().clone() for tensor in output_tensors(model(**batch))]
 
 

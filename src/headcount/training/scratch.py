@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from headcount.archs.modules import unwrap
+from headcount.archs.randomness import fork_rng
 from headcount.data import Task
 from headcount.errors import UnsupportedModel
 from headcount.plan import Plan
@@ -35,7 +36,7 @@ def reset(model: nn.Module, seed: int) -> None:
     for part in [*inner.modules(), *inner.parameters(), *inner.buffers()]:
         if getattr(part, "_is_hf_initialized", False):
             part._is_hf_initialized = False  # what was loaded is marked, and would be left as it is
-    with torch.random.fork_rng():
+    with fork_rng():
         torch.manual_seed(seed)
         inner.initialize_weights()
     inner.tie_weights()
