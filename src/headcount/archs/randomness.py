@@ -56,7 +56,7 @@ def fork_rng(devices: Sequence[torch.device | int] | None = None) -> Iterator[St
         yield states
     finally:
         with _LOCK:
-            position = next(i for i, other in enumerate(_OPEN) if other is entry)
+            position = next(i for i, states_found in enumerate(_OPEN) if states_found is entry)
             del _OPEN[position]
             if position == len(_OPEN):
                 _restore(entry)
@@ -79,7 +79,7 @@ class _PassGate:
     def __init__(self) -> None:
         self.condition = threading.Condition()
         self.inside: dict[int, int] = {}  # passes by thread
-        self.admitted = 0
+        self.n_admissions = 0
         self.waiting = 0
         self.is_alone = False
 
@@ -91,9 +91,9 @@ class _PassGate:
             is_outermost = caller not in self.inside
             if is_outermost:
                 self._wait(alone)
-                self.admitted += 1
+                self.n_admissions += 1
             self.inside[caller] = self.inside.get(caller, 0) + 1
-            admission = _Admission(is_outermost, len(self.inside) == 1, self.admitted)
+            admission = _Admission(is_outermost, len(self.inside) == 1, self.n_admissions)
         try:
             yield admission
         finally:
@@ -106,7 +106,7 @@ class _PassGate:
 
     def is_undisturbed(self, admission: _Admission) -> bool:
         """Whether no other thread has been inside since an admission."""
-        return admission.is_only_thread and admission.number == self.admitted
+        return admission.is_only_thread and admission.number == self.n_admissions
 
     def _wait(self, alone: bool) -> None:
         if not alone:
@@ -127,10 +127,6 @@ _DRAWS: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 """Whether the passes of a model in eval mode so far drew random numbers."""
 
 
-def _same(first: States, second: States) -> bool:
-    return all(torch.equal(state, second[device]) for device, state in first.items())
-
-
 @contextmanager
 def pass_rng(model: nn.Module, *, seed: int | None = None, devices: Sequence[torch.device | int] | None = None) -> Iterator[None]:
     """For a forward pass: random numbers of `seed`, if one is given, that no pass of another thread takes or resets; the state as it was after."""
@@ -143,7 +139,8 @@ def pass_rng(model: nn.Module, *, seed: int | None = None, devices: Sequence[tor
         yield
         if model.training or not gate.is_undisturbed(admission):
             return  # the state tells nothing about this model in eval mode
-        if not _same(states, _read_states(devices)):
+        now = _read_states(devices)
+        if any(not torch.equal(state, now[device]) for device, state in states.items()):
             _DRAWS[model] = True
         elif admission.is_outermost:  # a section inside this one restored the state, and has said so if the model draws
             _DRAWS.setdefault(model, False)

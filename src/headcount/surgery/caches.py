@@ -34,7 +34,7 @@ def _is_single_cache(value: Any) -> bool:
     return isinstance(value, Cache) and not isinstance(value, EncoderDecoderCache)
 
 
-def _drop_single_cache(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _drop_single_cache(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[tuple[Any, ...], dict[str, object]]:
     """A pre-hook of a cross-attention block: it runs as if without a cache, unless it is given an EncoderDecoderCache."""
     positional = tuple(None if _is_single_cache(value) else value for value in args)
     return positional, {name: None if _is_single_cache(value) else value for name, value in kwargs.items()}
@@ -52,7 +52,7 @@ def keep_caches_apart(model: nn.Module, heads: HeadMap) -> None:
 def requiring_separate_caches(model: nn.Module, heads: HeadMap) -> Iterator[None]:
     """Raises VerificationError if a pass inside gives cross-attention the cache of self-attention, as BigBird does without being asked."""
 
-    def check(path: str, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def check(path: str, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         if any(_is_single_cache(value) for value in (*args, *kwargs.values())):
             raise VerificationError(
                 f"{type(model).__name__} gives cross-attention block '{path}' the cache of self-attention, so it attends to the keys of its own "

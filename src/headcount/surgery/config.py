@@ -87,15 +87,10 @@ def built_heads(model: nn.Module) -> HeadMap | None:
         return None
 
 
-def _read_back(config: Any) -> Any:
-    """The configuration as a reader of its config.json gets it: a class may compute attributes anew, such as the head dimension."""
-    return type(config).from_dict(json.loads(config.to_json_string()))
-
-
 def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
     """Whether building the model from the saved `config` gives every tensor shape and every scalar of its attention that the model has."""
     try:
-        config = _read_back(config)
+        config = type(config).from_dict(json.loads(config.to_json_string()))  # a class may compute attributes anew on reading, as head_dim
         if hasattr(config, "validate"):
             config.validate()
         with torch.device("meta"):
