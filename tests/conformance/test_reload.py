@@ -9,14 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2TextModel
 
 import headcount as hc
 from headcount.core.errors import ArtifactError, UnsupportedModel
-from headcount.models.tiny.build import tiny_model
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.tiny.build import build_model, tiny_config, tiny_model
 from headcount.models.tiny.families import variant
 from headcount.surgery import state
 from headcount.surgery.export.targets import export_portable
-from headcount.testing.laws import Subject, casts_survive_saving, save_then_load_is_equal, uneven
+from headcount.testing.laws import Subject, casts_survive_saving, reload_is_equal, save_then_load_is_equal, uneven
 
 
 @pytest.mark.parametrize("model_type", ["chinese_clip", "youtu", "llama", "axk1"])
@@ -28,6 +30,17 @@ def test_casts_and_padding_rows(model_type: str) -> None:
 @pytest.mark.parametrize("model_type", ["chinese_clip", "youtu"])
 def test_cut_models_keep_their_padding_row(model_type: str) -> None:
     assert save_then_load_is_equal(Subject.of(tiny_model(model_type)))
+
+
+def test_uniform_cut_of_a_class_that_computes_its_head_dimension(tmp_path: Path) -> None:
+    """DeepSeek-OCR-2 reads head_dim from config.json and replaces it by hidden_size / num_attention_heads: fewer heads would be wider ones."""
+    model = build_model(DeepseekOcr2TextModel, tiny_config("deepseek_ocr2_text"))
+    heads = hc.HeadMap.of(model)
+    small = hc.cut(model, hc.Plan.removing([head for head in heads if head.index >= 2]))
+    again = hc.load(hc.save(small, tmp_path / "model"))
+    assert {name: tensor.shape for name, tensor in again.state_dict().items()} == {n: t.shape for n, t in small.state_dict().items()}
+    reload_is_equal(small, probe_inputs(small))
+    assert "plain `from_pretrained`" not in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_dtypes_of_single_tensors(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ sys.path[:0] = sys.argv[1:3]
 import torch; torch.set_num_threads(1)
 from pathlib import Path
 import grid
-from headcount.errors import ArtifactError
+from headcount.core.errors import ArtifactError
 disk, fills = Path(sys.argv[3]), [int(text) for text in sys.argv[4].split(",")]
 with grid.small_blocks():
     grid.lead(disk / "expected")

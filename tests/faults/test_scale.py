@@ -22,8 +22,8 @@ RESUMING = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from headcount.runs import Run
-from headcount.runs.cells import Spec
+from headcount.runs.store import Run
+from headcount.runs.artifacts import Spec
 folder, number = Path(sys.argv[1]), int(sys.argv[2])
 def peak():  # of this program alone: ru_maxrss would be that of the process which started it
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
@@ -86,11 +86,11 @@ import torch; torch.set_num_threads(1)
 from pathlib import Path
 import grid
 from contextlib import nullcontext
-from headcount import stream
-from headcount.runs import Run
+from headcount.data import stream
+from headcount.runs.store import Run
 from headcount.importance import score_into
-from headcount.runs import describe_run
-from headcount.runs.weights import model_record
+from headcount.runs.store import describe_run
+from headcount.models.provenance import model_record
 import headcount as hc
 from toys import shared
 rank, place = int(os.environ["RANK"]), int(sys.argv[4])

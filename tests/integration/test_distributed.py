@@ -20,10 +20,10 @@ WORK = """
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
 import headcount as hc
-from headcount.archs.inputs import probe_inputs
-from headcount.gates import output_tensors
+from headcount.models.dummy_inputs.text import probe_inputs
+from headcount.models.gates import output_tensors
 from headcount.testing.laws import emptying
-from headcount.testing.shrink import tiny_model
+from headcount.models.tiny.build import tiny_model
 
 dist.init_process_group("gloo")
 model = tiny_model("bert", auto="AutoModelForSequenceClassification")

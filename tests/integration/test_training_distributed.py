@@ -20,10 +20,12 @@ import torch
 torch.set_num_threads(1)
 import headcount as hc
 from toys import build, task
-from headcount.plan import Budget
-from headcount.pruners._contract import Work
-from headcount.pruners import dsp, l0
-from headcount.training import GateCallback, Recipe, checkpoints, fine_tune
+from headcount.core.plan import Budget
+from headcount.pruning.base import Work
+from headcount.pruning.methods import dsp, l0
+from headcount.pruning.training.gates import GateCallback
+from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.pruning.training.trainer import checkpoints
 
 found = {}
 for name in ("l0", "dsp", "frozen"):
@@ -61,10 +63,11 @@ import torch.distributed as dist
 torch.set_num_threads(1)
 import headcount as hc
 from toys import build, task
-from headcount.plan import Budget
-from headcount.pruners import dsp
-from headcount.pruners._contract import Work
-from headcount.training import GateCallback, Recipe
+from headcount.core.plan import Budget
+from headcount.pruning.methods import dsp
+from headcount.pruning.base import Work
+from headcount.pruning.training.gates import GateCallback
+from headcount.pruning.training.fine_tune import Recipe
 
 rank, number = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 model, data = build("encoder"), task("encoder", 32)

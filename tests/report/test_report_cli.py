@@ -27,7 +27,7 @@ class Block:
         if name.partition(".")[0] in {blocked!r}:
             raise ImportError(f"{{name}} is blocked")
 sys.meta_path.insert(0, Block())
-from headcount.cli import main
+from headcount.app.cli._main import main
 sys.exit(main(sys.argv[1:]))
 """
 

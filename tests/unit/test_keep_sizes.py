@@ -13,10 +13,11 @@ import headcount as hc
 from headcount.app.cli.analyze import sizes
 from headcount.app.console.pruning import heads_of
 from headcount.core.errors import PlanError
-from headcount.core.plan import Budget, Plan
+from headcount.core.plan import Budget, Plan, nearest_whole_units
 from headcount.core.scores import Scores
 from headcount.models.tiny.build import tiny_model
-from headcount.workflows.walk import Analysis, _wishes
+from headcount.workflows.prune import check_wish
+from headcount.workflows.walk import Analysis, _find, _wishes, walk
 
 HEADS = tuple(hc.Head("", layer, index) for layer in range(4) for index in range(8))
 
@@ -42,6 +43,37 @@ def test_analyze_takes_numbers_of_heads() -> None:
     assert sorted(wish.keep for wish in _wishes(work, heads)) == sorted({8, round(0.25 * len(heads))})
     with pytest.raises(PlanError, match="keep must be a whole number"):
         _wishes(Analysis("toy", model, SimpleNamespace(), keeps=(1.0,)), heads)  # type: ignore[arg-type]
+
+
+def test_analyze_refuses_what_prune_refuses() -> None:
+    """A share that is no whole number of KV groups was rounded by analyze: 12.5 % of 12 heads became the 3 heads of a group."""
+    model: Any = tiny_model("llama", num_key_value_heads=2)
+    heads = hc.HeadMap.of(model)
+    assert [len(unit) for unit in heads.units()] == [3, 3, 3, 3]
+    reason = "2 heads are no whole number of units of 3 heads that share keys and values; the nearest are 0 and 3"
+    with pytest.raises(PlanError, match=reason):
+        hc.prune(model, None, "random", 0.125, repair=False)
+    work = Analysis("toy", model, SimpleNamespace(), methods=("random",), keeps=(0.125,), seeds=1)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match=reason):
+        next(walk(work, SimpleNamespace()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("kv_heads", "sizes"), [(6, [2, 3, 6]), (2, [3, 6]), (1, [6])])
+def test_default_sizes_of_analyze_are_whole_groups_and_are_told(kv_heads: int, sizes: list[int]) -> None:
+    model: Any = tiny_model("llama", num_key_value_heads=kv_heads)
+    heads = hc.HeadMap.of(model)
+    work = Analysis("toy", model, SimpleNamespace(), methods=("random",), seeds=1)  # type: ignore[arg-type]
+    wishes = _wishes(work, heads)
+    assert sorted({wish.keep for wish in wishes}) == sizes
+    for wish in wishes:
+        check_wish(model, wish)
+    step = _find(work, heads, sizes)
+    assert f"pruned to {', '.join(map(str, sizes))} heads, the whole" in step.text
+    assert step.numbers["keeps"] == sizes
+
+
+def test_nearest_whole_units_of_mixed_sizes() -> None:
+    assert [nearest_whole_units(share, [4, 4, 1, 1]) for share in (0.01, 0.25, 0.3, 0.7, 0.99)] == [1, 2, 4, 8, 10]
 
 
 def test_the_command_line_reads_the_same() -> None:

@@ -228,20 +228,21 @@ def _check(declared: Option, value: Any, owner: str) -> Any:
     if value is None and type(None) in members:
         return None
     for member in members:
-        if get_origin(member) is Literal:
-            if value in get_args(member):
-                return value
-            if len(members) == 1:
-                raise unknown(f"{declared.name} of {owner}", format_value(value), map(format_value, get_args(member)))
-        elif get_origin(member) is tuple:
-            if isinstance(value, tuple | list) and all(isinstance(entry, get_args(member)[0]) for entry in value):
+        if get_origin(member) is tuple and isinstance(value, tuple | list):
+            if all(_fits(get_args(member)[0], entry, declared.bounds) for entry in value):
                 return tuple(value)
-        elif member is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            if declared.bounds.contains(value):
-                return float(value)
-        elif member is int and isinstance(value, int) and not isinstance(value, bool):
-            if declared.bounds.contains(value):
-                return value
-        elif member is not int and isinstance(value, member):
+        elif get_origin(member) is Literal and value in get_args(member):
             return value
+        elif get_origin(member) is None and _fits(member, value, declared.bounds):
+            return float(value) if member is float else value
+    if declared.choices:
+        raise unknown(f"{declared.name} of {owner}", format_value(value), map(format_value, declared.choices))
     raise OptionError(f"option {declared.name} of {owner} must be {declared.type_label}; got {value!r}")
+
+
+def _fits(kind: type, value: Any, bounds: Bounds) -> bool:
+    """Whether a value is of a plain type, numbers within their bounds. True is no number, and an int is a float."""
+    if kind not in (int, float):
+        return isinstance(value, kind)
+    is_number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and bounds.contains(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
 from numbers import Integral, Real
@@ -23,15 +23,15 @@ SCHEMA = 1
 """The version of plan files."""
 
 
-def heads_kept(keep: Any, total: int, unit: int = 1) -> int:
-    """How many of `total` heads stay: a whole number is a number of heads, a float between 0 and 1 a share of them, in whole units.
+def heads_kept(keep: Any, total: int) -> int:
+    """How many of `total` heads stay: a whole number is a number of heads, a float between 0 and 1 a share of them.
 
     1.0 could be one head or all of them and is refused, as is every other number.
     """
     if isinstance(keep, Integral) and not isinstance(keep, bool) and 1 <= int(keep) <= total:
         return int(keep)
     if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < float(keep) < 1:
-        return max(unit, round(float(keep) * total / unit) * unit)
+        return max(1, round(float(keep) * total))
     raise PlanError(
         f"keep must be a whole number from 1 to {total}, the heads there are, or a share of them, a float above 0 and below 1 such as 0.25; "
         f"got {keep!r}"
@@ -335,6 +335,12 @@ def _reachable(sizes: list[int]) -> list[set[int]]:
     for size in reversed(sizes):
         sums.append(sums[-1] | {size + total for total in sums[-1]})
     return sums[::-1]
+
+
+def nearest_whole_units(share: float, unit_sizes: Sequence[int]) -> int:
+    """The number of heads nearest to a share of all of them that whole units make, at least one unit; of two equally near, the larger."""
+    target = heads_kept(share, sum(unit_sizes))
+    return min(_reachable(list(unit_sizes))[0] - {0}, key=lambda count: (abs(count - target), -count))
 
 
 def _forced(best: list[tuple[Head, ...]], limits: Budget) -> set[Head]:

@@ -23,6 +23,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.models.observe import evaluating, frozen
 from headcount.models.ownership import Hold, holding, hooks_suspended
+from headcount.models.randomness import pass_rng
 from headcount.models.state import feature_caches_bypassed, forward
 
 How = Literal["zero", "mean", "uniform"]
@@ -214,8 +215,7 @@ def _weights(result: Tensor) -> Tensor:
 def _has_effect(model: nn.Module, heads: HeadMap, head: Head, batch: dict) -> bool:
     values = torch.ones(len(heads), dtype=torch.float64)
     values[heads.position(head)] = 0.0
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(0)
+    with torch.no_grad(), pass_rng(model, seed=0):
         plain = output_tensors(forward(model, batch))
         torch.manual_seed(0)
         with HeadGates(model, values):

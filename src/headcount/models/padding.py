@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headcount.core.errors import DataError
 from headcount.models.modules import Batch, shifts
 from headcount.models.ownership import suspending_hooks
+from headcount.models.randomness import pass_rng
 from headcount.models.state import preserve
 
 Need = Literal["nothing", "positions", "right padding"]
@@ -112,8 +113,7 @@ def _strip_padding(padded: Batch) -> dict[str, Any]:
 
 def _first_output(model: nn.Module, batch: Batch) -> Tensor:
     """The logits of a model, or its first output of floating-point numbers."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with pass_rng(model, seed=0, devices=()):
         output = model(**batch)
     values = output.values() if isinstance(output, Mapping) else output
     named = output.get("logits") if isinstance(output, Mapping) else None

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from headcount.core.errors import UnsupportedModel
 from headcount.models.modules import Batch
 from headcount.models.ownership import SavedStates
+from headcount.models.randomness import fork_rng, pass_rng
 
 HOOKS = frozenset(name for name in vars(nn.Module()) if "hook" in name)
 """Attributes that hold hooks. Their handles take them off, since several contexts may have hooks on one model; those of transformers have none."""
@@ -193,7 +194,7 @@ def preserve(model: nn.Module) -> Iterator[None]:
 
 def forward(model: nn.Module, inputs: Batch) -> Any:
     """The output of one forward pass, which leaves the model and torch's random numbers as they were."""
-    with preserve(model), torch.random.fork_rng(devices=[]):
+    with preserve(model), pass_rng(model, devices=()):
         return model(**inputs)
 
 
@@ -205,7 +206,7 @@ def attention_type_kept(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        with torch.random.fork_rng(devices=[]):  # a switch draws weights, and puts the model's own in their place
+        with fork_rng(()):  # a switch draws weights, and puts the model's own in their place
             for owner, attention_type in zip(owners, types, strict=True):
                 owner.set_attention_type(attention_type)  # pyright: ignore[reportCallIssue]
 

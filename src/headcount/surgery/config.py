@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import torch
@@ -89,8 +90,9 @@ def built_heads(model: nn.Module) -> HeadMap | None:
 
 
 def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
-    """Whether building the model from `config` gives every tensor shape and every scalar of its attention that the model has."""
+    """Whether building the model from the saved `config` gives every tensor shape and every scalar of its attention that the model has."""
     try:
+        config = type(config).from_dict(json.loads(config.to_json_string()))  # a class may compute attributes anew on reading, as head_dim
         if hasattr(config, "validate"):
             config.validate()
         with torch.device("meta"):

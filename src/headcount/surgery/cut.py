@@ -19,6 +19,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.models.ownership import holds
 from headcount.models.state import copy_model
+from headcount.surgery.caches import keep_caches_apart, requiring_separate_caches
 from headcount.surgery.config import express, unexpress
 from headcount.surgery.named_heads import follow_cut, original_fields
 from headcount.surgery.reshape import Cut, cuts_of, kept_numel, numel, removed_from_tables, reshape
@@ -94,7 +95,11 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
         raise PlanError("the model is on the meta device and has no weights to cut; load them first")
     batch = inputs if inputs is not None else probe_inputs(source)
     affected = [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]
-    with every_block_runs(source, affected), reporting_inputs(source, batch, dummy=inputs is None):
+    with (
+        every_block_runs(source, affected),
+        requiring_separate_caches(source, heads),
+        reporting_inputs(source, batch, dummy=inputs is None),
+    ):
         expected = run_gated(source, plan, batch)
     dtype = float_dtype(source)
     reference = upcast(source, batch) if dtype in HALF else None
@@ -123,4 +128,5 @@ def _carry_out(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
     reshape(model, _cuts(heads, plan))
     cut_heads = HeadMap.of(model)
     express(model, cut_heads, before)
+    keep_caches_apart(model, cut_heads)
     follow_cut(model, lists, cut_heads)

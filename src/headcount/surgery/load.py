@@ -15,6 +15,7 @@ from headcount.core.errors import ArtifactError, HeadcountError
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
 from headcount.surgery import manifest
+from headcount.surgery.caches import keep_caches_apart
 from headcount.surgery.reshape import cuts_of, reshape
 from headcount.surgery.sizes import bounded_build, check_counts
 from headcount.surgery.source import HUB_OPTIONS, check_weights, class_of, local_folder, read_config
@@ -53,6 +54,7 @@ def fit(model: nn.Module, blocks: Blocks) -> None:
             columns[block.path] = entry.columns
     if kept:
         reshape(model, cuts_of(heads, kept), columns)
+    keep_caches_apart(model, heads)
     record.write(model, record.read(model) | small, values)
     if lists:
         record.write_named(model, lists)

@@ -16,6 +16,7 @@ from headcount.models.gates import HeadGates, output_tensors
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import evaluating
+from headcount.models.randomness import pass_rng
 from headcount.models.state import copy_model
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -37,8 +38,7 @@ def gates_of(heads: HeadMap, plan: Plan) -> Tensor:
 
 def run(model: nn.Module, batch: Batch) -> list[Tensor]:
     """The outputs of a plain forward pass in eval mode; models that draw random numbers even there draw the same ones every time."""
-    with evaluating(model), torch.random.fork_rng():
-        torch.manual_seed(0)
+    with evaluating(model), pass_rng(model, seed=0):
         return [tensor.detach().clone() for tensor in output_tensors(model(**batch))]
 
 

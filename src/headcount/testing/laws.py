@@ -6,7 +6,6 @@ A law takes a Subject and returns what it measured, or raises LawBroken.
 from __future__ import annotations
 
 import copy
-import inspect
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
 from headcount.models.observe import evaluating
 from headcount.models.state import forward, preserve
+from headcount.surgery.caches import cross_blocks_on_shared_indices
 from headcount.surgery.config import base_config
 from headcount.surgery.cut import cut, removed_parameters
 from headcount.surgery.load import load
@@ -356,28 +356,18 @@ def impossible_plans_raise(subject: Subject) -> str:
 
 
 def _prompt(subject: Subject) -> dict[str, Any]:
-    skip = ("decoder_input_ids", "decoder_attention_mask", "encoder_hidden_states", "labels")
+    skip = ("decoder_input_ids", "decoder_attention_mask", "labels")
+    skip += () if cross_blocks_on_shared_indices(subject.model, subject.heads) else ("encoder_hidden_states",)
     prompt = {name: value for name, value in subject.batch.items() if name not in skip}
     if isinstance(prompt.get("attention_mask"), Tensor) and "input_ids" in prompt:
         prompt["attention_mask"] = torch.ones_like(prompt["attention_mask"])
     return prompt
 
 
-def _mixes_caches(subject: Subject) -> bool:
-    """Whether generation by a decoder alone adds the keys of cross-attention to those of self-attention, layer by layer: TrOCR does."""
-    alone = not getattr(subject.model.config, "is_encoder_decoder", False) and any(b.kind == "cross" for b in subject.heads.blocks)
-    takes_cache = "past_key_values" in inspect.signature(subject.model.forward).parameters
-    if not alone or not takes_cache or "input_ids" not in subject.batch:
-        return False
-    from transformers import DynamicCache
-
-    cache = DynamicCache(config=subject.model.config)  # pyright: ignore[reportArgumentType]
-    try:
-        with torch.no_grad(), evaluating(subject.model):
-            subject.model(**{**subject.batch, "past_key_values": cache, "use_cache": True})
-    except Exception:  # it takes no single cache, so it cannot mix two kinds of keys in one
-        return False
-    return cache.get_seq_length() > subject.batch["input_ids"].shape[1]
+def _generate_dense(subject: Subject, options: Batch) -> Tensor:
+    """The tokens of the dense model, without a cache where it would mix the keys of self- and cross-attention in one."""
+    shares_cache = bool(cross_blocks_on_shared_indices(subject.model, subject.heads))
+    return _generate(subject.model, {**options, "use_cache": False} if shares_cache else options)
 
 
 def generation_options(subject: Subject) -> dict[str, Any]:
@@ -389,13 +379,9 @@ def generation_options(subject: Subject) -> dict[str, Any]:
     if getattr(model.config, "is_encoder_decoder", False) and model.generation_config.decoder_start_token_id is None:  # pyright: ignore
         options["decoder_start_token_id"] = getattr(model.config, "pad_token_id", None) or 0
     try:
-        _generate(model, options)
+        _generate_dense(subject, options)
     except Exception as error:  # a decoder that waits for an encoder, a prompt of another kind: nothing to compare
         raise DoesNotApply(f"the model itself does not generate from a probe prompt: {type(error).__name__}: {error}") from error
-    if _mixes_caches(subject):
-        raise DoesNotApply(
-            "the model itself keeps the keys of self- and cross-attention in one cache when it generates without its encoder"
-        )
     return options
 
 
@@ -409,7 +395,7 @@ def _generate(model: nn.Module, options: Batch) -> Tensor:
 def same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: Batch) -> None:
     """Raises LawBroken unless the cut model generates what the gated one generates."""
     with HeadGates(subject.model, gates_of(subject.heads, plan)):
-        expected = _generate(subject.model, options)
+        expected = _generate_dense(subject, options)
     agree = torch.equal(expected, _generate(small, options))
     _require(agree, f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")
 

@@ -36,7 +36,7 @@ class Options(TypedDict, total=False):
     reported: int
     by: Sequence[str]
     methods: Sequence[str]
-    keeps: Sequence[int | float]
+    keeps: Sequence[int | float] | None
     seeds: int
     recipe: Recipe
     measured: Sizes
@@ -61,7 +61,8 @@ def analyze(
 
     `model` is a live model, a folder or a hub id, `data` an hc.Task or the name of one (by default the one the model is made for). Roles and
     portraits are of `text` (a file, texts, a corpus; see `hc.roles`), or of the texts of the task. `said` is told each step as it is done. `keeps`
-    are numbers of heads that stay, or shares of them (floats below 1).
+    are numbers of heads that stay, or shares of them (floats below 1); PlanError if one is no whole number of KV groups. By default they are the
+    whole KV groups nearest to 12.5, 25 and 50 %.
     """
     asked = dict(options)
     check_methods(options.get("methods", METHODS))

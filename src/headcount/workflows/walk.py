@@ -20,7 +20,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.profiles.profile import LONGEST, SENTENCES, HeadProfiles
 from headcount.core.errors import HeadcountError, UnsupportedModel
 from headcount.core.evaluation import Change, Evaluation
-from headcount.core.plan import Plan, heads_kept
+from headcount.core.plan import Plan, heads_kept, nearest_whole_units
 from headcount.core.role_table import RoleTable
 from headcount.core.scores import Scores
 from headcount.data.stream import Progress
@@ -77,8 +77,10 @@ class Analysis:
     reported: int = REPORTED
     by: Sequence[str] = SCORES
     methods: Sequence[str] = METHODS
-    keeps: Sequence[int | float] = KEEPS
-    """Numbers of heads that stay, or, as floats below 1, shares of them."""
+    keeps: Sequence[int | float] | None = None
+    """Numbers of heads that stay, or, as floats below 1, shares of them, by the rule of `prune`: whole KV groups, or PlanError.
+
+    By default the sizes nearest to KEEPS that are whole KV groups."""
     seeds: int = SEEDS
     training_seeds: int | None = None
     """Seeds of methods that train, by default as many as of the others."""
@@ -119,7 +121,7 @@ def walk(work: Analysis, kept: Run) -> Iterator[Step]:
     for name in work.by:
         Method.parse(name)
     _describe(work, heads, kept)
-    yield _find(work, heads)
+    yield _find(work, heads, sorted({wish.keep for wish in wishes}))
     yield _evaluate(work, heads, kept)
     found = score_into(kept, work.model, work.task, work.by, limit=work.scored, seed=work.seed, progress=work.progress("scoring"))
     yield _score(work, found)
@@ -145,7 +147,7 @@ def _describe(work: Analysis, heads: HeadMap, kept: Run) -> None:
     config = {
         "by": list(work.by),
         "methods": list(work.methods),
-        "keeps": list(work.keeps),
+        "keeps": list(KEEPS if work.keeps is None else work.keeps),
         "seeds": work.seeds,
         "recipe": work.recipe.told(),
         **work.config,
@@ -154,15 +156,16 @@ def _describe(work: Analysis, heads: HeadMap, kept: Run) -> None:
     kept.describe(describe_run(model_record(work.model, work.name), **facts), heads)
 
 
-def _find(work: Analysis, heads: HeadMap) -> Step:
+def _find(work: Analysis, heads: HeadMap, keeps: Sequence[int]) -> Step:
     heads.verify(work.model)
     layouts = sorted({block.layout for block in heads.blocks})
     kv_heads = sum(block.n_kv_heads for block in heads.blocks)
     text = (
         f"{type(work.model).__name__}: {heads.describe()}, {kv_heads} KV heads, {'/'.join(layouts)} projections; "
-        f"each gate changes the output, {sum(block.can_cut for block in heads.blocks)} of {len(heads.blocks)} blocks can be cut"
+        f"each gate changes the output, {sum(block.can_cut for block in heads.blocks)} of {len(heads.blocks)} blocks can be cut; "
+        f"{_tell_sizes(work, heads, keeps)}"
     )
-    return work.step("find", text, n_heads=len(heads), n_kv_heads=kv_heads, n_blocks=len(heads.blocks))
+    return work.step("find", text, keeps=list(keeps), n_heads=len(heads), n_kv_heads=kv_heads, n_blocks=len(heads.blocks))
 
 
 def _told(made: Evaluation) -> str:
@@ -233,10 +236,22 @@ def _roles(work: Analysis, table: RoleTable) -> Step:
     )
 
 
+def _tell_sizes(work: Analysis, heads: HeadMap, keeps: Sequence[int]) -> str:
+    """The sizes to prune to, and, where they were not asked for, the rule by which they were chosen."""
+    numbers = ", ".join(map(str, keeps))
+    if work.keeps is not None:
+        return f"pruned to {numbers} heads"
+    largest = max(len(unit) for unit in heads.units())
+    units = "heads" if largest == 1 else f"KV groups of up to {largest} heads"
+    return f"pruned to {numbers} heads, the whole {units} nearest to {', '.join(f'{100 * share:g} %' for share in KEEPS)}"
+
+
 def _wishes(work: Analysis, heads: HeadMap) -> list[Wish]:
-    sizes = sorted({len(unit) for unit in heads.units()})
-    unit = sizes[-1]
-    keeps = sorted({heads_kept(keep, len(heads), unit) for keep in work.keeps})
+    if work.keeps is None:
+        unit_sizes = [len(unit) for unit in heads.units()]
+        keeps = sorted({nearest_whole_units(share, unit_sizes) for share in KEEPS})
+    else:
+        keeps = sorted({heads_kept(keep, len(heads)) for keep in work.keeps})
     template = Wish("random", 1, recipe=work.recipe)
     return grid(work.methods, keeps, work.seeds, template, first=work.seed, training_seeds=work.training_seeds)
 

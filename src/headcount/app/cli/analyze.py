@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 By = Annotated[str, typer.Option("--by", metavar="NAME,…", help="Importances of `headcount ls importance`.")]
 Methods = Annotated[str, typer.Option("--methods", metavar="NAME,…", help="Pruners or importances to prune by. Random is always there.")]
-Keep = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers, or shares such as 12.5%,25%,50%.")]
+Keep = Annotated[
+    str | None,
+    typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers, or shares; by default whole KV groups near 12.5%,25%,50%."),
+]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of methods with chance in them.")]
 Scored = Annotated[int, typer.Option("--scored", min=2, help="Calibration examples that scores are taken on.")]
 Reported = Annotated[int, typer.Option("--reported", min=2, help="Examples that models are compared on.")]
@@ -55,7 +58,7 @@ def run(
     parser: Parser = None,
     by: By = "gradient,ablation,output-norm,confidence,random",
     methods: Methods = "surgeon,gradient,l0,dsp,random",
-    keep: Keep = "12.5%,25%,50%",
+    keep: Keep = None,
     seeds: Seeds = 2,
     scored: Scored = 256,
     reported: Reported = 500,
@@ -67,7 +70,7 @@ def run(
 ) -> None:
     """Map, score, label, profile and prune the heads of a model, keep and measure the best smaller one, and write the report."""
     check_embedded(text, embedded)
-    wanted = sizes(keep)
+    keeps = None if keep is None else sizes(keep)
     with Place(out).taken(say) as kept:
         from headcount.importance.score import Method
         from headcount.workflows.prune import check_methods
@@ -91,7 +94,7 @@ def run(
             reported=reported if given.limit is None else min(reported, given.limit),
             by=scores,
             methods=method_names(methods),
-            keeps=wanted,
+            keeps=keeps,
             seeds=seeds,
             recipe=recipe(given, rate, train_batch, 0.0, epochs, steps),
             watch=say.watch,

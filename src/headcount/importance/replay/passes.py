@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from headcount.importance.replay.stacking import batch_rows, first_rows, stack_batch
 from headcount.models.modules import device_of
+from headcount.models.randomness import pass_rng
 from headcount.models.state import forward
 
 Read = Callable[[Any, Mapping[str, Any]], Any]
@@ -63,8 +64,7 @@ class Pass:
     def _forward(self, batch: Mapping[str, Any]) -> Any:
         device = device_of(self.model)
         inputs = {name: value for name, value in batch.items() if name not in self.withhold}
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(0)
+        with pass_rng(self.model, seed=0, devices=[device] if device.type == "cuda" else ()):
             return forward(self.model, {**inputs, **self.options})
 
 

@@ -24,6 +24,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, model_inputs
 from headcount.models.ownership import for_owner, holds
+from headcount.models.randomness import fork_rng
 from headcount.models.state import copy_model
 from headcount.pruning.repair.least_squares import Fitted, Products, fit, with_ones
 from headcount.pruning.repair.lockstep import Lockstep
@@ -81,7 +82,7 @@ def refit(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) 
     )
     pruned = copy_model(dense)
     work = _Refit(dense, pruned, plan, touched, options.get("share"), options.get("by", "weights"))
-    with evaluating(dense), evaluating(pruned), torch.random.fork_rng(devices=[]):
+    with evaluating(dense), evaluating(pruned), fork_rng(()):
         work.run(fitting, checking)
     return Repaired(pruned, work.found)
 

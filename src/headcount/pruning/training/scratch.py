@@ -13,6 +13,7 @@ from headcount.core.plan import Plan
 from headcount.data.stream import Progress
 from headcount.data.task import Task
 from headcount.models.modules import unwrap
+from headcount.models.randomness import fork_rng
 from headcount.pruning.training.fine_tune import Recipe, Trained, fine_tune
 from headcount.surgery.cut import cut
 
@@ -35,7 +36,7 @@ def reset(model: nn.Module, seed: int) -> None:
     for part in [*inner.modules(), *inner.parameters(), *inner.buffers()]:
         if getattr(part, "_is_hf_initialized", False):
             part._is_hf_initialized = False  # what was loaded is marked, and would be left as it is
-    with torch.random.fork_rng():
+    with fork_rng():
         torch.manual_seed(seed)
         inner.initialize_weights()
     inner.tie_weights()

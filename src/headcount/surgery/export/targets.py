@@ -26,6 +26,7 @@ from headcount.models.gates import output_tensors
 from headcount.models.head_map import HeadMap
 from headcount.models.observe import evaluating
 from headcount.models.ownership import holds
+from headcount.models.randomness import fork_rng
 from headcount.surgery.config import assign
 from headcount.surgery.named_heads import assign_fields, original_fields
 from headcount.surgery.reshape import Cut, cuts_of
@@ -40,7 +41,7 @@ def widen(model: nn.Module) -> nn.Module:
     assign(config, record.replaced(model))
     vars(config).pop(record.KEY, None)
     options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
-    with torch.random.fork_rng(devices=[]):  # first weights are drawn, and replaced below
+    with fork_rng(()):  # first weights are drawn, and replaced below
         dense: Any = type(model)._from_config(config, **options)  # pyright: ignore[reportAttributeAccessIssue]
     dense = dense.to(next(model.parameters()).device).eval()
     small, big = HeadMap.of(model), HeadMap.of(dense)
