@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 import headcount as hc
 from headcount.importance.replay.engine import Ablator
-from headcount.importance.replay.replay import Change
+from headcount.importance.replay.replay import Intervention
 
 IMAGE = 224
 
@@ -138,8 +138,12 @@ def cpu(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def changes_of(heads: hc.HeadMap) -> list[Change]:
-    return [Change(block, tuple(float(i != head) for i in range(block.n_heads))) for block in heads.blocks for head in range(block.n_heads)]
+def changes_of(heads: hc.HeadMap) -> list[Intervention]:
+    return [
+        Intervention(block, tuple(float(i != head) for i in range(block.n_heads)))
+        for block in heads.blocks
+        for head in range(block.n_heads)
+    ]
 
 
 def one_by_one(model: nn.Module, gates: hc.HeadGates, batch: dict[str, Tensor], chosen: Sequence[int]) -> list[Tensor]:

@@ -15,7 +15,7 @@ from headcount.core.evaluation import Evaluation, interval
 from headcount.core.stats.paired import Difference, paired_bootstrap, paired_t
 from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 from headcount.runs.results import method_name, outcome
 from headcount.runs.store import Run, describe_run
 from headcount.workflows.prune import Pruning, Wish, compare
@@ -50,24 +50,24 @@ class Curves:
                 describe_run(model_record(model, name), command=command, seed=0, task=task.name, machine=machine_of(model)), self.heads
             )
             pruning = Pruning(run, model, task, limit=limit)
-            self.dense, cells, self.failed = compare(pruning, wishes, progress=lambda n, total: print(f"{n} of {total}", flush=True))
-        self.cells: dict[tuple[str, int], list[Cell]] = {}
-        for cell in cells:
-            wish = cell.content["wish"]
-            self.cells.setdefault((method_name(wish), wish["keep"]), []).append(cell)
+            self.dense, artifacts, self.failed = compare(pruning, wishes, progress=lambda n, total: print(f"{n} of {total}", flush=True))
+        self.artifacts: dict[tuple[str, int], list[Artifact]] = {}
+        for artifact in artifacts:
+            wish = artifact.content["wish"]
+            self.artifacts.setdefault((method_name(wish), wish["keep"]), []).append(artifact)
 
     @property
     def keeps(self) -> list[int]:
         """The sizes, largest first."""
-        return sorted({keep for _, keep in self.cells}, reverse=True)
+        return sorted({keep for _, keep in self.artifacts}, reverse=True)
 
     @property
     def methods(self) -> list[str]:
-        return list(dict.fromkeys(name for name, _ in self.cells))
+        return list(dict.fromkeys(name for name, _ in self.artifacts))
 
     def mean(self, method: str, keep: int) -> Evaluation:
         """The outcome of a method, example by example the mean over its seeds."""
-        made = [outcome(cell) for cell in self.cells[method, keep]]
+        made = [outcome(artifact) for artifact in self.artifacts[method, keep]]
         parts = None if made[0].parts is None else np.mean([one.parts for one in made if one.parts is not None], axis=0)
         total = self.task.metric.total if self.task.metric else None
         value = None if parts is None or total is None else float(total(parts.sum(axis=0)))
@@ -96,21 +96,23 @@ class Curves:
             "|---|---:|" + "---|" * len(self.keeps),
         ]
         for method in self.methods:
-            here = [keep for keep in self.keeps if (method, keep) in self.cells]
-            seeds = max(len(self.cells[method, keep]) for keep in here)
+            here = [keep for keep in self.keeps if (method, keep) in self.artifacts]
+            seeds = max(len(self.artifacts[method, keep]) for keep in here)
             lines.append(f"| {method} | {seeds} |" + "".join(f" {self._entry(method, keep, factor, digits)} |" for keep in self.keeps))
         return "\n".join(lines)
 
     def _total(self) -> int:
-        kinds = next(iter(self.cells.values()))[0].content["wish"].get("kinds")
+        kinds = next(iter(self.artifacts.values()))[0].content["wish"].get("kinds")
         return sum(block.n_heads for block in self.heads.blocks if not kinds or block.kind in kinds)
 
     def _entry(self, method: str, keep: int, factor: float, digits: int) -> str:
-        if (method, keep) not in self.cells:
+        if (method, keep) not in self.artifacts:
             return ""
         made, change = self.mean(method, keep), self.change(method, keep)
         value = made.loss if made.value is None else made.value
-        values = [cell.content["value"] if made.value is not None else cell.content["loss"] for cell in self.cells[method, keep]]
+        values = [
+            artifact.content["value"] if made.value is not None else artifact.content["loss"] for artifact in self.artifacts[method, keep]
+        ]
         spread = f", seeds {factor * min(values):.{digits}f} … {factor * max(values):.{digits}f}" if len(values) > 1 else ""
         return (
             f"**{factor * value:.{digits}f}** ({factor * change.difference:+.{digits}f}; {factor * change.low:+.{digits}f} … "
@@ -119,7 +121,7 @@ class Curves:
 
     def order(self, keep: int) -> str:
         """Methods from the least loss to the most, each tested against the next one: paired t over examples, mean over seeds."""
-        ranked = sorted((method for method in self.methods if (method, keep) in self.cells), key=lambda m: self.mean(m, keep).loss)
+        ranked = sorted((method for method in self.methods if (method, keep) in self.artifacts), key=lambda m: self.mean(m, keep).loss)
         told = []
         for first, second in zip(ranked, [*ranked[1:], None], strict=True):
             told.append(f"{first} ({self.mean(first, keep).loss:.3f})")

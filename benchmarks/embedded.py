@@ -72,7 +72,7 @@ def models(limit: int | None) -> None:
 
 
 def shown(found: Evaluation) -> str:
-    """Two cells of a table: the loss and the metric."""
+    """Two artifacts of a table: the loss and the metric."""
     name = {"bleu": "BLEU"}.get(found.metric, found.metric)
     return f"{found.loss:.3f} ± {found.loss_stderr:.3f} | {name} {found.value:.4g}"
 

@@ -33,7 +33,7 @@ from headcount.core.stats.corrections import benjamini_hochberg
 from headcount.data.open_task import open_task
 from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 from headcount.runs.store import Run, describe_run
 from headcount.studies.survivors import Kept, kept_of
 from headcount.workflows.roles import roles_into
@@ -102,21 +102,21 @@ def perplexities(made: Curves) -> str:
     rows = []
     for keep in made.keeps:
         for method in made.methods:
-            if (method, keep) in made.cells:
+            if (method, keep) in made.artifacts:
                 rows.append([groups(made.heads, keep), method, *_line(made, method, keep)])
     header = ("KV groups", "method", "seeds", "KV bytes per token", "empty layers", "perplexity", "change (95 %)", "of the seeds")
     return table(header, rows, left=2)
 
 
 def _line(made: Curves, method: str, keep: int) -> list[str]:
-    cells, change = made.cells[method, keep], made.change(method, keep)
-    values = [cell.content["value"] for cell in cells]
-    bytes_left = [cell.content["cost"]["kv_bytes_per_token"] for cell in cells]
-    whole = cells[0].content["whole_cost"]["kv_bytes_per_token"]
+    artifacts, change = made.artifacts[method, keep], made.change(method, keep)
+    values = [artifact.content["value"] for artifact in artifacts]
+    bytes_left = [artifact.content["cost"]["kv_bytes_per_token"] for artifact in artifacts]
+    whole = artifacts[0].content["whole_cost"]["kv_bytes_per_token"]
     return [
-        str(len(cells)),
+        str(len(artifacts)),
         f"{span(bytes_left, '{:,.0f}')} ({100 * np.mean(bytes_left) / whole:.0f} %)",
-        span([empty(made.heads, cell) for cell in cells], "{:.0f}"),
+        span([empty(made.heads, artifact) for artifact in artifacts], "{:.0f}"),
         f"**{made.mean(method, keep).value:.2f}**",
         f"{change.difference:+.2f} ({change.low:+.2f} … {change.high:+.2f})",
         span(values, "{:.2f}") if len(values) > 1 else "",
@@ -129,9 +129,9 @@ def span(values: Sequence[float], form: str) -> str:
     return ends[0] if ends[0] == ends[1] else " … ".join(ends)
 
 
-def empty(heads: hc.HeadMap, cell: Cell) -> int:
-    """How many blocks a cell left without any head."""
-    gone = set(map(hc.Head.parse, cell.content["removed"]))
+def empty(heads: hc.HeadMap, artifact: Artifact) -> int:
+    """How many blocks an artifact left without any head."""
+    gone = set(map(hc.Head.parse, artifact.content["removed"]))
     return sum(gone.issuperset(block.heads) for block in heads.blocks)
 
 

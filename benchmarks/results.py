@@ -107,7 +107,7 @@ def told(made: Curves) -> str:
     """Accuracy by method and size, what repair wins back, and the order of the methods by loss, in Markdown."""
     parts, plain, repaired = [made.told(100.0), made.table(100.0, 1)], "gradient without repair", "gradient + repair"
     for keep in made.keeps:
-        if {(plain, keep), (repaired, keep)} <= set(made.cells) and made.change(plain, keep).difference < 0:
+        if {(plain, keep), (repaired, keep)} <= set(made.artifacts) and made.change(plain, keep).difference < 0:
             won = made.recovered(plain, repaired, keep)
             parts.append(f"{keep} heads: repair wins back {100 * won:.0f} % of what gradient ranking loses")
     parts += [f"{keep} heads, by loss: {made.order(keep)}" for keep in made.keeps]

@@ -144,11 +144,11 @@ def main() -> None:
     wishes = [Wish(method, keep, kinds=kinds, recipe=recipe) for method in options.methods.split(",") for keep in keeps]
     made = Curves(options.out / "run", "multi30k", model, task, wishes if kinds else [], "python benchmarks/translation.py")
     print(f"\n{made.told()}\n")
-    if made.cells:
+    if made.artifacts:
         print(made.table(1.0, 2))
-        for cell in (cell for cells in made.cells.values() for cell in cells):
-            gone = Counter(made.heads.block_of(hc.Head.parse(head)).kind for head in cell.content["removed"])
-            print(f"\n{cell.spec.name}: removed {dict(gone)}")
+        for artifact in (artifact for artifacts in made.artifacts.values() for artifact in artifacts):
+            gone = Counter(made.heads.block_of(hc.Head.parse(head)).kind for head in artifact.content["removed"])
+            print(f"\n{artifact.spec.name}: removed {dict(gone)}")
     print(made.failed)
 
 

@@ -31,7 +31,7 @@ def put(document: Path, name: str, text: str) -> None:
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], *, left: int = 1) -> str:
     """A Markdown table; the first `left` columns lean left, numbers after them right."""
     lines = [header, ["---"] * left + ["---:"] * (len(header) - left), *rows]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(str(artifact) for artifact in line)} |" for line in lines)
 
 
 def cpu(work: Callable[[], object]) -> float:

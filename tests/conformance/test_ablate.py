@@ -14,7 +14,7 @@ from headcount.core.errors import GateError
 from headcount.core.plan import Plan
 from headcount.importance.replay.engine import Ablator
 from headcount.importance.replay.packing import packed_linears
-from headcount.importance.replay.replay import Change
+from headcount.importance.replay.replay import Intervention
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates, output_tensors
 from headcount.models.head_map import HeadMap
@@ -43,17 +43,17 @@ def logits(output: Any, _batch: Mapping[str, Any]) -> Tensor:
     return output.logits
 
 
-def single(heads: HeadMap, *, keep: bool = False) -> list[Change]:
+def single(heads: HeadMap, *, keep: bool = False) -> list[Intervention]:
     """One change per head: it alone goes, or it alone of its block stays."""
     return [
-        Change(block, tuple(float((i == head) == keep) for i in range(block.n_heads)))
+        Intervention(block, tuple(float((i == head) == keep) for i in range(block.n_heads)))
         for block in heads.blocks
         for head in range(block.n_heads)
     ]
 
 
 def by_gates(
-    model: nn.Module, batch: dict[str, Any], changes: Sequence[Change], reader: Any = read, how: Any = "zero", means: Any = None
+    model: nn.Module, batch: dict[str, Any], changes: Sequence[Intervention], reader: Any = read, how: Any = "zero", means: Any = None
 ) -> Tensor:
     gates, found = HeadGates(model, how=how, means=means), []
     for change in changes:
@@ -261,4 +261,4 @@ def test_wrong_gates_are_refused() -> None:
     model, batch = family("bert")
     ablator = Ablator(model)
     with pytest.raises(GateError, match="6 heads, but a change gives 2 gates"):
-        ablator.run(batch, [Change(ablator.heads.blocks[0], (0.0, 1.0))], read)
+        ablator.run(batch, [Intervention(ablator.heads.blocks[0], (0.0, 1.0))], read)

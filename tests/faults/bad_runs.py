@@ -15,7 +15,7 @@ from bad_kit import Call, Kit, as_nobody, case, line
 import headcount as hc
 from headcount.core.files import seal
 from headcount.core.heads import Head
-from headcount.runs.artifacts import Cell, Spec
+from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.scores import all_scores, pack_scores
 from headcount.runs.store import Run
 
@@ -33,8 +33,8 @@ def _reseal(path: Path, **values: Any) -> None:
     path.write_text(json.dumps({**content, "seal": seal(content)}))
 
 
-def _cell(folder: Path) -> Path:
-    return sorted((folder / "cells" / "scores").glob("magnitude.*.cell"))[0]
+def _artifact(folder: Path) -> Path:
+    return sorted((folder / "artifacts" / "scores").glob("magnitude.*.artifact"))[0]
 
 
 def _lead(folder: Path) -> Call:
@@ -105,53 +105,53 @@ def record_that_links_to_itself(kit: Kit) -> Call:
 
 
 @case("run folders", "it ends before its first line does", "headcount score bert --out run")
-def half_a_cell(kit: Kit) -> Call:
-    return _read(kit, lambda folder: os.truncate(_cell(folder), 300))
+def half_a_artifact(kit: Kit) -> Call:
+    return _read(kit, lambda folder: os.truncate(_artifact(folder), 300))
 
 
 @case("run folders", "it ends before its first line does", "headcount score bert --out run")
-def empty_cell(kit: Kit) -> Call:
-    return _read(kit, lambda folder: os.truncate(_cell(folder), 0))
+def empty_artifact(kit: Kit) -> Call:
+    return _read(kit, lambda folder: os.truncate(_artifact(folder), 0))
 
 
-@case("run folders", "it does not begin with the record of a cell", "headcount score bert --out run")
-def cell_of_brackets(kit: Kit) -> Call:
-    return _read(kit, lambda folder: _cell(folder).write_bytes(b"[" * 1_000_000 + b"\n"))
+@case("run folders", "it does not begin with the record of an artifact", "headcount score bert --out run")
+def artifact_of_brackets(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _artifact(folder).write_bytes(b"[" * 1_000_000 + b"\n"))
 
 
 @case("run folders", "is damaged", "headcount score bert --out run")
-def flipped_bit_in_a_cell(kit: Kit) -> Call:
+def flipped_bit_in_a_artifact(kit: Kit) -> Call:
     def flip(folder: Path) -> None:
-        content = bytearray(_cell(folder).read_bytes())
+        content = bytearray(_artifact(folder).read_bytes())
         content[len(content) // 2] ^= 1
-        _cell(folder).write_bytes(content)
+        _artifact(folder).write_bytes(content)
 
     return _read(kit, flip)
 
 
-@case("run folders", "is under another cell's name", "headcount score bert --out run")
-def cell_under_the_name_of_another(kit: Kit) -> Call:
+@case("run folders", "is under another artifact's name", "headcount score bert --out run")
+def artifact_under_the_name_of_another(kit: Kit) -> Call:
     def swap(folder: Path) -> None:
-        other = sorted((folder / "cells" / "scores").glob("random.*.cell"))[0]
-        _cell(folder).write_bytes(other.read_bytes())
+        other = sorted((folder / "artifacts" / "scores").glob("random.*.artifact"))[0]
+        _artifact(folder).write_bytes(other.read_bytes())
 
     return _read(kit, swap)
 
 
 @case("run folders", "is no regular file", "headcount score bert --out run")
-def cell_that_is_a_folder(kit: Kit) -> Call:
-    return _read(kit, lambda folder: _as_folder(_cell(folder)))
+def artifact_that_is_a_folder(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _as_folder(_artifact(folder)))
 
 
 @case("run folders", "symbolic links", "headcount score bert --out run")
-def cell_that_links_to_itself(kit: Kit) -> Call:
-    return _read(kit, lambda folder: _loop(_cell(folder)))
+def artifact_that_links_to_itself(kit: Kit) -> Call:
+    return _read(kit, lambda folder: _loop(_artifact(folder)))
 
 
 @case("run folders", "is no regular file", "headcount score bert --out run")
-def cell_that_is_a_pipe(kit: Kit) -> Call:
+def artifact_that_is_a_pipe(kit: Kit) -> Call:
     def pipe(folder: Path) -> None:
-        path = _cell(folder)
+        path = _artifact(folder)
         path.unlink()
         os.mkfifo(path)
 
@@ -159,38 +159,38 @@ def cell_that_is_a_pipe(kit: Kit) -> Call:
 
 
 @case("run folders", "its numbers are not those that were written", "headcount score bert --out run")
-def cell_of_two_gigabytes(kit: Kit) -> Call:
-    return _read(kit, lambda folder: os.truncate(_cell(folder), 2**31))
+def artifact_of_two_gigabytes(kit: Kit) -> Call:
+    return _read(kit, lambda folder: os.truncate(_artifact(folder), 2**31))
 
 
 def _forge(folder: Path, content: dict[str, Any], arrays: dict[str, np.ndarray] | None = None, name: str = "magnitude") -> None:
-    """A cell with a good seal and bad content."""
-    made = Cell(Spec("scores", name, {"forged": True}), content, arrays or {}, {})
+    """An artifact with a good seal and bad content."""
+    made = Artifact(ArtifactKey("scores", name, {"forged": True}), content, arrays or {}, {})
     place = folder / made.spec.path
     place.write_bytes(made.pack())
 
 
-@case("run folders", "the cell of forged holds no scores")
-def cell_that_holds_no_scores(kit: Kit) -> Call:
+@case("run folders", "the artifact of forged holds no scores")
+def artifact_that_holds_no_scores(kit: Kit) -> Call:
     return _read(kit, lambda folder: _forge(folder, {"method": "forged"}, name="forged"))
 
 
-@case("run folders", "the cell of forged holds no scores", "its arrays are evil")
-def cell_with_arrays_of_another_kind(kit: Kit) -> Call:
+@case("run folders", "the artifact of forged holds no scores", "its arrays are evil")
+def artifact_with_arrays_of_another_kind(kit: Kit) -> Call:
     scores = hc.Scores((Head("", 0, 0),), (1.0,), "forged")
     return _read(kit, lambda folder: _forge(folder, pack_scores(scores)[0], {"evil": np.zeros(2)}, name="forged"))
 
 
-@case("run folders", "the cell of ../../../../tmp/headcount-was-here holds no scores")
-def cell_whose_name_leads_out(kit: Kit) -> Call:
+@case("run folders", "the artifact of ../../../../tmp/headcount-was-here holds no scores")
+def artifact_whose_name_leads_out(kit: Kit) -> Call:
     """Sealed well, under a name that climbs: it is read as what it is, never as a path."""
     return _read(kit, lambda folder: _forge(folder, {}, name="../../../../tmp/headcount-was-here"))
 
 
 @case("run folders", "is damaged", "headcount score bert --out run")
-def cell_with_a_header_that_lies(kit: Kit) -> Call:
+def artifact_with_a_header_that_lies(kit: Kit) -> Call:
     def forge(folder: Path) -> None:
-        made = Cell(Spec("scores", "magnitude", {"forged": True}), {}, {"x": np.zeros(2)}, {})
+        made = Artifact(ArtifactKey("scores", "magnitude", {"forged": True}), {}, {"x": np.zeros(2)}, {})
         line_, _, payload = made.pack().partition(b"\n")
         payload = payload.replace(b'"shape":[2]', b'"shape":[9]')
         head = json.loads(line_) | {"sha256": hashlib.sha256(payload).hexdigest()}
@@ -240,10 +240,10 @@ def lock_that_is_a_folder(kit: Kit) -> Call:
 
 
 @case("run folders", "is not empty and holds no run", "name another folder")
-def cells_that_are_a_file(kit: Kit) -> Call:
+def artifacts_that_are_a_file(kit: Kit) -> Call:
     folder = kit.place / "run"
     folder.mkdir()
-    (folder / "cells").write_text("")
+    (folder / "artifacts").write_text("")
     return _lead(folder)
 
 

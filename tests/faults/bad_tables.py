@@ -210,7 +210,7 @@ def torn_quotes(kit: Kit) -> Call:
 
 
 @case("score tables", "cannot be read as csv", "write it again")
-def cell_of_a_megabyte(kit: Kit) -> Call:
+def artifact_of_a_megabyte(kit: Kit) -> Call:
     return _cut(kit, f"head,score\nL0H0,{'1' * 10**6}\n")
 
 

@@ -69,11 +69,14 @@ def _threads() -> list[tuple[str, str]]:
 def rows() -> list[tuple[str, str]]:
     kills, workers, team = kept("kills"), kept("workers killed"), kept("workers")
     disks = {name: kept(f"disk {name}")["points"] for name in ("ENOSPC", "EIO", "EACCES")}
-    full, damage, cells, signals = kept("full disk"), kept("damage"), kept("cells"), kept("signals")
+    full, damage, artifacts, signals = kept("full disk"), kept("damage"), kept("artifacts"), kept("signals")
     tried = bad_inputs()
     return [
-        ("random `kill -9`: survived · cells lost · tables wrong", f"{kills['kills']} · {kills['lost']} · {kills['wrong']}"),
-        ("crash points: one at every file operation of a run of 12 cells", f"{kept('crashes')['points']} of {kept('crashes')['points']}"),
+        ("random `kill -9`: survived · artifacts lost · tables wrong", f"{kills['kills']} · {kills['lost']} · {kills['wrong']}"),
+        (
+            "crash points: one at every file operation of a run of 12 artifacts",
+            f"{kept('crashes')['points']} of {kept('crashes')['points']}",
+        ),
         ("disk full from each file operation on", f"{disks['ENOSPC']} of {disks['ENOSPC']}"),
         ("input/output error, permission denied at each file operation", f"{disks['EIO']} + {disks['EACCES']}"),
         ("a real file system of 3 MB filled to so many different bytes; of these stopped a run", f"{full['rooms']}; {full['told']}"),
@@ -83,18 +86,24 @@ def rows() -> list[tuple[str, str]]:
             "training (L0, DSP) killed at random, and at every step of writing a checkpoint: the identical plan and weights",
             " + ".join(f"{sum(kept(f'training {name}')[key] for name in ('l0', 'dsp'))}" for key in ("kills", "points")),
         ),
-        ("`headcount prune` killed while it trains: the identical cells and model", f"{kept('prune killed')['kills']}"),
-        ("workers killed at random, cells lost or computed twice for it", f"{workers['kills']}, 0"),
-        (f"{team['workers']} workers on one folder, {team['blocks']} cells in {team['rounds']} runs: computed twice", str(team["twice"])),
+        ("`headcount prune` killed while it trains: the identical artifacts and model", f"{kept('prune killed')['kills']}"),
+        ("workers killed at random, artifacts lost or computed twice for it", f"{workers['kills']}, 0"),
+        (
+            f"{team['workers']} workers on one folder, {team['blocks']} artifacts in {team['rounds']} runs: computed twice",
+            str(team["twice"]),
+        ),
         ("a process of torchrun killed, the run taken up again: identical", f"{kept('torchrun')['deaths']} of 1"),
         *campaign_rows(),
         *_threads(),
         ("bad inputs tried (in `make test`)", "no catalogue" if tried is None else str(tried)),
-        ("10,000 cells opened and verified", f"{cells['opened']:.1f} s"),
-        ("10,000 cells taken up again, one of them missing; memory for it", f"{cells['resumed']:.1f} s; {cells['memory']:.0f} MB"),
+        ("10,000 artifacts opened and verified", f"{artifacts['opened']:.1f} s"),
         (
-            "commit of a small cell, synced: on a RAM disk · on a disk",
-            " · ".join(f"{cells[name] * 1e3:.2f} ms" for name in ("commit_memory", "commit_disk")),
+            "10,000 artifacts taken up again, one of them missing; memory for it",
+            f"{artifacts['resumed']:.1f} s; {artifacts['memory']:.0f} MB",
+        ),
+        (
+            "commit of a small artifact, synced: on a RAM disk · on a disk",
+            " · ".join(f"{artifacts[name] * 1e3:.2f} ms" for name in ("commit_memory", "commit_disk")),
         ),
     ]
 

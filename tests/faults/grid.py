@@ -1,4 +1,4 @@
-"""The work that faults are injected into: scores by three methods and an evaluation of a tiny model, 12 cells in all, in a fraction of a second.
+"""The work that faults are injected into: scores by three methods and an evaluation of a tiny model, 12 artifacts in all, in a fraction of a second.
 
 A process of it is a fork of the test: torch is imported once, and a kill costs nothing.
 """
@@ -29,7 +29,7 @@ from headcount.core.errors import NothingLeft
 from headcount.data import stream
 from headcount.data.task import Task
 from headcount.models.provenance import model_record
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 from headcount.runs.store import Run, describe_run
 from headcount.workflows.evaluate import evaluate_into
 from headcount.workflows.score import score_into
@@ -170,7 +170,7 @@ def at(number: int, do: Callable[[str, Path], None], *, on: bool = False) -> Cal
 def crash(operation: str, path: Path) -> None:
     """The end of a process at a file operation; what it was writing is torn."""
     if operation == "write":
-        path.write_bytes(b'{"cell": 3, "torn')
+        path.write_bytes(b'{"artifact": 3, "torn')
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -211,11 +211,11 @@ def computed(path: Path) -> list[tuple[int, str]]:
 
 
 def finished(folder: Path) -> dict[str, set[str]]:
-    """The names of the whole cells of a folder, by kind; a damaged one is an error."""
+    """The names of the whole artifacts of a folder, by kind; a damaged one is an error."""
     found: dict[str, set[str]] = {"block": set(), "scores": set(), "evaluation": set()}
-    for path in (folder / "cells").glob("*/*.cell"):
-        cell = Cell.unpack(path.read_bytes(), path)
-        found[cell.spec.kind].add(cell.spec.name)
+    for path in (folder / "artifacts").glob("*/*.artifact"):
+        artifact = Artifact.unpack(path.read_bytes(), path)
+        found[artifact.spec.kind].add(artifact.spec.name)
     return found
 
 
@@ -227,9 +227,9 @@ def needed(folder: Path, number: int = EXAMPLES) -> set[str]:
 
 
 def digest(folder: Path) -> str:
-    """One number for everything that a run holds: its tables and its cells."""
+    """One number for everything that a run holds: its tables and its artifacts."""
     found = hashlib.sha256()
-    for path in [*(folder / name for name in TABLES), *sorted((folder / "cells").rglob("*"))]:
+    for path in [*(folder / name for name in TABLES), *sorted((folder / "artifacts").rglob("*"))]:
         if path.is_file():
             found.update(str(path.relative_to(folder)).encode() + hashlib.sha256(path.read_bytes()).digest())
     return found.hexdigest()
@@ -237,7 +237,7 @@ def digest(folder: Path) -> str:
 
 def is_clean(folder: Path) -> bool:
     """Whether nothing half-written and nothing set aside is there."""
-    return not list(folder.rglob(".*")) and not (folder / "quarantine").exists() and not list((folder / "cells" / "block").glob("*"))
+    return not list(folder.rglob(".*")) and not (folder / "quarantine").exists() and not list((folder / "artifacts" / "block").glob("*"))
 
 
 def warm_up(folder: Path) -> str:

@@ -109,7 +109,7 @@ def _split(victim: Victim) -> tuple[bytes, Callable[[bytes], bytes]] | None:
     content = victim.content
     if victim.path.suffix == ".json":
         return content, lambda text: text
-    if victim.path.suffix == ".cell":
+    if victim.path.suffix == ".artifact":
         line, _, payload = content.partition(b"\n")
         return line, lambda text: text.replace(b"\n", b" ") + b"\n" + payload
     if victim.path.suffix == ".safetensors":

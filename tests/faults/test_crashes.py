@@ -53,7 +53,7 @@ def test_a_crash_at_every_operation(shm: Path, expected: str, figure: Callable[.
     operations = grid.count_operations(lambda: grid.lead(shm / "counted"))
     for place in range(1, len(operations) + 1):
         crash_at(shm / "run", place, expected)
-    figure("crashes", points=len(operations), cells=12)
+    figure("crashes", points=len(operations), artifacts=12)
 
 
 def test_a_crash_while_a_run_grows_and_while_it_is_taken_up(shm: Path, expected: str) -> None:
@@ -103,7 +103,7 @@ def fail_at(base: Path, folder: Path, place: int, number: int, expected: str) ->
     """Lets operations fail from one on, as a full disk does, or one alone; runs again without; whether the error was told."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(base, folder)
-    before = {path.relative_to(base): path.read_bytes() for path in (base / "cells").rglob("*.cell")}
+    before = {path.relative_to(base): path.read_bytes() for path in (base / "artifacts").rglob("*.artifact")}
 
     def fail(_operation: str, path: Path) -> None:
         raise OSError(number, os.strerror(number), str(path))

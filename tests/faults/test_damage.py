@@ -47,9 +47,9 @@ SWAPPED = "swapped"
 
 
 def victims(folder: Path) -> list[Path]:
-    """The files of a run that are read again: cells, records and tables."""
+    """The files of a run that are read again: artifacts, records and tables."""
     names = ("run.json", "heads.json", "tables.json", *grid.TABLES)
-    return [*(folder / name for name in names if (folder / name).exists()), *sorted(folder.glob("cells/*/*.cell"))]
+    return [*(folder / name for name in names if (folder / name).exists()), *sorted(folder.glob("artifacts/*/*.artifact"))]
 
 
 def spoil(folder: Path, kind: str, draw: random.Random) -> list[Path]:
@@ -100,7 +100,7 @@ def test_200_damaged_files_are_mended(shm: Path, expected: str, figure: Callable
     figure("damage", files=many(shm, expected, 200, seed=2), kinds=len(DAMAGE) + 1)
 
 
-def test_every_single_byte_of_a_cell_and_of_a_record_counts(shm: Path, expected: str) -> None:
+def test_every_single_byte_of_a_artifact_and_of_a_record_counts(shm: Path, expected: str) -> None:
     """Any bit flipped anywhere in a file is found out."""
     draw = random.Random(3)
     for path in victims(shm / "stopped"):
@@ -109,23 +109,23 @@ def test_every_single_byte_of_a_cell_and_of_a_record_counts(shm: Path, expected:
             path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << draw.randrange(8))]) + whole[place + 1 :])
             with pytest.raises(ArtifactError, match=r"damaged|torn|cannot be read|valid JSON|under another"):
                 run = Run(shm / "stopped")
-                _ = [run.record(), run.heads(), *run.cells("block"), *run.cells("scores")]
+                _ = [run.record(), run.heads(), *run.artifacts("block"), *run.artifacts("scores")]
         path.write_bytes(whole)
 
 
 def test_a_reader_is_told_and_changes_nothing(shm: Path, expected: str) -> None:
-    cell = next((shm / "finished").glob("cells/scores/gradient*"))
-    cell.write_bytes(cell.read_bytes()[:-1])
+    artifact = next((shm / "finished").glob("artifacts/scores/gradient*"))
+    artifact.write_bytes(artifact.read_bytes()[:-1])
     before = sorted(path.name for path in (shm / "finished").rglob("*"))
-    with pytest.raises(ArtifactError, match=rf"{cell.name} is damaged.*Run the command that made it again: {grid.COMMAND}"):
+    with pytest.raises(ArtifactError, match=rf"{artifact.name} is damaged.*Run the command that made it again: {grid.COMMAND}"):
         all_scores(Run.open(shm / "finished"))
     assert before == sorted(path.name for path in (shm / "finished").rglob("*"))
 
 
 def test_several_processes_that_find_the_same_damage_set_aside_one_file(shm: Path, expected: str) -> None:
     folder = shm / "stopped"
-    cell = sorted(folder.glob("cells/block/*.cell"))[0]
-    cell.write_bytes(b"spoiled")
+    artifact = sorted(folder.glob("artifacts/block/*.artifact"))[0]
+    artifact.write_bytes(b"spoiled")
     with grid.small_blocks(pause=0.01):
         children = [grid.start(lambda: grid.lead(folder)), *(grid.start(lambda: grid.join(folder)) for _ in range(6))]
         for child in children:

@@ -17,7 +17,7 @@ from headcount.core.errors import HeadcountError
 from headcount.core.files import check_safetensors
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 from headcount.surgery import manifest
 from headcount.surgery.source import read_config
 
@@ -113,13 +113,13 @@ def _config(stock: Stock, path: Path) -> Callable[[], object]:
     return read
 
 
-def _cell(stock: Stock, path: Path) -> Callable[[], object]:
-    path.write_bytes(sorted((stock.run() / "cells" / "scores").glob("random.*"))[0].read_bytes())
-    return lambda: Cell.unpack(path.read_bytes(), path)
+def _artifact(stock: Stock, path: Path) -> Callable[[], object]:
+    path.write_bytes(sorted((stock.run() / "artifacts" / "scores").glob("random.*"))[0].read_bytes())
+    return lambda: Artifact.unpack(path.read_bytes(), path)
 
 
 PARSERS = {"plan.json": _plan, "scores.csv": _csv, "scores.json": _json, "scores.parquet": _parquet, "model.safetensors": _weights,
-           "heads.json": _manifest, "config.json": _config, "x.cell": _cell}  # fmt: skip
+           "heads.json": _manifest, "config.json": _config, "x.artifact": _artifact}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PARSERS)

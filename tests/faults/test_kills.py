@@ -149,7 +149,7 @@ def test_a_leader_that_dies_leaves_workers_that_end_and_a_run_that_goes_on(shm: 
     folder = shm / "left"
     with grid.small_blocks(shm / "computed", pause=0.02):
         leader = grid.start(lambda: grid.lead(folder, number=MANY))
-        while not list(folder.glob("cells/block/*.cell")):
+        while not list(folder.glob("artifacts/block/*.artifact")):
             time.sleep(0.001)
         workers = [grid.start(lambda: grid.join(folder, number=MANY)) for _ in range(2)]
         time.sleep(0.05)

@@ -78,9 +78,9 @@ def read_run(base: Path) -> Any:
     """Everything that a run shows."""
     run = Run.open(base / "run")
     shown = {
-        f"{kind}/{name}": (cell.spec, cell.content, cell.made, {key: array.tobytes() for key, array in cell.arrays.items()})
+        f"{kind}/{name}": (artifact.spec, artifact.content, artifact.made, {key: array.tobytes() for key, array in artifact.arrays.items()})
         for kind in ("scores", "evaluation")
-        for name, cell in run.results(kind).items()
+        for name, artifact in run.results(kind).items()
     }
     return run.record(), run.heads(), shown
 
@@ -120,7 +120,9 @@ SUBJECTS: Mapping[str, Subject] = {
         ("model/heads.json", "model/config.json", "model/generation_config.json"), read_listed_model, check_model
     ),
     "records of a run": Subject(("run/run.json", "run/heads.json"), read_run, check_run),
-    "cells": Subject(("run/cells/scores/gradient.*", "run/cells/evaluation/whole.*", "run/cells/scores/magnitude.*"), read_run, check_run),
+    "artifacts": Subject(
+        ("run/artifacts/scores/gradient.*", "run/artifacts/evaluation/whole.*", "run/artifacts/scores/magnitude.*"), read_run, check_run
+    ),
     "score tables": Subject(("run/scores.csv", "run/scores.parquet", "run/tables.json"), read_tables, check_run),
     "plans": Subject(("plan.json",), read_plan, None),
 }
@@ -264,11 +266,11 @@ def accept_records(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(records, "_packed", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
 
 
-def accept_cells(patch: pytest.MonkeyPatch) -> None:
-    from headcount.runs import artifacts as cells
+def accept_artifacts(patch: pytest.MonkeyPatch) -> None:
+    from headcount.runs import artifacts
 
-    patch.setattr(cells, "seal", lambda content: content.get("seal"))
-    patch.setattr(cells, "_line", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
+    patch.setattr(artifacts, "seal", lambda content: content.get("seal"))
+    patch.setattr(artifacts, "_line", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
 
 
 def accept_tables(patch: pytest.MonkeyPatch) -> None:
@@ -287,7 +289,7 @@ PLANTED = {
     "weights": accept_files,
     "configuration and manifest of a model": accept_manifest,
     "records of a run": accept_records,
-    "cells": accept_cells,
+    "artifacts": accept_artifacts,
     "score tables": accept_tables,
     "plans": accept_plans,
 }

@@ -1,4 +1,4 @@
-"""Names found in data (models, tasks, metrics, methods, cells, tensors) never lead outside a run folder, whatever they are."""
+"""Names found in data (models, tasks, metrics, methods, artifacts, tensors) never lead outside a run folder, whatever they are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import headcount as hc
 from headcount.core.errors import HeadcountError
 from headcount.core.files import add_seal, json_bytes
 from headcount.models.provenance import model_record
-from headcount.runs.artifacts import Cell, Spec, safe_name
+from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
 from headcount.runs.scores import all_scores, pack_scores
 from headcount.runs.store import Run, describe_run
 
@@ -70,8 +70,8 @@ def test_any_text_becomes_a_short_plain_file_name(name: str) -> None:
     assert 0 < len(made.encode()) <= 60
     assert Path(made).name == made
     assert made not in (".", "..") and not made.startswith((".", "/")) and "\0" not in made
-    path = Spec(name, name, {"name": name}).path
-    assert path.parts[0] == "cells" and len(path.parts) == 3 and ".." not in path.parts
+    path = ArtifactKey(name, name, {"name": name}).path
+    assert path.parts[0] == "artifacts" and len(path.parts) == 3 and ".." not in path.parts
     assert len(path.name.encode()) < 255
 
 
@@ -88,31 +88,41 @@ def test_a_run_about_anything_stays_in_its_folder(stock: Stock, tmp_path: Path, 
     with Run.lead(folder, command=name) as run:
         run.describe(describe_run(model_record(stock.bert, name), **facts), heads)
         run.log(name)
-        cell = run.commit(Spec("scores", name, {"metric": name}), content, made={name: name})
+        artifact = run.commit(ArtifactKey("scores", name, {"metric": name}), content, made={name: name})
         if "\udcff" not in name:  # no table holds such text, and no method has it as its name
-            run.present(cell, data={name: name})
+            run.present(artifact, data={name: name})
             assert set(all_scores(Run.open(folder))) == {name}
     assert outside(folder) == before
     for path in folder.rglob("*"):
         assert path.resolve().is_relative_to(folder.resolve())
         assert len(path.name.encode()) <= 255
     told = {path.name for path in folder.iterdir()}
-    assert told <= {"run.json", "heads.json", "cells", "log.txt", "lock", "owner.json", "tables.json", "scores.csv", "scores.parquet"}, told
+    assert told <= {
+        "run.json",
+        "heads.json",
+        "artifacts",
+        "log.txt",
+        "lock",
+        "owner.json",
+        "tables.json",
+        "scores.csv",
+        "scores.parquet",
+    }, told
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_a_cell_that_names_another_place_is_read_as_what_it_is(stock: Stock, tmp_path: Path, name: str) -> None:
-    """Copied under the name of a good cell, a sealed cell with a hostile name is found out."""
+def test_a_artifact_that_names_another_place_is_read_as_what_it_is(stock: Stock, tmp_path: Path, name: str) -> None:
+    """Copied under the name of a good artifact, a sealed artifact with a hostile name is found out."""
     folder = tmp_path / "run"
     with Run.lead(folder) as run:
         heads = hc.HeadMap.of(stock.bert)
         run.describe(describe_run(model_record(stock.bert, "bert"), command="headcount score bert", seed=0), heads)
-        good = Spec("scores", "good", {})
+        good = ArtifactKey("scores", "good", {})
         run.commit(good, {}, made={})
-        forged = Cell(Spec("scores", name, {}), {}, {}, {}).pack()
+        forged = Artifact(ArtifactKey("scores", name, {}), {}, {}, {}).pack()
         (folder / good.path).write_bytes(forged)
-    with pytest.raises(HeadcountError, match="under another cell's name"):
-        Run.open(folder).cells("scores")
+    with pytest.raises(HeadcountError, match="under another artifact's name"):
+        Run.open(folder).artifacts("scores")
 
 
 @pytest.mark.parametrize("name", ["../../x", "/tmp/headcount-x", "..", "a/../b", "x\0y", "a" * 300])

@@ -1,4 +1,4 @@
-"""Numbers that are not finite stop their cell, say where, and are never written; a lack of memory changes nothing in a run."""
+"""Numbers that are not finite stop their artifact, say where, and are never written; a lack of memory changes nothing in a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import headcount as hc
 from headcount.core.errors import NonFinite
 from headcount.importance.methods import confidence, gradient
 from headcount.models.provenance import model_record
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run, describe_run
 from headcount.workflows.evaluate import evaluate_into
@@ -40,10 +40,10 @@ def no_nan_is_written(folder: Path) -> None:
     def refuse(text: str) -> None:
         raise AssertionError(f"{text} was written")
 
-    for path in folder.rglob("*.cell"):
-        cell = Cell.unpack(path.read_bytes(), path)
+    for path in folder.rglob("*.artifact"):
+        artifact = Artifact.unpack(path.read_bytes(), path)
         json.loads(path.read_bytes().partition(b"\n")[0], parse_constant=refuse)
-        assert all(np.isfinite(array).all() for array in cell.arrays.values()), path
+        assert all(np.isfinite(array).all() for array in artifact.arrays.values()), path
     for path in folder.glob("*.json"):
         json.loads(path.read_text(), parse_constant=refuse)
     for path in folder.glob("*.csv"):
@@ -108,7 +108,7 @@ def test_a_weight_that_is_not_finite_is_told_before_anything_is_computed(shm: Pa
         described(run, model)
         with pytest.raises(NonFinite, match=r"weight 'bert.encoder.layer.1.attention.self.query.weight' holds 1 of"):
             score_into(run, model, grid.data(), grid.METHODS)
-    assert not list((shm / "run").rglob("*.cell"))
+    assert not list((shm / "run").rglob("*.artifact"))
     no_nan_is_written(shm / "run")
 
 
@@ -155,7 +155,7 @@ def test_a_loss_that_is_not_finite_names_the_example(shm: Path, bad: float, meth
                 score_into(run, model, data, ["gradient"])
             else:
                 evaluate_into(run, "whole", model, data)
-    assert len(list((shm / "run").rglob("*.cell"))) == 1, "the block before"
+    assert len(list((shm / "run").rglob("*.artifact"))) == 1, "the block before"
     no_nan_is_written(shm / "run")
 
 

@@ -41,7 +41,7 @@ with grid.small_blocks():
             told += 1
             print(f"{room}: {error}")
             assert str(disk / "run") in str(error) and "the disk is full" in str(error) and "are free" in str(error), error
-            assert "bytes are needed" in str(error) or "mkdir" in repr(error.__cause__) or "cells" in str(error), error
+            assert "bytes are needed" in str(error) or "mkdir" in repr(error.__cause__) or "artifacts" in str(error), error
         grid.finished(disk / "run")
         (disk / "ballast").unlink()
         grid.lead(disk / "run")
@@ -214,7 +214,7 @@ def test_a_clock_that_jumps_changes_nothing(shm: Path, expected: str, monkeypatc
 
 def test_what_dead_processes_left_half_written_is_removed(shm: Path, expected: str) -> None:
     grid.finish(shm / "run")
-    (shm / "run" / "cells" / ".x.cell.1.partial").write_bytes(b"torn")
+    (shm / "run" / "artifacts" / ".x.artifact.1.partial").write_bytes(b"torn")
     (shm / "run" / ".model.abc.partial").mkdir()
     (shm / "run" / ".model.abc.partial" / "weights").write_bytes(b"torn")
     grid.finish(shm / "run")

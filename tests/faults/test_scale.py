@@ -1,4 +1,4 @@
-"""Ten thousand cells: what it costs to commit, to open and to take up a run; and a run under torchrun of which one process dies."""
+"""Ten thousand artifacts: what it costs to commit, to open and to take up a run; and a run under torchrun of which one process dies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import grid
 import numpy as np
 import pytest
 
-from headcount.runs.artifacts import Spec
+from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.store import Run
 
 RESUMING = """
@@ -23,7 +23,7 @@ import json, sys, time
 from pathlib import Path
 import numpy as np
 from headcount.runs.store import Run
-from headcount.runs.artifacts import Spec
+from headcount.runs.artifacts import ArtifactKey
 folder, number = Path(sys.argv[1]), int(sys.argv[2])
 def peak():  # of this program alone: ru_maxrss would be that of the process which started it
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
@@ -34,49 +34,57 @@ def compute():
     return {"value": 1.0}, {"values": np.arange(12.0)}
 with Run.lead(folder) as run:
     for place in range(number):
-        run.cell(Spec("synthetic", f"cell {place}", {"place": place}), compute, made={})
+        run.artifact(ArtifactKey("synthetic", f"artifact {place}", {"place": place}), compute, made={})
 resumed = time.monotonic() - start
 start = time.monotonic()
-opened = len(Run(folder).cells("synthetic"))
-print(json.dumps({"resumed": resumed, "opened": time.monotonic() - start, "cells": opened, "computed": computed, "torch": "torch" in sys.modules,
+opened = len(Run(folder).artifacts("synthetic"))
+print(json.dumps({"resumed": resumed, "opened": time.monotonic() - start, "artifacts": opened, "computed": computed, "torch": "torch" in sys.modules,
                   "memory": peak() - base}))
 """
 
 
 def commit(folder: Path, number: int) -> float:
-    """Commits small cells; seconds for each."""
+    """Commits small artifacts; seconds for each."""
     with Run.lead(folder) as run:
         start = time.monotonic()
         for place in range(number):
-            run.commit(Spec("synthetic", f"cell {place}", {"place": place}), {"value": 1.0}, {"values": np.arange(12.0)}, made={})
+            run.commit(
+                ArtifactKey("synthetic", f"artifact {place}", {"place": place}), {"value": 1.0}, {"values": np.arange(12.0)}, made={}
+            )
         return (time.monotonic() - start) / number
 
 
 def resume(folder: Path, number: int) -> dict[str, float]:
-    """Opens and takes up a run of so many cells, of which one is missing, in a fresh process."""
-    next(folder.glob("cells/synthetic/cell.7.*")).unlink()
+    """Opens and takes up a run of so many artifacts, of which one is missing, in a fresh process."""
+    next(folder.glob("artifacts/synthetic/artifact.7.*")).unlink()
     done = subprocess.run(
         [sys.executable, "-c", RESUMING, str(folder), str(number)], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["computed"], found["cells"], found["torch"]) == (1, number, False)
+    assert (found["computed"], found["artifacts"], found["torch"]) == (1, number, False)
     return found
 
 
-def test_a_thousand_cells(shm: Path) -> None:
+def test_a_thousand_artifacts(shm: Path) -> None:
     commit(shm / "run", 1000)
     found = resume(shm / "run", 1000)
     assert found["resumed"] < 20 and found["memory"] < 100, found
 
 
 @pytest.mark.faults
-def test_ten_thousand_cells(shm: Path, tmp_path: Path, figure: Callable[..., None]) -> None:
+def test_ten_thousand_artifacts(shm: Path, tmp_path: Path, figure: Callable[..., None]) -> None:
     in_memory = commit(shm / "run", 10_000)
     found = resume(shm / "run", 10_000)
     on_disk = commit(tmp_path / "run", 500)
     assert found["resumed"] < 120 and found["memory"] < 256, found
-    figure("cells", cells=10_000, commit_memory=in_memory, commit_disk=on_disk, **{k: found[k] for k in ("resumed", "opened", "memory")})
+    figure(
+        "artifacts",
+        artifacts=10_000,
+        commit_memory=in_memory,
+        commit_disk=on_disk,
+        **{k: found[k] for k in ("resumed", "opened", "memory")},
+    )
 
 
 LAUNCHED = """
@@ -88,7 +96,7 @@ import grid
 from contextlib import nullcontext
 from headcount.data import stream
 from headcount.runs.store import Run
-from headcount.importance import score_into
+from headcount.workflows.score import score_into
 from headcount.runs.store import describe_run
 from headcount.models.provenance import model_record
 import headcount as hc

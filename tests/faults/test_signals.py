@@ -99,8 +99,8 @@ def stop_at(command: Command, out: Path, place: int, kind: str, expected: str) -
     told = err.read_text()
     assert done.code == CODES[kind], (place, kind, done.code, done.result, told)
     assert "Traceback" not in told and "Error" not in told, told
-    cells = len(list(out.glob("cells/*/*.cell")))
-    kept = f"{cells} finished cells are kept in {out}" if cells else "nothing was finished yet"
+    artifacts = len(list(out.glob("artifacts/*/*.artifact")))
+    kept = f"{artifacts} finished artifacts are kept in {out}" if artifacts else "nothing was finished yet"
     if kind != "twice SIGINT":
         assert re.search(rf"stopped; {re.escape(kept)}\. To go on: headcount score .*--out '?{re.escape(str(out))}", told), (place, told)
     assert took < MARGIN, f"{took:.1f} s from the signal to the end"
@@ -142,7 +142,7 @@ def test_a_real_process_is_stopped(shm: Path, kind: str) -> None:
     words = ["score", str(model), "--train", str(table), "--by", "ablation", "--batch-size", "4", "--out", str(out)]
     with process(words) as running:
         end = time.monotonic() + 240
-        while not list(out.glob("cells/block/*.cell")) and running.poll() is None and time.monotonic() < end:
+        while not list(out.glob("artifacts/block/*.artifact")) and running.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
         assert running.poll() is None, running.communicate()
         running.send_signal(signal.SIGTERM if kind == "SIGTERM" else signal.SIGINT)
@@ -156,7 +156,7 @@ def test_a_real_process_is_stopped(shm: Path, kind: str) -> None:
     assert running.returncode == CODES[kind], told
     assert "Traceback" not in told and "Exception ignored" not in told, told
     if not kind.startswith("twice"):
-        assert "finished cells are kept" in told and "To go on: headcount score" in told
+        assert "finished artifacts are kept" in told and "To go on: headcount score" in told
     assert took < 10, f"{took:.1f} s, the end of the interpreter and a busy machine included"
 
 

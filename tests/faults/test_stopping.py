@@ -107,8 +107,8 @@ def stop_and_go_on(places: dict[str, str], shm: Path, name: str, points: int) ->
         assert child.code in (CODES[number], 0), (name, point, child.code, child.result, told)  # it may have ended before
         assert "Traceback" not in told and "unexpected" not in told, told
     assert start(words, shm / "err").wait().result["value"] == 0, (shm / "err").read_text()
-    if (shm / "out" / "cells").is_dir():
-        assert {path.name for path in (shm / "out").rglob("*.cell")} == {path.name for path in (shm / "whole").rglob("*.cell")}
+    if (shm / "out" / "artifacts").is_dir():
+        assert {path.name for path in (shm / "out").rglob("*.artifact")} == {path.name for path in (shm / "whole").rglob("*.artifact")}
     return took
 
 

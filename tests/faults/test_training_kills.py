@@ -201,9 +201,9 @@ class Pruning:
 
 
 def digest(folder: Path) -> str:
-    """The cells and the model of a run."""
+    """The artifacts and the model of a run."""
     found = hashlib.sha256()
-    for path in sorted([*(folder / "cells").rglob("*.cell"), *(folder / "models").rglob("*.safetensors")]):
+    for path in sorted([*(folder / "artifacts").rglob("*.artifact"), *(folder / "models").rglob("*.safetensors")]):
         found.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return found.hexdigest()
 
@@ -215,14 +215,14 @@ def kill_command(shm: Path, number: int) -> int:
     done = command.run(shm / "whole").wait()
     seconds = time.monotonic() - start
     assert done.result["value"] == 0, done.result
-    assert list((shm / "whole" / "cells").rglob("*.cell"))
-    assert not list((shm / "whole").glob("work/*")), "checkpoints go when the cell is there"
+    assert list((shm / "whole" / "artifacts").rglob("*.artifact"))
+    assert not list((shm / "whole").glob("work/*")), "checkpoints go when the artifact is there"
     expected, random_, hit = digest(shm / "whole"), random.Random(number), 0
     for turn in range(number):
         out = shm / f"run{turn}"
         child = command.run(out)
         stage, end = ("choose", "recover")[turn % 2], time.monotonic() + grid.LIMIT
-        while not list(out.glob(f"work/*/{stage}/checkpoint-*")) and time.monotonic() < end and not list(out.glob("cells/pruned/*")):
+        while not list(out.glob(f"work/*/{stage}/checkpoint-*")) and time.monotonic() < end and not list(out.glob("artifacts/pruned/*")):
             time.sleep(0.001)
         time.sleep(random_.uniform(0, 0.05) * seconds)
         child.kill()
@@ -233,7 +233,7 @@ def kill_command(shm: Path, number: int) -> int:
     return hit
 
 
-def test_the_command_goes_on_to_the_identical_cell(shm: Path) -> None:
+def test_the_command_goes_on_to_the_identical_artifact(shm: Path) -> None:
     assert kill_command(shm, 2)
 
 

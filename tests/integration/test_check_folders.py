@@ -53,8 +53,8 @@ def run(runs: tuple[Path, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(runs[0], tmp_path / "run"))
 
 
-def cell(folder: Path, name: str, kind: str = "scores") -> Path:
-    return next((folder / "cells" / kind).glob(f"{name}.*"))
+def artifact(folder: Path, name: str, kind: str = "scores") -> Path:
+    return next((folder / "artifacts" / kind).glob(f"{name}.*"))
 
 
 def check(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, set[tuple[str, str]]]:
@@ -78,19 +78,19 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def foreign_cell(run: Path, other: Path) -> tuple[str, str]:
-    shutil.copy(cell(other, "fisher"), run / "cells" / "scores")
-    return "foreign", f"cells/scores/{cell(other, 'fisher').name}"
+def foreign_artifact(run: Path, other: Path) -> tuple[str, str]:
+    shutil.copy(artifact(other, "fisher"), run / "artifacts" / "scores")
+    return "foreign", f"artifacts/scores/{artifact(other, 'fisher').name}"
 
 
 def foreign_evaluation(run: Path, other: Path) -> tuple[str, str]:
     """Under a name that run.json lists already, with another key."""
-    shutil.copy(cell(other, "whole", "evaluation"), run / "cells" / "evaluation")
-    return "foreign", f"cells/evaluation/{cell(other, 'whole', 'evaluation').name}"
+    shutil.copy(artifact(other, "whole", "evaluation"), run / "artifacts" / "evaluation")
+    return "foreign", f"artifacts/evaluation/{artifact(other, 'whole', 'evaluation').name}"
 
 
-def missing_cell(run: Path, _other: Path) -> tuple[str, str]:
-    path = cell(run, "gradient")
+def missing_artifact(run: Path, _other: Path) -> tuple[str, str]:
+    path = artifact(run, "gradient")
     path.unlink()
     return "missing", str(path.relative_to(run))
 
@@ -99,7 +99,7 @@ def foreign_record(run: Path, other: Path) -> tuple[str, str]:
     shutil.copy(other / "run.json", run / "run.json")
     return "foreign", "heads.json" if (run / "heads.json").read_bytes() != (
         other / "heads.json"
-    ).read_bytes() else f"cells/scores/{cell(run, 'gradient').name}"
+    ).read_bytes() else f"artifacts/scores/{artifact(run, 'gradient').name}"
 
 
 def missing_heads(run: Path, _other: Path) -> tuple[str, str]:
@@ -112,7 +112,7 @@ def damaged_record(run: Path, _other: Path) -> tuple[str, str]:
     return "damaged", "run.json"
 
 
-@pytest.mark.parametrize("way", [foreign_cell, foreign_evaluation, missing_cell, foreign_record, missing_heads, damaged_record],
+@pytest.mark.parametrize("way", [foreign_artifact, foreign_evaluation, missing_artifact, foreign_record, missing_heads, damaged_record],
                          ids=lambda way: way.__name__)  # fmt: skip
 def test_open_report_and_check_notice(
     run: Path, runs: tuple[Path, Path], way: Callable[[Path, Path], tuple[str, str]], capsys: pytest.CaptureFixture[str]
@@ -127,13 +127,13 @@ def test_open_report_and_check_notice(
     assert code == 1 and problem in problems
 
 
-def damaged_cell(run: Path, _other: Path) -> set[tuple[str, str]]:
-    flip(cell(run, "gradient"))
-    return {("damaged", str(cell(run, "gradient").relative_to(run)))}
+def damaged_artifact(run: Path, _other: Path) -> set[tuple[str, str]]:
+    flip(artifact(run, "gradient"))
+    return {("damaged", str(artifact(run, "gradient").relative_to(run)))}
 
 
-def swapped_cells(run: Path, _other: Path) -> set[tuple[str, str]]:
-    first, second = cell(run, "gradient"), cell(run, "magnitude")
+def swapped_artifacts(run: Path, _other: Path) -> set[tuple[str, str]]:
+    first, second = artifact(run, "gradient"), artifact(run, "magnitude")
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
     second.write_bytes(content)
@@ -183,11 +183,11 @@ def foreign_plan(run: Path, _other: Path) -> set[tuple[str, str]]:
 
 
 def several(run: Path, other: Path) -> set[tuple[str, str]]:
-    return damaged_cell(run, other) | missing_model(run, other) | missing_table(run, other)
+    return damaged_artifact(run, other) | missing_model(run, other) | missing_table(run, other)
 
 
-CHANGES = [damaged_cell, swapped_cells, edited_table, foreign_tables, missing_table, missing_model, foreign_model, damaged_model, unlisted_model,
-           foreign_plan, several]  # fmt: skip
+CHANGES = [damaged_artifact, swapped_artifacts, edited_table, foreign_tables, missing_table, missing_model, foreign_model, damaged_model,
+           unlisted_model, foreign_plan, several]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -199,7 +199,7 @@ def test_check_names_everything_that_is_wrong(
 
 
 def test_a_foreign_result_is_not_shown_by_who_works_in_the_run(run: Path, runs: tuple[Path, Path]) -> None:
-    foreign_cell(run, runs[1])
+    foreign_artifact(run, runs[1])
     before = (run / "scores.csv").read_bytes()
     with pytest.warns(UserWarning, match="is of another model .* it is not shown"), Run.lead(run) as led:
         assert set(all_scores(led)) == {"gradient", "magnitude"}
@@ -209,8 +209,8 @@ def test_a_foreign_result_is_not_shown_by_who_works_in_the_run(run: Path, runs: 
 
 def test_a_missing_result_is_dropped_from_the_list_by_the_next_command(run: Path) -> None:
     model = tiny_model("bert", auto="AutoModelForSequenceClassification", seed=0, num_labels=3)
-    cell(run, "gradient").unlink()
-    with pytest.warns(UserWarning, match="lists scores/gradient, whose cells are gone"), Run.lead(run) as led:
+    artifact(run, "gradient").unlink()
+    with pytest.warns(UserWarning, match="lists scores/gradient, whose artifacts are gone"), Run.lead(run) as led:
         led.describe(describe_run(model_record(model, "first"), command="headcount score first", seed=0), hc.HeadMap.of(model))
         score_into(led, model, None, ["magnitude"])
     assert set(all_scores(Run.open(run))) == {"magnitude"}

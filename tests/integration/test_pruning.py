@@ -80,8 +80,8 @@ def test_attention_of_a_kind_is_pruned_alone(tmp_path: Path, capsys: pytest.Capt
     made = result(capsys, *words, "--methods", "random", "--no-repair", "--out", tmp_path)
     (row,) = made["rows"]
     assert row["keep"] == 8 and row["method"] == "random of cross without repair"
-    (cell,) = Run.open(tmp_path).results("pruned").values()
-    assert len(cell.content["removed"]) == 24 and all(name.startswith("cross.") for name in cell.content["removed"])
+    (artifact,) = Run.open(tmp_path).results("pruned").values()
+    assert len(artifact.content["removed"]) == 24 and all(name.startswith("cross.") for name in artifact.content["removed"])
     assert main([*words, "--kinds", "crosss", "--out", str(tmp_path / "b"), "-q"]) == 2
     assert "Did you mean 'cross'" in capsys.readouterr().err
 
@@ -108,8 +108,8 @@ def test_protected_heads_stay_and_are_named(given: tuple[Path, Path], tmp_path: 
         capsys, "prune", model, *words, "--method", "random", "--method-seed", "2", "--epochs", "2", "--no-bench", "--out", tmp_path / "a"
     )
     assert not {"L0H2", "L1H0"} & set(made["plan"]) and made["rows"][0]["method"] == "random sparing L0H2+L1H0 without repair"
-    (cell,) = Run.open(tmp_path / "a").results("pruned").values()
-    assert cell.content["wish"]["recipe"]["epochs"] == 2 and made["rows"][0]["seed"] == 2 and made["rows"][0]["removed"] == 8
+    (artifact,) = Run.open(tmp_path / "a").results("pruned").values()
+    assert artifact.content["wish"]["recipe"]["epochs"] == 2 and made["rows"][0]["seed"] == 2 and made["rows"][0]["removed"] == 8
     table = result(capsys, "compare", model, *words, "--methods", "random", "--seeds", "1", "--seed", "3", "--out", tmp_path / "b")["rows"]
     assert [(row["method"], row["seed"]) for row in table] == [("random sparing L0H2+L1H0 without repair", 3)]
 
@@ -134,7 +134,7 @@ def test_a_comparison_goes_on_and_random_is_always_there(
     assert main([*map(str, words), "--out", str(tmp_path / "two"), "-q"]) == 130
     capsys.readouterr()
     again = result(capsys, *words, "--out", tmp_path / "two")
-    assert len(made) == 4 + 5, "three cells were finished, five are left"
+    assert len(made) == 4 + 5, "three artifacts were finished, five are left"
     assert again["rows"] == whole["rows"]
     assert (tmp_path / "one" / "curves.csv").read_bytes() == (tmp_path / "two" / "curves.csv").read_bytes()
 
@@ -219,13 +219,13 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
-        dense, cells, failed = compare(work, [Wish("random", 6, repair=False)])
-        table = rows(work, dense, cells)
+        dense, artifacts, failed = compare(work, [Wish("random", 6, repair=False)])
+        table = rows(work, dense, artifacts)
     assert not failed
-    plan = hc.Plan.removing(cells[0].content["removed"])
+    plan = hc.Plan.removing(artifacts[0].content["removed"])
     with hc.mask(model, plan.removed):
         masked = evaluate(model, data)
-    np.testing.assert_allclose(cells[0].arrays["losses"], masked.losses, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(artifacts[0].arrays["losses"], masked.losses, rtol=1e-6, atol=1e-6)
     assert table[0]["loss difference"] == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
     assert smallest_safe([{"method": "a", "keep": 4, "loss p": 0.5, "loss difference": 1.0}]) == {"a": 4}
     assert smallest_safe([{"method": "a", "keep": 4, "loss p": 0.01, "loss difference": 1.0}]) == {"a": None}
@@ -235,7 +235,9 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "redone"), [("surgeon", True), ("fisher", False), ("random", True), ("gates", True), ("dsp", False)])
-def test_the_model_of_a_finished_cell_is_the_one_it_was(method: str, redone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_of_a_finished_artifact_is_the_one_it_was(
+    method: str, redone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was chosen is carried out again without choosing where choosing changed no weights."""
     model, data = shared("encoder"), task("encoder", 64)
     wish = Wish(method, 6, recipe=Recipe(epochs=1.0, batch=16))
@@ -243,11 +245,11 @@ def test_the_model_of_a_finished_cell_is_the_one_it_was(method: str, redone: boo
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
-        _, (cell,), _ = compare(work, [wish])
+        _, (artifact,), _ = compare(work, [wish])
         chosen: list[str] = []
         monkeypatch.setattr(pruning, "prune", lambda *args, **how: chosen.append(method) or prune(*args, **how))
         same, small = work.kept(wish)
-    assert same.spec == cell.spec and bool(chosen) is not redone
+    assert same.spec == artifact.spec and bool(chosen) is not redone
     for name, value in expected.model.state_dict().items():
         assert torch.equal(small.state_dict()[name], value), name
 
@@ -291,8 +293,8 @@ def test_means_stand_in_for_removed_heads(given: tuple[Path, Path], tmp_path: Pa
     assert {name for name in nothing if not torch.equal(nothing[name], means[name])} and nothing.keys() == means.keys()
     assert all(torch.equal(nothing[name], means[name]) for name in nothing if not name.endswith("attention.output.dense.bias"))
     run = Run.open(tmp_path / "run")
-    (cell,) = [cell for cell in run.results(pruning.KIND).values() if cell.content["wish"].get("ablation")]
-    assert "--ablation mean" in command_of(run.record(), "run", cell) and Wish.of(cell.content["wish"]).ablation == "mean"
+    (artifact,) = [artifact for artifact in run.results(pruning.KIND).values() if artifact.content["wish"].get("ablation")]
+    assert "--ablation mean" in command_of(run.record(), "run", artifact) and Wish.of(artifact.content["wish"]).ablation == "mean"
     whole, work = shared("encoder"), task("encoder", 64)
     tuned = prune(whole, work, "fisher", 6, ablation="mean")
     assert not tuned.repaired and tuned.plan == prune(whole, work, "fisher", 6, repair=False).plan

@@ -18,7 +18,7 @@ from toys import build, files, saved_classifier, shared, task
 import headcount as hc
 from headcount.app.console.inputs import Shared
 from headcount.core.heads import Head
-from headcount.runs.artifacts import Cell, Spec
+from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
 from headcount.studies import compensation, dynamics, languages, layers
 from headcount.studies._gated import averaged, chance_of, drop, levels, share_left, without
@@ -143,7 +143,7 @@ def test_checkpoints_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[st
     found = result(capsys, *words)
     assert [row["checkpoint"] for row in found["rows"]] == ["ep1/model", "ep2/model"]
     assert {"ep1/model: dense", "ep2/model: dense"} <= {
-        cell.spec.name for cell in Run.open(tmp_path / "run").results("evaluation").values()
+        artifact.spec.name for artifact in Run.open(tmp_path / "run").results("evaluation").values()
     }
     code, out, err = run(capsys, *words)
     lines = [line for line in out.splitlines() if "/model " in line]
@@ -202,8 +202,10 @@ def test_uneven_compensation_is_found() -> None:
     heads = [f"L{layer}H{head}" for layer in range(4) for head in range(8)]
     noise = np.random.default_rng(0).normal(1, 0.01, (32, 5))
     moved = noise + np.array([0.5 * (number < 8) for number in range(32)])[:, None] * np.array([0, 0, 0, 1, 0])
-    cells = [Cell(Spec("tuned", name, {}), {"heads": heads}, {"changes": values}) for name, values in (("a", moved), ("b", noise))]
-    rows, even, each = compensation.compensation(*cells, hc.Plan.removing([]))
+    artifacts = [
+        Artifact(ArtifactKey("tuned", name, {}), {"heads": heads}, {"changes": values}) for name, values in (("a", moved), ("b", noise))
+    ]
+    rows, even, each = compensation.compensation(*artifacts, hc.Plan.removing([]))
     assert {row["part"]: row["p"] < 0.01 for row in even} == {"q": False, "k": False, "v": False, "o": True, "importance": False}
     where = {(row["part"], row["where"]): row for row in rows}
     assert where["o", "L0"]["difference"] == pytest.approx(0.5) and where["o", "L1"]["difference"] == 0 and where["o", "all"]["heads"] == 32
@@ -276,7 +278,7 @@ def test_languages_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_p
 def test_training_methods_of_languages_follow_the_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("study", "languages", "demo/entailment", "--tasks", "demo/entailment,demo/entailment-tavi", "--task-option", "size=16")
     result(capsys, *words, "--keep", "50%", "--method", "magnitude", "--rate", 0.01, "--train-batch", 8, "--out", tmp_path / "run")
-    recipes = [cell.content["wish"]["recipe"] for cell in Run.open(tmp_path / "run").results("pruned").values()]
+    recipes = [artifact.content["wish"]["recipe"] for artifact in Run.open(tmp_path / "run").results("pruned").values()]
     assert [(recipe["rate"], recipe["batch"], recipe["epochs"]) for recipe in recipes] == [(0.01, 8, None)]
 
 

@@ -108,7 +108,7 @@ def test_a_run_keeps_normalisations_apart(tmp_path: Path) -> None:
 
 
 def test_labels_say_which_normalisation_a_ranking_had() -> None:
-    """Cells of runs from before rankings were normalised are not called by the name of the published method."""
+    """Artifacts of runs from before rankings were normalised are not called by the name of the published method."""
     parts = Wish("rank", 4, options={"by": "gradient"}).parts()
     raw = Wish("rank", 4, options={"by": "gradient", "normalise": "none"}).parts()
     older = {name: value for name, value in parts.items() if name != "normalise"}

@@ -138,11 +138,11 @@ def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tm
     assert first["against spare difference"] == pytest.approx(first["value"] - second["value"])
     assert first["against random difference"] == pytest.approx(first["value"] - control["value"])
     own = set(found["heads"][role])
-    for cell in Run.open(tmp_path / "run").results("pruned").values():
-        gone = set(cell.content["removed"])
-        if cell.content["wish"]["method"] == "role:prune":
+    for artifact in Run.open(tmp_path / "run").results("pruned").values():
+        gone = set(artifact.content["removed"])
+        if artifact.content["wish"]["method"] == "role:prune":
             assert own <= gone or gone <= own
-        elif cell.content["wish"]["method"] == "role:spare":
+        elif artifact.content["wish"]["method"] == "role:spare":
             assert len(own & gone) == max(0, len(own) - 16)
 
 
@@ -158,7 +158,7 @@ def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatc
     for seed in (0, 5):
         out = tmp_path / f"run-{seed}"
         result(capsys, *words, "--seeds", 2, "--keep", "50%", "--seed", seed, "--out", out)
-        drawn = {cell.content["wish"]["seed"] for cell in Run.open(out).results("pruned").values()}
+        drawn = {artifact.content["wish"]["seed"] for artifact in Run.open(out).results("pruned").values()}
         assert drawn == {seed, seed + 1}
     assert asked == [0, 5]
 

@@ -197,8 +197,8 @@ def test_rows_columns_and_neighbours_of_images(kind: str) -> None:
     front = 2 if kind == "deit" else 1
 
     def patches(wanted: Any) -> Any:
-        cells = [(front + GRID * r + c, r, c) for r in range(GRID) for c in range(GRID)]
-        pairs = [(q, k) for q, r, c in cells for k, other_r, other_c in cells if wanted(r - other_r, c - other_c)]
+        artifacts = [(front + GRID * r + c, r, c) for r in range(GRID) for c in range(GRID)]
+        pairs = [(q, k) for q, r, c in artifacts for k, other_r, other_c in artifacts if wanted(r - other_r, c - other_c)]
         return lambda _: pairs
 
     rules = {

@@ -24,7 +24,7 @@ from headcount.importance.score import score_all
 from headcount.importance.verdicts import stabilities, verdicts
 from headcount.models.gates import HeadGates
 from headcount.models.provenance import model_record, provenance, weight_hash
-from headcount.runs.artifacts import Cell, Damaged, Spec, safe_name
+from headcount.runs.artifacts import Artifact, ArtifactKey, Damaged, safe_name
 from headcount.runs.schema import RunRecord
 from headcount.runs.scores import all_scores, scores_of
 from headcount.runs.store import Run, describe_run
@@ -110,11 +110,11 @@ def test_normalised_scores_are_drawn_again_as_they_were(folder: Path, found: dic
 
 def test_the_folder_holds_what_the_schema_says(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
-        "cells", "heads.json", "lock", "log.txt", "run.json", "scores.csv", "scores.parquet", "tables.json",
+        "artifacts", "heads.json", "lock", "log.txt", "run.json", "scores.csv", "scores.parquet", "tables.json",
     ]  # fmt: skip
-    names = sorted(path.name.split(".")[0] for path in (folder / "cells" / "scores").iterdir())
+    names = sorted(path.name.split(".")[0] for path in (folder / "artifacts" / "scores").iterdir())
     assert names == sorted(safe_name(name).split(".")[0] for name in NAMES)
-    assert not list((folder / "cells" / "block").iterdir()) and not list(folder.rglob(".*"))
+    assert not list((folder / "artifacts" / "block").iterdir()) and not list(folder.rglob(".*"))
     tables = json.loads((folder / "tables.json").read_text())["files"]
     assert tables == {name: sha256(folder / name) for name in ("scores.parquet", "scores.csv")}
 
@@ -155,10 +155,10 @@ def test_the_record_tells_model_machine_data_and_heads(folder: Path, found: dict
     assert [head for block in heads.blocks for head in block.heads] == [str(head) for head in hc.HeadMap.of(shared("encoder"))]
 
 
-def test_every_cell_says_what_it_was_made_of_and_on(folder: Path) -> None:
-    cell = Run.open(folder).results("scores")["gradient"]
-    assert {"weights", "dtype", "attention", "device", "seed", "limit", "data", "method"} <= cell.spec.parts.keys()
-    assert cell.made == provenance() and {"versions", "threads", "cpu"} <= cell.made.keys()
+def test_every_artifact_says_what_it_was_made_of_and_on(folder: Path) -> None:
+    artifact = Run.open(folder).results("scores")["gradient"]
+    assert {"weights", "dtype", "attention", "device", "seed", "limit", "data", "method"} <= artifact.spec.parts.keys()
+    assert artifact.made == provenance() and {"versions", "threads", "cpu"} <= artifact.made.keys()
 
 
 def test_a_run_goes_on_where_it_began(folder: Path) -> None:
@@ -187,11 +187,11 @@ def test_results_are_keyed_by_what_determines_them_and_the_last_asked_for_are_sh
             seen.append(run.record().results[f"scores/{by}"])
             assert scores_of(run, by).seed == more.get("seed", 0)
     assert len(set(seen)) == len(options) and seen[: len(options)] == seen[len(options) :]
-    assert len(list((tmp_path / "run" / "cells" / "scores").iterdir())) == len(options)
+    assert len(list((tmp_path / "run" / "artifacts" / "scores").iterdir())) == len(options)
 
 
 def test_scores_do_not_depend_on_what_a_folder_held_before(tmp_path: Path) -> None:
-    """A method that shares its pass with one that needs attention maps differs in the last bits: it is another cell."""
+    """A method that shares its pass with one that needs attention maps differs in the last bits: it is another artifact."""
     both, data = ["gradient", "confidence"], task("encoder", 40)
     for name, steps in {"fresh": [both], "grown": [["gradient"], both]}.items():
         with Run.lead(tmp_path / name) as run:
@@ -217,21 +217,21 @@ def change(path: Path, **values: Any) -> None:
     path.write_bytes(json_bytes(content))
 
 
-def cell_of(folder: Path, name: str = "gradient") -> Path:
-    return next(path for path in (folder / "cells" / "scores").iterdir() if path.name.split(".")[:-2] == name.split(":"))
+def artifact_of(folder: Path, name: str = "gradient") -> Path:
+    return next(path for path in (folder / "artifacts" / "scores").iterdir() if path.name.split(".")[:-2] == name.split(":"))
 
 
 def rewrite(folder: Path, **content: Any) -> None:
-    """Writes a cell whose hashes are right and whose content is not."""
-    path = cell_of(folder)
-    cell = Cell.unpack(path.read_bytes(), path)
-    path.write_bytes(Cell(cell.spec, {**cell.content, **content}, cell.arrays, cell.made).pack())
+    """Writes an artifact whose hashes are right and whose content is not."""
+    path = artifact_of(folder)
+    artifact = Artifact.unpack(path.read_bytes(), path)
+    path.write_bytes(Artifact(artifact.spec, {**artifact.content, **content}, artifact.arrays, artifact.made).pack())
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "newer run": (lambda folder: change(folder / "run.json", schema_version=7), "schema version 7.*Install a newer"),
-    "newer cell": (
-        lambda folder: cell_of(folder).write_bytes(_version(cell_of(folder).read_bytes(), 7)),
+    "newer artifact": (
+        lambda folder: artifact_of(folder).write_bytes(_version(artifact_of(folder).read_bytes(), 7)),
         "schema version 7; this headcount reads version 3. Install a newer",
     ),
     "edited run": (lambda folder: (folder / "run.json").write_text((folder / "run.json").read_text().replace("toy", "try")), "was edited"),
@@ -243,13 +243,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other type": (lambda folder: rewrite(folder, values="many"), "holds no scores: values"),
     "too few values": (lambda folder: rewrite(folder, values=[1.0]), "1 values for 12 heads"),
     "no head": (lambda folder: rewrite(folder, heads=["L0X1"] * 12), "'L0X1' is no head address"),
-    "a torn cell": (lambda folder: cell_of(folder).write_bytes(cell_of(folder).read_bytes()[:50]), "torn.*headcount score toy"),
+    "a torn artifact": (lambda folder: artifact_of(folder).write_bytes(artifact_of(folder).read_bytes()[:50]), "torn.*headcount score toy"),
 }
 
 
 def _version(content: bytes, version: int) -> bytes:
     line, _, payload = content.partition(b"\n")
-    head = {**json.loads(line), "cell": version}
+    head = {**json.loads(line), "artifact": version}
     head["seal"] = seal(head)
     return json.dumps(head).encode() + b"\n" + payload
 
@@ -263,9 +263,9 @@ def test_readers_are_told_of_damage(folder: Path, kind: str) -> None:
     assert not (folder / "quarantine").exists()
 
 
-@pytest.mark.parametrize("name", ["run.json", "heads.json", "tables.json", "scores.csv", "cell"])
+@pytest.mark.parametrize("name", ["run.json", "heads.json", "tables.json", "scores.csv", "artifact"])
 def test_what_is_damaged_is_set_aside_and_made_again(folder: Path, name: str) -> None:
-    path = cell_of(folder) if name == "cell" else folder / name
+    path = artifact_of(folder) if name == "artifact" else folder / name
     whole, table = path.read_bytes(), (folder / "scores.csv").read_bytes()
     path.write_bytes(whole[:-2])
     with (
@@ -360,46 +360,52 @@ def test_folders_that_cannot_take_a_run_are_refused_before_anything_is_written(f
     assert (folder / "run.json").read_bytes() == before
 
 
-# Cells.
+# Artifacts.
 
 
-def test_a_cell_holds_no_number_that_is_not_finite() -> None:
-    spec = Spec("synthetic", "x", {})
+def test_a_artifact_holds_no_number_that_is_not_finite() -> None:
+    spec = ArtifactKey("synthetic", "x", {})
     for bad in (float("nan"), float("inf")):
         with pytest.raises(NonFinite, match=r"values at \(1,\)\); it is not written"):
-            Cell(spec, {}, {"values": np.array([0.0, bad])}).pack()
+            Artifact(spec, {}, {"values": np.array([0.0, bad])}).pack()
         with pytest.raises(NonFinite, match="not finite; it is not written"):
-            Cell(spec, {"value": [{"deep": bad}]}).pack()
+            Artifact(spec, {"value": [{"deep": bad}]}).pack()
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/abs", "a" * 300, "ж✓", "", ".", "..", "con\0", "A/B\\C", "raw\udcff"])
 def test_names_from_data_lead_nowhere_else(tmp_path: Path, name: str) -> None:
     with Run.lead(tmp_path / "run") as run:
         describe(run)
-        made = run.commit(Spec(f"kind {name}", name, {"from": name}), {"text": name}, made={})
+        made = run.commit(ArtifactKey(f"kind {name}", name, {"from": name}), {"text": name}, made={})
         assert run.find(made.spec) == made
-        paths: Iterable[Path] = (tmp_path / "run").rglob("*.cell")
-        assert [path.parent.parent for path in paths] == [tmp_path / "run" / "cells"]
+        paths: Iterable[Path] = (tmp_path / "run").rglob("*.artifact")
+        assert [path.parent.parent for path in paths] == [tmp_path / "run" / "artifacts"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_names_that_look_alike_in_files_are_other_cells(tmp_path: Path) -> None:
+def test_names_that_look_alike_in_files_are_other_artifacts(tmp_path: Path) -> None:
     with Run.lead(tmp_path / "run") as run:
         for name in ("A b", "a.b", "a/b", "a" * 80, "a" * 81):
-            run.commit(Spec("kind", name, {}), {"name": name}, made={})
-        assert sorted(cell.content["name"] for cell in run.cells("kind")) == sorted(["A b", "a.b", "a/b", "a" * 80, "a" * 81])
+            run.commit(ArtifactKey("kind", name, {}), {"name": name}, made={})
+        assert sorted(artifact.content["name"] for artifact in run.artifacts("kind")) == sorted(["A b", "a.b", "a/b", "a" * 80, "a" * 81])
 
 
-def test_forged_records_of_cells_are_damage(tmp_path: Path) -> None:
-    for head in ({}, {"cell": 3}, {"cell": 3, "bytes": "x"}, {"cell": 3, "bytes": 0, "sha256": 5}, {"cell": 3, "kind": 5, "name": []}):
+def test_forged_records_of_artifacts_are_damage(tmp_path: Path) -> None:
+    for head in (
+        {},
+        {"artifact": 3},
+        {"artifact": 3, "bytes": "x"},
+        {"artifact": 3, "bytes": 0, "sha256": 5},
+        {"artifact": 3, "kind": 5, "name": []},
+    ):
         line = json.dumps({**head, "seal": seal(head)}).encode() + b"\n"
         with pytest.raises(Damaged):
-            Cell.unpack(line, tmp_path / "x.cell")
+            Artifact.unpack(line, tmp_path / "x.artifact")
 
 
 def test_runs_are_read_without_torch(folder: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from headcount.runs import Run; from headcount.runs.scores import scores_of\n"
+        "import sys; from pathlib import Path; from headcount.runs.store import Run; from headcount.runs.scores import scores_of\n"
         f"run = Run.open(Path({str(folder)!r}))\n"
         "assert scores_of(run, 'gradient').ranking() and run.heads().blocks\n"
         "assert not {'torch', 'transformers'} & set(sys.modules), 'torch was imported'\n"
@@ -412,7 +418,7 @@ def test_without_locks_of_the_kernel_a_run_is_refused_and_all_else_works(folder:
     """As on Windows, where Python has no fcntl."""
     code = (
         "import sys; sys.modules['fcntl'] = None\n"
-        "import headcount as hc; from headcount.core.errors import ArtifactError; from headcount.runs import Run\n"
+        "import headcount as hc; from headcount.core.errors import ArtifactError; from headcount.runs.store import Run\n"
         "hc.score, hc.prune, hc.analyze\n"
         f"assert Run.open({str(folder)!r}).heads().blocks\n"
         "from pathlib import Path\n"

@@ -117,7 +117,7 @@ def test_a_run_grows_by_methods(capsys: pytest.CaptureFixture[str], model: Path,
     for by in ("gradient", "fluctuation,gradient:signed", "magnitude"):
         assert run(capsys, "score", model, "--train", data, "--by", by, "--out", out)[0] == 0
     assert sorted(path.name for path in out.iterdir()) == [
-        "cells",
+        "artifacts",
         "heads.json",
         "lock",
         "log.txt",

@@ -122,5 +122,5 @@ def zero(model: nn.Module, head: hc.Head) -> None:
 
 
 def files(folder: Path) -> dict[str, int]:
-    """The cells of a run with the time each was written."""
-    return {str(path): path.stat().st_mtime_ns for path in (folder / "cells").rglob("*.cell") if "study" not in path.parts}
+    """The artifacts of a run with the time each was written."""
+    return {str(path): path.stat().st_mtime_ns for path in (folder / "artifacts").rglob("*.artifact") if "study" not in path.parts}

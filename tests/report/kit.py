@@ -13,7 +13,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.stats.samples import Samples
-from headcount.runs.artifacts import Spec
+from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.results import pack_evaluation
 from headcount.runs.schema import ModelRecord
 from headcount.runs.scores import pack_scores
@@ -23,7 +23,7 @@ ROLES = ("offset:-1", "syntax:nsubj", "syntax:nsubj-of", "sink")
 RECIPE = {"epochs": 1.0, "rate": 5e-5, "batch": 32, "seed": 0}
 COST = {"heads": 0, "parameters": 900, "bytes": 3600, "flops": 10_000, "tokens": 8, "kv_bytes_per_token": 0}
 MADE = {"history": [], "repaired": {}, "cost": COST, "whole_cost": {**COST, "parameters": 1000, "bytes": 4000}, "trained": False}
-"""What every cell of a pruned model says of it beside its wish, its heads and its evaluation."""
+"""What every artifact of a pruned model says of it beside its wish, its heads and its evaluation."""
 
 
 def heads_of(layers: int = 2, heads: int = 4, stack: str = "") -> list[str]:
@@ -82,20 +82,20 @@ def make_run(
     makers = {"scores": _scores, "roles": _roles, "pruned": _pruned, "study": _study, "portraits": _portraits}
     with Run.lead(folder, command="made by hand") as run:
         run.describe(describe_run(model, **facts), blocks_of(layers, heads, kv_heads or heads))
-        names, cells = heads_of(layers, heads), []
+        names, artifacts = heads_of(layers, heads), []
         if "evaluation" in kinds:
             content, arrays = pack_evaluation(evaluation(rng, n, 0.9, data))
-            cells.append(run.commit(Spec("evaluation", "dense", {"seed": seed}), content, arrays, made={}))
+            artifacts.append(run.commit(ArtifactKey("evaluation", "dense", {"seed": seed}), content, arrays, made={}))
         for kind, maker in makers.items():
             if kind in kinds:
                 for spec, content, arrays in maker(rng, names, n=n, text=text, tokens=tokens, shown=shown, layers=layers, data=data):
-                    cells.append(run.commit(spec, content, arrays, made={}))
+                    artifacts.append(run.commit(spec, content, arrays, made={}))
         if "bench" in kinds:
-            key = next(cell.spec.key for cell in cells if cell.spec.kind == "pruned")
+            key = next(artifact.spec.key for artifact in artifacts if artifact.spec.kind == "pruned")
             row = {"batch": 8, "length": 64, "seconds": 0.2, "low": 0.1, "high": 0.3, "rounds": 5}
             rows = [{**row, "name": name, "speedup": speedup} for name, speedup in (("dense", 1.0), ("masked", 0.9), ("removed", 1.34))]
-            cells.append(run.commit(Spec("bench", text, {"of": key}), {"rows": rows}, made={}))
-        run.present(*cells, data={text: text})
+            artifacts.append(run.commit(ArtifactKey("bench", text, {"of": key}), {"rows": rows}, made={}))
+        run.present(*artifacts, data={text: text})
     return Run.open(folder)
 
 
@@ -111,7 +111,7 @@ def _scores(rng: np.random.Generator, names: list[str], *, n: int, **_: Any) -> 
             samples=samples,
             data="calibration",
         )
-        yield Spec("scores", method, {"n": n}), *pack_scores(made)
+        yield ArtifactKey("scores", method, {"n": n}), *pack_scores(made)
 
 
 def _roles(rng: np.random.Generator, names: list[str], *, text: str, **_: Any) -> Any:
@@ -146,7 +146,7 @@ def _roles(rng: np.random.Generator, names: list[str], *, text: str, **_: Any) -
         | {"baseline": 0.5, "baseline_offset": -1, "p": 0.03, "chance": 0.1, "n_sentences": 14, "n_tokens": 40, "n_choosing": 16}
         for i, role in enumerate((*ROLES, text))
     ]
-    yield Spec("roles", "roles", {}), {**content, "conditions": {"n_examples": 30}, "best_heads": best}, {}
+    yield ArtifactKey("roles", "roles", {}), {**content, "conditions": {"n_examples": 30}, "best_heads": best}, {}
 
 
 def _pruned(rng: np.random.Generator, names: list[str], *, n: int, text: str, data: str, **_: Any) -> Any:
@@ -158,11 +158,11 @@ def _pruned(rng: np.random.Generator, names: list[str], *, n: int, text: str, da
                 told = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
                 content = {**told, "wish": wish(method, keep, seed), "removed": removed, **MADE}
                 name = f"{method}, {keep} heads{f', seed {seed}' if seed else ''}"
-                yield Spec("pruned", name, {"keep": keep, "seed": seed}), content, {"losses": made.losses, "parts": made.parts}
+                yield ArtifactKey("pruned", name, {"keep": keep, "seed": seed}), content, {"losses": made.losses, "parts": made.parts}
 
 
 def _study(_rng: np.random.Generator, _names: list[str], *, text: str, **_: Any) -> Any:
-    yield Spec("study", "survivors", {}), {"rows": [{text: text, "number": 1.5, "truth": True, "none": None}, {"number": 2}]}, {}
+    yield ArtifactKey("study", "survivors", {}), {"rows": [{text: text, "number": 1.5, "truth": True, "none": None}, {"number": 2}]}, {}
 
 
 def _portraits(rng: np.random.Generator, names: list[str], *, text: str, tokens: int, shown: int, layers: int, **_: Any) -> Any:
@@ -190,7 +190,7 @@ def _portraits(rng: np.random.Generator, names: list[str], *, text: str, tokens:
         "notes": [text],
     }
     maps = {f"{s}/{b}": rng.integers(0, 256, (per, tokens, tokens)).astype(np.uint8) for s in range(shown) for b in range(layers)}
-    yield Spec("portraits", "portraits", {}), content, maps
+    yield ArtifactKey("portraits", "portraits", {}), content, maps
 
 
 __all__ = ["evaluation", "heads_of", "make_run", "wish"]

@@ -12,7 +12,7 @@ from kit import heads_of, make_run
 from headcount.core.errors import ArtifactError
 from headcount.core.stats.corrections import benjamini_hochberg
 from headcount.core.stats.metric_parts import total_of
-from headcount.runs.artifacts import Spec
+from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report.attention import unpack
 from headcount.runs.report.collect import collect
 from headcount.runs.report.roles import letters
@@ -159,20 +159,22 @@ def test_p_values_are_written_as_the_page_writes_them() -> None:
     assert format_p(0.0) == format_p(0.00099) == "p < 0.001"
 
 
-def test_a_run_whose_cells_are_gone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_whose_artifacts_are_gone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from headcount.app.cli._main import main
 
     run = make_run(tmp_path / "run", n=20)
     assert main(["report", str(run.folder), "--max-mb", "0.01"]) == 0
     assert "could not be made as small as the 0.01 MB" in capsys.readouterr().err
-    for path in sorted((run.folder / "cells" / "pruned").iterdir())[:2]:
+    for path in sorted((run.folder / "artifacts" / "pruned").iterdir())[:2]:
         path.unlink()
-    next((run.folder / "cells" / "roles").iterdir()).unlink()
-    message = r"run.json lists 3 results whose cells are missing \(first: .*Copy it again with all its cells, or run its command again"
+    next((run.folder / "artifacts" / "roles").iterdir()).unlink()
+    message = (
+        r"run.json lists 3 results whose artifacts are missing \(first: .*Copy it again with all its artifacts, or run its command again"
+    )
     with pytest.raises(ArtifactError, match=message):
         collect(run)
     assert main(["report", str(run.folder)]) == 1
-    assert "3 results whose cells are missing" in capsys.readouterr().err
+    assert "3 results whose artifacts are missing" in capsys.readouterr().err
 
 
 def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
@@ -206,13 +208,13 @@ def test_columns_of_a_score_say_what_they_are(tmp_path: Path) -> None:
 def test_columns_and_kinds_of_scores_are_as_the_run_tells_them(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from headcount.runs.artifacts import Cell
+    from headcount.runs.artifacts import Artifact
     from headcount.runs.scores import pack_scores, unpack_scores
 
     told = all_scores(make_run(tmp_path / "run"))["gradient"]
     columns = {"WER change": (0.1,) * 8, "WER stderr": (0.1,) * 8, "examples": (3.0,) * 8}
     told = replace(told, method="mine", columns=columns, directions={"WER change": True}, describes=True)
-    told = unpack_scores(Cell(Spec("scores", "mine", {}), *pack_scores(told)))
+    told = unpack_scores(Artifact(ArtifactKey("scores", "mine", {}), *pack_scores(told)))
     first, change, examples = _of("mine", told, heads_of())
     assert first["kind"] == "description" and change["higher_is_keep"] is True and change["stderr"] is not None
     assert examples["higher_is_keep"] is True, "the page says 'the lower, the more the head is needed' of what is not"

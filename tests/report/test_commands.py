@@ -13,7 +13,7 @@ from headcount.app.cli._main import main
 from headcount.app.console.inputs import Shared
 from headcount.core.errors import PlanError
 from headcount.pruning.training.fine_tune import Recipe
-from headcount.runs.artifacts import Cell, Spec
+from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.report.commands import command_of, commands_of, milliseconds, plain_number
 from headcount.runs.schema import RunRecord
 from headcount.workflows import prune as pruning
@@ -44,8 +44,8 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     return made.model_copy(update={"config": {"opened": {"task": "demo/entailment", "dtype": "float32", "limit": 99}}})
 
 
-def cell_of(wish: Wish) -> Cell:
-    return Cell(Spec("pruned", wish.name, {"limit": 30}), {"wish": wish.parts()})
+def artifact_of(wish: Wish) -> Artifact:
+    return Artifact(ArtifactKey("pruned", wish.name, {"limit": 30}), {"wish": wish.parts()})
 
 
 def read_back(command: str, monkeypatch: pytest.MonkeyPatch, place: Path) -> Wish:
@@ -65,7 +65,7 @@ def read_back(command: str, monkeypatch: pytest.MonkeyPatch, place: Path) -> Wis
 
 @pytest.mark.parametrize("name", WISHES)
 def test_a_command_wishes_for_the_model_it_stands_at(name: str, record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    command = command_of(record, "run", cell_of(WISHES[name]))
+    command = command_of(record, "run", artifact_of(WISHES[name]))
     words = shlex.split(command)
     assert read_back(command, monkeypatch, tmp_path).parts() == WISHES[name].parts()
     assert words[words.index("--limit") + 1] == "99" and words[words.index("--dtype") + 1] == "float32"
@@ -73,8 +73,8 @@ def test_a_command_wishes_for_the_model_it_stands_at(name: str, record: RunRecor
 
 
 def test_a_command_for_any_number_of_heads(record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    cells = [cell_of(Wish("dsp", 12, seed=seed, recipe=Recipe(epochs=2.0))) for seed in (1, 0)]
-    made = commands_of(record, "a run", [*cells, cell_of(WISHES["time"]), cell_of(WISHES["kinds"])])
+    artifacts = [artifact_of(Wish("dsp", 12, seed=seed, recipe=Recipe(epochs=2.0))) for seed in (1, 0)]
+    made = commands_of(record, "a run", [*artifacts, artifact_of(WISHES["time"]), artifact_of(WISHES["kinds"])])
     assert set(made) == {"dsp", "surgeon"}, "where heads of some kinds are counted, the page does not know the number"
     assert all(text.count("{keep}") == text.count("--keep {keep}") == 1 for text in made.values())
     found = read_back(made["dsp"].replace("{keep}", "7"), monkeypatch, tmp_path)
@@ -138,7 +138,7 @@ def test_what_is_added_is_known_to_commands_report_and_list(
         registry.add("mine", f"my_{registry.kind}")
         assert main(["ls", registry.kind]) == 0
         assert f"One of my own {registry.kind}." in " ".join(capsys.readouterr().out.split())
-    ranked = cell_of(Wish("rank", 12, options={"by": "mine"}))
+    ranked = artifact_of(Wish("rank", 12, options={"by": "mine"}))
     assert "--method rank --option by=mine" in command_of(record, "run", ranked), "a pruner has that name too"
     monkeypatch.setattr(PRUNERS, "_added", {})
     assert "--method mine" in command_of(record, "run", ranked)

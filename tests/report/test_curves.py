@@ -15,7 +15,7 @@ from kit import MADE, heads_of, make_run, wish
 
 from headcount.core.evaluation import Evaluation, compare_with, interval
 from headcount.core.stats.metric_parts import ratio
-from headcount.runs.artifacts import Spec
+from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.records import write_record
 from headcount.runs.report.collect import collect
 from headcount.runs.results import Best, best_of, format_p, method_name, outcome, smallest_safe, unpack_evaluation, worse_by
@@ -28,14 +28,14 @@ def test_curves_are_what_the_library_tells(tmp_path: Path) -> None:
     dense = unpack_evaluation(run.results("evaluation")["dense"])
     assert curves["metric"] == "accuracy" and curves["dense"]["n_examples"] == 300
     assert curves["dense"]["low"] < curves["dense"]["value"] < curves["dense"]["high"]
-    cells = {
-        (cell.content["wish"]["method"], cell.content["wish"]["keep"], cell.content["wish"]["seed"]): cell
-        for cell in run.results("pruned").values()
+    artifacts = {
+        (artifact.content["wish"]["method"], artifact.content["wish"]["keep"], artifact.content["wish"]["seed"]): artifact
+        for artifact in run.results("pruned").values()
     }
-    assert len(curves["points"]) == len(cells) == 8
+    assert len(curves["points"]) == len(artifacts) == 8
     for point in curves["points"]:
-        cell = cells[point["method"], point["keep"], point["seed"]]
-        change = compare_with(dense, outcome(cell), ratio)["metric"]
+        artifact = artifacts[point["method"], point["keep"], point["seed"]]
+        change = compare_with(dense, outcome(artifact), ratio)["metric"]
         assert point["difference"] == pytest.approx(change.difference, rel=1e-4, abs=1e-6)
         assert (point["low"], point["high"]) == pytest.approx((change.low, change.high), rel=1e-4)
         assert point["p"] == pytest.approx(change.p, rel=1e-2) and point["test"] == "Tango"
@@ -46,8 +46,8 @@ def test_curves_are_what_the_library_tells(tmp_path: Path) -> None:
 def test_models_of_other_examples_are_left_out_and_named(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", data="one")
     make_run(tmp_path / "other", data="two")
-    (tmp_path / "run" / "cells" / "pruned").rename(tmp_path / "away")
-    (tmp_path / "other" / "cells" / "pruned").rename(tmp_path / "run" / "cells" / "pruned")
+    (tmp_path / "run" / "artifacts" / "pruned").rename(tmp_path / "away")
+    (tmp_path / "other" / "artifacts" / "pruned").rename(tmp_path / "run" / "artifacts" / "pruned")
     data = collect(Run.open(run.folder)).report["runs"][0]
     assert data["curves"] is None
     assert any("other examples" in warning for warning in data["warnings"])
@@ -84,8 +84,8 @@ def test_a_time_names_the_very_model_that_was_timed(how: dict[str, Any], tmp_pat
         for seed in range(3):
             asked = Wish("random", 4, seed, **how)
             _, content, arrays = pack_pruned(run, asked.parts(), heads_of()[4 - seed : 8 - seed])
-            cell = led.commit(Spec("pruned", asked.name, {"wish": asked.parts()}), content, arrays, made={})
-            led.present(cell, led.commit(Spec("bench", asked.name, {"of": cell.spec.key}), {"rows": [times]}, made={}))
+            artifact = led.commit(ArtifactKey("pruned", asked.name, {"wish": asked.parts()}), content, arrays, made={})
+            led.present(artifact, led.commit(ArtifactKey("bench", asked.name, {"of": artifact.spec.key}), {"rows": [times]}, made={}))
     data = collect(Run.open(run.folder)).report["runs"][0]
     points = {point["id"]: point for point in data["curves"]["points"]}
     assert len(points) == len(data["bench"]) == 3
@@ -97,7 +97,7 @@ def test_a_time_names_the_very_model_that_was_timed(how: dict[str, Any], tmp_pat
 
 def test_times_of_a_model_that_is_gone_name_none(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    for path in (run.folder / "cells" / "pruned").iterdir():
+    for path in (run.folder / "artifacts" / "pruned").iterdir():
         path.unlink()
     record = run.record()  # a command that leads takes what is gone off the list
     left = {title: key for title, key in record.results.items() if not title.startswith("pruned/")}
@@ -154,13 +154,13 @@ def test_speed_is_told_with_its_doubts() -> None:
 
 
 def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None:
-    from headcount.runs.artifacts import Cell
+    from headcount.runs.artifacts import Artifact
     from headcount.runs.report.commands import command_of
 
     run = make_run(tmp_path / "run", text="a name; rm -rf /")
     told = {"method": "rank", "keep": 6, "seed": 3, "repair": False, "recover": 2.0, "floor": 1, "unit": "even"}
     told |= {"options": {"by": "fisher", "again": "true"}, "kinds": ["cross"], "limit": None}
-    words = shlex.split(command_of(run.record(), "run", Cell(Spec("pruned", "x", {}), {"wish": told})))
+    words = shlex.split(command_of(run.record(), "run", Artifact(ArtifactKey("pruned", "x", {}), {"wish": told})))
     assert words[:3] == ["headcount", "prune", "a name; rm -rf /"]
     for pair in (
         ("--method", "rank"),
@@ -196,11 +196,11 @@ def test_the_summary_quotes_the_test_that_decides(seed: int, tmp_path: Path) -> 
     safe = "without a significant loss" in sentence
     keep = 8 - int(sentence.split()[0]) if safe else int(re.search(r"even (\d+) by", sentence)[1])  # pyright: ignore[reportOptionalSubscript]
     wished = [
-        cell
-        for cell in run.results("pruned").values()
-        if (cell.content["wish"]["method"], cell.content["wish"]["keep"]) == (quoted[1], keep)
+        artifact
+        for artifact in run.results("pruned").values()
+        if (artifact.content["wish"]["method"], artifact.content["wish"]["keep"]) == (quoted[1], keep)
     ]
-    changes = [compare_with(dense, outcome(cell), ratio) for cell in wished]
+    changes = [compare_with(dense, outcome(artifact), ratio) for artifact in wished]
     assert (quoted[2], quoted[3]) in {(format_p(made["loss"].p), format_p(made["metric"].p)) for made in changes}
     down = float(re.search(r"accuracy (\S+) against", sentence)[1]) < dense.value  # pyright: ignore[reportOptionalSubscript]
     loss, metric = (float(text.split()[-1]) for text in quoted.groups()[1:])
@@ -220,11 +220,11 @@ def test_a_model_that_lost_nothing_is_not_called_safe(tmp_path: Path) -> None:
     assert data["curves"]["smallest_safe"] == {"random": None} and data["summary"][1].startswith("Nothing was pruned")
 
 
-def pack_pruned(run: Run, told: dict[str, Any], removed: list[str], **parts: Any) -> tuple[Spec, dict[str, Any], dict[str, Any]]:
+def pack_pruned(run: Run, told: dict[str, Any], removed: list[str], **parts: Any) -> tuple[ArtifactKey, dict[str, Any], dict[str, Any]]:
     made = unpack_evaluation(run.results("evaluation")["dense"])
     content = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
     content |= {"wish": told, "removed": removed, **MADE}
-    return Spec("pruned", f"x{len(removed)} {told}", parts), content, {"losses": made.losses, "parts": made.parts}
+    return ArtifactKey("pruned", f"x{len(removed)} {told}", parts), content, {"losses": made.losses, "parts": made.parts}
 
 
 def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:

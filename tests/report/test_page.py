@@ -189,7 +189,7 @@ def test_sizes_and_places_that_cannot_be_are_refused(tmp_path: Path) -> None:
         ("thesis.tex", "only a report that headcount wrote is replaced"),
         ("run/run.json", r"a report is called report\*\.html"),
         ("run/new.html", r"a report is called report\*\.html"),
-        ("run/cells/report.html", r"a report is called report\*\.html"),
+        ("run/artifacts/report.html", r"a report is called report\*\.html"),
         ("run/../run/log.txt", r"a report is called report\*\.html"),
         ("no/such/folder/r.html", "into a folder that exists"),
     ],

@@ -232,7 +232,7 @@ def test_a_model_that_reads_no_text_is_kept_with_the_reason(tmp_path: Path, monk
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
         first, again = (profiles_into(run, model, corpus, tokenizer) for _ in range(2))
-    assert first.content == again.content and not first.content["heads"] and len(run.cells("portraits")) == 1
+    assert first.content == again.content and not first.content["heads"] and len(run.artifacts("portraits")) == 1
     report = collect(Run.open(tmp_path / "run")).whole()
     check(report, "Report")
     assert report["runs"][0]["portraits"] is None and "portraits" not in run.record().data

@@ -97,8 +97,8 @@ def test_what_cannot_be_done_is_said(words: list[str], code: int, text: str, tmp
 
 def test_a_damaged_run_is_told_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "run", n=20)
-    cell = next((run.folder / "cells" / "roles").iterdir())
-    cell.write_bytes(cell.read_bytes()[:-20])
+    artifact = next((run.folder / "artifacts" / "roles").iterdir())
+    artifact.write_bytes(artifact.read_bytes()[:-20])
     assert main(["report", str(run.folder)]) == 1
     assert "torn" in (told := capsys.readouterr().err) or "damaged" in told
     assert not (run.folder / "report.html").exists()
@@ -179,8 +179,8 @@ def test_analyze_on_the_command_line_is_taken_up_again(
     told = json.loads(capsys.readouterr().out)
     steps = [step["step"] for step in told["steps"]]
     assert steps[:5] == ["find", "evaluate", "score", "roles", "portraits"] and steps[-2:] == ["bench", "report"]
-    cells = len(Run.open(tmp_path / "run").results("pruned"))
-    assert cells == 2 and len(made) <= 4, "what was finished is not made again; the best model is made once more to be kept"
+    artifacts = len(Run.open(tmp_path / "run").results("pruned"))
+    assert artifacts == 2 and len(made) <= 4, "what was finished is not made again; the best model is made once more to be kept"
     report = data_of(Path(told["steps"][-1]["path"]))
     check(report, "Report")
     dense, before = report["runs"][0]["curves"]["dense"], next(step for step in told["steps"] if step["step"] == "keep")["before"]
@@ -226,7 +226,7 @@ def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path:
     check(data, "Report")
     assert data["runs"][0]["portraits"]["n_sentences"] == 24 and "opened" not in data["runs"][0]["config"]
     assert any("distances count tokens" in text for text in data["runs"][0]["warnings"])
-    shutil.rmtree(tmp_path / "run" / "cells" / "portraits")
-    with pytest.warns(UserWarning, match="cells are gone"):
+    shutil.rmtree(tmp_path / "run" / "artifacts" / "portraits")
+    with pytest.warns(UserWarning, match="artifacts are gone"):
         again = hc.analyze(model, task, out=tmp_path / "run", measured=Sizes((1,), (8,), 1), **options)
     assert data_of(again.report())["runs"][0]["portraits"] == data["runs"][0]["portraits"]

@@ -95,4 +95,4 @@ def test_a_model_card_holds_no_markup_from_names(text: str) -> None:
     made = MarkdownIt("commonmark", {"html": True}).enable("table").render(rest)
     check(made, plain)
     tags = [tag for tag, _ in Tags(made).found]
-    assert (tags.count("h1"), tags.count("h2"), tags.count("td"), tags.count("li")) == (1, 2, 3, 2), "no heading, cell or item more"
+    assert (tags.count("h1"), tags.count("h2"), tags.count("td"), tags.count("li")) == (1, 2, 3, 2), "no heading, artifact or item more"

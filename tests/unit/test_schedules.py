@@ -10,7 +10,7 @@ from headcount.core.errors import DataError, HeadcountError, PlanError
 from headcount.pruning.base import read_options
 from headcount.pruning.methods import dsp, l0
 from headcount.pruning.training.fine_tune import FAIR_STEPS, Recipe
-from headcount.runs.artifacts import Cell, Spec
+from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.results import FEW_STEPS, fewest_steps, format_length, method_label
 from headcount.workflows.prune import Wish
 
@@ -52,8 +52,8 @@ def test_the_control_from_scratch_has_a_recipe_of_its_own() -> None:
     assert Wish.of(older).scratch == Recipe(epochs=3.0, rate=5e-5)
 
 
-def pruned(steps: dict[str, int] | None, method: str = "dsp") -> Cell:
-    return Cell(Spec("pruned", method, {}), {"wish": Wish(method, 4).parts()} | ({} if steps is None else {"steps": steps}))
+def pruned(steps: dict[str, int] | None, method: str = "dsp") -> Artifact:
+    return Artifact(ArtifactKey("pruned", method, {}), {"wish": Wish(method, 4).parts()} | ({} if steps is None else {"steps": steps}))
 
 
 def test_too_few_steps_are_named() -> None:

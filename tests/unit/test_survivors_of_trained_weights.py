@@ -8,30 +8,34 @@ from typing import Any
 import pytest
 
 from headcount.core.errors import ArtifactError
-from headcount.runs.artifacts import Cell, Spec
+from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.studies.survivors import kept_of
 
 HEADS = [f"L0H{index}" for index in range(4)]
 FROZEN, TRAINED = {"gates": None}, {}
 
 
-def cell(method: str, content: dict[str, Any]) -> Cell:
+def artifact(method: str, content: dict[str, Any]) -> Artifact:
     wish = {"method": method, "options": {}, "repair": None, "recover": None, "keep": 2, "seed": 0}
-    return Cell(Spec("pruned", f"{method}, 2 heads", {"weights": "w"}), {"wish": wish, "removed": HEADS[:2], **content}, {})
+    return Artifact(ArtifactKey("pruned", f"{method}, 2 heads", {"weights": "w"}), {"wish": wish, "removed": HEADS[:2], **content}, {})
 
 
-def run_of(*cells: Cell) -> Any:
+def run_of(*artifacts: Artifact) -> Any:
     return SimpleNamespace(
         folder="RUN",
         record=lambda: SimpleNamespace(model=SimpleNamespace(weights="w")),
-        results=lambda _kind: dict(enumerate(cells)),
+        results=lambda _kind: dict(enumerate(artifacts)),
         heads=lambda: SimpleNamespace(blocks=[SimpleNamespace(heads=HEADS)]),
     )
 
 
 def test_methods_that_trained_weights_are_left_out_and_named() -> None:
     run = run_of(
-        cell("surgeon", FROZEN), cell("l0", TRAINED), cell("dsp:joint", TRAINED), cell("dsp:pipelined", FROZEN), cell("gates", FROZEN)
+        artifact("surgeon", FROZEN),
+        artifact("l0", TRAINED),
+        artifact("dsp:joint", TRAINED),
+        artifact("dsp:pipelined", FROZEN),
+        artifact("gates", FROZEN),
     )
     sets, trained = kept_of(run)
     assert [method for method, _ in sets] == ["dsp:pipelined", "gates", "surgeon"] and trained == ["dsp:joint", "l0"]
@@ -41,5 +45,5 @@ def test_methods_that_trained_weights_are_left_out_and_named() -> None:
 
 def test_a_comparison_of_trained_weights_alone_is_refused() -> None:
     with pytest.raises(ArtifactError, match=r"l0 alone, which trained the weights before they cut.*dense_roles"):
-        kept_of(run_of(cell("l0", TRAINED)))
-    assert len(kept_of(run_of(cell("l0", TRAINED)), dense_roles=True)[0]) == 1
+        kept_of(run_of(artifact("l0", TRAINED)))
+    assert len(kept_of(run_of(artifact("l0", TRAINED)), dense_roles=True)[0]) == 1

@@ -41,7 +41,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PairedDifference:
     """The difference of a metric or loss from the dense model's on the same examples: interval and p-value, by which test."""
 
     difference: float
@@ -51,17 +51,17 @@ class Change:
     by: str
 
 
-def compare_with(dense: Evaluation, other: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, Change]:
+def compare_with(dense: Evaluation, other: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, PairedDifference]:
     """The change of the loss (paired t), and of the metric (Tango's score for right or wrong, else a paired bootstrap), with interval and p."""
     shift = paired_t(other.losses - dense.losses)
-    changes = {"loss": Change(shift.difference, shift.low, shift.high, shift.p, "paired t")}
+    changes = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "paired t")}
     if dense.parts is None or other.parts is None or total is None:
         return changes
     if is_right_or_wrong(dense):
         change, by = tango(dense.parts[:, 0], other.parts[:, 0]), "Tango"
     else:
         change, by = paired_bootstrap(dense.parts, other.parts, total, seed=seed), "paired bootstrap"
-    return {**changes, "metric": Change(change.difference, change.low, change.high, change.p, by)}
+    return {**changes, "metric": PairedDifference(change.difference, change.low, change.high, change.p, by)}
 
 
 def interval(made: Evaluation, total: Total | None) -> tuple[float | None, float | None]:

@@ -227,6 +227,7 @@ def _check(declared: Option, value: Any, owner: str) -> Any:
     members = _members(declared.type)
     if value is None and type(None) in members:
         return None
+    number: Any = value
     for member in members:
         if get_origin(member) is tuple and isinstance(value, tuple | list):
             if all(_fits(get_args(member)[0], entry, declared.bounds) for entry in value):
@@ -234,7 +235,7 @@ def _check(declared: Option, value: Any, owner: str) -> Any:
         elif get_origin(member) is Literal and value in get_args(member):
             return value
         elif get_origin(member) is None and _fits(member, value, declared.bounds):
-            return float(value) if member is float else value
+            return float(number) if member is float else value
     if declared.choices:
         raise unknown(f"{declared.name} of {owner}", format_value(value), map(format_value, declared.choices))
     raise OptionError(f"option {declared.name} of {owner} must be {declared.type_label}; got {value!r}")

@@ -16,7 +16,7 @@ from headcount.data.stream import Reading, stream
 from headcount.data.task import n_rows
 from headcount.importance.base import Work
 from headcount.importance.replay.engine import Ablator
-from headcount.importance.replay.replay import Change
+from headcount.importance.replay.replay import Intervention
 from headcount.importance.shared_pass import by_example
 from headcount.models.gates import HeadGates
 from headcount.models.head_map import HeadMap
@@ -37,11 +37,11 @@ def none_but(head: int, other: int) -> float:
     return 1.0 if head == other else 0.0
 
 
-def changes(heads: HeadMap, gates: Gates) -> Iterator[Change]:
+def changes(heads: HeadMap, gates: Gates) -> Iterator[Intervention]:
     """One intervention for every head, in flat order."""
     for block in heads.blocks:
         for head in range(block.n_heads):
-            yield Change(block, tuple(gates(head, other) for other in range(block.n_heads)))
+            yield Intervention(block, tuple(gates(head, other) for other in range(block.n_heads)))
 
 
 def mean_outputs(work: Work) -> dict[str, Tensor]:
@@ -109,7 +109,7 @@ class Ablation:
         found[""][:, active], found["weight"][:, active] = rises, 1.0
         return found
 
-    def _run(self, batch: Mapping[str, Any], changes: list[Change]) -> tuple[Any, Any]:
+    def _run(self, batch: Mapping[str, Any], changes: list[Intervention]) -> tuple[Any, Any]:
         """What is read for a batch and under changes; where memory runs out on several copies of the batch, with fewer of them."""
         ablator = self._ready(batch)
         while True:

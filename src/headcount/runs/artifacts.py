@@ -1,9 +1,9 @@
-"""A cell: one finished unit of work in one file, which says by itself what determines it and whether it is whole.
+"""An artifact: one finished unit of work in one file, which says by itself what determines it and whether it is whole.
 
-    {"cell": 3, "kind": …, "name": …, "key": …, "parts": …, "made": …, "content": …, "bytes": n, "sha256": …, "seal": …}\\n
+    {"artifact": 3, "kind": …, "name": …, "key": …, "parts": …, "made": …, "content": …, "bytes": n, "sha256": …, "seal": …}\\n
     n bytes: arrays as safetensors, or nothing
 
-`key` is the hash of kind, name and `parts`, which hold everything that determines the cell: a cell is used again under the same key alone. `made`
+`key` is the hash of kind, name and `parts`, which hold everything that determines the artifact: it is used again under the same key alone. `made`
 says on what it was computed (versions, threads, processor) and determines nothing. `seal` is the hash of the whole line but itself, `sha256` that
 of the bytes after it, and the line is the one way to write what it says, so that a flipped bit, a torn end or a file under another's name is
 found out before anything is read from it.
@@ -31,7 +31,7 @@ from headcount.core.files import add_seal, canonical, seal
 from headcount.runs.schema import VERSION, other_version
 
 MAX_LINE = 64 * 2**20
-SUFFIX = ".cell"
+SUFFIX = ".artifact"
 
 
 class Damaged(ArtifactError):
@@ -43,8 +43,8 @@ class Foreign(Damaged):
 
 
 @dataclass(frozen=True)
-class Spec:
-    """Which cell: its kind, a name for people, and everything that determines it as plain data."""
+class ArtifactKey:
+    """Which artifact: its kind, a name for people, and everything that determines it as plain data."""
 
     kind: str
     name: str
@@ -52,19 +52,19 @@ class Spec:
 
     @cached_property
     def key(self) -> str:
-        """The hash over everything that determines the cell."""
+        """The hash over everything that determines the artifact."""
         return hashlib.sha256(canonical([VERSION, self.kind, self.name, self.parts])).hexdigest()
 
     @property
     def weights(self) -> str | None:
-        """The hash of the weights of the model that the cell is about, where its parts name one."""
+        """The hash of the weights of the model that the artifact is about, where its parts name one."""
         weights = self.parts.get("weights")
         return weights if isinstance(weights, str) else None
 
     @property
     def path(self) -> Path:
-        """Where the cell lies in a run folder; no name from data leads anywhere else."""
-        return Path("cells") / safe_name(self.kind) / f"{safe_name(self.name)}.{self.key[:24]}{SUFFIX}"
+        """Where the artifact lies in a run folder; no name from data leads anywhere else."""
+        return Path("artifacts") / safe_name(self.kind) / f"{safe_name(self.name)}.{self.key[:24]}{SUFFIX}"
 
 
 def safe_name(text: str) -> str:
@@ -73,10 +73,10 @@ def safe_name(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Artifact:
     """A finished unit of work: plain `content` and `arrays`."""
 
-    spec: Spec
+    spec: ArtifactKey
     content: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Cell:
                 )
         payload = tensor_bytes({name: np.ascontiguousarray(array) for name, array in self.arrays.items()}) if self.arrays else b""
         head = {
-            "cell": VERSION,
+            "artifact": VERSION,
             "kind": self.spec.kind,
             "name": self.spec.name,
             "key": self.spec.key,
@@ -108,8 +108,8 @@ class Cell:
         return line + b"\n" + payload
 
     @classmethod
-    def unpack(cls, content: bytes, place: Path) -> Cell:
-        """The cell in the bytes of the file at `place`; Damaged says what is wrong with them."""
+    def unpack(cls, content: bytes, place: Path) -> Artifact:
+        """The artifact in the bytes of the file at `place`; Damaged says what is wrong with them."""
         line, found, payload = content[:MAX_LINE].partition(b"\n")
         head = _head(line, place) if found else None
         if head is None:
@@ -118,23 +118,23 @@ class Cell:
         try:
             return cls._of(head, payload, place)
         except (KeyError, TypeError, AttributeError) as error:
-            raise Damaged(f"{place} is damaged: its record is not that of a cell ({type(error).__name__}: {error})") from error
+            raise Damaged(f"{place} is damaged: its record is not that of an artifact ({type(error).__name__}: {error})") from error
 
     @classmethod
-    def _of(cls, head: dict[str, Any], payload: bytes, place: Path) -> Cell:
+    def _of(cls, head: dict[str, Any], payload: bytes, place: Path) -> Artifact:
         if len(payload) != head["bytes"] or hashlib.sha256(payload).hexdigest() != head["sha256"]:
             raise Damaged(f"{place} is damaged: its numbers are not those that were written")
-        spec = Spec(head["kind"], head["name"], head["parts"])
+        spec = ArtifactKey(head["kind"], head["name"], head["parts"])
         if spec.key != head["key"] or spec.path.name != place.name:
-            raise Foreign(f"{place} is under another cell's name: it holds {spec.kind} '{spec.name}'")
+            raise Foreign(f"{place} is under another artifact's name: it holds {spec.kind} '{spec.name}'")
         return cls(spec, head["content"], _arrays(payload, place), head["made"])
 
 
 _END = re.compile(rb'"bytes": ([0-9]{1,18}), "sha256": "[0-9a-f]{64}", "seal": "[0-9a-f]{64}"}\n$')
 
 
-def read_cell(path: Path) -> bytes:
-    """The bytes of a cell's file, at most one more than its first line promises: what grew, or is no file at all, fills no memory."""
+def read_artifact(path: Path) -> bytes:
+    """The bytes of an artifact's file, at most one more than its first line promises: what grew, or is no file at all, fills no memory."""
     if path.exists() and not path.is_file():
         raise Damaged(f"{path} is damaged: it is no regular file")
     with path.open("rb") as file:
@@ -151,10 +151,10 @@ def _line(head: Mapping[str, Any]) -> bytes:
 def _head(line: bytes, place: Path) -> dict[str, Any]:
     try:
         head = json.loads(line)
-        version = head["cell"]
+        version = head["artifact"]
         whole = head["seal"] == seal(head)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(f"{place} is damaged: it does not begin with the record of a cell ({type(error).__name__})") from error
+        raise Damaged(f"{place} is damaged: it does not begin with the record of an artifact ({type(error).__name__})") from error
     if not whole:
         raise Damaged(f"{place} is damaged: its record is not the one that was written")
     if version != VERSION:

@@ -8,13 +8,13 @@ from pathlib import Path
 from headcount.core.errors import ArtifactError, HeadcountError
 from headcount.core.files import Problem, is_file, sha256
 from headcount.core.plan import Plan
-from headcount.runs.artifacts import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell
+from headcount.runs.artifacts import SUFFIX, Artifact, ArtifactKey, Damaged, Foreign, read_artifact
 from headcount.runs.records import Kind, hash_of, read_record
 from headcount.runs.results import PRUNED
 from headcount.runs.schema import HeadsRecord, RunRecord, TablesRecord
 from headcount.runs.scores import KIND as SCORES
 from headcount.runs.scores import unpack_scores
-from headcount.runs.store import CELLS, HEADS, MODELS, RUN, SHOWN, Run, listed_path
+from headcount.runs.store import ARTIFACTS, HEADS, MODELS, RUN, SHOWN, Run, listed_path
 from headcount.runs.tables import TABLES, same_table, table_files
 
 BENCH, PLAN = "bench", ".plan.json"
@@ -28,7 +28,7 @@ class RunCheck:
     def __init__(self, folder: Path, check_model: ModelCheck) -> None:
         self.folder, self.check_model, self.checked = folder, check_model, 0
         self.run = Run(folder)
-        self.specs: dict[str, Spec] = {}
+        self.specs: dict[str, ArtifactKey] = {}
         self.removed: dict[str, list[str]] = {}
 
     def problems(self) -> Iterator[Problem]:
@@ -36,7 +36,7 @@ class RunCheck:
         record, problems = self._record(RUN, RunRecord)
         yield from problems
         yield from self._heads(record)
-        yield from self._cells(record)
+        yield from self._artifacts(record)
         if record is None:
             return
         for title in self.run.missing_results(record):
@@ -63,41 +63,43 @@ class RunCheck:
         if heads is not None and record is not None and hash_of(heads) != record.heads:
             yield Problem("foreign", HEADS, f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}; restore it")
 
-    def _cells(self, record: RunRecord | None) -> Iterator[Problem]:
-        timed: list[tuple[str, Cell]] = []
-        for path in sorted((self.folder / CELLS).rglob(f"*{SUFFIX}")):
+    def _artifacts(self, record: RunRecord | None) -> Iterator[Problem]:
+        timed: list[tuple[str, Artifact]] = []
+        for path in sorted((self.folder / ARTIFACTS).rglob(f"*{SUFFIX}")):
             self.checked += 1
             name = str(path.relative_to(self.folder))
             try:
-                cell = Cell.unpack(read_cell(path), path)
-                if cell.spec.kind == SCORES:
-                    unpack_scores(cell)
+                artifact = Artifact.unpack(read_artifact(path), path)
+                if artifact.spec.kind == SCORES:
+                    unpack_scores(artifact)
             except (HeadcountError, OSError) as error:
                 yield _problem(name, error)
                 continue
-            self.specs[cell.spec.key] = cell.spec
-            if cell.spec.kind == PRUNED:
-                self.removed[cell.spec.key[:8]] = cell.content.get("removed", [])
-            if str(cell.spec.path) != name:
+            self.specs[artifact.spec.key] = artifact.spec
+            if artifact.spec.kind == PRUNED:
+                self.removed[artifact.spec.key[:8]] = artifact.content.get("removed", [])
+            if str(artifact.spec.path) != name:
                 yield Problem(
-                    "foreign", name, f"{path} lies under another kind than its own ({cell.spec.kind}); move it back, or remove it"
+                    "foreign", name, f"{path} lies under another kind than its own ({artifact.spec.kind}); move it back, or remove it"
                 )
-            elif record is not None and cell.spec.key not in record.results.values():
-                if cell.spec.kind in SHOWN and cell.spec.weights not in (None, record.model.weights, *record.compared):
-                    text = f"{path} is of another model (weights {cell.spec.weights}) than the run, and {RUN} does not list it; remove it"
+            elif record is not None and artifact.spec.key not in record.results.values():
+                if artifact.spec.kind in SHOWN and artifact.spec.weights not in (None, record.model.weights, *record.compared):
+                    text = (
+                        f"{path} is of another model (weights {artifact.spec.weights}) than the run, and {RUN} does not list it; remove it"
+                    )
                     yield Problem("foreign", name, text)
-                timed += [(name, cell)] if cell.spec.kind == BENCH else []
-        for name, cell in timed:
-            if cell.spec.parts.get("of") not in self.specs:
+                timed += [(name, artifact)] if artifact.spec.kind == BENCH else []
+        for name, artifact in timed:
+            if artifact.spec.parts.get("of") not in self.specs:
                 yield Problem("foreign", name, f"{self.folder / name} has the times of a model that this run has not; remove it")
 
     def _fresh_tables(self, record: RunRecord) -> dict[str, bytes] | None:
-        """The tables that the cells make; None where the run was stopped before it wrote them, or a cell cannot be used."""
+        """The tables that the artifacts make; None where the run was stopped before it wrote them, or an artifact cannot be used."""
         if any(self.run.find_unlisted(record)):
             return None
         try:
             return dict(table_files(self.run))
-        except HeadcountError:  # a cell is damaged or foreign, which is a problem of its own
+        except HeadcountError:  # an artifact is damaged or foreign, which is a problem of its own
             return None
 
     def _tables(self, record: RunRecord) -> Iterator[Problem]:
@@ -121,7 +123,7 @@ class RunCheck:
                     "damaged", name, f"{path} is damaged or was edited: its hash is not the one in {TABLES}; run the command again"
                 )
             elif fresh is not None and name not in listing.before and not (name in fresh and same_table(path, fresh[name])):
-                yield Problem("foreign", name, f"{path} is not made of the cells of this run; run the command of the run again")
+                yield Problem("foreign", name, f"{path} is not made of the artifacts of this run; run the command of the run again")
 
     def _models(self, record: RunRecord) -> Iterator[Problem]:
         there = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
@@ -138,7 +140,7 @@ class RunCheck:
             self.checked += sum(path.is_file() for path in (self.folder / MODELS / name).iterdir())
 
     def _plans(self, record: RunRecord) -> Iterator[Problem]:
-        """A plan beside a model is sealed, for the run's weights, and removes what the cell of the model says."""
+        """A plan beside a model is sealed, for the run's weights, and removes what the artifact of the model says."""
         for path in sorted((self.folder / MODELS).glob(f"*{PLAN}")):
             self.checked += 1
             name, key = f"{MODELS}/{path.name}", path.name.removesuffix(PLAN).rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""The blocks of a pass over data as cells: a pass that is stopped goes on at the block where it was, and several processes can share one."""
+"""The blocks of a pass over data as artifacts: a pass that is stopped goes on at the block where it was, and several processes can share one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 
 from headcount.core.files import canonical
-from headcount.runs.artifacts import Spec
+from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.store import Run
 
 KIND = "block"
 
 
-class Blocks:
-    """The finished blocks of one pass, which `parts` determine: the memory of `headcount.data.stream`. `goal` are the cells made out of them."""
+class Chunks:
+    """The finished blocks of one pass, which `parts` determine: the memory of `headcount.data.stream`. `goal` are the artifacts made out of them."""
 
     def __init__(
-        self, run: Run, name: str, parts: Mapping[str, Any], made: Mapping[str, Any], *, goal: Sequence[Spec], in_order: bool = False
+        self, run: Run, name: str, parts: Mapping[str, Any], made: Mapping[str, Any], *, goal: Sequence[ArtifactKey], in_order: bool = False
     ) -> None:
         self.run, self.name, self.parts, self.made, self.goal, self.in_order = run, name, parts, made, goal, in_order
-        self._seen: dict[str, Spec] = {}
+        self._seen: dict[str, ArtifactKey] = {}
         self._whole: set[str] = set()
 
     @property
@@ -43,10 +43,10 @@ class Blocks:
         """Whether the result is there already, made by the process that leads."""
         return not self.leads and all((self.run.folder / spec.path).exists() for spec in self.goal)
 
-    def spec(self, block: Any) -> Spec:
-        """The cell of a block: the pass, and the examples in it."""
+    def spec(self, block: Any) -> ArtifactKey:
+        """The artifact of a block: the pass, and the examples in it."""
         digest = hashlib.sha256(block.digest).hexdigest()
-        made = Spec(
+        made = ArtifactKey(
             KIND, f"{self.name} {block.first}", {"pass": dict(self.parts), "first": block.first, "size": block.size, "digest": digest}
         )
         return self._seen.setdefault(made.key, made)
@@ -60,8 +60,8 @@ class Blocks:
 
     def get(self, block: Any) -> tuple[Mapping[str, np.ndarray], int | None] | None:
         """The results of a block, if it is finished, and the size of the batches they were made in."""
-        cell = self.run.find(self.spec(block))
-        return None if cell is None else (cell.arrays, cell.content["batch_size"])
+        artifact = self.run.find(self.spec(block))
+        return None if artifact is None else (artifact.arrays, artifact.content["batch_size"])
 
     def put(self, block: Any, measured: Mapping[str, np.ndarray], batch_size: int | None) -> None:
         """Keeps the results of a block."""
@@ -86,17 +86,17 @@ class Blocks:
         for spec in self._seen.values():
             if (self.run.folder / spec.path).exists():
                 self.run.discard(spec)
-        discard_blocks(self.run, lambda parts: parts == self.parts)
+        discard_chunks(self.run, lambda parts: parts == self.parts)
 
 
 def begun(run: Run, is_wanted: Callable[[Mapping[str, Any]], bool]) -> list[Mapping[str, Any]]:
     """The passes of a certain kind that have finished blocks, by what determines them; the one with the most blocks first."""
-    numbers: Counter[bytes] = Counter(canonical(parts) for cell in run.each(KIND) if is_wanted(parts := cell.spec.parts["pass"]))
+    numbers: Counter[bytes] = Counter(canonical(parts) for artifact in run.each(KIND) if is_wanted(parts := artifact.spec.parts["pass"]))
     return [json.loads(parts) for parts, _ in sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))]
 
 
-def discard_blocks(run: Run, is_done: Callable[[Mapping[str, Any]], bool]) -> None:
+def discard_chunks(run: Run, is_done: Callable[[Mapping[str, Any]], bool]) -> None:
     """Removes the blocks of passes whose results are kept, such as those that a process left that died while it removed them."""
-    for cell in run.each(KIND):
-        if is_done(cell.spec.parts["pass"]):
-            run.discard(cell.spec)
+    for artifact in run.each(KIND):
+        if is_done(artifact.spec.parts["pass"]):
+            run.discard(artifact.spec)

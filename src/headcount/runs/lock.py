@@ -1,4 +1,4 @@
-"""Who works in a run folder: one leader, and any number of workers that joined it; who is at which cell.
+"""Who works in a run folder: one leader, and any number of workers that joined it; who is at which artifact.
 
 All of it are locks of the kernel on bytes of one file, so that a process that dies, however it dies, holds nothing any more.
 """
@@ -19,14 +19,14 @@ from headcount.core import files
 from headcount.core.errors import ArtifactError
 
 LOCK, OWNER = "lock", "owner.json"
-LEADER, WORKERS, MENDING, CELLS = 0, 1, 2, 3
+LEADER, WORKERS, MENDING, ARTIFACTS = 0, 1, 2, 3
 
 
 class Busy(ArtifactError):
     """A run folder in which another process works."""
 
 
-class Hold:
+class RunLock:
     """The locks that this process has in one run folder."""
 
     _mine: ClassVar[set[Path]] = set()  # the kernel's locks do not keep a process out of its own files
@@ -93,11 +93,11 @@ class Hold:
             self._unlock(MENDING)
 
     def claim(self, key: str) -> bool:
-        """Takes a cell to compute; False if another process is at it."""
+        """Takes an artifact to compute; False if another process is at it."""
         return self._try(_place(key))
 
     def release(self, key: str) -> None:
-        """Gives a cell back."""
+        """Gives an artifact back."""
         self._unlock(_place(key))
 
     def close(self, *, vanish: bool = False) -> None:
@@ -149,7 +149,7 @@ def kernel_locks() -> ModuleType:
 
 
 def _place(key: str) -> int:
-    return CELLS + int(key[:15], 16)
+    return ARTIFACTS + int(key[:15], 16)
 
 
 def _tell(folder: Path, command: str) -> None:

@@ -1,4 +1,4 @@
-"""What models scored, example by example, and how two of them differ on the same examples. Read from cells, without torch."""
+"""What models scored, example by example, and how two of them differ on the same examples. Read from artifacts, without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from headcount.core.evaluation import Evaluation, compare_with
 from headcount.core.stats.metric_parts import Total
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 
 EVALUATION, PRUNED = "evaluation", "pruned"
 FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
@@ -24,63 +24,65 @@ NAMED = 4
 
 
 def pack_evaluation(made: Evaluation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The content and the arrays of a cell of an evaluation."""
+    """The content and the arrays of an artifact of an evaluation."""
     arrays = {"losses": made.losses} | ({} if made.parts is None else {"parts": made.parts})
     return {name: getattr(made, name) for name in FIELDS}, arrays
 
 
-def unpack_evaluation(cell: Cell) -> Evaluation:
-    """The evaluation of a cell."""
-    return Evaluation(**{name: cell.content[name] for name in FIELDS}, losses=cell.arrays["losses"], parts=cell.arrays.get("parts"))
+def unpack_evaluation(artifact: Artifact) -> Evaluation:
+    """The evaluation of an artifact."""
+    return Evaluation(
+        **{name: artifact.content[name] for name in FIELDS}, losses=artifact.arrays["losses"], parts=artifact.arrays.get("parts")
+    )
 
 
-def outcome(cell: Cell) -> Evaluation:
-    """The evaluation in a cell of a pruned model."""
-    told = cell.content
+def outcome(artifact: Artifact) -> Evaluation:
+    """The evaluation in an artifact of a pruned model."""
+    told = artifact.content
     return Evaluation(
         task="",
         split="report",
         n_examples=told["n_examples"],
-        losses=cell.arrays["losses"],
+        losses=artifact.arrays["losses"],
         metric=told["metric"],
         higher_is_better=told["higher_is_better"],
         value=told["value"],
-        parts=cell.arrays.get("parts"),
+        parts=artifact.arrays.get("parts"),
         data=told["data"],
     )
 
 
-def rows_of(dense: Evaluation, cells: Sequence[Cell], total: Total | None, n_heads: int) -> list[dict[str, Any]]:
+def rows_of(dense: Evaluation, artifacts: Sequence[Artifact], total: Total | None, n_heads: int) -> list[dict[str, Any]]:
     """One row per pruned model: method, heads, seed, metric with its change, interval and p-value, parameters."""
     found = []
-    for cell in cells:
-        change, wish = compare_with(dense, outcome(cell), total), cell.content["wish"]
+    for artifact in artifacts:
+        change, wish = compare_with(dense, outcome(artifact), total), artifact.content["wish"]
         found.append(
             {
-                "method": method_label(cell),
-                "keep": wish["keep"] or n_heads - len(cell.content["removed"]),
-                "removed": len(cell.content["removed"]),
+                "method": method_label(artifact),
+                "keep": wish["keep"] or n_heads - len(artifact.content["removed"]),
+                "removed": len(artifact.content["removed"]),
                 "seed": wish["seed"],
-                "steps": fewest_steps(cell),
-                "loss": cell.content["loss"],
-                "value": cell.content["value"],
-                "higher_is_better": cell.content["higher_is_better"],
+                "steps": fewest_steps(artifact),
+                "loss": artifact.content["loss"],
+                "value": artifact.content["value"],
+                "higher_is_better": artifact.content["higher_is_better"],
                 **{f"{what} {name}": value for what, made in change.items() for name, value in asdict(made).items()},
-                "parameters": cell.content["cost"]["parameters"],
+                "parameters": artifact.content["cost"]["parameters"],
             }
         )
     return found
 
 
-def fewest_steps(cell: Cell) -> int | None:
+def fewest_steps(artifact: Artifact) -> int | None:
     """The optimiser steps of the shortest stage that trained a model; None where nothing trained, or an older run does not say."""
-    return min(cell.content.get("steps", {}).values(), default=None)
+    return min(artifact.content.get("steps", {}).values(), default=None)
 
 
-def method_label(cell: Cell) -> str:
+def method_label(artifact: Artifact) -> str:
     """How tables and the report call the method of a pruned model: its name, and a word where it trained for too few steps to be judged."""
-    steps = fewest_steps(cell)
-    return method_name(cell.content["wish"]) + (f", only {plural_steps(steps)}" if steps is not None and steps < FEW_STEPS else "")
+    steps = fewest_steps(artifact)
+    return method_name(artifact.content["wish"]) + (f", only {plural_steps(steps)}" if steps is not None and steps < FEW_STEPS else "")
 
 
 def plural_steps(number: int) -> str:
@@ -139,7 +141,7 @@ def format_speed(ratio: float) -> str:
 
 
 def format_smallest(table: Sequence[Mapping[str, Any]], method: str, number: int | None) -> str:
-    """The fewest heads of a method without a significant loss, as a cell of a table; how many sizes were tried where all of them lose."""
+    """The fewest heads of a method without a significant loss, as an artifact of a table; how many sizes were tried where all of them lose."""
     sizes = {row["keep"] for row in table if row["method"] == method and row.get("removed") != 0}
     return str(number) if number is not None else f"none of {len(sizes)} tried" if sizes else "nothing was removed"
 

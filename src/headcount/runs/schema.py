@@ -1,10 +1,10 @@
 """The files of a run, with their versions. No torch here: a report reads these and nothing else.
 
-run.json                       what ran: command, configuration, seed, versions, machine, model and data, and the cells it shows
+run.json                       what ran: command, configuration, seed, versions, machine, model and data, and the artifacts it shows
 heads.json                     the blocks of the model and the addresses of their heads
-cells/<kind>/<name>.<key>.cell one finished unit of work each (see headcount.runs.artifacts): scores, roles, portraits, evaluation, pruned, bench,
-                               study, tuned, and block (of a pass that is under way)
-scores.*, roles.*, curves.*, … tables of all results, as csv and parquet, made out of the cells
+artifacts/<kind>/<name>.<key>.artifact   one finished unit of work each (see headcount.runs.artifacts): scores, roles, portraits,
+                               evaluation, pruned, bench, study, tuned, and block (of a pass that is under way)
+scores.*, roles.*, curves.*, … tables of all results, as csv and parquet, made out of the artifacts
 tables.json                    the hashes of these tables
 models/<name>.<key>/           models, with manifests of their own
 work/<key>/                    checkpoints of a training that is under way
@@ -55,10 +55,10 @@ class ModelRecord(BaseModel):
 
 
 class RunRecord(Record):
-    """run.json; `data` are the fingerprints of what was read, `results` the keys of the cells that the run shows, by kind and name.
+    """run.json; `data` are the fingerprints of what was read, `results` the keys of the artifacts that the run shows, by kind and name.
 
     `heads` is the hash of what heads.json says, `models` are the seals of the models in models/, by folder: neither can be another run's.
-    `compared` are the weights of further models that a study compares with the run's; their cells are kept and not shown as results of the run.
+    `compared` are the weights of further models that a study compares with the run's; their artifacts are kept and not shown as results of the run.
     """
 
     command: str
@@ -100,9 +100,9 @@ class HeadsRecord(Record):
 
 
 class ScoresRecord(BaseModel):
-    """The content of a cell of scores: one entry per head in the order of `heads`.
+    """The content of an artifact of scores: one entry per head in the order of `heads`.
 
-    `directions` and `describes` are missing in cells that were written before there were such.
+    `directions` and `describes` are missing in artifacts that were written before there were such.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -172,7 +172,7 @@ class BestHeadRecord(BaseModel):
 
 
 class RolesRecord(BaseModel):
-    """The content of a cell of roles."""
+    """The content of an artifact of roles."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     tau: float

@@ -1,4 +1,4 @@
-"""Scores as cells of a run."""
+"""Scores as artifacts of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.stats.samples import Samples
-from headcount.runs.artifacts import Cell, Damaged
+from headcount.runs.artifacts import Artifact, Damaged
 from headcount.runs.schema import ScoresRecord
 from headcount.runs.store import Run
 
@@ -20,7 +20,7 @@ KIND = "scores"
 
 
 def pack_scores(scores: Scores) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The content and the arrays of a cell of scores."""
+    """The content and the arrays of an artifact of scores."""
     record = ScoresRecord(
         method=scores.method,
         higher_is_keep=scores.higher_is_keep,
@@ -45,17 +45,19 @@ def _arrays(samples: Samples) -> dict[str, np.ndarray]:
     return {"sums": sums, "weights": weights, "n": np.array([samples.n], dtype=np.int64)}
 
 
-def unpack_scores(cell: Cell) -> Scores:
-    """The scores of a cell."""
+def unpack_scores(artifact: Artifact) -> Scores:
+    """The scores of an artifact."""
     try:
-        record = ScoresRecord.model_validate(cell.content)
+        record = ScoresRecord.model_validate(artifact.content)
     except ValidationError as error:
         first = error.errors()[0]
-        raise Damaged(f"the cell of {cell.spec.name} holds no scores: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise Damaged(
+            f"the artifact of {artifact.spec.name} holds no scores: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from error
     parse: Any = Head.parse
-    found = cell.arrays
+    found = artifact.arrays
     if found and set(found) != {"sums", "weights", "n"}:
-        raise Damaged(f"the cell of {cell.spec.name} holds no scores: its arrays are {', '.join(found)}")
+        raise Damaged(f"the artifact of {artifact.spec.name} holds no scores: its arrays are {', '.join(found)}")
     return Scores(
         heads=tuple(map(parse, record.heads)),
         values=tuple(record.values),
@@ -77,7 +79,7 @@ def unpack_scores(cell: Cell) -> Scores:
 
 def all_scores(run: Run) -> dict[str, Scores]:
     """The scores that a run shows, by method."""
-    return {name: unpack_scores(cell) for name, cell in run.results(KIND).items()}
+    return {name: unpack_scores(artifact) for name, artifact in run.results(KIND).items()}
 
 
 def scores_of(run: Run, method: str) -> Scores:

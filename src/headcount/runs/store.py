@@ -1,4 +1,4 @@
-"""A run: a folder of finished cells that can be stopped, killed, copied and taken up again; every file appears whole or not at all.
+"""A run: a folder of finished artifacts that can be stopped, killed, copied and taken up again; every file appears whole or not at all.
 
 One process leads a run (`Run.lead`), others may join it as workers (`Run.join`), anybody may read it (`Run.open`). What is found damaged while
 leading or working is moved to `quarantine/`, named in the log, and computed again; a reader is told about it.
@@ -37,15 +37,15 @@ from headcount.core.files import (
     write_atomic,
 )
 from headcount.core.heads import HeadIndex
-from headcount.runs.artifacts import SUFFIX, Cell, Damaged, Foreign, Spec, read_cell, safe_name
-from headcount.runs.lock import LOCK, Hold, kernel_locks
+from headcount.runs.artifacts import SUFFIX, Artifact, ArtifactKey, Damaged, Foreign, read_artifact, safe_name
+from headcount.runs.lock import LOCK, RunLock, kernel_locks
 from headcount.runs.records import Kind, hash_of, read_record, write_record
 from headcount.runs.schema import BlockRecord, HeadsRecord, ModelRecord, RunRecord
 
 PACKAGES = ("headcount", "torch", "transformers", "numpy", "scipy")
-RUN, HEADS, LOG, CELLS, QUARANTINE, MODELS = "run.json", "heads.json", "log.txt", "cells", "quarantine", "models"
+RUN, HEADS, LOG, ARTIFACTS, QUARANTINE, MODELS = "run.json", "heads.json", "log.txt", "artifacts", "quarantine", "models"
 SHOWN = ("scores", "roles", "portraits", "evaluation", "pruned")
-"""Kinds of cells that are results of the run's model."""
+"""Kinds of artifacts that are results of the run's model."""
 _WEIGHTS = re.compile(rb'"weights": "([0-9a-f]{64})"')
 
 
@@ -70,7 +70,7 @@ def describe_run(model: ModelRecord, **facts: Any) -> RunRecord:
 class Run:
     """A run by its folder."""
 
-    def __init__(self, folder: Path, hold: Hold | None = None) -> None:
+    def __init__(self, folder: Path, hold: RunLock | None = None) -> None:
         self.folder, self.hold = folder, hold
         self.expects_workers = False
         self._due: tuple[RunRecord, HeadsRecord] | None = None
@@ -86,7 +86,7 @@ class Run:
         """Takes a run folder, or makes one, for as long as the context lasts; Busy at once if another process has it."""
         kernel_locks()  # before a folder is made that could not be taken
         made = _prepare(folder)
-        hold = Hold(folder, join=False, command=command)
+        hold = RunLock(folder, join=False, command=command)
         run = cls(folder, hold)
         try:
             with hold.alone() as alone:
@@ -99,10 +99,10 @@ class Run:
     @classmethod
     @contextmanager
     def join(cls, folder: Path) -> Iterator[Run]:
-        """Works on the cells of a run beside the process that leads it."""
+        """Works on the artifacts of a run beside the process that leads it."""
         if not _is_run(folder):
             raise ArtifactError(f"{folder} holds no run that could be joined; start the same command without --join first")
-        hold = Hold(folder, join=True)
+        hold = RunLock(folder, join=True)
         try:
             yield cls(folder, hold)
         finally:
@@ -139,36 +139,38 @@ class Run:
         self._due = (record.model_copy(update={"heads": hash_of(now)}), now) if self.leads else None
 
     def _present_results(self, record: RunRecord) -> dict[str, str]:
-        """The results that run.json lists and whose cells are there; of others the process that leads says that they are gone."""
+        """The results that run.json lists and whose artifacts are there; of others the process that leads says that they are gone."""
         missing = self.missing_results(record)
         if missing and self.leads:
-            text = f"{RUN} lists {', '.join(missing)[:300]}, whose cells are gone; they are computed again if this command asks for them"
+            text = (
+                f"{RUN} lists {', '.join(missing)[:300]}, whose artifacts are gone; they are computed again if this command asks for them"
+            )
             self.log(text)
             self.warn(f"{self.folder}: {text}")
         return {title: key for title, key in record.results.items() if title not in missing} if self.leads else dict(record.results)
 
     def missing_results(self, record: RunRecord) -> list[str]:
-        """The results that run.json lists and whose cells are not there, by kind and name."""
+        """The results that run.json lists and whose artifacts are not there, by kind and name."""
         return [title for title, key in record.results.items() if not os.path.lexists(self.folder / listed_path(title, key))]
 
     def _foreign_heads(self) -> str:
         return f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}"
 
     def check_whole(self) -> None:
-        """Raises ArtifactError unless run.json, heads.json and the cells that they name belong together and are there; reads no results."""
+        """Raises ArtifactError unless run.json, heads.json and the artifacts that they name belong together and are there; reads no results."""
         record = self.record()
         self.heads()
         missing = self.missing_results(record)
         if missing:
             number = f"{len(missing)} result{'s' if len(missing) > 1 else ''}"
             raise ArtifactError(
-                f"{self.folder / RUN} lists {number} whose cells are missing (first: {missing[0]:.100}): the folder was "
-                f"copied in part, or {RUN} is another run's. Copy it again with all its cells, or run its command again: {record.command}"
+                f"{self.folder / RUN} lists {number} whose artifacts are missing (first: {missing[0]:.100}): the folder was "
+                f"copied in part, or {RUN} is another run's. Copy it again with all its artifacts, or run its command again: {record.command}"
             )
         is_foreign = self._foreign_test()
         for path in self.find_unlisted(record):
-            if _mentions_other_weights(path, record.model.weights) and (cell := self._whole(path)) is not None:
-                is_foreign(cell)
+            if _mentions_other_weights(path, record.model.weights) and (artifact := self._whole(path)) is not None:
+                is_foreign(artifact)
 
     def _write_due(self) -> None:
         """Writes what `describe` said, once."""
@@ -218,80 +220,80 @@ class Run:
                 self.set_aside(path, error)
             return None
 
-    # Cells.
+    # Artifacts.
 
-    def find(self, spec: Spec) -> Cell | None:
-        """The finished cell of that key, or None; a damaged one goes aside, so that it is computed again."""
+    def find(self, spec: ArtifactKey) -> Artifact | None:
+        """The finished artifact of that key, or None; a damaged one goes aside, so that it is computed again."""
         return self._whole(self.folder / spec.path)
 
-    def _whole(self, path: Path) -> Cell | None:
-        """The cell of a file, or None if there is none any more or it is damaged; a reader is told of damage and of foreign cells."""
+    def _whole(self, path: Path) -> Artifact | None:
+        """The artifact of a file, or None if there is none any more or it is damaged; a reader is told of damage and of foreign artifacts."""
         try:
-            return _read_cell(path)
+            return _read_artifact(path)
         except Damaged as error:
             if self.hold is None:
                 raise Damaged(f"{error}. Run the command that made it again: {self._command()}") from error
         with self.hold.mending():  # another process may have found the same damage, and mended it meanwhile
             try:
-                return _read_cell(path)
+                return _read_artifact(path)
             except Damaged as error:
                 self._move_aside(path, error)
                 return None
 
     def commit(
-        self, spec: Spec, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None, *, made: Mapping[str, Any]
-    ) -> Cell:
-        """Writes a finished cell; from when this returns it is never lost."""
-        cell = Cell(spec, content, arrays or {}, made)
+        self, spec: ArtifactKey, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None, *, made: Mapping[str, Any]
+    ) -> Artifact:
+        """Writes a finished artifact; from when this returns it is never lost."""
+        artifact = Artifact(spec, content, arrays or {}, made)
         path = self.folder / spec.path
-        packed = cell.pack()
+        packed = artifact.pack()
         self._write_due()
         make_folder(path.parent)
         write_atomic(path, packed)
-        return cell
+        return artifact
 
-    def cell(
-        self, spec: Spec, compute: Callable[[], tuple[Mapping[str, Any], Mapping[str, np.ndarray]]], *, made: Mapping[str, Any]
-    ) -> Cell:
-        """The cell of that key, computed only if it is not finished yet."""
+    def artifact(
+        self, spec: ArtifactKey, compute: Callable[[], tuple[Mapping[str, Any], Mapping[str, np.ndarray]]], *, made: Mapping[str, Any]
+    ) -> Artifact:
+        """The artifact of that key, computed only if it is not finished yet."""
         return self.find(spec) or self.commit(spec, *compute(), made=made)
 
-    def cells(self, kind: str) -> list[Cell]:
-        """All finished cells of a kind, in the order of their names and keys; readers are told of damaged ones."""
+    def artifacts(self, kind: str) -> list[Artifact]:
+        """All finished artifacts of a kind, in the order of their names and keys; readers are told of damaged ones."""
         return list(self.each(kind))
 
-    def each(self, kind: str) -> Iterator[Cell]:
+    def each(self, kind: str) -> Iterator[Artifact]:
         """The same, one after another."""
         is_foreign = self._foreign_test() if kind in SHOWN and is_file(self.folder / RUN) else None
-        for path in sorted((self.folder / CELLS / safe_name(kind)).glob(f"*{SUFFIX}")):
-            cell = self._whole(path)
-            if cell is not None and not (is_foreign is not None and is_foreign(cell)):
-                yield cell
+        for path in sorted((self.folder / ARTIFACTS / safe_name(kind)).glob(f"*{SUFFIX}")):
+            artifact = self._whole(path)
+            if artifact is not None and not (is_foreign is not None and is_foreign(artifact)):
+                yield artifact
 
     def find_unlisted(self, record: RunRecord) -> Iterator[Path]:
         """The files of results that run.json does not list: finished by a command that was stopped, or another run's."""
         listed = {listed_path(title, key) for title, key in record.results.items()}
         for kind in SHOWN:
-            for path in sorted((self.folder / CELLS / kind).glob(f"*{SUFFIX}")):
+            for path in sorted((self.folder / ARTIFACTS / kind).glob(f"*{SUFFIX}")):
                 if path.relative_to(self.folder) not in listed:
                     yield path
 
-    def _foreign_test(self) -> Callable[[Cell], bool]:
+    def _foreign_test(self) -> Callable[[Artifact], bool]:
         """Tells whether a result is of another model than the run's and not listed; a reader gets Foreign, who works here a warning.
 
-        Cells of models that the run compares with its own are no results of it either, and nobody is told.
+        Artifacts of models that the run compares with its own are no results of it either, and nobody is told.
         """
         record = self._current()
         listed = set(record.results.values())
 
-        def is_foreign(cell: Cell) -> bool:
-            weights = cell.spec.weights
-            if weights is None or weights == record.model.weights or cell.spec.key in listed:
+        def is_foreign(artifact: Artifact) -> bool:
+            weights = artifact.spec.weights
+            if weights is None or weights == record.model.weights or artifact.spec.key in listed:
                 return False
             if weights in record.compared:
                 return True
             text = (
-                f"{self.folder / cell.spec.path} is of another model (weights {weights[:12]}; the run is of {record.model.name}, "
+                f"{self.folder / artifact.spec.path} is of another model (weights {weights[:12]}; the run is of {record.model.name}, "
                 f"{record.model.weights[:12]}), and {RUN} does not list it"
             )
             if self.hold is None:
@@ -301,40 +303,40 @@ class Run:
 
         return is_foreign
 
-    def discard(self, spec: Spec) -> None:
-        """Removes a cell that has gone into another one."""
+    def discard(self, spec: ArtifactKey) -> None:
+        """Removes an artifact that has gone into another one."""
         remove(self.folder / spec.path)
 
-    # Results: the cells that the folder shows, by kind and name.
+    # Results: the artifacts that the folder shows, by kind and name.
 
-    def present(self, *cells: Cell, data: Mapping[str, str] | None = None) -> None:
-        """Makes these cells the results of their kind and name, notes the fingerprints of their data, and writes the tables anew."""
+    def present(self, *artifacts: Artifact, data: Mapping[str, str] | None = None) -> None:
+        """Makes these artifacts the results of their kind and name, notes the fingerprints of their data, and writes the tables anew."""
         if not self.leads:
             return
         from headcount.runs.tables import write_tables
 
         self._write_due()
         record = self.record()
-        shown = {f"{cell.spec.kind}/{cell.spec.name}": cell.spec.key for cell in cells}
+        shown = {f"{artifact.spec.kind}/{artifact.spec.name}": artifact.spec.key for artifact in artifacts}
         changes = {"results": {**record.results, **shown}, "data": {**record.data, **(data or {})}, "updated": _now()}
         write_record(self.folder / RUN, record.model_copy(update=changes))
         write_tables(self)
 
-    def results(self, kind: str) -> dict[str, Cell]:
-        """The cells of a kind that the folder shows, by name: the ones last asked for, and those alone of their name."""
-        shown, cells = self.record().results, self.cells(kind)
-        number = Counter(cell.spec.name for cell in cells)
-        found: dict[str, Cell] = {}
-        for cell in cells:
-            wanted = shown.get(f"{kind}/{cell.spec.name}")
-            if wanted == cell.spec.key or (wanted is None and number[cell.spec.name] == 1):
-                found[cell.spec.name] = cell
+    def results(self, kind: str) -> dict[str, Artifact]:
+        """The artifacts of a kind that the folder shows, by name: the ones last asked for, and those alone of their name."""
+        shown, artifacts = self.record().results, self.artifacts(kind)
+        number = Counter(artifact.spec.name for artifact in artifacts)
+        found: dict[str, Artifact] = {}
+        for artifact in artifacts:
+            wanted = shown.get(f"{kind}/{artifact.spec.name}")
+            if wanted == artifact.spec.key or (wanted is None and number[artifact.spec.name] == 1):
+                found[artifact.spec.name] = artifact
         return found
 
     # Models that are kept in models/.
 
     def admit(self, weights: str) -> None:
-        """Notes in run.json that the run compares its model with one of these weights, so that cells of it belong here."""
+        """Notes in run.json that the run compares its model with one of these weights, so that artifacts of it belong here."""
         if self.leads:
             self._write_due()
             record = self.record()
@@ -444,13 +446,13 @@ class Run:
 
 
 def listed_path(title: str, key: str) -> Path:
-    """Where the cell of a result lies that run.json lists under `kind/name`."""
+    """Where the artifact of a result lies that run.json lists under `kind/name`."""
     kind, _, name = title.partition("/")
-    return Path(CELLS) / safe_name(kind) / f"{safe_name(name)}.{key[:24]}{SUFFIX}"
+    return Path(ARTIFACTS) / safe_name(kind) / f"{safe_name(name)}.{key[:24]}{SUFFIX}"
 
 
 def _mentions_other_weights(path: Path, weights: str) -> bool:
-    """Whether the beginning of a cell's file names other weights: a quick look, before the whole is read."""
+    """Whether the beginning of an artifact's file names other weights: a quick look, before the whole is read."""
     try:
         with path.open("rb") as file:
             named = _WEIGHTS.findall(file.read(1 << 16))
@@ -469,9 +471,9 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _read_cell(path: Path) -> Cell | None:
+def _read_artifact(path: Path) -> Artifact | None:
     try:
-        return Cell.unpack(read_cell(path), path)
+        return Artifact.unpack(read_artifact(path), path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -479,7 +481,7 @@ def _read_cell(path: Path) -> Cell | None:
 
 
 def _is_run(folder: Path) -> bool:
-    return is_file(folder / RUN) or is_file(folder / LOCK) or is_folder(folder / CELLS)
+    return is_file(folder / RUN) or is_file(folder / LOCK) or is_folder(folder / ARTIFACTS)
 
 
 def _prepare(folder: Path) -> bool:

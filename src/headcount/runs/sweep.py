@@ -1,4 +1,4 @@
-"""Sweeps: many cells, computed by however many processes work in the run, each cell by one of them and once."""
+"""Sweeps: many artifacts, computed by however many processes work in the run, each artifact by one of them and once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headcount.core.errors import HeadcountError, NothingLeft
-from headcount.runs.artifacts import Cell, Spec
+from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
 
 Made = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
@@ -18,40 +18,40 @@ Made = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Job:
-    """One cell of a sweep and how it is computed."""
+    """One artifact of a sweep and how it is computed."""
 
-    spec: Spec
+    spec: ArtifactKey
     compute: Callable[[], Made]
 
 
 def sweep(
     run: Run, jobs: Sequence[Job], *, made: Mapping[str, Any], progress: Callable[[int, int | None], None] | None = None
-) -> tuple[list[Cell], dict[str, HeadcountError]]:
-    """The cells of all jobs, in their order, and why some could not be made; what is finished is not computed again.
+) -> tuple[list[Artifact], dict[str, HeadcountError]]:
+    """The artifacts of all jobs, in their order, and why some could not be made; what is finished is not computed again.
 
-    A job that fails stops alone. A worker that joined raises NothingLeft when every cell is finished or failed; the leader waits for workers.
+    A job that fails stops alone. A worker that joined raises NothingLeft when every artifact is finished or failed; the leader waits for workers.
     """
     failed: dict[str, HeadcountError] = {}
-    done: dict[str, Cell] = {}
+    done: dict[str, Artifact] = {}
     while True:
         waiting = False
         for job in jobs:
             key = job.spec.key
             if key in done or key in failed:
                 continue
-            cell = run.find(job.spec)
-            if cell is None and run.hold is not None and not run.hold.claim(key):
+            artifact = run.find(job.spec)
+            if artifact is None and run.hold is not None and not run.hold.claim(key):
                 waiting = True
                 continue
             try:
-                done[key] = cell or _compute(run, job, made)
+                done[key] = artifact or _compute(run, job, made)
             except NothingLeft:
                 raise
             except HeadcountError as error:
                 run.log(f"failed: {job.spec.kind} {job.spec.name}: {error}")
                 failed[key] = error
             finally:
-                if cell is None and run.hold is not None:
+                if artifact is None and run.hold is not None:
                     run.hold.release(key)
             if progress is not None:
                 progress(len(done) + len(failed), len(jobs))
@@ -65,6 +65,6 @@ def sweep(
     }
 
 
-def _compute(run: Run, job: Job, made: Mapping[str, Any]) -> Cell:
-    """Computes a cell that this process has claimed, unless another finished it meanwhile."""
+def _compute(run: Run, job: Job, made: Mapping[str, Any]) -> Artifact:
+    """Computes an artifact that this process has claimed, unless another finished it meanwhile."""
     return run.find(job.spec) or run.commit(job.spec, *job.compute(), made=made)

@@ -1,4 +1,4 @@
-"""The tables of a run: csv and parquet files for people and other tools, made out of its cells and nothing else.
+"""The tables of a run: csv and parquet files for people and other tools, made out of its artifacts and nothing else.
 
 `tables.json` keeps their hashes; a table that somebody or something changed goes to the quarantine and is written again.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headcount.core.files import sha256, write_atomic
 from headcount.core.score_tables import LISTING
-from headcount.runs.artifacts import Cell, Damaged
+from headcount.runs.artifacts import Artifact, Damaged
 from headcount.runs.records import write_record
 from headcount.runs.report.commands import plain_number
 from headcount.runs.results import fewest_steps, format_length
@@ -49,38 +49,40 @@ def _scores(run: Run) -> Any:
 def _roles(run: Run) -> Any:
     import pandas
 
-    cells = run.results("roles")
-    return pandas.DataFrame([row for cell in cells.values() for row in cell.content["rows"]]) if cells else None
+    artifacts = run.results("roles")
+    return pandas.DataFrame([row for artifact in artifacts.values() for row in artifact.content["rows"]]) if artifacts else None
 
 
 def _outcomes(run: Run) -> Any:
     import pandas
 
     frames = [
-        pandas.DataFrame({"evaluation": name, "example": range(len(cell.arrays["losses"])), "loss": cell.arrays["losses"], **_parts(cell)})
-        for name, cell in run.results("evaluation").items()
+        pandas.DataFrame(
+            {"evaluation": name, "example": range(len(artifact.arrays["losses"])), "loss": artifact.arrays["losses"], **_parts(artifact)}
+        )
+        for name, artifact in run.results("evaluation").items()
     ]
     return pandas.concat(frames, ignore_index=True) if frames else None
 
 
-def _parts(cell: Any) -> dict[str, Any]:
-    parts = cell.arrays.get("parts")
+def _parts(artifact: Any) -> dict[str, Any]:
+    parts = artifact.arrays.get("parts")
     return {} if parts is None else {f"part {number}": parts[:, number] for number in range(parts.shape[1])}
 
 
 def _curves(run: Run) -> Any:
     import pandas
 
-    cells = run.results("pruned")
-    if not cells:
+    artifacts = run.results("pruned")
+    if not artifacts:
         return None
     n_heads = sum(len(block.heads) for block in run.heads().blocks)
-    return pandas.DataFrame([_curve_row(cell, n_heads) for cell in cells.values()])
+    return pandas.DataFrame([_curve_row(artifact, n_heads) for artifact in artifacts.values()])
 
 
-def _curve_row(cell: Cell, n_heads: int) -> dict[str, Any]:
+def _curve_row(artifact: Artifact, n_heads: int) -> dict[str, Any]:
     """A pruned model: its wish, how many heads of the whole model it has, what it can do and what it costs."""
-    told, wish = cell.content, cell.content["wish"]
+    told, wish = artifact.content, artifact.content["wish"]
     told_options = {**wish["options"], **{name: _told(wish[name]) for name in FURTHER if wish.get(name)}}
     return {
         "method": wish["method"],
@@ -89,7 +91,7 @@ def _curve_row(cell: Cell, n_heads: int) -> dict[str, Any]:
         "recover": None if wish["recover"] is None else format_length(wish["recover"]),
         **{name: wish.get(name, default) for name, default in PLAIN.items()},
         "normalise": wish.get("normalise", "none" if wish["method"] == "rank" else ""),
-        "steps": fewest_steps(cell) or (0 if "steps" in told else None),
+        "steps": fewest_steps(artifact) or (0 if "steps" in told else None),
         "limit": "=".join((wish["limit"][0], plain_number(wish["limit"][1]))) if wish.get("limit") else "",
         "options": ";".join(f"{name}={value}" for name, value in sorted(told_options.items())),
         "loss": told["loss"],
@@ -105,7 +107,7 @@ def _told(value: Any) -> str:
 def _bench(run: Run) -> Any:
     import pandas
 
-    found = [{"of": name, **row} for name, cell in run.results("bench").items() for row in cell.content["rows"]]
+    found = [{"of": name, **row} for name, artifact in run.results("bench").items() for row in artifact.content["rows"]]
     return pandas.DataFrame(found) if found else None
 
 
@@ -117,12 +119,12 @@ def _made(run: Run) -> Iterator[tuple[str, Any]]:
     import pandas
 
     yield from ((name, make(run)) for name, make in MAKERS.items())
-    for name, cell in run.results(STUDY).items():
-        yield f"{STUDY}-{name}", pandas.DataFrame(cell.content["rows"])
+    for name, artifact in run.results(STUDY).items():
+        yield f"{STUDY}-{name}", pandas.DataFrame(artifact.content["rows"])
 
 
 def table_files(run: Run) -> Iterator[tuple[str, bytes]]:
-    """Every table of a run, made out of its cells: the name and the bytes of its file."""
+    """Every table of a run, made out of its artifacts: the name and the bytes of its file."""
     for name, table in _made(run):
         if table is not None:
             packed = io.BytesIO()

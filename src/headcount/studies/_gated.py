@@ -151,7 +151,7 @@ def relative_gap(one: Sequence[Evaluation], other: Sequence[Evaluation], task: T
 
 
 def admit(run: Run | None, model: nn.Module) -> None:
-    """Lets a run hold cells of a model that a study compares with the run's own."""
+    """Lets a run hold artifacts of a model that a study compares with the run's own."""
     from headcount.models.provenance import weight_hash
 
     if run is not None:

@@ -1,4 +1,4 @@
-"""What studies share with runs: the folder they keep results in, and their rows as a cell, of which the run makes a table."""
+"""What studies share with runs: the folder they keep results in, and their rows as an artifact, of which the run makes a table."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def keep_rows(run: Run | None, study: str, asked: Mapping[str, Any], rows: Seque
     if run is None or not run.leads:
         return
     from headcount.models.provenance import provenance
-    from headcount.runs.artifacts import Spec
+    from headcount.runs.artifacts import ArtifactKey
     from headcount.runs.tables import STUDY
 
-    run.present(run.commit(Spec(STUDY, study, dict(asked)), {"rows": [dict(row) for row in rows]}, made=provenance()))
+    run.present(run.commit(ArtifactKey(STUDY, study, dict(asked)), {"rows": [dict(row) for row in rows]}, made=provenance()))
 
 
 def corrected(rows: Sequence[dict[str, Any]], p: str = "p", q: str = "q") -> None:

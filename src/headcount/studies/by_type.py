@@ -125,7 +125,7 @@ def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
     rows = by_type(live, data, raw, ranking, **given.reading)
     name = data.metric.name if data.metric else ""
 
-    def cell(change: Any, value: float | None) -> str:
+    def artifact(change: Any, value: float | None) -> str:
         loss = f"{change.difference:+.4g} ({change.low:+.3g} … {change.high:+.3g})"
         return loss if value is None else f"{loss}, {name} {value:.4g}"
 
@@ -140,8 +140,8 @@ def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
                 f"{row.mean:.4g}",
                 f"{row.low:.4g} … {row.high:.4g}",
                 "–" if row.share is None else f"{row.share:.0%}",
-                cell(row.without_half, row.metric_without_half),
-                cell(row.without_all, row.metric_without_all),
+                artifact(row.without_half, row.metric_without_half),
+                artifact(row.without_all, row.metric_without_all),
             )
             for row in rows
         ],

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headcount.data.task import Task
     from headcount.pruning.training.fine_tune import Recipe
-    from headcount.runs.artifacts import Cell
+    from headcount.runs.artifacts import Artifact
     from headcount.runs.store import Run
 
 Method = Annotated[str, typer.Option("--method", metavar="NAME", help="A pruner of `headcount ls pruners`, or an importance to rank by.")]
@@ -95,7 +95,7 @@ def _log_ratio(after: float, before: float) -> float:
 
 
 def compensation(
-    pruned: Cell, whole: Cell, plan: Plan, *, seed: int = 0
+    pruned: Artifact, whole: Artifact, plan: Plan, *, seed: int = 0
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows by part over all survivors and by layer, how even it is over layers, and the numbers of every head.
 
@@ -182,21 +182,23 @@ def _between(values: np.ndarray, layer: np.ndarray) -> np.ndarray:
 
 def tuned_into(
     run: Run, name: str, model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None = None, progress: Any = None
-) -> Cell:
+) -> Artifact:
     """The fine-tune of a model, taken from the run if it is finished there, and going on from its last checkpoint if it was stopped."""
     import shutil
 
     from headcount.data.evaluate import fingerprint_of
     from headcount.data.task import task_key
     from headcount.models.provenance import model_key, provenance
-    from headcount.runs.artifacts import Spec
+    from headcount.runs.artifacts import ArtifactKey
 
     prints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
-    spec = Spec(KIND, name, {**model_key(model), **task_key(task), **prints, "recipe": recipe.told(), "by": by, "limit": limit})
+    spec = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **prints, "recipe": recipe.told(), "by": by, "limit": limit})
     folder = run.folder / WORK / spec.key[:24]
-    cell = run.cell(spec, lambda: tuned(model, task, recipe, by=by, limit=limit, folder=folder, progress=progress), made=provenance())
+    artifact = run.artifact(
+        spec, lambda: tuned(model, task, recipe, by=by, limit=limit, folder=folder, progress=progress), made=provenance()
+    )
     shutil.rmtree(folder, ignore_errors=True)
-    return cell
+    return artifact
 
 
 @verb
@@ -236,8 +238,8 @@ def run(
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
         note_training(say, estimate_training(pruning, [wish]))
         with say.progress(f"pruning by {method}") as advance:
-            cell, small = pruning.kept(wish, advance)
-        small, plan = small.to(next(live.parameters()).device).eval(), Plan.removing(cell.content["removed"])
+            artifact, small = pruning.kept(wish, advance)
+        small, plan = small.to(next(live.parameters()).device).eval(), Plan.removing(artifact.content["removed"])
         say.note(f"two fine-tunes of {how.n_steps(len(task.calibration))} optimiser steps each follow")
         with say.progress("fine-tuning the pruned model") as advance:
             mine = tuned_into(kept, f"after {wish.name}", small, task, how, by=by, limit=given.limit, progress=advance)
@@ -247,7 +249,8 @@ def run(
         keep_rows(kept, "compensation", {**pruning.base, "wish": wish.parts(), "by": by}, rows)
         _show(say, mine, other, rows, even)
         told = {
-            which: {key: cell.content[key] for key in ("loss", "metric", "value")} for which, cell in (("pruned", mine), ("whole", other))
+            which: {key: artifact.content[key] for key in ("loss", "metric", "value")}
+            for which, artifact in (("pruned", mine), ("whole", other))
         }
         result = {"study": "compensation", "model": given.model, "task": task.name, "removed": list(map(str, plan.removed)), "tuned": told}
         say.result({**result, "rows": rows, "even": even, "heads": each})
@@ -258,9 +261,9 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def _show(say: Session, mine: Cell, other: Cell, rows: Sequence[dict[str, Any]], even: Sequence[dict[str, Any]]) -> None:
-    def score(cell: Cell) -> str:
-        told = cell.content
+def _show(say: Session, mine: Artifact, other: Artifact, rows: Sequence[dict[str, Any]], even: Sequence[dict[str, Any]]) -> None:
+    def score(artifact: Artifact) -> str:
+        told = artifact.content
         return f"{told['metric'] or 'loss'} {told['loss'] if told['value'] is None else told['value']:.4g}"
 
     say.line(f"after fine-tuning by one recipe: pruned {score(mine)}, whole {score(other)}")

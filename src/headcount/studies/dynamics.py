@@ -235,8 +235,8 @@ def _show(say: Session, names: Sequence[str], rows: list[dict[str, Any]], summar
     for name, one in zip(names, summary, strict=True):
         mine = [by[name, share] for share in shares]
         value = one["loss"] if one["value"] is None else one["value"]
-        cells = ["–" if row["left"] is None else f"{row['left']:.0%} ({row['left low']:.0%} … {row['left high']:.0%})" for row in mine]
-        lines.append((name, f"{value:.4g}", *cells, "–" if one["removable"] is None else f"{one['removable']:.0%}"))
+        artifacts = ["–" if row["left"] is None else f"{row['left']:.0%} ({row['left low']:.0%} … {row['left high']:.0%})" for row in mine]
+        lines.append((name, f"{value:.4g}", *artifacts, "–" if one["removable"] is None else f"{one['removable']:.0%}"))
     columns = ("checkpoint", metric, *(f"{share:.0%}" for share in shares), f"heads that go for {1 - hold:.0%}")
     say.table(columns, lines, right=(metric, columns[-1]))
     for name, one in zip(names, summary, strict=True):

@@ -193,7 +193,7 @@ def fine_tuned(
     from headcount.data.task import task_key
     from headcount.models.provenance import model_key, provenance
     from headcount.pruning.training.fine_tune import fine_tune
-    from headcount.runs.artifacts import Spec, safe_name
+    from headcount.runs.artifacts import ArtifactKey, safe_name
     from headcount.surgery.load import load
     from headcount.surgery.save import save
 
@@ -201,7 +201,7 @@ def fine_tuned(
     options = [*(given.task_option or []), *(f"{name}={value}" for name, value in more.items())]
     task = given._replace(task_option=options or None).open_task(say, live, folder)
     parts = {**model_key(live), **task_key(task), "data": fingerprint_of(live, task, "calibration"), "recipe": recipe.told()}
-    spec = Spec(KIND, f"{given.model} on {task.name}", parts)
+    spec = ArtifactKey(KIND, f"{given.model} on {task.name}", parts)
     place = run.folder / MODELS / f"{safe_name(spec.name)}.{spec.key[:8]}"
     if run.find(spec) is None or run.problem_of_model(place.name) is not None:
         with say.progress(f"training {given.model} on {task.name}") as advance:
@@ -342,8 +342,8 @@ def _show(
     lines.append(("the best constant answer", *("–" if (one := whole[column]["chance"]) is None else f"{one:.4g}" for column in columns)))
     by = {(row["model"], row["language"], row["what"]): row for row in rows}
     for what in dict.fromkeys(row["what"] for row in rows):
-        cells = [by.get((*column, what)) for column in columns]
-        lines.append((what, *("" if row is None else _lost(row["lost"], row["q"]) for row in cells)))
+        artifacts = [by.get((*column, what)) for column in columns]
+        lines.append((what, *("" if row is None else _lost(row["lost"], row["q"]) for row in artifacts)))
     heading = [f"{model}: {language}" for model, language in columns]
     say.table(("without", *heading), lines, right=heading)
     for (model, language), row in whole.items():

@@ -103,11 +103,11 @@ def role_pruning(
     draws = range(seed, seed + seeds)
     wishes = {(one, draw): one.wish(template, draw) for one in asked for draw in draws}
     jobs = [pruning.job(wish) for wish in wishes.values()]
-    cells, failed = sweep(pruning.run, jobs, made=pruning.made, progress=progress)
+    artifacts, failed = sweep(pruning.run, jobs, made=pruning.made, progress=progress)
     for error in failed.values():
         raise error
-    pruning.run.present(*cells)
-    made = dict(zip(wishes, cells, strict=True))
+    pruning.run.present(*artifacts)
+    made = dict(zip(wishes, artifacts, strict=True))
     mean = {one: averaged([outcome(made[one, draw]) for draw in draws], pruning.task) for one in asked}
     rows = []
     for one, found in mean.items():

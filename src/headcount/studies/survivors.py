@@ -216,20 +216,20 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
     from headcount.workflows.prune import KIND
 
     weights = run.record().model.weights
-    cells = [cell for cell in run.results(KIND).values() if cell.spec.parts.get("weights") == weights]
-    if not cells:
+    artifacts = [artifact for artifact in run.results(KIND).values() if artifact.spec.parts.get("weights") == weights]
+    if not artifacts:
         raise ArtifactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL --task TASK --out {run.folder}")
     heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
     found: dict[tuple[str, int], list[frozenset[Head]]] = {}
     trained = {
-        cell.spec.key: Method.parse(cell.content["wish"]["method"]).about.trains == "weights" and "gates" not in cell.content
-        for cell in cells
-    }  # a cell holds gates, if only None, where its weights are the dense model's
-    for cell in sorted(cells, key=lambda cell: (method_label(cell), -len(heads) + len(cell.content["removed"]))):
-        left = heads.difference(map(Head.parse, cell.content["removed"]))
-        if dense_roles or not trained[cell.spec.key]:
-            found.setdefault((method_label(cell), len(left)), []).append(left)
-    names = sorted({method_label(cell) for cell in cells if trained[cell.spec.key]})
+        artifact.spec.key: Method.parse(artifact.content["wish"]["method"]).about.trains == "weights" and "gates" not in artifact.content
+        for artifact in artifacts
+    }  # an artifact holds gates, if only None, where its weights are the dense model's
+    for artifact in sorted(artifacts, key=lambda artifact: (method_label(artifact), -len(heads) + len(artifact.content["removed"]))):
+        left = heads.difference(map(Head.parse, artifact.content["removed"]))
+        if dense_roles or not trained[artifact.spec.key]:
+            found.setdefault((method_label(artifact), len(left)), []).append(left)
+    names = sorted({method_label(artifact) for artifact in artifacts if trained[artifact.spec.key]})
     if not found:
         raise ArtifactError(
             f"{run.folder} compares {', '.join(names)} alone, which trained the weights before they cut, so the roles of the dense model are not "

@@ -93,7 +93,7 @@ def _sets(folders: list[Path], by: str | None) -> dict[str, dict[str, Scores]]:
     return moved
 
 
-def _cell(correlation: Correlated | Estimate) -> str:
+def _artifact(correlation: Correlated | Estimate) -> str:
     """A correlation and its interval as text."""
     return f"{correlation.value:.2f} ({correlation.low:.2f} … {correlation.high:.2f})"
 
@@ -112,10 +112,10 @@ def run(
             pair.method,
             pair.a,
             pair.b,
-            _cell(pair.pearson),
-            _cell(pair.pearson.without_noise),
-            _cell(pair.spearman),
-            _cell(pair.spearman.without_noise),
+            _artifact(pair.pearson),
+            _artifact(pair.pearson.without_noise),
+            _artifact(pair.spearman),
+            _artifact(pair.spearman.without_noise),
             f"{pair.spearman.p:.2g}",
             f"{pair.lowest.shared} of {pair.lowest.k} ({pair.lowest.expected * pair.lowest.k:.1f} by chance)",
         )

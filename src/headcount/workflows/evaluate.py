@@ -13,8 +13,8 @@ from headcount.data.stream import fingerprint, world
 from headcount.data.task import Data, task_key
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
-from headcount.runs.artifacts import Spec
-from headcount.runs.chunks import Blocks
+from headcount.runs.artifacts import ArtifactKey
+from headcount.runs.chunks import Chunks
 from headcount.runs.results import EVALUATION, pack_evaluation, unpack_evaluation
 from headcount.runs.store import Run
 
@@ -28,11 +28,11 @@ def evaluate_into(
     inner = unwrap(model)
     reading = reading_of(inner, data, options)
     parts = {**model_key(inner), **task_key(data), "under": dict(under or {}), "split": reading.split, "data": fingerprint(reading)}
-    spec, made = Spec(EVALUATION, name, parts), provenance()
-    cell, memory = run.find(spec), Blocks(run, name, {"evaluation": name, **parts}, made, goal=[spec])
-    if cell is None:
+    spec, made = ArtifactKey(EVALUATION, name, parts), provenance()
+    artifact, memory = run.find(spec), Chunks(run, name, {"evaluation": name, **parts}, made, goal=[spec])
+    if artifact is None:
         with run.noting_failure(f"evaluation '{name}'"):
-            cell = run.commit(spec, *pack_evaluation(evaluate(model, data, **{**options, "memory": memory})), made=made)
+            artifact = run.commit(spec, *pack_evaluation(evaluate(model, data, **{**options, "memory": memory})), made=made)
     memory.clear()
-    run.present(cell)
-    return unpack_evaluation(cell)
+    run.present(artifact)
+    return unpack_evaluation(artifact)

@@ -1,4 +1,4 @@
-"""HeadProfiles as a cell of a run."""
+"""HeadProfiles as an artifact of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headcount.data.stream import Reading, fingerprint
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
-from headcount.runs.artifacts import Spec
+from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.store import Run
 
 KIND = "portraits"
@@ -32,22 +32,22 @@ def profiles_into(run: Run, model: nn.Module, corpus: Corpus, tokenizer: Any = N
         check_input(inner, first)
         data = fingerprint(Reading(_task(inner, HeadMap.of(inner), first)))
     except UnsupportedModel as error:
-        return _kept(run, Spec(KIND, KIND, {**parts, "data": "", "refused": str(error)}), partial(_none, error))
-    return _kept(run, Spec(KIND, KIND, {**parts, "data": data}), lambda: profile_heads(inner, corpus, tokenizer, **options))
+        return _kept(run, ArtifactKey(KIND, KIND, {**parts, "data": "", "refused": str(error)}), partial(_none, error))
+    return _kept(run, ArtifactKey(KIND, KIND, {**parts, "data": data}), lambda: profile_heads(inner, corpus, tokenizer, **options))
 
 
-def _kept(run: Run, spec: Spec, make: Callable[[], HeadProfiles]) -> HeadProfiles:
-    """The portraits of a cell, made where it is not there yet."""
-    cell = run.find(spec)
-    if cell is None:
+def _kept(run: Run, spec: ArtifactKey, make: Callable[[], HeadProfiles]) -> HeadProfiles:
+    """The portraits of an artifact, made where it is not there yet."""
+    artifact = run.find(spec)
+    if artifact is None:
         try:
             made = make()
         except UnsupportedModel as error:
             made = _none(error)
-        cell = run.commit(spec, made.content, made.maps, made=provenance())
+        artifact = run.commit(spec, made.content, made.maps, made=provenance())
     data = spec.parts["data"]
-    run.present(cell, data={"portraits": data} if data else None)
-    return HeadProfiles(cell.content, cell.arrays)
+    run.present(artifact, data={"portraits": data} if data else None)
+    return HeadProfiles(artifact.content, artifact.arrays)
 
 
 def _none(error: UnsupportedModel) -> HeadProfiles:

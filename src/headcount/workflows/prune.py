@@ -1,4 +1,4 @@
-"""Pruning as cells of a run: one model by one method with so many heads, evaluated against the dense one, resumable, and a grid of such."""
+"""Pruning as artifacts of a run: one model by one method with so many heads, evaluated against the dense one, resumable, and a grid of such."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from headcount.core.errors import ArtifactError, HeadcountError, PlanError
-from headcount.core.evaluation import Change, Evaluation, compare_with
+from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
 from headcount.core.plan import Budget, Plan
 from headcount.core.scores import Scores
 from headcount.data.evaluate import evaluate, fingerprint_of
@@ -30,7 +30,7 @@ from headcount.pruning.scope import only
 from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.pruning.training.fine_tune import Recipe
 from headcount.pruning.training.scratch import from_scratch
-from headcount.runs.artifacts import Cell, Spec, safe_name
+from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
 from headcount.runs.results import PRUNED, format_length, format_p, format_speed, method_name, outcome, rows_of, smallest_safe, spared
 from headcount.runs.store import MODELS, Run
 from headcount.runs.sweep import Job, sweep
@@ -42,7 +42,7 @@ from headcount.workflows.evaluate import evaluate_into
 
 __all__ = [
     "KIND",
-    "Change",
+    "PairedDifference",
     "Pruning",
     "Sizes",
     "TrainingEstimate",
@@ -63,7 +63,7 @@ __all__ = [
 
 KIND = PRUNED
 REVISION = 2
-"""Raised where a method gives another result than before for the same request, so that a run does not take an older cell for it."""
+"""Raised where a method gives another result than before for the same request, so that a run does not take an older artifact for it."""
 WORK, RANK = "work", "rank"
 
 
@@ -245,9 +245,9 @@ class Pruning:
         """The whole model on the report split."""
         return evaluate_into(self.run, "dense", self.model, self.task, limit=self.limit)
 
-    def spec(self, wish: Wish) -> Spec:
-        """The cell of a wish."""
-        return Spec(KIND, wish.name, {**self.base, "wish": wish.parts()})
+    def spec(self, wish: Wish) -> ArtifactKey:
+        """The artifact of a wish."""
+        return ArtifactKey(KIND, wish.name, {**self.base, "wish": wish.parts()})
 
     def job(self, wish: Wish, *, progress: Progress | None = None) -> Job:
         """How a wish is computed, without its model being kept."""
@@ -274,13 +274,13 @@ class Pruning:
         shutil.rmtree(folder, ignore_errors=True)
         return self._content(wish, made, left), {"losses": left.losses} | ({} if left.parts is None else {"parts": left.parts})
 
-    def _again(self, wish: Wish, cell: Cell) -> bool:
-        """Makes and saves the model of a finished cell from what was chosen there, if that changed no weights; says whether it could."""
-        if "gates" not in cell.content or wish.scratch:
+    def _again(self, wish: Wish, artifact: Artifact) -> bool:
+        """Makes and saves the model of a finished artifact from what was chosen there, if that changed no weights; says whether it could."""
+        if "gates" not in artifact.content or wish.scratch:
             return False
-        choice = Choice(Plan.removing(cell.content["removed"], protected=wish.protected), gates=cell.content["gates"])
+        choice = Choice(Plan.removing(artifact.content["removed"], protected=wish.protected), gates=artifact.content["gates"])
         made = carry_out(self.model, self.task, wish.method, choice, **_how(wish))
-        self._save(cell.spec, wish, made, outcome(cell))
+        self._save(artifact.spec, wish, made, outcome(artifact))
         return True
 
     def _anew(self, wish: Wish, made: Pruned, folder: Path, progress: Progress | None) -> Pruned:
@@ -310,7 +310,7 @@ class Pruning:
             "trained": bool(Method.parse(wish.method).about.trains == "weights" or wish.recover),
         }
 
-    def _save(self, spec: Spec, wish: Wish, made: Pruned, left: Evaluation) -> None:
+    def _save(self, spec: ArtifactKey, wish: Wish, made: Pruned, left: Evaluation) -> None:
         timings = self._timed(spec, made.plan.removed, lambda: made.model)
         save(
             made.model,
@@ -323,57 +323,57 @@ class Pruning:
         )
         self.run.list_model(self.place(spec))
 
-    def _timed(self, spec: Spec, removed: Sequence[Any], small: Callable[[], nn.Module]) -> list[dict[str, Any]]:
+    def _timed(self, spec: ArtifactKey, removed: Sequence[Any], small: Callable[[], nn.Module]) -> list[dict[str, Any]]:
         """How fast a model is, beside the whole one, masked and not; measured once."""
         if self.measured is None:
             return []
-        timed = Spec("bench", spec.name, {"of": spec.key, **asdict(self.measured)})
-        cell = self.run.find(timed)
-        if cell is None:
+        timed = ArtifactKey("bench", spec.name, {"of": spec.key, **asdict(self.measured)})
+        artifact = self.run.find(timed)
+        if artifact is None:
             models = {"dense": self.model, "masked": (self.model, Plan.removing(removed)), "removed": small()}
             found = bench(models, batches=self.measured.batches, lengths=self.measured.lengths, rounds=self.measured.rounds)
-            cell = self.run.commit(timed, {"rows": [asdict(timing) for timing in found]}, made=self.made)
-        self.run.present(cell)
-        return cell.content["rows"]
+            artifact = self.run.commit(timed, {"rows": [asdict(timing) for timing in found]}, made=self.made)
+        self.run.present(artifact)
+        return artifact.content["rows"]
 
-    def timings(self, cell: Cell) -> list[dict[str, Any]]:
-        """How fast the model of a finished cell is, if that is to be measured."""
-        return self._timed(cell.spec, cell.content["removed"], lambda: load(self.place(cell.spec)))
+    def timings(self, artifact: Artifact) -> list[dict[str, Any]]:
+        """How fast the model of a finished artifact is, if that is to be measured."""
+        return self._timed(artifact.spec, artifact.content["removed"], lambda: load(self.place(artifact.spec)))
 
-    def place(self, spec: Spec) -> Path:
-        """Where the model of a cell is kept."""
+    def place(self, spec: ArtifactKey) -> Path:
+        """Where the model of an artifact is kept."""
         return self.run.folder / MODELS / f"{safe_name(spec.name)}.{spec.key[:8]}"
 
     def model_of(self, wish: Wish) -> nn.Module:
         """The model of a finished wish, loaded and checked."""
         return load(self.place(self.spec(wish)))
 
-    def kept(self, wish: Wish, progress: Progress | None = None) -> tuple[Cell, nn.Module]:
-        """The cell and the model of a wish: loaded if both are there and whole, else made; the cell stays as it is if it was there."""
-        spec, cell = self.spec(wish), self.run.find(self.spec(wish))
+    def kept(self, wish: Wish, progress: Progress | None = None) -> tuple[Artifact, nn.Module]:
+        """The artifact and the model of a wish: loaded if both are there and whole, else made; the artifact stays as it is if it was there."""
+        spec, artifact = self.spec(wish), self.run.find(self.spec(wish))
         problem = self.run.problem_of_model(self.place(spec).name)
-        if cell is not None and self.place(spec).is_dir():
+        if artifact is not None and self.place(spec).is_dir():
             try:
                 if problem is not None:
                     raise ArtifactError(problem.text)
-                return cell, self.model_of(wish)
+                return artifact, self.model_of(wish)
             except ArtifactError as error:
                 self.run.warn(f"{error}; the model is made again")
-        if cell is not None and self._again(wish, cell):
-            return cell, self.model_of(wish)
+        if artifact is not None and self._again(wish, artifact):
+            return artifact, self.model_of(wish)
         try:
             content, arrays = self._compute(wish, True, progress)
         except HeadcountError as error:
             self.run.log(f"failed: {KIND} {wish.name}: {error}")
             raise
-        cell = cell or self.run.commit(spec, content, arrays, made=self.made)
-        return cell, self.model_of(wish)
+        artifact = artifact or self.run.commit(spec, content, arrays, made=self.made)
+        return artifact, self.model_of(wish)
 
-    def change(self, dense: Evaluation, cell: Cell) -> dict[str, Change]:
+    def change(self, dense: Evaluation, artifact: Artifact) -> dict[str, PairedDifference]:
         """How a pruned model differs from the dense one on the same examples."""
-        return self._change(dense, outcome(cell))
+        return self._change(dense, outcome(artifact))
 
-    def _change(self, dense: Evaluation, other: Evaluation) -> dict[str, Change]:
+    def _change(self, dense: Evaluation, other: Evaluation) -> dict[str, PairedDifference]:
         return compare_with(dense, other, self.task.metric.total if self.task.metric else None)
 
 
@@ -407,7 +407,7 @@ def estimate_training(pruning: Pruning, wishes: Sequence[Wish]) -> TrainingEstim
 
 
 def card_sentences(
-    wish: Wish, task: str, dense: Evaluation, left: Evaluation, change: Mapping[str, Change], timings: Sequence[Mapping[str, Any]]
+    wish: Wish, task: str, dense: Evaluation, left: Evaluation, change: Mapping[str, PairedDifference], timings: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """What the card of a model says of it: how it was made, what it can do against the whole model, and how fast it is."""
     told = [f"Pruned by {method_name(wish.parts())} (seed {wish.seed})."]
@@ -455,16 +455,16 @@ def check_methods(methods: Sequence[str]) -> None:
 
 def compare(
     pruning: Pruning, wishes: Sequence[Wish], *, progress: Progress | None = None
-) -> tuple[Evaluation, list[Cell], dict[str, HeadcountError]]:
-    """The dense model, all cells of a grid, and what failed; shown in the run's tables."""
+) -> tuple[Evaluation, list[Artifact], dict[str, HeadcountError]]:
+    """The dense model, all artifacts of a grid, and what failed; shown in the run's tables."""
     for wish in wishes:
         check_wish(pruning.model, wish)
     dense = pruning.dense()
-    cells, failed = sweep(pruning.run, [pruning.job(wish) for wish in wishes], made=pruning.made, progress=progress)
-    pruning.run.present(*cells)
-    return dense, cells, failed
+    artifacts, failed = sweep(pruning.run, [pruning.job(wish) for wish in wishes], made=pruning.made, progress=progress)
+    pruning.run.present(*artifacts)
+    return dense, artifacts, failed
 
 
-def rows(pruning: Pruning, dense: Evaluation, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """One row per cell: method, heads, seed, metric with its change, interval and p-value, parameters."""
-    return rows_of(dense, cells, pruning.task.metric.total if pruning.task.metric else None, pruning.n_heads)
+def rows(pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[dict[str, Any]]:
+    """One row per artifact: method, heads, seed, metric with its change, interval and p-value, parameters."""
+    return rows_of(dense, artifacts, pruning.task.metric.total if pruning.task.metric else None, pruning.n_heads)

@@ -1,4 +1,4 @@
-"""The roles of a run folder: a cell with every head and role, and tables for other tools."""
+"""The roles of a run folder: an artifact with every head and role, and tables for other tools."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headcount.core.role_table import BestHead, RoleScore, RoleTable
 from headcount.data.stream import Reading, agree, fingerprint
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
-from headcount.runs.artifacts import Cell, Spec
-from headcount.runs.chunks import Blocks
+from headcount.runs.artifacts import Artifact, ArtifactKey
+from headcount.runs.chunks import Chunks
 from headcount.runs.schema import BestHeadRecord, RoleRecord, RolesRecord
 from headcount.runs.store import Run
 
@@ -25,7 +25,7 @@ ASKED = ("only", "tau", "alpha", "correct", "level", "batch_size", "seed")
 
 
 def pack_roles(table: RoleTable) -> dict[str, Any]:
-    """The content of a cell of roles."""
+    """The content of an artifact of roles."""
     rows = [RoleRecord(**{str(name): value for name, value in row.items()}) for row in table.to_pandas().to_dict("records")]
     record = RolesRecord(
         tau=table.tau,
@@ -41,9 +41,9 @@ def pack_roles(table: RoleTable) -> dict[str, Any]:
     return record.model_dump()
 
 
-def unpack_roles(cell: Cell) -> RoleTable:
-    """The roles of a cell."""
-    record = RolesRecord.model_validate(cell.content)
+def unpack_roles(artifact: Artifact) -> RoleTable:
+    """The roles of an artifact."""
+    record = RolesRecord.model_validate(artifact.content)
     rows = tuple(RoleScore(**{**row.model_dump(), "head": Head.parse(row.head)}) for row in record.rows)
     heads = tuple(Head.parse(head) for head in record.heads)
     best = tuple(BestHead(**{**one.model_dump(), "head": Head.parse(one.head)}) for one in record.best_heads or ())
@@ -59,15 +59,15 @@ def roles_into(run: Run | None, model: nn.Module, corpus: Corpus, **options: Unp
         return measure(model, corpus, **options)
     parts = {**model_key(unwrap(model)), **{name: _plain(options.get(name)) for name in ASKED}}
     parts |= {"data": data_print(model, corpus, **options), "refused": dict(corpus.facts.get("refused", {})), "best head": "by halves"}
-    spec, made = Spec(KIND, "roles", parts), provenance()
+    spec, made = ArtifactKey(KIND, "roles", parts), provenance()
     found = run.find(spec) if run is not None else None
     if not agree(found is not None):
-        kept: list[Blocks] = []
+        kept: list[Chunks] = []
 
-        def memory(reading: Reading) -> Blocks | None:
+        def memory(reading: Reading) -> Chunks | None:
             if run is None:
                 return None
-            kept.append(Blocks(run, "roles", {"roles": spec.parts, "pass": fingerprint(reading)}, made, goal=[spec]))
+            kept.append(Chunks(run, "roles", {"roles": spec.parts, "pass": fingerprint(reading)}, made, goal=[spec]))
             return kept[-1]
 
         table = measure(model, corpus, **{**options, "memory": memory})  # pyright: ignore[reportArgumentType]

@@ -16,8 +16,8 @@ from headcount.importance.score import Method, Options, reading_of, score_each
 from headcount.importance.shared_pass import shared_needs
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
-from headcount.runs.artifacts import Cell, Spec
-from headcount.runs.chunks import Blocks, begun, discard_blocks
+from headcount.runs.artifacts import Artifact, ArtifactKey
+from headcount.runs.chunks import Chunks, begun, discard_chunks
 from headcount.runs.scores import KIND, pack_scores, unpack_scores
 from headcount.runs.store import Run
 
@@ -58,42 +58,44 @@ class _Scoring:
         data = {**task_key(self.data), "fingerprint": fingerprint(reading_of(self.model, self.data, self.options))} if reads else {}
         return {**model_key(self.model), **asked, "data": data}
 
-    def spec(self, name: str) -> Spec:
-        """The cell of one method; of one that shares its pass, by what all of them ask of it."""
+    def spec(self, name: str) -> ArtifactKey:
+        """The artifact of one method; of one that shares its pass, by what all of them ask of it."""
         method = Method.parse(name)
         parts = {"method": name, **self.parts, "normalise": method.scaling(self.parts["normalise"])}
         if method.reads_data:
-            return Spec(KIND, name, {**parts, "needs": self.needs if method.has("of_block") else []})
-        return Spec(KIND, name, {**parts, "data": {}, "split": None, "limit": None})
+            return ArtifactKey(KIND, name, {**parts, "needs": self.needs if method.has("of_block") else []})
+        return ArtifactKey(KIND, name, {**parts, "data": {}, "split": None, "limit": None})
 
     def scores(self) -> tuple[dict[str, Scores], dict[str, HeadcountError]]:
         """The scores that could be made, and why others could not."""
-        cells = {} if self.run is None else {name: cell for name in self.names if (cell := self.run.find(self.spec(name))) is not None}
-        found = agree({name: unpack_scores(cell) for name, cell in cells.items()})
+        artifacts = (
+            {} if self.run is None else {name: artifact for name in self.names if (artifact := self.run.find(self.spec(name))) is not None}
+        )
+        found = agree({name: unpack_scores(artifact) for name, artifact in artifacts.items()})
         failed: dict[str, HeadcountError] = {}
         missing = [name for name in self.names if name not in found]
         if missing:
             made, failed, kept = self._compute(missing)
             found |= made
-            cells |= kept
+            artifacts |= kept
         if self.run is not None:
-            self._present(cells, failed)
+            self._present(artifacts, failed)
         return found, failed
 
-    def _compute(self, missing: list[str]) -> tuple[dict[str, Scores], dict[str, HeadcountError], dict[str, Cell]]:
+    def _compute(self, missing: list[str]) -> tuple[dict[str, Scores], dict[str, HeadcountError], dict[str, Artifact]]:
         memory, names = self._memory(missing)
         options: Options = {**self.options, "memory": memory, "needs": self.needs}
         with nullcontext() if self.run is None else self.run.noting_failure(", ".join(names)):
             made, failed = score_each(self.model, self.data, agree(names), **options)
         made = {name: scores for name, scores in made.items() if name in missing}
-        cells: dict[str, Cell] = {}
+        artifacts: dict[str, Artifact] = {}
         if self.run is not None and memory is not None:
-            cells = {name: self.run.commit(self.spec(name), *pack_scores(scores), made=self.made) for name, scores in made.items()}
+            artifacts = {name: self.run.commit(self.spec(name), *pack_scores(scores), made=self.made) for name, scores in made.items()}
             if not failed:
                 memory.clear()
-        return made, failed, cells
+        return made, failed, artifacts
 
-    def _memory(self, missing: list[str]) -> tuple[Blocks | None, list[str]]:
+    def _memory(self, missing: list[str]) -> tuple[Chunks | None, list[str]]:
         """Where blocks are kept, and the methods of the pass: those of one that was stopped before, if it has all that are missing."""
         if self.run is None:
             return None, missing
@@ -106,22 +108,22 @@ class _Scoring:
         """Whether a pass is one over the same data under the same options."""
         return "methods" in parts and parts == {"methods": parts["methods"], "needs": self.needs, **self.parts}
 
-    def _blocks(self, names: list[str]) -> Blocks:
+    def _blocks(self, names: list[str]) -> Chunks:
         assert self.run is not None
         streamed = sorted(name for name in names if Method.parse(name).reads_data)
         if self.options.get("adaptive") is not None and not self.run.leads:
             raise PlanError("an adaptive run decides block by block what to examine next, so that no worker can join it")
         in_order = self.options.get("adaptive") is not None
         parts, goal = {"methods": streamed, "needs": self.needs, **self.parts}, [self.spec(name) for name in names]
-        return Blocks(self.run, "+".join(streamed) or "weights", parts, self.made, goal=goal, in_order=in_order)
+        return Chunks(self.run, "+".join(streamed) or "weights", parts, self.made, goal=goal, in_order=in_order)
 
-    def _present(self, cells: dict[str, Cell], failed: dict[str, HeadcountError]) -> None:
+    def _present(self, artifacts: dict[str, Artifact], failed: dict[str, HeadcountError]) -> None:
         assert self.run is not None
         if not failed and self.run.leads:
-            discard_blocks(self.run, lambda parts: self._is_mine(parts) and set(parts["methods"]) <= cells.keys())
+            discard_chunks(self.run, lambda parts: self._is_mine(parts) and set(parts["methods"]) <= artifacts.keys())
         for name, error in failed.items():
             self.run.log(f"failed ({'rounding' if isinstance(error, RoundingError) else 'non-finite'}): {name}: {error}")
-        self.run.present(*cells.values(), data=_data_print(self.parts))
+        self.run.present(*artifacts.values(), data=_data_print(self.parts))
 
 
 def _data_print(parts: dict[str, Any]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.profiles.profile import LONGEST, SENTENCES, HeadProfiles
 from headcount.core.errors import HeadcountError, UnsupportedModel
-from headcount.core.evaluation import Change, Evaluation
+from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.plan import Plan, heads_kept, nearest_whole_units
 from headcount.core.role_table import RoleTable
 from headcount.core.scores import Scores
@@ -33,7 +33,7 @@ from headcount.models.observe import model_inputs
 from headcount.models.provenance import machine_of, model_record
 from headcount.models.state import preserve
 from headcount.pruning.training.fine_tune import Recipe
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 from headcount.runs.report.write import write_report
 from headcount.runs.results import best_of, format_p, format_speed, method_name, smallest_safe
 from headcount.runs.store import Run, describe_run
@@ -131,14 +131,14 @@ def walk(work: Analysis, kept: Run) -> Iterator[Step]:
     estimate = estimate_training(pruning, wishes)
     if estimate is not None:
         yield work.step("train", estimate.sentence, models=estimate.models, seconds=estimate.seconds)
-    dense, cells, failed = compare(pruning, wishes, progress=work.progress("pruning", "models"))
-    yield _prune(work, pruning, dense, cells, failed)
-    wish = _best(pruning, dense, cells)
+    dense, artifacts, failed = compare(pruning, wishes, progress=work.progress("pruning", "models"))
+    yield _prune(work, pruning, dense, artifacts, failed)
+    wish = _best(pruning, dense, artifacts)
     if wish is not None:
-        cell, small, step = _keep(work, pruning, dense, wish)
+        artifact, small, step = _keep(work, pruning, dense, wish)
         yield step
-        yield from _prove(work, heads, pruning, cell, small)
-        yield _bench(work, pruning, cell)
+        yield from _prove(work, heads, pruning, artifact, small)
+        yield _bench(work, pruning, artifact)
     yield _report(work, kept)
 
 
@@ -256,17 +256,17 @@ def _wishes(work: Analysis, heads: HeadMap) -> list[Wish]:
     return grid(work.methods, keeps, work.seeds, template, first=work.seed, training_seeds=work.training_seeds)
 
 
-def _prune(work: Analysis, pruning: Pruning, dense: Evaluation, cells: Sequence[Cell], failed: dict[str, HeadcountError]) -> Step:
-    table = rows(pruning, dense, cells)
+def _prune(work: Analysis, pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact], failed: dict[str, HeadcountError]) -> Step:
+    table = rows(pruning, dense, artifacts)
     safe = smallest_safe(table)
     least = min((row["keep"] for row in table), default=0)
     best = sorted((row for row in table if row["keep"] == least), key=lambda row: row["loss"])
     told = ", ".join(f"{row['method']} {row['value'] if row['value'] is not None else row['loss']:.4g}" for row in _by_method(best))
     small = min((number for number in safe.values() if number), default=None)
-    text = f"{len(cells)} models by {len(safe)} methods; with {least} heads {dense.metric or 'loss'} is: {told}"
+    text = f"{len(artifacts)} models by {len(safe)} methods; with {least} heads {dense.metric or 'loss'} is: {told}"
     text += f"; no significant loss down to {small} heads" if small else "; every size tried loses significantly"
     text += f"; {len(failed)} failed" if failed else ""
-    return work.step("prune", text, cells=len(cells), smallest=safe, failed={name: str(error) for name, error in failed.items()})
+    return work.step("prune", text, artifacts=len(artifacts), smallest=safe, failed={name: str(error) for name, error in failed.items()})
 
 
 def _by_method(table: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -274,36 +274,36 @@ def _by_method(table: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({row["method"]: row for row in reversed(table)}.values())[::-1]
 
 
-def _best(pruning: Pruning, dense: Evaluation, cells: Sequence[Cell]) -> Wish | None:
+def _best(pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact]) -> Wish | None:
     """What the model that is kept was asked for, if any lost a head."""
-    best = best_of(rows(pruning, dense, cells))
-    return Wish.of(cells[best.at].content["wish"]) if best is not None else None
+    best = best_of(rows(pruning, dense, artifacts))
+    return Wish.of(artifacts[best.at].content["wish"]) if best is not None else None
 
 
-def _keep(work: Analysis, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[Cell, nn.Module, Step]:
+def _keep(work: Analysis, pruning: Pruning, dense: Evaluation, wish: Wish) -> tuple[Artifact, nn.Module, Step]:
     """Makes the best model, or loads it where it is finished, and says what it costs and saves."""
-    cell, small = pruning.kept(wish, progress=work.progress("the best model"))
-    change: Change = pruning.change(dense, cell)["loss"]
-    before, after, n_left = Cost(**cell.content["whole_cost"]), Cost(**cell.content["cost"]), len(HeadMap.of(small))
+    artifact, small = pruning.kept(wish, progress=work.progress("the best model"))
+    change: PairedDifference = pruning.change(dense, artifact)["loss"]
+    before, after, n_left = Cost(**artifact.content["whole_cost"]), Cost(**artifact.content["cost"]), len(HeadMap.of(small))
     text = (
-        f"{method_name(wish.parts())}, {n_left} heads: loss {cell.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
+        f"{method_name(wish.parts())}, {n_left} heads: loss {artifact.content['loss']:.4g} ({change.difference:+.3g}, 95 % {change.low:+.3g} … "
         f"{change.high:+.3g}, {format_p(change.p)}); {before.parameters:,} → {after.parameters:,} parameters, "
         f"{before.flops:,} → {after.flops:,} FLOPs of a pass over {before.tokens} tokens"
     )
     if before.kv_bytes_per_token:
         text += f", {before.kv_bytes_per_token:,} → {after.kv_bytes_per_token:,} bytes of KV cache per token"
-    numbers = {"removed": cell.content["removed"], "before": before.to_dict(), "after": after.to_dict(), "change": asdict(change)}
+    numbers = {"removed": artifact.content["removed"], "before": before.to_dict(), "after": after.to_dict(), "change": asdict(change)}
     return (
-        cell,
+        artifact,
         small,
-        work.step("keep", text, method=wish.method, keep=n_left, folder=str(pruning.place(cell.spec)), **numbers),
+        work.step("keep", text, method=wish.method, keep=n_left, folder=str(pruning.place(artifact.spec)), **numbers),
     )
 
 
-def _prove(work: Analysis, heads: HeadMap, pruning: Pruning, cell: Cell, small: nn.Module) -> Iterator[Step]:
+def _prove(work: Analysis, heads: HeadMap, pruning: Pruning, artifact: Artifact, small: nn.Module) -> Iterator[Step]:
     """The saved model against the one in memory, and, where its weights are the dense model's, against the gated one."""
-    batch, plan = work.batch(), Plan.removing(cell.content["removed"])
-    back = load(pruning.place(cell.spec)).to(next(small.parameters()).device)
+    batch, plan = work.batch(), Plan.removing(artifact.content["removed"])
+    back = load(pruning.place(artifact.spec)).to(next(small.parameters()).device)
     ours, theirs = small.state_dict(), back.state_dict()
     weights = ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     outputs = all(torch.equal(a, b) for a, b in zip(run(small, batch), run(back, batch), strict=True))
@@ -335,8 +335,8 @@ def _generate(work: Analysis, heads: HeadMap, plan: Plan, small: nn.Module, batc
     )
 
 
-def _bench(work: Analysis, pruning: Pruning, cell: Cell) -> Step:
-    timings = pruning.timings(cell)
+def _bench(work: Analysis, pruning: Pruning, artifact: Artifact) -> Step:
+    timings = pruning.timings(artifact)
     faster = [row for row in timings if row["name"] == "removed"]
     told = ", ".join(f"{format_speed(row['speedup'])} at batch {row['batch']}" for row in faster)
     return work.step("bench", f"the smaller model is {told} (length {faster[0]['length']}, median of {faster[0]['rounds']})", rows=timings)

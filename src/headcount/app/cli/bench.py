@@ -88,12 +88,12 @@ def _check_models(run: Run) -> None:
     from headcount.runs.report.commands import command_of
     from headcount.runs.results import PRUNED
 
-    cells = [cell for cell in run.results(PRUNED).values() if cell.content["removed"]]
-    if cells:
-        command = command_of(run.record(), run.folder.name, cells[0]).rpartition(" --out ")[0]
+    artifacts = [artifact for artifact in run.results(PRUNED).values() if artifact.content["removed"]]
+    if artifacts:
+        command = command_of(run.record(), run.folder.name, artifacts[0]).rpartition(" --out ")[0]
         raise ArtifactError(
-            f"{run.folder} holds the results of {len(cells)} pruned models and the weights of none, so there is nothing to measure beside the whole "
-            f"model; make and keep one of them first, such as: {command} --out {run.folder}"
+            f"{run.folder} holds the results of {len(artifacts)} pruned models and the weights of none, so there is nothing to measure "
+            f"beside the dense model; make and keep one of them first, such as: {command} --out {run.folder}"
         )
 
 

@@ -52,7 +52,7 @@ def run(
         from headcount.app.console.verify import verify_model, verify_run
 
         say.doing("verifying the files")
-        if is_file(folder / "run.json") or is_folder(folder / "cells"):
+        if is_file(folder / "run.json") or is_folder(folder / "artifacts"):
             return _show_problems(say, model, *verify_run(folder), following="report")
         problems, checked = verify_model(folder)
         if problems:

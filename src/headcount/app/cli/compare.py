@@ -1,4 +1,4 @@
-"""`headcount compare`: every method at every number of heads, in pairs with the whole model; every cell of the grid can be taken up again."""
+"""`headcount compare`: every method at every number of heads, in pairs with the whole model; every artifact of the grid can be taken up again."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def run(
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
         note_training(say, estimate_training(pruning, wishes))
         with say.progress("pruning", "models") as advance:
-            dense, cells, failed = compare(pruning, wishes, progress=advance)
-        table = rows(pruning, dense, cells)
+            dense, artifacts, failed = compare(pruning, wishes, progress=advance)
+        table = rows(pruning, dense, artifacts)
         show_table(say, dense, table)
         safe = smallest_safe(table)
         say.table(

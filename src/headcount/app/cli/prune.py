@@ -74,18 +74,25 @@ def run(
             dense = pruning.dense()
         note_training(say, estimate_training(pruning, [wish]))
         with say.progress(f"pruning by {method}") as advance:
-            cell, _ = pruning.kept(wish, advance)
-        kept.present(cell)
-        place = pruning.place(cell.spec)
-        plan = Plan.removing(cell.content["removed"])
+            artifact, _ = pruning.kept(wish, advance)
+        kept.present(artifact)
+        place = pruning.place(artifact.spec)
+        plan = Plan.removing(artifact.content["removed"])
         plan.write(place.parent / f"{place.name}.plan.json", heads, weights=pruning.base["weights"])
-        made = rows(pruning, dense, [cell])
+        made = rows(pruning, dense, [artifact])
         show_table(say, dense, made)
-        timings = pruning.timings(cell)
+        timings = pruning.timings(artifact)
         _show_timings(say, timings)
         say.note(f"the model: {place}")
         say.result(
-            {"model": given.model, "out": str(out), "folder": str(place), "plan": cell.content["removed"], "rows": made, "bench": timings}
+            {
+                "model": given.model,
+                "out": str(out),
+                "folder": str(place),
+                "plan": artifact.content["removed"],
+                "rows": made,
+                "bench": timings,
+            }
         )
         say.next("check", place)
 

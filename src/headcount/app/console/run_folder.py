@@ -93,10 +93,10 @@ def _resumable(say: Session, out: Path) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Terminated):
         from headcount.runs.artifacts import SUFFIX
-        from headcount.runs.store import CELLS
+        from headcount.runs.store import ARTIFACTS
 
-        number = sum(1 for _ in (out / CELLS).rglob(f"*{SUFFIX}"))
-        kept = f"{number} finished cells are kept in {out}" if number else "nothing was finished yet"
+        number = sum(1 for _ in (out / ARTIFACTS).rglob(f"*{SUFFIX}"))
+        kept = f"{number} finished artifacts are kept in {out}" if number else "nothing was finished yet"
         say.note(f"stopped; {kept}. To go on: {say.command}")
         raise
 

@@ -243,10 +243,10 @@ def prune(live: LiveRun, asked: Any) -> dict[str, Any]:
         run.log(command)
         pruning = Pruning(run, live.model(), task, limit=limit, command=command, companions=live.folder)
         pruning.dense()
-        cell, _ = pruning.kept(wish)
-        run.present(cell)
-        folder = pruning.place(cell.spec)
-    return {"folder": str(folder), "point": point_of(live.run, cell)}
+        artifact, _ = pruning.kept(wish)
+        run.present(artifact)
+        folder = pruning.place(artifact.spec)
+    return {"folder": str(folder), "point": point_of(live.run, artifact)}
 
 
 def _wish(live: LiveRun, method: str, keep: int, how: Mapping[str, Any]) -> Any:
@@ -257,9 +257,9 @@ def _wish(live: LiveRun, method: str, keep: int, how: Mapping[str, Any]) -> Any:
     from headcount.pruning.training.fine_tune import Recipe
     from headcount.workflows.prune import Wish
 
-    for cell in live.run.results(PRUNED).values():
-        if method_label(cell) == method:
-            made = Wish.of(cell.content["wish"])
+    for artifact in live.run.results(PRUNED).values():
+        if method_label(artifact) == method:
+            made = Wish.of(artifact.content["wish"])
             return replace(made, keep=keep - _spared(live, made.kinds), limit=None, **how)
     name, options = parse_method(method)
     return Wish(name, keep, options=options, recipe=Recipe(seed=(live.opened or {}).get("seed", 0)), **how)

@@ -57,7 +57,7 @@ def serve(
             raise
         if said is not None:
             said("stopped while an action was under way; nothing of it is kept but what was finished")
-        # A thread cannot be stopped, and what it writes can: a cell is there whole or not at all.
+        # A thread cannot be stopped, and what it writes can: an artifact is there whole or not at all.
         os._exit(INTERRUPTED if isinstance(stop, KeyboardInterrupt) else int(stop.code or 0))
     finally:
         taken.close()

@@ -16,7 +16,7 @@ from headcount.importance.replay.last_position import Narrow
 from headcount.importance.replay.packing import packed_linears
 from headcount.importance.replay.passes import Pass, Read
 from headcount.importance.replay.player import first_copy
-from headcount.importance.replay.replay import Change, Recording
+from headcount.importance.replay.replay import Intervention, Recording
 from headcount.importance.replay.trial import Proven, try_out, without_harm
 from headcount.models.attention import eager
 from headcount.models.gates import HeadGates, How, Means
@@ -75,7 +75,7 @@ class Ablator:
         """`first` or `last` where the trial found that only this position of the last layer is read, else empty."""
         return self._proven.narrow.reads if self._proven and self._proven.narrow else ""
 
-    def run(self, batch: Mapping[str, Any], changes: Sequence[Change], read: Read) -> tuple[Any, Any]:
+    def run(self, batch: Mapping[str, Any], changes: Sequence[Intervention], read: Read) -> tuple[Any, Any]:
         """What `read` gives for the batch [batch, …], and under every change [changes, batch, …]."""
         self._check(changes)
         with self._quiet():
@@ -87,7 +87,7 @@ class Ablator:
             return baseline, tree_map(lambda tensor: tensor.unsqueeze(0)[:0], baseline)
         return baseline, tree_map(lambda *tensors: torch.stack(tensors), *results)
 
-    def _check(self, changes: Sequence[Change]) -> None:
+    def _check(self, changes: Sequence[Intervention]) -> None:
         for change in changes:
             self.heads.positions(change.block)
             if len(change.gates) != change.block.n_heads:
@@ -128,7 +128,7 @@ class Ablator:
         return first_copy(work.result()), None, proven
 
     def _evaluate(
-        self, work: Pass, record: Recording | None, proven: Proven, changes: Sequence[Change], narrow: Narrow | None
+        self, work: Pass, record: Recording | None, proven: Proven, changes: Sequence[Intervention], narrow: Narrow | None
     ) -> list[Any]:
         results: list[Any] = [None] * len(changes)
         player = proven.player
@@ -155,7 +155,7 @@ def _narrow_for(work: Pass, record: Recording | None, proven: Proven, baseline: 
     return narrow if narrow and record and proven.player.narrow_holds(work, record, baseline, narrow) else None
 
 
-def _by_block(changes: Sequence[Change]) -> list[list[int]]:
+def _by_block(changes: Sequence[Intervention]) -> list[list[int]]:
     """The places of the changes of each block."""
     groups: dict[str, list[int]] = {}
     for place, change in enumerate(changes):

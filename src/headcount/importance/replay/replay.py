@@ -20,7 +20,7 @@ Forward = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Intervention:
     """One intervention inside one block: a gate for each of its heads, in order; 1 leaves a head alone."""
 
     block: AttentionBlock

@@ -62,10 +62,10 @@ def unpack(text: str) -> bytes:
 
 def portraits_of(run: Run, heads: Sequence[str], blocks: Sequence[BlockRecord]) -> tuple[dict[str, Any] | None, Maps, list[str]]:
     """The portraits of a run, its maps, and what could not be made of them."""
-    cells = list(run.results(KIND).values())
-    if not cells:
+    artifacts = list(run.results(KIND).values())
+    if not artifacts:
         return None, Maps(), []
-    content, arrays = cells[0].content, cells[0].arrays
+    content, arrays = artifacts[0].content, artifacts[0].arrays
     notes = list(content["notes"])
     if list(content["heads"]) != list(heads):
         return None, Maps(), notes

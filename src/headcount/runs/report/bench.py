@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 from headcount.runs.report.curves import id_of
 from headcount.runs.report.plain import short
 from headcount.runs.results import PRUNED, method_label
@@ -19,21 +19,21 @@ TIMES = ("seconds", "low", "high", "speedup")
 
 def bench_of(run: Run, n_heads: int) -> list[dict[str, Any]]:
     """Every time that was measured, with the point of its model and the verdicts on it."""
-    pruned = {cell.spec.key: cell for cell in run.results(PRUNED).values()}
+    pruned = {artifact.spec.key: artifact for artifact in run.results(PRUNED).values()}
     found = []
-    for name, cell in run.results(BENCH).items():
-        of = {"of": name, **_model(pruned.get(cell.spec.parts["of"]), n_heads)}
-        for row in judged(cell.content["rows"]):
+    for name, artifact in run.results(BENCH).items():
+        of = {"of": name, **_model(pruned.get(artifact.spec.parts["of"]), n_heads)}
+        for row in judged(artifact.content["rows"]):
             found.append({**of, **row, **{key: short(row[key]) for key in TIMES}})
     return found
 
 
-def _model(cell: Cell | None, n_heads: int) -> dict[str, Any]:
-    """What identifies a pruned model; nothing where its cell is gone."""
-    if cell is None:
+def _model(artifact: Artifact | None, n_heads: int) -> dict[str, Any]:
+    """What identifies a pruned model; nothing where its artifact is gone."""
+    if artifact is None:
         return dict.fromkeys(("point", "method", "keep", "seed"))
-    told, wish = cell.content, cell.content["wish"]
-    return {"point": id_of(cell), "method": method_label(cell), "keep": n_heads - len(told["removed"]), "seed": wish["seed"]}
+    told, wish = artifact.content, artifact.content["wish"]
+    return {"point": id_of(artifact), "method": method_label(artifact), "keep": n_heads - len(told["removed"]), "seed": wish["seed"]}
 
 
 def judged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

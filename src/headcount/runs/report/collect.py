@@ -107,8 +107,8 @@ def _groups(block: BlockRecord) -> list[int] | None:
 def _tables(run: Run) -> list[dict[str, Any]]:
     """The rows of studies, as they are."""
     found = []
-    for name, cell in run.results("study").items():
-        rows: Sequence[Mapping[str, Any]] = cell.content["rows"]
+    for name, artifact in run.results("study").items():
+        rows: Sequence[Mapping[str, Any]] = artifact.content["rows"]
         columns = list(dict.fromkeys(key for row in rows for key in row))
         table = [[_value(row.get(column)) for column in columns] for row in rows]
         found.append({"name": name, "about": about(STUDIES, name), "columns": columns, "rows": table})

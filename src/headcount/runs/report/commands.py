@@ -8,7 +8,7 @@ from typing import Any
 
 from headcount.core.files import reopened_model
 from headcount.core.registry import IMPORTANCES, PRUNERS
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 from headcount.runs.results import method_label
 from headcount.runs.schema import RunRecord
 
@@ -22,9 +22,9 @@ RECIPE: Mapping[str, tuple[str, float | None]] = {
 """Fields of a recipe, as options of headcount prune with their defaults."""
 
 
-def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None) -> str:
+def command_of(record: RunRecord, out: str, artifact: Artifact, keep: str | None = None) -> str:
     """The command that makes a pruned model again; with `keep`, one with that many heads instead, which is not quoted."""
-    wish, recipe = cell.content["wish"], cell.content["wish"].get("recipe", {})
+    wish, recipe = artifact.content["wish"], artifact.content["wish"].get("recipe", {})
     seed = recipe.get("seed", wish["seed"])
     words = ["headcount", "prune", reopened_model(record.model.name, record.config)]
     words += [*task_words({"task": record.task or None, **record.config.get("opened", {})}), *_method_words(wish)]
@@ -47,16 +47,16 @@ def command_of(record: RunRecord, out: str, cell: Cell, keep: str | None = None)
     return " ".join(told)
 
 
-def commands_of(record: RunRecord, out: str, cells: Sequence[Cell]) -> dict[str, str]:
+def commands_of(record: RunRecord, out: str, artifacts: Sequence[Artifact]) -> dict[str, str]:
     """By method a command for any number of heads, `{keep}`, by its first seed.
 
     There is none where heads of some kinds of attention alone are counted, or where an option of the method decides how many stay.
     """
     found: dict[str, str] = {}
-    for cell in sorted(cells, key=lambda cell: cell.content["wish"]["seed"]):
-        wish = cell.content["wish"]
+    for artifact in sorted(artifacts, key=lambda artifact: artifact.content["wish"]["seed"]):
+        wish = artifact.content["wish"]
         if not wish.get("kinds") and (wish["keep"] or wish.get("limit")):
-            found.setdefault(method_label(cell), command_of(record, out, cell, "{keep}"))
+            found.setdefault(method_label(artifact), command_of(record, out, artifact, "{keep}"))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from headcount.core.errors import ArtifactError
 from headcount.core.evaluation import Evaluation, interval
 from headcount.core.stats.metric_parts import Total, total_of
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 from headcount.runs.report.commands import command_of, commands_of
 from headcount.runs.report.plain import plural, short
 from headcount.runs.results import EVALUATION, FEW_STEPS, PRUNED, best_of, rows_of, smallest_safe, unpack_evaluation, worse_by
@@ -22,18 +22,18 @@ ID_DIGITS = 12
 
 def dense_of(run: Run) -> Evaluation | None:
     """The evaluation of the whole model, if there is one."""
-    cell = run.results(EVALUATION).get(DENSE)
-    return unpack_evaluation(cell) if cell is not None else None
+    artifact = run.results(EVALUATION).get(DENSE)
+    return unpack_evaluation(artifact) if artifact is not None else None
 
 
 def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str, Any] | None, list[dict[str, Any]], list[str]]:
     """The curves, or None where nothing was pruned; the rows behind them, with the tests of loss and metric; and what is not in them."""
-    dense, cells = dense_of(run), list(run.results(PRUNED).values())
-    if dense is None or not cells:
+    dense, artifacts = dense_of(run), list(run.results(PRUNED).values())
+    if dense is None or not artifacts:
         return None, [], []
-    current = _current(record, cells)
-    same = [cell for cell in current if cell.content["data"] == dense.data and cell.content["metric"] == dense.metric]
-    notes = _left_out(len(cells) - len(current), len(current) - len(same))
+    current = _current(record, artifacts)
+    same = [artifact for artifact in current if artifact.content["data"] == dense.data and artifact.content["metric"] == dense.metric]
+    notes = _left_out(len(artifacts) - len(current), len(current) - len(same))
     if not same:
         return None, [], notes
     total = total_of(dense.metric)
@@ -70,43 +70,45 @@ def _left_out(earlier: int, elsewhere: int) -> list[str]:
     return found
 
 
-def _current(record: RunRecord, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells that run.json lists, and others that were made on the same data: what an earlier command left behind is no part of its curves."""
-    listed = [cell for cell in cells if record.results.get(f"{PRUNED}/{cell.spec.name}") == cell.spec.key]
-    known = [_made_on(cell) for cell in listed]
-    return [cell for cell in cells if not listed or _made_on(cell) in known]
+def _current(record: RunRecord, artifacts: Sequence[Artifact]) -> list[Artifact]:
+    """The artifacts that run.json lists, and others that were made on the same data: what an earlier command left behind is no part of its curves."""
+    listed = [artifact for artifact in artifacts if record.results.get(f"{PRUNED}/{artifact.spec.name}") == artifact.spec.key]
+    known = [_made_on(artifact) for artifact in listed]
+    return [artifact for artifact in artifacts if not listed or _made_on(artifact) in known]
 
 
-def _made_on(cell: Cell) -> dict[str, Any]:
-    """The model and the data of a cell."""
-    return {name: value for name, value in cell.spec.parts.items() if name != "wish"}
+def _made_on(artifact: Artifact) -> dict[str, Any]:
+    """The model and the data of an artifact."""
+    return {name: value for name, value in artifact.spec.parts.items() if name != "wish"}
 
 
-def id_of(cell: Cell) -> str:
-    """What a point is told from all others by: the first digits of the key of its cell."""
-    return cell.spec.key[:ID_DIGITS]
+def id_of(artifact: Artifact) -> str:
+    """What a point is told from all others by: the first digits of the key of its artifact."""
+    return artifact.spec.key[:ID_DIGITS]
 
 
-def point_of(run: Run, cell: Cell) -> dict[str, Any]:
+def point_of(run: Run, artifact: Artifact) -> dict[str, Any]:
     """The point of one pruned model, as it stands in the curves of its run."""
     record, heads, dense = run.record(), run.heads(), dense_of(run)
     if dense is None:
         raise ArtifactError(f"{run.folder} holds no evaluation of the whole model, so a pruned one has nothing to stand beside")
-    return _points(run, record, dense, _table(dense, [cell], heads), [cell], heads)[0]
+    return _points(run, record, dense, _table(dense, [artifact], heads), [artifact], heads)[0]
 
 
-def _table(dense: Evaluation, cells: Sequence[Cell], heads: HeadsRecord) -> list[dict[str, Any]]:
+def _table(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord) -> list[dict[str, Any]]:
     n_heads = sum(len(block.heads) for block in heads.blocks)
-    made = rows_of(dense, cells, total_of(dense.metric), n_heads)
-    return [{**row, "id": id_of(cell), "keep": n_heads - row["removed"]} for row, cell in zip(made, cells, strict=True)]
+    made = rows_of(dense, artifacts, total_of(dense.metric), n_heads)
+    return [{**row, "id": id_of(artifact), "keep": n_heads - row["removed"]} for row, artifact in zip(made, artifacts, strict=True)]
 
 
 def _points(
-    run: Run, record: RunRecord, dense: Evaluation, table: Sequence[Mapping[str, Any]], cells: Sequence[Cell], heads: HeadsRecord
+    run: Run, record: RunRecord, dense: Evaluation, table: Sequence[Mapping[str, Any]], artifacts: Sequence[Artifact], heads: HeadsRecord
 ) -> list[dict[str, Any]]:
     places = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
     name = run.folder.resolve().name
-    return [_point(row, cell, dense, places, command_of(record, name, cell)) for row, cell in zip(table, cells, strict=True)]
+    return [
+        _point(row, artifact, dense, places, command_of(record, name, artifact)) for row, artifact in zip(table, artifacts, strict=True)
+    ]
 
 
 def _dense(dense: Evaluation, total: Total | None, cost: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,8 +124,8 @@ def _dense(dense: Evaluation, total: Total | None, cost: Mapping[str, Any]) -> d
     }
 
 
-def _point(row: Mapping[str, Any], cell: Cell, dense: Evaluation, places: Mapping[str, int], command: str) -> dict[str, Any]:
-    told, wish = cell.content, cell.content["wish"]
+def _point(row: Mapping[str, Any], artifact: Artifact, dense: Evaluation, places: Mapping[str, int], command: str) -> dict[str, Any]:
+    told, wish = artifact.content, artifact.content["wish"]
     what = "metric" if "metric p" in row else "loss"
     value = row["loss"] if row["value"] is None else row["value"]
     base = dense.loss if dense.value is None else dense.value

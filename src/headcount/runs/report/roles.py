@@ -7,7 +7,7 @@ from typing import Any
 
 from headcount.core.registry import ROLES
 from headcount.core.stats.corrections import benjamini_hochberg
-from headcount.runs.artifacts import Cell
+from headcount.runs.artifacts import Artifact
 from headcount.runs.report.plain import column, plural, short
 from headcount.runs.report.scores import about
 from headcount.runs.schema import BestHeadRecord, RolesRecord
@@ -33,8 +33,8 @@ ALPHA = 0.05
 
 def roles_record(run: Run) -> RolesRecord | None:
     """The roles that a run shows, if any."""
-    cells: list[Cell] = list(run.results("roles").values())
-    return RolesRecord.model_validate(cells[0].content) if cells else None
+    artifacts: list[Artifact] = list(run.results("roles").values())
+    return RolesRecord.model_validate(artifacts[0].content) if artifacts else None
 
 
 def roles_of(record: RolesRecord, heads: Sequence[str]) -> dict[str, Any]:

@@ -85,9 +85,9 @@ def warnings_of(run: Run, record: RunRecord, data: Mapping[str, Any]) -> list[st
     found += missing_of(run, record)
     found += _failures(run.folder / LOG)
     made = {
-        tuple(sorted(cell.made.get("versions", {}).items()))
+        tuple(sorted(artifact.made.get("versions", {}).items()))
         for kind in ("scores", "roles", "evaluation", "pruned")
-        for cell in run.each(kind)
+        for artifact in run.each(kind)
     }
     if len(made) > 1:
         found.append("Parts of this run were computed with different versions of the software.")
