@@ -25,7 +25,7 @@ from results import make_task, write
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
-from headcount.app.cli._main import main as headcount
+from headcount.app.main import main as headcount
 from headcount.behaviour.given import corpus_of
 from headcount.core.role_table import RoleTable
 from headcount.data.readers.conllu import read_conllu

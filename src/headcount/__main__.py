@@ -2,6 +2,6 @@
 
 import sys
 
-from headcount.app.cli._main import main
+from headcount.app.main import main
 
 sys.exit(main())

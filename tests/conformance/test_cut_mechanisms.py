@@ -12,6 +12,7 @@ from headcount.core.errors import PlanError
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.families import variant
+from headcount.surgery.cut import removed_parameters
 from headcount.surgery.verify import difference, gates_of, run, run_gated
 from headcount.testing.laws import uneven
 
@@ -122,7 +123,7 @@ def test_values_that_are_the_keys() -> None:
         dense = sum(p.numel() for p in model.parameters())
         small = hc.cut(model, plan)
         assert difference(run(small, batch), run_gated(model, plan, batch)) < 1e-9
-        assert dense - sum(p.numel() for p in small.parameters()) == hc.surgery.removed_parameters(heads, plan)
+        assert dense - sum(p.numel() for p in small.parameters()) == removed_parameters(heads, plan)
 
 
 def test_a_fitted_block_copies_compiles_and_exports() -> None:

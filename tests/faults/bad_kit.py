@@ -164,7 +164,7 @@ def line(*words: object) -> Call:
     """A command line."""
 
     def run() -> None:
-        from headcount.app.cli._main import main
+        from headcount.app.main import main
 
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):

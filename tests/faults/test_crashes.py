@@ -11,7 +11,7 @@ from pathlib import Path
 import grid
 import pytest
 
-from headcount.app.cli._main import main
+from headcount.app.main import main
 
 FAULTS = {"disk full": errno.ENOSPC, "input/output error": errno.EIO, "permission denied": errno.EACCES}
 

@@ -18,7 +18,7 @@ import grid
 import pytest
 from toys import saved_classifier, saved_table
 
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.core import files
 from headcount.data import stream
 from headcount.runs.store import Run
@@ -222,7 +222,7 @@ def test_a_second_process_is_refused_and_the_first_unharmed(shm: Path) -> None:
 def test_the_second_command_is_refused_before_torch_is_imported(shm: Path) -> None:
     """Within a second, from when the command has its arguments: the start of Python and of the command line come before."""
     code = (
-        "import json, sys, time; from headcount.app.cli._main import main; main(['ls', '--quiet']); start = time.monotonic()\n"
+        "import json, sys, time; from headcount.app.main import main; main(['ls', '--quiet']); start = time.monotonic()\n"
         "code = main(sys.argv[1:]); print(json.dumps([code, time.monotonic() - start, 'torch' in sys.modules]))"
     )
     with Run.lead(shm / "run", command="headcount score the first"):

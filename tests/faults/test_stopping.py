@@ -16,8 +16,8 @@ import pytest
 import torch
 from toys import saved_classifier, saved_table
 
-from headcount.app.cli._main import main
 from headcount.app.console import run_folder as running
+from headcount.app.main import main
 
 REPAIR = importlib.import_module("headcount.pruning.repair.repair")  # the package has a function of that name
 importlib.import_module("headcount.workflows.analyze")  # so that forks need not import it

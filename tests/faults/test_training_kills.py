@@ -19,7 +19,7 @@ import torch
 from toys import build, saved_classifier, saved_table, task
 
 import headcount as hc
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.pruning.prune import prune
 from headcount.pruning.training import trainer
 from headcount.pruning.training.fine_tune import Recipe

@@ -71,7 +71,7 @@ def scores(out: str, *methods: str) -> None:
 
 def commands(lines: str, out: str) -> None:
     """Writes the exit codes to `<out>.<rank>`."""
-    from headcount.app.cli._main import main
+    from headcount.app.main import main
 
     codes = [main(words) for words in json.loads(Path(lines).read_text())]
     Path(f"{out}.{os.environ['RANK']}").write_text(json.dumps(codes))

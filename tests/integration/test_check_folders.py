@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import headcount as hc
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.core.errors import ArtifactError
 from headcount.core.files import json_bytes
 from headcount.models.provenance import model_record

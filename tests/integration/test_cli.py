@@ -10,12 +10,14 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.models.tiny.build import tiny_model
 
 COMMAND = Path(sys.executable).parent / "headcount"
 # A shell starts background jobs with SIGINT ignored, and children inherit that.
-CHILD = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from headcount.app.cli._main import main; sys.exit(main())"
+CHILD = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from headcount.app.main import main; sys.exit(main())"
+)
 LEGACY = Path(__file__).parents[1] / "golden" / "v4" / "bert" / "pruned"
 
 
@@ -81,7 +83,7 @@ LIGHT = {
 def test_help_ls_and_wrong_usage_import_no_torch() -> None:
     script = (
         "import json, sys\n"
-        "from headcount.app.cli._main import main\n"
+        "from headcount.app.main import main\n"
         "heavy = ('torch', 'transformers', 'numpy')\n"
         "for line in json.loads(sys.argv[1]):\n"
         "    code = main(line.split())\n"

@@ -11,7 +11,7 @@ import pytest
 from scoring import bits
 from toys import saved_classifier, saved_table
 
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.runs.store import Run
 
 SCORING = Path(__file__).with_name("scoring.py")

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.app.cli._main import main
 from headcount.app.console.inputs import reader_of
+from headcount.app.main import main
 from headcount.core.errors import DataError, VerificationError
 from headcount.data.open_task import open_task
 from headcount.data.task import batches

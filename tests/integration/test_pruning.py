@@ -13,7 +13,7 @@ import torch
 from toys import saved_classifier, saved_table, shared, task
 
 import headcount as hc
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.core.errors import DataError, PlanError
 from headcount.core.registry import PRUNERS
 from headcount.data.evaluate import evaluate

@@ -12,7 +12,7 @@ import torch
 from toys import saved_classifier, saved_table, shared, task
 
 import headcount as hc
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.core.errors import HeadcountError
 from headcount.core.registry import IMPORTANCES
 from headcount.data.evaluate import evaluate

@@ -481,7 +481,7 @@ def test_scores_of_one_batch_have_verdicts_without_spread() -> None:
 
 
 def test_scores_of_a_run_are_for_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from headcount.app.cli._main import main
+    from headcount.app.main import main
 
     run, out = tmp_path / "run", tmp_path / "out"
     words = ["cut", "demo/entailment", "--keep", "50%", "--out", str(out), "--overwrite", "-q"]

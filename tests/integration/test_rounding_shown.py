@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from headcount.app.cli._main import main
+from headcount.app.main import main
 
 
 def test_rounding_stands_beside_the_scores(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

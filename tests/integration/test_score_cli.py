@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from toys import saved_classifier, saved_table, sentences
 
 import headcount as hc
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.core.registry import IMPORTANCES
 from headcount.data.open_task import open_task
 from headcount.importance.score import score_all

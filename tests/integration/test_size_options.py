@@ -10,7 +10,7 @@ import pytest
 from toys import build, saved_classifier, saved_table, shared, task
 
 import headcount as hc
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.core.errors import PlanError
 from headcount.data.evaluate import evaluate
 from headcount.data.metrics import ACCURACY

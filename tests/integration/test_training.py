@@ -17,7 +17,7 @@ from toys import build, examples, padder, shared, task
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import headcount as hc
-from headcount.core.errors import DataError, NonFinite, UnsupportedModel
+from headcount.core.errors import ArtifactError, DataError, NonFinite, UnsupportedModel
 from headcount.core.plan import Budget
 from headcount.data.evaluate import evaluate
 from headcount.models.gates import output_tensors
@@ -257,7 +257,7 @@ def test_a_plain_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         ends.append(gating.w.detach())
     assert torch.equal(*ends) and all(torch.equal(a, b) for a, b in zip(*whole, strict=True))
     (folder / "checkpoint-2" / "gates.safetensors").unlink()
-    with GateCallback(model, gating) as gates, pytest.raises(hc.errors.ArtifactError, match="holds no gates"):
+    with GateCallback(model, gating) as gates, pytest.raises(ArtifactError, match="holds no gates"):
         trainer(model, gates, folder).train(resume_from_checkpoint=str(folder / "checkpoint-2"))
 
 

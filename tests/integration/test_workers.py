@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from toys import saved_classifier, saved_table
 
-from headcount.app.cli._main import main
 from headcount.app.console.run_folder import _worker_arguments
 from headcount.app.console.session import Session
+from headcount.app.main import main
 from headcount.runs.store import Run
 
 BY = "gradient,ablation"

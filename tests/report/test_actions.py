@@ -101,7 +101,7 @@ def test_sentences_that_the_model_cannot_read_are_told(analysed: Path) -> None:
 
 
 def test_a_run_is_served_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headcount.app.cli._main import main
+    from headcount.app.main import main
 
     shutil.copytree(local_folder("demo/entailment"), tmp_path / "model")
     (tmp_path / "data.csv").write_text("text,text_pair,label\n" + "the queen runs .,a king sleeps .,0\n" * 9)

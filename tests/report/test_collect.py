@@ -160,7 +160,7 @@ def test_p_values_are_written_as_the_page_writes_them() -> None:
 
 
 def test_a_run_whose_artifacts_are_gone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from headcount.app.cli._main import main
+    from headcount.app.main import main
 
     run = make_run(tmp_path / "run", n=20)
     assert main(["report", str(run.folder), "--max-mb", "0.01"]) == 0

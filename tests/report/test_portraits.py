@@ -20,6 +20,7 @@ from headcount.behaviour.profiles.numbers import DISTANCES, distance_bins, dista
 from headcount.behaviour.profiles.profile import attend, profile_heads
 from headcount.behaviour.profiles.sample import sample_tokens
 from headcount.behaviour.profiles.sentence import GAP, example
+from headcount.core.errors import UnsupportedModel
 from headcount.data.embedded.sentences import embedded, embedded_translations
 from headcount.models.provenance import model_record
 from headcount.models.tiny.build import tiny_model
@@ -214,7 +215,7 @@ def test_a_model_whose_attention_cannot_be_seen_is_kept_with_the_reason(tmp_path
     model, corpus, tokenizer = opened("entailment", 4)
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise hc.errors.UnsupportedModel("block 'x' runs a fused kernel")
+        raise UnsupportedModel("block 'x' runs a fused kernel")
 
     monkeypatch.setattr(files, "profile_heads", refuse)
     with Run.lead(tmp_path / "run") as run:

@@ -17,7 +17,7 @@ from hostile import HOSTILE
 from kit import make_run
 
 import headcount as hc
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.runs.store import Run
 
 BLOCKED = """
@@ -27,7 +27,7 @@ class Block:
         if name.partition(".")[0] in {blocked!r}:
             raise ImportError(f"{{name}} is blocked")
 sys.meta_path.insert(0, Block())
-from headcount.app.cli._main import main
+from headcount.app.main import main
 sys.exit(main(sys.argv[1:]))
 """
 

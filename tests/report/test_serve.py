@@ -231,7 +231,7 @@ def test_the_command_serves_until_it_is_stopped(number: int, code: int, tmp_path
 def test_a_port_that_is_taken_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import socket
 
-    from headcount.app.cli._main import main
+    from headcount.app.main import main
 
     make_run(tmp_path / "run", n=20, kinds=("scores",))
     with socket.socket() as taken:

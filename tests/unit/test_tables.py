@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.app.cli._main import main
+from headcount.app.main import main
 from headcount.core.errors import ArtifactError, PlanError
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
