@@ -19,7 +19,7 @@ MaxMb = Annotated[float, typer.Option("--max-mb", metavar="MB", help="The larges
 
 @verb
 def run(
-    say: Session,
+    session: Session,
     run: RunFolder,
     run_b: Other = None,
     out: Out = None,
@@ -34,25 +34,25 @@ def run(
 
     if run_b is not None and run.resolve() == run_b.resolve():
         raise typer.BadParameter(f"{run} would be compared with itself; name another run, or one alone")
-    say.doing("reading the run")
+    session.doing("reading the run")
     first, second = Run.open(run), Run.open(run_b) if run_b is not None else None
     path = write_report(first, second, out, max_mb=max_mb)
     for each in filter(None, (first, second)):
         for text in missing_of(each, each.record()):
-            say.note(f"warning: {each.folder}: {text}")
+            session.note(f"warning: {each.folder}: {text}")
     why = None if second is None else not_comparable(first, second)
     if why:
-        say.note(f"warning: {why}")
+        session.note(f"warning: {why}")
     if path.stat().st_size > max_mb * MEGABYTE:
-        say.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
+        session.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
     drawn: list[Path] = []
     if figures is not None:
         from headcount.runs.report.figures import write_figures
 
-        say.doing("drawing figures")
+        session.doing("drawing figures")
         drawn = write_figures(first, figures)
-    say.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
+    session.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
     for each in (path, *drawn):
-        say.line(str(each))
-    say.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(each) for each in drawn]})
-    say.next("serve", *filter(None, (run, run_b)))
+        session.line(str(each))
+    session.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(each) for each in drawn]})
+    session.next("serve", *filter(None, (run, run_b)))

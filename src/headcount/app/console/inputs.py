@@ -77,11 +77,11 @@ class Loading(NamedTuple):
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
 
-    def open(self, say: Session, model: str) -> tuple[nn.Module, HeadMap, Path]:
+    def open(self, session: Session, model: str) -> tuple[nn.Module, HeadMap, Path]:
         """The model, its heads and its folder."""
         from headcount.app.console.models import open_model
 
-        return open_model(say, model, **self._asdict())
+        return open_model(session, model, **self._asdict())
 
     def as_recorded(self, config: Mapping[str, Any]) -> Loading:
         """As the configuration of a run says that its model was loaded, where nothing else is asked for."""
@@ -141,21 +141,21 @@ class Shared(NamedTuple):
         found = {name: _told(value) for name, value in given.items() if value not in (None, False, [])}
         return {**found, **opened_model(self.model)}
 
-    def open_model(self, say: Session) -> tuple[nn.Module, HeadMap, Path]:
+    def open_model(self, session: Session) -> tuple[nn.Module, HeadMap, Path]:
         """The model, its heads and its folder."""
-        return Loading(**{name: getattr(self, name) for name in Loading._fields}).open(say, self.model)
+        return Loading(**{name: getattr(self, name) for name in Loading._fields}).open(session, self.model)
 
-    def open_task(self, say: Session, model: nn.Module, folder: Path) -> Task:
+    def open_task(self, session: Session, model: nn.Module, folder: Path) -> Task:
         """The task, for a model and the tokenizer in its folder."""
         from headcount.data.task import SPLITS
 
-        say.doing("reading the data")
+        session.doing("reading the data")
         names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in self._fields if name.endswith("_column")))
         options: dict[str, Any] = {name: getattr(self, name) for name in names} | pairs(self.task_option, "--task-option")
         task = open_task(self.task, model, reader_of(model, folder, self.trust_remote_code), **options)
         task = replace(task, batch_size=self.reading["batch_size"])
         sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
-        say.note(f"task {task.name}: {sizes}; seed {self.seed}")
+        session.note(f"task {task.name}: {sizes}; seed {self.seed}")
         return task
 
 

@@ -193,17 +193,17 @@ def recipe(given: Shared, rate: float, batch: int, distil: float, epochs: float 
     return Recipe(epochs=epochs, steps=steps, rate=rate, batch=batch, seed=given.seed, distil=distil)
 
 
-def note_training(say: Session, estimate: TrainingEstimate | None) -> None:
+def note_training(session: Session, estimate: TrainingEstimate | None) -> None:
     """Says how long training will take, before it starts."""
     if estimate is not None:
-        say.note(estimate.sentence)
+        session.note(estimate.sentence)
 
 
-def show_table(say: Session, dense: Evaluation, table: Sequence[Mapping[str, Any]]) -> None:
+def show_table(session: Session, dense: Evaluation, table: Sequence[Mapping[str, Any]]) -> None:
     """The whole model, then one line per pruned model with its change, interval and p-value."""
     metric = dense.metric or "loss"
     value = dense.loss if dense.value is None else dense.value
-    say.line(f"the whole model: {metric} {value:.4g}, loss {dense.loss:.4g} on {dense.n_examples} examples")
+    session.line(f"the whole model: {metric} {value:.4g}, loss {dense.loss:.4g} on {dense.n_examples} examples")
     what = "metric" if any("metric p" in row for row in table) else "loss"
     lines = [
         (
@@ -221,4 +221,4 @@ def show_table(say: Session, dense: Evaluation, table: Sequence[Mapping[str, Any
         for row in table
     ]
     columns = ("method", "heads", "seed", "steps", metric, "change", "95% interval", "p", "loss", "parameters")
-    say.table(columns, lines, right=columns[1:])
+    session.table(columns, lines, right=columns[1:])

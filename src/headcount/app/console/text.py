@@ -65,7 +65,7 @@ def _refuse(given: inputs.Shared, names: Iterable[str], owner: str) -> None:
 
 
 def corpus(
-    say: Session,
+    session: Session,
     given: inputs.Shared,
     live: nn.Module,
     folder: Path,
@@ -86,7 +86,7 @@ def corpus(
     if text is not None or embedded is not None:
         _check_reads_text(live, folder, tokenizer)
     if text is None and embedded is None:
-        task = task or given.open_task(say, live, folder)
+        task = task or given.open_task(session, live, folder)
         return corpus_of(live, task, tokenizer, split=split, limit=given.limit, trees=trees)  # pyright: ignore[reportArgumentType]
     how: dict[str, Any] = {"max_length": given.max_length, "truncate": given.truncate}
     if embedded == "translation":  # the embedded translator was trained without a delimiter in front

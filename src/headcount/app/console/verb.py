@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 import typer
 
 from headcount.app.console.options import Json, Quiet, Verbose
-from headcount.app.console.session import session
+from headcount.app.console.session import open_session
 
 
 class Voice(NamedTuple):
@@ -21,7 +21,7 @@ class Voice(NamedTuple):
 
 
 def verb(body: Callable[..., Any]) -> Callable[..., Any]:
-    """The command of `body(say, …)`, which gets the session and what the options say.
+    """The command of `body(session, …)`, which gets the session and what the options say.
 
     A parameter whose type is a NamedTuple is a group and stands for the options that are its fields. A group that asks for something (MODEL) leaves
     what it does not ask for to the end of the list, so that the options of the verb itself are read first.
@@ -33,8 +33,8 @@ def verb(body: Callable[..., Any]) -> Callable[..., Any]:
     def run(**values: Any) -> Any:
         context, voice = values.pop("context"), _gathered(Voice, values)
         values |= {name: _gathered(group, values) for name, group in groups.items()}
-        with session(context, **voice._asdict()) as say:
-            return body(say, **values)
+        with open_session(context, **voice._asdict()) as session:
+            return body(session, **values)
 
     first, last = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)], []
     for one in own:
