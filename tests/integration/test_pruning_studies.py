@@ -16,7 +16,7 @@ from test_score_cli import refused, result, run
 from toys import build, files, saved_classifier, shared, task
 
 import headcount as hc
-from headcount.app.console.inputs import Shared
+from headcount.app.console.inputs import TaskOptions
 from headcount.core.heads import Head
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
@@ -287,7 +287,7 @@ def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
     torch.save(hc.load(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     say: Any = SimpleNamespace(verbose=False)
-    given = Shared(str(folder), dtype="float64", allow_pickle=True)
+    given = TaskOptions(str(folder), dtype="float64", allow_pickle=True)
     made: Any = languages._with_head(given, say, "a,b,c")[0]
     assert {weight.dtype for weight in made.parameters()} == {torch.float64} and made.config.id2label[2] == "c"
     with pytest.raises(hc.HeadcountError, match="is a pickle"):

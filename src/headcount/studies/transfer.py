@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.options import Seed
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _artifact(correlation: Correlated | Estimate) -> str:
     return f"{correlation.value:.2f} ({correlation.low:.2f} … {correlation.high:.2f})"
 
 
-@verb
+@command
 def run(
     say: Session,
     runs: Runs,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.pruning import Epochs, Rate, Steps, TrainBatch, method_names, number_of, recipe
-from headcount.app.console.run_folder import Place
+from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_embedded, corpus, trees_of
-from headcount.app.console.verb import verb
 from headcount.core.files import placed
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def sizes(text: str) -> list[int | float]:
     return numbers
 
 
-@verb
+@command
 def run(
     session: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     out: Out,
     text: File = None,
     embedded: Embedded = None,
@@ -71,7 +71,7 @@ def run(
     """Map, score, label, profile and prune the heads of a model, keep and measure the best smaller one, and write the report."""
     check_embedded(text, embedded)
     keeps = None if keep is None else sizes(keep)
-    with Place(out).taken(session) as kept:
+    with RunFolder(out).open(session) as kept:
         from headcount.importance.score import Method
         from headcount.workflows.prune import check_methods
         from headcount.workflows.walk import Analysis, walk
@@ -113,7 +113,7 @@ def run(
         session.next("serve", out)
 
 
-def _corpus(session: Session, given: inputs.Shared, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
+def _corpus(session: Session, given: inputs.TaskOptions, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
     """The text that roles and portraits are taken on; without one that was asked for, why the task has none."""
     from headcount.behaviour.given import SENTENCES
     from headcount.workflows.analyze import corpus_for

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import ArtifactError
 from headcount.core.files import reopened_model
 
@@ -35,14 +35,14 @@ def _numbers(text: str, what: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-@verb
+@command
 def run(
     session: Session,
     targets: Targets,
     batches: Batches = "1,8,32",
     lengths: Lengths = "32,128",
     rounds: Rounds = 5,
-    loading: inputs.Loading = inputs.ANYHOW,
+    loading: inputs.ModelOptions = inputs.DEFAULT_LOADING,
 ) -> None:
     """Measure forward passes by batch size and length, interleaved, as medians with quartiles."""
     sizes, tokens = _numbers(batches, "--batches"), _numbers(lengths, "--lengths")
@@ -66,9 +66,9 @@ def run(
     session.result({"timings": [asdict(timing) for timing in found], "costs": costs})
 
 
-def _named(targets: list[str], loading: inputs.Loading) -> dict[str, tuple[str, inputs.Loading]]:
+def _named(targets: list[str], loading: inputs.ModelOptions) -> dict[str, tuple[str, inputs.ModelOptions]]:
     """The models to measure by name, and how each is loaded: those given, or the model of a run, as it records it, and those that it kept."""
-    found: dict[str, tuple[str, inputs.Loading]] = {}
+    found: dict[str, tuple[str, inputs.ModelOptions]] = {}
     for target in targets:
         if (Path(target) / "run.json").is_file():
             from headcount.runs.store import Run

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import SomeHeads, split
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.files import Problem, finish_replacement, is_file, is_folder
 from headcount.core.plan import Plan
 
@@ -36,12 +36,12 @@ def _show_problems(session: Session, name: str, problems: Sequence[Problem], che
     return 1 if problems else 0
 
 
-@verb
+@command
 def run(
     session: Session,
     model: Target,
     heads: SomeHeads = None,
-    loading: inputs.Loading = inputs.ANYHOW,
+    loading: inputs.ModelOptions = inputs.DEFAULT_LOADING,
 ) -> int:
     """Verify every file of a run or a saved model; prove on a model that gates act, that a cut equals them, and that a reload equals it.
 

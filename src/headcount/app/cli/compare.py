@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
-from headcount.app.console.pruning import AS_IT_IS, How, heads_of, method_names, note_training, show_table
-from headcount.app.console.run_folder import Engine, Join, Out, Place, Workers, describe
+from headcount.app.console.pruning import DEFAULT_PRUNING, How, heads_of, method_names, note_training, show_table
+from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 
 Methods = Annotated[
     str,
@@ -25,10 +25,10 @@ Keep = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many hea
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of methods with chance in them.")]
 
 
-@verb
+@command
 def run(
     session: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     methods: Methods = "surgeon,gradient,random",
     keep: Keep = "12.5%,25%,50%,75%",
     seeds: Seeds = 3,
@@ -36,12 +36,12 @@ def run(
     workers: Workers = 1,
     engine: Engine = "local",
     join: Join = False,
-    how: How = AS_IT_IS,
+    how: How = DEFAULT_PRUNING,
 ) -> None:
     """Prune by every method to every number of heads, and show what each costs against the whole model on the same examples."""
     if out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
-    with Place(out, workers, engine, join).taken(session) as kept:
+    with RunFolder(out, workers, engine, join).open(session) as kept:
         from headcount.runs.results import format_smallest, smallest_safe
         from headcount.workflows.prune import Pruning, check_wish, compare, estimate_training, grid, rows
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import Heads, Model, OutFolder, Overwrite, split
 from headcount.app.console.pruning import number_of
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import ArtifactError, PlanError
 from headcount.core.files import check_target
 from headcount.core.plan import Budget, Plan
@@ -136,7 +136,7 @@ def show_costs(session: Session, before: Cost, after: Cost) -> None:
     session.table(("", "before", "after", "left"), rows, right=("before", "after", "left"))
 
 
-@verb
+@command
 def run(
     session: Session,
     model: Model,
@@ -148,7 +148,7 @@ def run(
     keep: Keep = None,
     lower_is_keep: LowerIsKeep = False,
     overwrite: Overwrite = False,
-    loading: inputs.Loading = inputs.ANYHOW,
+    loading: inputs.ModelOptions = inputs.DEFAULT_LOADING,
 ) -> None:
     """Remove heads for good, prove that the smaller model equals the gated one, and save it."""
     from headcount.surgery.manifest import NAME

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.inputs import reader_of
 from headcount.app.console.options import Device, Dtype, Seed
-from headcount.app.console.run_folder import Place
+from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.data.embedded.sentences import embedded, embedded_translations
 from headcount.data.open_task import open_task
 
@@ -33,7 +33,7 @@ PORTRAYED = 48
 """Sentences that portraits of heads are taken on."""
 
 
-@verb
+@command
 def run(
     session: Session,
     out: Out = Path("runs/demo"),
@@ -74,7 +74,7 @@ def _walked(session: Session, out: Path, limit: int | None, device: str, dtype: 
     steps: list[Any] = []
     reports: list[str] = []
     for name, task in SHOWN.items():
-        with Place(out / name).taken(session) as kept:
+        with RunFolder(out / name).open(session) as kept:
             if kept is None:
                 raise typer.BadParameter("demo is led by one process; start it without torchrun")
             model, _, folder = open_model(session, f"demo/{name}", device=device, dtype=dtype)

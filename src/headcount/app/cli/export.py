@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.inputs import TaskName, reader_of
 from headcount.app.console.options import AllowPickle, Auto, Dtype, Model, Overwrite, TrustRemoteCode
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import unknown
 from headcount.core.files import check_target
 from headcount.data.open_task import open_task
@@ -30,7 +30,7 @@ To = Annotated[
 Out = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
 
 
-@verb
+@command
 def run(
     session: Session,
     model: Model,

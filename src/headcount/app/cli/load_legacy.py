@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.options import AllowPickle, Auto, OutFolder, Overwrite
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.files import check_target
 from headcount.models.head_map import HeadMap
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint with pruned_heads: a folder, or a hub id.", show_default=False)]
 
 
-@verb
+@command
 def run(
     session: Session,
     folder: Folder,

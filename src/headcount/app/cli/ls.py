@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import unknown
 from headcount.core.registry import KINDS, Registry
 from headcount.models.archs.families import FAMILIES, Family
@@ -57,7 +57,7 @@ def _explain(session: Session, kind: str, name: str) -> None:
     session.result({"kind": kind, "name": name, "text": text})
 
 
-@verb
+@command
 def run(session: Session, kind: Kind = None, name: Name = None) -> None:
     """List the kinds of things that have names, or the names of one kind, or explain one of these."""
     kinds = _kinds()

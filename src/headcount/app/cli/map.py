@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from headcount.app.console.command import command
 from headcount.app.console.options import AllowPickle, Auto, Model, TrustRemoteCode
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 
 if TYPE_CHECKING:
     from headcount.core.heads import AttentionBlock
@@ -64,7 +64,7 @@ def _entry(block: AttentionBlock) -> dict[str, Any]:
     }
 
 
-@verb
+@command
 def run(
     session: Session,
     model: Model,

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.pruning import (
-    AS_IT_IS,
+    DEFAULT_PRUNING,
     How,
     KeepOne,
     KvBytes,
@@ -20,9 +21,8 @@ from headcount.app.console.pruning import (
     note_training,
     show_table,
 )
-from headcount.app.console.run_folder import Place, describe
+from headcount.app.console.run_folder import RunFolder, describe
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.plan import Plan
 
 Method = Annotated[
@@ -38,22 +38,22 @@ MethodSeed = Annotated[
 Bench = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how much faster the cut model is.")]
 
 
-@verb
+@command
 def run(
     session: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     out: Out,
     keep: KeepOne = None,
     parameters: Parameters = None,
     kv_bytes: KvBytes = None,
     latency: Latency = None,
     method: Method = "surgeon",
-    how: How = AS_IT_IS,
+    how: How = DEFAULT_PRUNING,
     method_seed: MethodSeed = None,
     bench: Bench = True,
 ) -> None:
     """Prune to K heads, repair, cut, verify, evaluate against the whole model in pairs, and save the smaller model."""
-    with Place(out).taken(session) as kept:
+    with RunFolder(out).open(session) as kept:
         from headcount.workflows.prune import Pruning, Sizes, check_wish, estimate_training, rows
 
         own_size = how.wish(given, method, 0).own_size

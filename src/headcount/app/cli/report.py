@@ -7,20 +7,20 @@ from typing import Annotated
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
 Other = Annotated[Path | None, typer.Argument(metavar="RUN_B", help="A second run of the same heads: B − A is shown.", show_default=False)]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file to write; RUN/report.html unless told.")]
 Figures = Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Also write figures for papers there, as SVG and PDF.")]
 MaxMb = Annotated[float, typer.Option("--max-mb", metavar="MB", help="The largest size of the file; attention maps are left out first.")]
 
 
-@verb
+@command
 def run(
     session: Session,
-    run: RunFolder,
+    run: RunPath,
     run_b: Other = None,
     out: Out = None,
     figures: Figures = None,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
-from headcount.app.console.run_folder import Engine, Join, Out, Place, Workers, describe
+from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
-from headcount.app.console.verb import verb
 from headcount.core.errors import unknown
 
 if TYPE_CHECKING:
@@ -196,10 +196,10 @@ def _told(read: Corpus) -> str:
     return ", ".join([f"{len(read.sentences)} texts, {tokens} tokens", *(f"{number} {what}" for number, what in facts if number)])
 
 
-@verb
+@command
 def run(
     session: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     text: File = None,
     embedded: Embedded = None,
     parser: Parser = None,
@@ -216,7 +216,7 @@ def run(
 ) -> None:
     """Label every head with what it does, how strongly, and how sure that is: on a text, or on the texts or images of a task."""
     check_text(given, text, embedded)
-    with Place(out, workers, engine, join).taken(session) as kept:
+    with RunFolder(out, workers, engine, join).open(session) as kept:
         from headcount.workflows.roles import roles_into
 
         live, heads, folder = given.open_model(session)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.heat_map import heat_map
 from headcount.app.console.options import split
-from headcount.app.console.run_folder import Engine, Join, Out, Place, Workers, describe
+from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import unknown
 
 if TYPE_CHECKING:
@@ -143,10 +143,10 @@ def _show_stability(session: Session, scores: Scores, rows: Any) -> None:
     session.table(names, table, right=("examples",))
 
 
-@verb
+@command
 def run(
     session: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     by: By = "gradient",
     out: Out = None,
     workers: Workers = 1,
@@ -164,7 +164,7 @@ def run(
     generate: Generate = False,
 ) -> None:
     """Score every head on a task: heat map, ranking with intervals, and which heads are safe to remove."""
-    with Place(out, workers, engine, join).taken(session) as folder_of_run:
+    with RunFolder(out, workers, engine, join).open(session) as folder_of_run:
         from headcount.importance.score import Method
         from headcount.importance.verdicts import agreements, check_lowest, stabilities, verdicts
         from headcount.workflows.score import score_into

@@ -38,7 +38,7 @@ TargetColumn = Annotated[str | None, typer.Option("--target-column", metavar="NA
 MaxLength = Annotated[int | None, typer.Option("--max-length", min=2, help="The longest example, in tokens; see --truncate.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut longer texts off instead of refusing them.")]
 ImageColumn = Annotated[str | None, typer.Option("--image-column", metavar="NAME", help="The column of the image.")]
-TaskOptions = Annotated[
+TaskOption = Annotated[
     list[str] | None,
     typer.Option("--task-option", metavar="NAME=VALUE", help="What only this task takes, such as metric=chrf, by=line or num_beams=4."),
 ]
@@ -68,7 +68,7 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
     return found
 
 
-class Loading(NamedTuple):
+class ModelOptions(NamedTuple):
     """How a model is loaded."""
 
     device: Device = "auto"
@@ -83,18 +83,18 @@ class Loading(NamedTuple):
 
         return open_model(session, model, **self._asdict())
 
-    def as_recorded(self, config: Mapping[str, Any]) -> Loading:
+    def as_recorded(self, config: Mapping[str, Any]) -> ModelOptions:
         """As the configuration of a run says that its model was loaded, where nothing else is asked for."""
         opened = config.get("opened") or {}
         dtype = opened.get("dtype", "auto") if self.dtype == "auto" else self.dtype
         return self._replace(auto=self.auto or opened.get("auto"), dtype=dtype)
 
 
-ANYHOW = Loading()
+DEFAULT_LOADING = ModelOptions()
 """No option given."""
 
 
-class Shared(NamedTuple):
+class TaskOptions(NamedTuple):
     """The options of every verb over MODEL and data, under the names of the Python arguments they become."""
 
     model: Model
@@ -107,7 +107,7 @@ class Shared(NamedTuple):
     source_column: SourceColumn = None
     target_column: TargetColumn = None
     image_column: ImageColumn = None
-    task_option: TaskOptions = None
+    task_option: TaskOption = None
     max_length: MaxLength = None
     truncate: Truncate = False
     limit: Limit = None
@@ -143,7 +143,7 @@ class Shared(NamedTuple):
 
     def open_model(self, session: Session) -> tuple[nn.Module, HeadMap, Path]:
         """The model, its heads and its folder."""
-        return Loading(**{name: getattr(self, name) for name in Loading._fields}).open(session, self.model)
+        return ModelOptions(**{name: getattr(self, name) for name in ModelOptions._fields}).open(session, self.model)
 
     def open_task(self, session: Session, model: nn.Module, folder: Path) -> Task:
         """The task, for a model and the tokenizer in its folder."""

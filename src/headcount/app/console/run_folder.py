@@ -20,7 +20,7 @@ from headcount.core.errors import MissingExtra, NothingLeft, unknown
 if TYPE_CHECKING:
     from torch import nn
 
-    from headcount.app.console.inputs import Shared
+    from headcount.app.console.inputs import TaskOptions
     from headcount.models.head_map import HeadMap
     from headcount.runs.store import Run
 
@@ -49,7 +49,7 @@ Engine = Annotated[
 Join = Annotated[bool, typer.Option("--join", help="Help the process that runs this command in RUN already, from here or another machine.")]
 
 
-class Place(NamedTuple):
+class RunFolder(NamedTuple):
     """Where a verb keeps its results, and who shares the work."""
 
     out: Path | None
@@ -58,7 +58,7 @@ class Place(NamedTuple):
     join: bool = False
 
     @contextmanager
-    def taken(self, session: Session) -> Iterator[Run | None]:
+    def open(self, session: Session) -> Iterator[Run | None]:
         """The run, held while the context lasts; None without a folder, and for all but the first process that a launcher started."""
         if self.out is None:
             if self.join or self.workers > 1:
@@ -101,7 +101,7 @@ def _resumable(session: Session, out: Path) -> Iterator[None]:
         raise
 
 
-def describe(run: Run, session: Session, given: Shared, model: nn.Module, heads: HeadMap, config: dict[str, Any]) -> None:
+def describe(run: Run, session: Session, given: TaskOptions, model: nn.Module, heads: HeadMap, config: dict[str, Any]) -> None:
     """Writes what is computed now; refuses a folder that is another model's."""
     from headcount.runs.store import describe_run
 

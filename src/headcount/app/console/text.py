@@ -37,7 +37,7 @@ Parser = Annotated[
 ]
 
 
-def check_text(given: inputs.Shared, text: Path | None, embedded: str | None) -> None:
+def check_text(given: inputs.TaskOptions, text: Path | None, embedded: str | None) -> None:
     """Raises unless one text is named, and only options that mean something to it."""
     named = [name for name, value in (("--text", text), ("--embedded", embedded), ("--task", given.task)) if value is not None]
     if len(named) != 1:
@@ -58,7 +58,7 @@ def check_embedded(text: Path | None, embedded: str | None) -> None:
         raise unknown("embedded text", embedded, KINDS)
 
 
-def _refuse(given: inputs.Shared, names: Iterable[str], owner: str) -> None:
+def _refuse(given: inputs.TaskOptions, names: Iterable[str], owner: str) -> None:
     wrong = next((name for name in names if getattr(given, name)), None)
     if wrong is not None:
         raise typer.BadParameter(f"--{wrong.replace('_', '-')} goes with {owner}; leave it out")
@@ -66,7 +66,7 @@ def _refuse(given: inputs.Shared, names: Iterable[str], owner: str) -> None:
 
 def corpus(
     session: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     live: nn.Module,
     folder: Path,
     *,
@@ -111,7 +111,7 @@ def trees_of(parser: str | None) -> Any:
     return lambda sentences: parsed(sentences, parse)
 
 
-def _sentences(given: inputs.Shared, text: Path | None, embedded: str | None, named: dict[str, Any]) -> Iterable[Sentence]:
+def _sentences(given: inputs.TaskOptions, text: Path | None, embedded: str | None, named: dict[str, Any]) -> Iterable[Sentence]:
     if embedded is None:
         return read_text(text, **named)
     from headcount.behaviour.given import SENTENCES
