@@ -143,7 +143,7 @@ def test_checkpoints_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[st
     found = result(capsys, *words)
     assert [row["checkpoint"] for row in found["rows"]] == ["ep1/model", "ep2/model"]
     assert {"ep1/model: dense", "ep2/model: dense"} <= {
-        artifact.spec.name for artifact in Run.open(tmp_path / "run").results("evaluation").values()
+        artifact.key.name for artifact in Run.open(tmp_path / "run").results("evaluation").values()
     }
     code, out, err = run(capsys, *words)
     lines = [line for line in out.splitlines() if "/model " in line]

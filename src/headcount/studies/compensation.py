@@ -193,9 +193,9 @@ def tuned_into(
 
     prints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
     spec = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **prints, "recipe": recipe.told(), "by": by, "limit": limit})
-    folder = run.folder / WORK / spec.key[:24]
-    artifact = run.artifact(
-        spec, lambda: tuned(model, task, recipe, by=by, limit=limit, folder=folder, progress=progress), made=provenance()
+    folder = run.folder / WORK / spec.digest[:24]
+    artifact = run.find_or_compute(
+        spec, lambda: tuned(model, task, recipe, by=by, limit=limit, folder=folder, progress=progress), provenance=provenance()
     )
     shutil.rmtree(folder, ignore_errors=True)
     return artifact

@@ -202,14 +202,14 @@ def fine_tuned(
     task = given._replace(task_option=options or None).open_task(say, live, folder)
     parts = {**model_key(live), **task_key(task), "data": fingerprint_of(live, task, "calibration"), "recipe": recipe.told()}
     spec = ArtifactKey(KIND, f"{given.model} on {task.name}", parts)
-    place = run.folder / MODELS / f"{safe_name(spec.name)}.{spec.key[:8]}"
+    place = run.folder / MODELS / f"{safe_name(spec.name)}.{spec.digest[:8]}"
     if run.find(spec) is None or run.problem_of_model(place.name) is not None:
         with say.progress(f"training {given.model} on {task.name}") as advance:
-            made = fine_tune(live, task, recipe, folder=run.folder / WORK / spec.key[:24], progress=advance)
+            made = fine_tune(live, task, recipe, folder=run.folder / WORK / spec.digest[:24], progress=advance)
         save(live, place, command=say.command, companions=folder, overwrite=True)
         run.list_model(place)
-        run.commit(spec, {"folder": place.name, "steps": made.steps}, made=provenance())
-        _clean(run.folder / WORK / spec.key[:24])
+        run.commit(spec, {"folder": place.name, "steps": made.steps}, provenance=provenance())
+        _clean(run.folder / WORK / spec.digest[:24])
     return load(place).to(next(live.parameters()).device).eval(), place
 
 

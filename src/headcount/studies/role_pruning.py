@@ -103,7 +103,7 @@ def role_pruning(
     draws = range(seed, seed + seeds)
     wishes = {(one, draw): one.wish(template, draw) for one in asked for draw in draws}
     jobs = [pruning.job(wish) for wish in wishes.values()]
-    artifacts, failed = sweep(pruning.run, jobs, made=pruning.made, progress=progress)
+    artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.made, progress=progress)
     for error in failed.values():
         raise error
     pruning.run.present(*artifacts)

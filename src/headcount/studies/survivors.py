@@ -216,20 +216,20 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
     from headcount.workflows.prune import KIND
 
     weights = run.record().model.weights
-    artifacts = [artifact for artifact in run.results(KIND).values() if artifact.spec.parts.get("weights") == weights]
+    artifacts = [artifact for artifact in run.results(KIND).values() if artifact.key.inputs.get("weights") == weights]
     if not artifacts:
         raise ArtifactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL --task TASK --out {run.folder}")
     heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
     found: dict[tuple[str, int], list[frozenset[Head]]] = {}
     trained = {
-        artifact.spec.key: Method.parse(artifact.content["wish"]["method"]).about.trains == "weights" and "gates" not in artifact.content
+        artifact.key.digest: Method.parse(artifact.content["wish"]["method"]).about.trains == "weights" and "gates" not in artifact.content
         for artifact in artifacts
     }  # an artifact holds gates, if only None, where its weights are the dense model's
     for artifact in sorted(artifacts, key=lambda artifact: (method_label(artifact), -len(heads) + len(artifact.content["removed"]))):
         left = heads.difference(map(Head.parse, artifact.content["removed"]))
-        if dense_roles or not trained[artifact.spec.key]:
+        if dense_roles or not trained[artifact.key.digest]:
             found.setdefault((method_label(artifact), len(left)), []).append(left)
-    names = sorted({method_label(artifact) for artifact in artifacts if trained[artifact.spec.key]})
+    names = sorted({method_label(artifact) for artifact in artifacts if trained[artifact.key.digest]})
     if not found:
         raise ArtifactError(
             f"{run.folder} compares {', '.join(names)} alone, which trained the weights before they cut, so the roles of the dense model are not "

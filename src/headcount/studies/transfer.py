@@ -49,9 +49,9 @@ def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
     from headcount.core.stats.cheap import agreement
     from headcount.core.stats.correlation import correlate
     from headcount.importance.verdicts import signed_samples
-    from headcount.runs.scores import same_heads
+    from headcount.runs.scores import check_same_heads
 
-    same_heads(list(sets.values()))
+    check_same_heads(list(sets.values()))
     found = []
     for (name_a, a), (name_b, b) in combinations(sets.items(), 2):
         if a.normalise != b.normalise:

@@ -78,7 +78,7 @@ def run(
         with session.progress(f"pruning by {method}") as advance:
             artifact, _ = pruning.kept(wish, advance)
         kept.present(artifact)
-        place = pruning.place(artifact.spec)
+        place = pruning.place(artifact.key)
         plan = Plan.removing(artifact.content["removed"])
         plan.write(place.parent / f"{place.name}.plan.json", heads, weights=pruning.base["weights"])
         made = rows(pruning, dense, [artifact])

@@ -28,7 +28,7 @@ def run(
 ) -> None:
     """Write the report of a run: head map, curves, costs, roles, attention, all in one file without a network."""
     from headcount.runs.report.compare import not_comparable
-    from headcount.runs.report.sentences import missing_of
+    from headcount.runs.report.sentences import missing_model_warnings
     from headcount.runs.report.write import MEGABYTE, too_large, write_report
     from headcount.runs.store import Run
 
@@ -38,7 +38,7 @@ def run(
     first, second = Run.open(run), Run.open(run_b) if run_b is not None else None
     path = write_report(first, second, out, max_mb=max_mb)
     for each in filter(None, (first, second)):
-        for text in missing_of(each, each.record()):
+        for text in missing_model_warnings(each, each.record()):
             session.note(f"warning: {each.folder}: {text}")
     why = None if second is None else not_comparable(first, second)
     if why:
