@@ -148,7 +148,7 @@ def main() -> None:
         print(made.table(1.0, 2))
         for artifact in (artifact for artifacts in made.artifacts.values() for artifact in artifacts):
             gone = Counter(made.heads.block_of(hc.Head.parse(head)).kind for head in artifact.content["removed"])
-            print(f"\n{artifact.spec.name}: removed {dict(gone)}")
+            print(f"\n{artifact.key.name}: removed {dict(gone)}")
     print(made.failed)
 
 

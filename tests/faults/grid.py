@@ -212,10 +212,10 @@ def computed(path: Path) -> list[tuple[int, str]]:
 
 def finished(folder: Path) -> dict[str, set[str]]:
     """The names of the whole artifacts of a folder, by kind; a damaged one is an error."""
-    found: dict[str, set[str]] = {"block": set(), "scores": set(), "evaluation": set()}
+    found: dict[str, set[str]] = {"chunk": set(), "scores": set(), "evaluation": set()}
     for path in (folder / "artifacts").glob("*/*.artifact"):
         artifact = Artifact.unpack(path.read_bytes(), path)
-        found[artifact.spec.kind].add(artifact.spec.name)
+        found[artifact.key.kind].add(artifact.key.name)
     return found
 
 
@@ -223,7 +223,7 @@ def needed(folder: Path, number: int = EXAMPLES) -> set[str]:
     """The blocks that are still to be computed."""
     there = finished(folder)
     open_ = {name for name, (kind, goal) in PASSES.items() if not set(goal) <= there[kind]}
-    return {f"{name} {first}" for name in open_ for first in range(0, number, SIZE)} - there["block"]
+    return {f"{name} {first}" for name in open_ for first in range(0, number, SIZE)} - there["chunk"]
 
 
 def digest(folder: Path) -> str:
@@ -237,7 +237,7 @@ def digest(folder: Path) -> str:
 
 def is_clean(folder: Path) -> bool:
     """Whether nothing half-written and nothing set aside is there."""
-    return not list(folder.rglob(".*")) and not (folder / "quarantine").exists() and not list((folder / "artifacts" / "block").glob("*"))
+    return not list(folder.rglob(".*")) and not (folder / "quarantine").exists() and not list((folder / "artifacts" / "chunk").glob("*"))
 
 
 def warm_up(folder: Path) -> str:

@@ -21,7 +21,7 @@ def expected(shm: Path) -> Iterator[str]:
     with grid.small_blocks(shm / "computed"):
         digest = grid.warm_up(shm / "finished")
         stopped = grid.start(lambda: grid.lead(shm / "stopped"), grid.at(52, grid.crash)).wait()  # some blocks, some scores
-        assert stopped.code == -9 and grid.finished(shm / "stopped")["block"] and grid.finished(shm / "stopped")["scores"]
+        assert stopped.code == -9 and grid.finished(shm / "stopped")["chunk"] and grid.finished(shm / "stopped")["scores"]
         yield digest
 
 
@@ -109,7 +109,7 @@ def test_every_single_byte_of_a_artifact_and_of_a_record_counts(shm: Path, expec
             path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << draw.randrange(8))]) + whole[place + 1 :])
             with pytest.raises(ArtifactError, match=r"damaged|torn|cannot be read|valid JSON|under another"):
                 run = Run(shm / "stopped")
-                _ = [run.record(), run.heads(), *run.artifacts("block"), *run.artifacts("scores")]
+                _ = [run.record(), run.heads(), *run.artifacts("chunk"), *run.artifacts("scores")]
         path.write_bytes(whole)
 
 
@@ -124,7 +124,7 @@ def test_a_reader_is_told_and_changes_nothing(shm: Path, expected: str) -> None:
 
 def test_several_processes_that_find_the_same_damage_set_aside_one_file(shm: Path, expected: str) -> None:
     folder = shm / "stopped"
-    artifact = sorted(folder.glob("artifacts/block/*.artifact"))[0]
+    artifact = sorted(folder.glob("artifacts/chunk/*.artifact"))[0]
     artifact.write_bytes(b"spoiled")
     with grid.small_blocks(pause=0.01):
         children = [grid.start(lambda: grid.lead(folder)), *(grid.start(lambda: grid.join(folder)) for _ in range(6))]

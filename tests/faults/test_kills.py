@@ -23,7 +23,7 @@ def kept(folder: Path) -> set[str]:
     """Everything finished in a folder; the blocks of a result count as there when it is."""
     there = grid.finished(folder)
     blocks = {f"{name} {n}" for name, (kind, goal) in grid.PASSES.items() if set(goal) <= there[kind] for n in range(0, 24, grid.SIZE)}
-    return there["scores"] | there["evaluation"] | there["block"] | blocks
+    return there["scores"] | there["evaluation"] | there["chunk"] | blocks
 
 
 def kill_at_random(shm: Path, expected: str, number: int, seed: int) -> dict[str, int]:
@@ -149,7 +149,7 @@ def test_a_leader_that_dies_leaves_workers_that_end_and_a_run_that_goes_on(shm: 
     folder = shm / "left"
     with grid.small_blocks(shm / "computed", pause=0.02):
         leader = grid.start(lambda: grid.lead(folder, number=MANY))
-        while not list(folder.glob("artifacts/block/*.artifact")):
+        while not list(folder.glob("artifacts/chunk/*.artifact")):
             time.sleep(0.001)
         workers = [grid.start(lambda: grid.join(folder, number=MANY)) for _ in range(2)]
         time.sleep(0.05)
@@ -157,7 +157,7 @@ def test_a_leader_that_dies_leaves_workers_that_end_and_a_run_that_goes_on(shm: 
         assert leader.wait().code == -9
         for child in workers:
             assert child.wait().code == 0, child.result
-    before = grid.finished(folder)["block"]
+    before = grid.finished(folder)["chunk"]
     assert len(before) == MANY // grid.SIZE, "the workers finished the pass that the leader left"
     (shm / "computed").unlink()
     grid.finish(folder, lambda: grid.lead(folder, number=MANY))

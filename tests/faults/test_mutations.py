@@ -78,7 +78,12 @@ def read_run(base: Path) -> Any:
     """Everything that a run shows."""
     run = Run.open(base / "run")
     shown = {
-        f"{kind}/{name}": (artifact.spec, artifact.content, artifact.made, {key: array.tobytes() for key, array in artifact.arrays.items()})
+        f"{kind}/{name}": (
+            artifact.key,
+            artifact.content,
+            artifact.provenance,
+            {key: array.tobytes() for key, array in artifact.arrays.items()},
+        )
         for kind in ("scores", "evaluation")
         for name, artifact in run.results(kind).items()
     }

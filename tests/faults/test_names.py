@@ -88,7 +88,7 @@ def test_a_run_about_anything_stays_in_its_folder(stock: Stock, tmp_path: Path, 
     with Run.lead(folder, command=name) as run:
         run.describe(describe_run(model_record(stock.bert, name), **facts), heads)
         run.log(name)
-        artifact = run.commit(ArtifactKey("scores", name, {"metric": name}), content, made={name: name})
+        artifact = run.commit(ArtifactKey("scores", name, {"metric": name}), content, provenance={name: name})
         if "\udcff" not in name:  # no table holds such text, and no method has it as its name
             run.present(artifact, data={name: name})
             assert set(all_scores(Run.open(folder))) == {name}
@@ -118,7 +118,7 @@ def test_a_artifact_that_names_another_place_is_read_as_what_it_is(stock: Stock,
         heads = hc.HeadMap.of(stock.bert)
         run.describe(describe_run(model_record(stock.bert, "bert"), command="headcount score bert", seed=0), heads)
         good = ArtifactKey("scores", "good", {})
-        run.commit(good, {}, made={})
+        run.commit(good, {}, provenance={})
         forged = Artifact(ArtifactKey("scores", name, {}), {}, {}, {}).pack()
         (folder / good.path).write_bytes(forged)
     with pytest.raises(HeadcountError, match="under another artifact's name"):

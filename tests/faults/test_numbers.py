@@ -126,7 +126,7 @@ def test_an_activation_that_is_not_finite_stops_the_pass_and_keeps_the_blocks_be
         described(run, model)
         with pytest.raises(NonFinite, match=rf"example 1[2-7] .*first in L{layer}"):
             score_into(run, model, grid.data(), grid.METHODS, seed=3)
-    assert grid.finished(shm / "run")["block"] == {"confidence+gradient 0", "confidence+gradient 6"}
+    assert grid.finished(shm / "run")["chunk"] == {"confidence+gradient 0", "confidence+gradient 6"}
     assert "failed (non-finite)" in (shm / "run" / "log.txt").read_text()
     no_nan_is_written(shm / "run")
     hook.remove()

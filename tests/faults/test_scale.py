@@ -34,7 +34,7 @@ def compute():
     return {"value": 1.0}, {"values": np.arange(12.0)}
 with Run.lead(folder) as run:
     for place in range(number):
-        run.artifact(ArtifactKey("synthetic", f"artifact {place}", {"place": place}), compute, made={})
+        run.find_or_compute(ArtifactKey("synthetic", f"artifact {place}", {"place": place}), compute, provenance={})
 resumed = time.monotonic() - start
 start = time.monotonic()
 opened = len(Run(folder).artifacts("synthetic"))
@@ -49,7 +49,7 @@ def commit(folder: Path, number: int) -> float:
         start = time.monotonic()
         for place in range(number):
             run.commit(
-                ArtifactKey("synthetic", f"artifact {place}", {"place": place}), {"value": 1.0}, {"values": np.arange(12.0)}, made={}
+                ArtifactKey("synthetic", f"artifact {place}", {"place": place}), {"value": 1.0}, {"values": np.arange(12.0)}, provenance={}
             )
         return (time.monotonic() - start) / number
 
@@ -132,7 +132,7 @@ def test_a_process_of_torchrun_dies_and_the_run_goes_on(shm: Path, figure: Calla
 
     died = launch(shm / "run", 5)
     assert died.returncode != 0 and f"Signal {signal.SIGKILL.value}" in died.stderr, died.stderr[-2000:]
-    kept = len(grid.finished(shm / "run")["block"])
+    kept = len(grid.finished(shm / "run")["chunk"])
     assert kept >= 8, kept
     again = launch(shm / "run", 0)
     assert again.returncode == 0, again.stderr[-2000:]

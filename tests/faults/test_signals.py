@@ -142,7 +142,7 @@ def test_a_real_process_is_stopped(shm: Path, kind: str) -> None:
     words = ["score", str(model), "--train", str(table), "--by", "ablation", "--batch-size", "4", "--out", str(out)]
     with process(words) as running:
         end = time.monotonic() + 240
-        while not list(out.glob("artifacts/block/*.artifact")) and running.poll() is None and time.monotonic() < end:
+        while not list(out.glob("artifacts/chunk/*.artifact")) and running.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
         assert running.poll() is None, running.communicate()
         running.send_signal(signal.SIGTERM if kind == "SIGTERM" else signal.SIGINT)

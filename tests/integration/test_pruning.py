@@ -249,7 +249,7 @@ def test_the_model_of_a_finished_artifact_is_the_one_it_was(
         chosen: list[str] = []
         monkeypatch.setattr(pruning, "prune", lambda *args, **how: chosen.append(method) or prune(*args, **how))
         same, small = work.kept(wish)
-    assert same.spec == artifact.spec and bool(chosen) is not redone
+    assert same.key == artifact.key and bool(chosen) is not redone
     for name, value in expected.model.state_dict().items():
         assert torch.equal(small.state_dict()[name], value), name
 

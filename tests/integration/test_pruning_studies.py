@@ -16,7 +16,7 @@ from test_score_cli import refused, result, run
 from toys import build, files, saved_classifier, shared, task
 
 import headcount as hc
-from headcount.app.console.inputs import Shared
+from headcount.app.console.inputs import TaskOptions
 from headcount.core.heads import Head
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
@@ -143,7 +143,7 @@ def test_checkpoints_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[st
     found = result(capsys, *words)
     assert [row["checkpoint"] for row in found["rows"]] == ["ep1/model", "ep2/model"]
     assert {"ep1/model: dense", "ep2/model: dense"} <= {
-        artifact.spec.name for artifact in Run.open(tmp_path / "run").results("evaluation").values()
+        artifact.key.name for artifact in Run.open(tmp_path / "run").results("evaluation").values()
     }
     code, out, err = run(capsys, *words)
     lines = [line for line in out.splitlines() if "/model " in line]
@@ -287,7 +287,7 @@ def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
     torch.save(hc.load(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     say: Any = SimpleNamespace(verbose=False)
-    given = Shared(str(folder), dtype="float64", allow_pickle=True)
+    given = TaskOptions(str(folder), dtype="float64", allow_pickle=True)
     made: Any = languages._with_head(given, say, "a,b,c")[0]
     assert {weight.dtype for weight in made.parameters()} == {torch.float64} and made.config.id2label[2] == "c"
     with pytest.raises(hc.HeadcountError, match="is a pickle"):

@@ -114,7 +114,7 @@ def test_the_folder_holds_what_the_schema_says(folder: Path) -> None:
     ]  # fmt: skip
     names = sorted(path.name.split(".")[0] for path in (folder / "artifacts" / "scores").iterdir())
     assert names == sorted(safe_name(name).split(".")[0] for name in NAMES)
-    assert not list((folder / "artifacts" / "block").iterdir()) and not list(folder.rglob(".*"))
+    assert not list((folder / "artifacts" / "chunk").iterdir()) and not list(folder.rglob(".*"))
     tables = json.loads((folder / "tables.json").read_text())["files"]
     assert tables == {name: sha256(folder / name) for name in ("scores.parquet", "scores.csv")}
 
@@ -157,8 +157,8 @@ def test_the_record_tells_model_machine_data_and_heads(folder: Path, found: dict
 
 def test_every_artifact_says_what_it_was_made_of_and_on(folder: Path) -> None:
     artifact = Run.open(folder).results("scores")["gradient"]
-    assert {"weights", "dtype", "attention", "device", "seed", "limit", "data", "method"} <= artifact.spec.parts.keys()
-    assert artifact.made == provenance() and {"versions", "threads", "cpu"} <= artifact.made.keys()
+    assert {"weights", "dtype", "attention", "device", "seed", "limit", "data", "method"} <= artifact.key.inputs.keys()
+    assert artifact.provenance == provenance() and {"versions", "threads", "cpu"} <= artifact.provenance.keys()
 
 
 def test_a_run_goes_on_where_it_began(folder: Path) -> None:
@@ -225,7 +225,7 @@ def rewrite(folder: Path, **content: Any) -> None:
     """Writes an artifact whose hashes are right and whose content is not."""
     path = artifact_of(folder)
     artifact = Artifact.unpack(path.read_bytes(), path)
-    path.write_bytes(Artifact(artifact.spec, {**artifact.content, **content}, artifact.arrays, artifact.made).pack())
+    path.write_bytes(Artifact(artifact.key, {**artifact.content, **content}, artifact.arrays, artifact.provenance).pack())
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -376,8 +376,8 @@ def test_a_artifact_holds_no_number_that_is_not_finite() -> None:
 def test_names_from_data_lead_nowhere_else(tmp_path: Path, name: str) -> None:
     with Run.lead(tmp_path / "run") as run:
         describe(run)
-        made = run.commit(ArtifactKey(f"kind {name}", name, {"from": name}), {"text": name}, made={})
-        assert run.find(made.spec) == made
+        made = run.commit(ArtifactKey(f"kind {name}", name, {"from": name}), {"text": name}, provenance={})
+        assert run.find(made.key) == made
         paths: Iterable[Path] = (tmp_path / "run").rglob("*.artifact")
         assert [path.parent.parent for path in paths] == [tmp_path / "run" / "artifacts"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
@@ -386,7 +386,7 @@ def test_names_from_data_lead_nowhere_else(tmp_path: Path, name: str) -> None:
 def test_names_that_look_alike_in_files_are_other_artifacts(tmp_path: Path) -> None:
     with Run.lead(tmp_path / "run") as run:
         for name in ("A b", "a.b", "a/b", "a" * 80, "a" * 81):
-            run.commit(ArtifactKey("kind", name, {}), {"name": name}, made={})
+            run.commit(ArtifactKey("kind", name, {}), {"name": name}, provenance={})
         assert sorted(artifact.content["name"] for artifact in run.artifacts("kind")) == sorted(["A b", "a.b", "a/b", "a" * 80, "a" * 81])
 
 

@@ -74,5 +74,5 @@ def test_what_cannot_be_shared_is_told(given: tuple[Path, Path, Path], tmp_path:
 
 def test_a_worker_gets_the_same_command(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("score", "m", "--workers", "3", "--engine=ray", "-v", "--out", "r")
-    say = Session(sys.stdout, words, json=False, quiet=False, verbose=False, pulse=None)  # pyright: ignore[reportArgumentType]
-    assert _worker_arguments(say) == ["score", "m", "--out", "r", "--join", "--quiet"]
+    session = Session(sys.stdout, words, json=False, quiet=False, verbose=False, pulse=None)  # pyright: ignore[reportArgumentType]
+    assert _worker_arguments(session) == ["score", "m", "--out", "r", "--join", "--quiet"]

@@ -72,29 +72,29 @@ def make_run(
     kv_heads: int | None = None,
     tokens: int = 6,
     shown: int = 3,
-    kinds: Sequence[str] = ("scores", "roles", "evaluation", "pruned", "bench", "study", "portraits"),
+    kinds: Sequence[str] = ("scores", "roles", "evaluation", "pruned", "bench", "study", "profiles"),
     data: str = "data",
 ) -> Run:
     """A run with everything in it; `text` stands wherever a model, a data set or a user may put one."""
     rng = np.random.default_rng(seed)
     model = ModelRecord(name=text, class_name=text, model_type=text, weights=f"{seed:064d}", n_parameters=1000)
     facts: dict[str, Any] = {"command": text, "seed": seed, "task": text, "machine": {"threads": 1, text: text}, "config": {text: text}}
-    makers = {"scores": _scores, "roles": _roles, "pruned": _pruned, "study": _study, "portraits": _portraits}
+    makers = {"scores": _scores, "roles": _roles, "pruned": _pruned, "study": _study, "profiles": _portraits}
     with Run.lead(folder, command="made by hand") as run:
         run.describe(describe_run(model, **facts), blocks_of(layers, heads, kv_heads or heads))
         names, artifacts = heads_of(layers, heads), []
         if "evaluation" in kinds:
             content, arrays = pack_evaluation(evaluation(rng, n, 0.9, data))
-            artifacts.append(run.commit(ArtifactKey("evaluation", "dense", {"seed": seed}), content, arrays, made={}))
+            artifacts.append(run.commit(ArtifactKey("evaluation", "dense", {"seed": seed}), content, arrays, provenance={}))
         for kind, maker in makers.items():
             if kind in kinds:
                 for spec, content, arrays in maker(rng, names, n=n, text=text, tokens=tokens, shown=shown, layers=layers, data=data):
-                    artifacts.append(run.commit(spec, content, arrays, made={}))
+                    artifacts.append(run.commit(spec, content, arrays, provenance={}))
         if "bench" in kinds:
-            key = next(artifact.spec.key for artifact in artifacts if artifact.spec.kind == "pruned")
+            key = next(artifact.key.digest for artifact in artifacts if artifact.key.kind == "pruned")
             row = {"batch": 8, "length": 64, "seconds": 0.2, "low": 0.1, "high": 0.3, "rounds": 5}
             rows = [{**row, "name": name, "speedup": speedup} for name, speedup in (("dense", 1.0), ("masked", 0.9), ("removed", 1.34))]
-            artifacts.append(run.commit(ArtifactKey("bench", text, {"of": key}), {"rows": rows}, made={}))
+            artifacts.append(run.commit(ArtifactKey("bench", text, {"of": key}), {"rows": rows}, provenance={}))
         run.present(*artifacts, data={text: text})
     return Run.open(folder)
 
@@ -190,7 +190,7 @@ def _portraits(rng: np.random.Generator, names: list[str], *, text: str, tokens:
         "notes": [text],
     }
     maps = {f"{s}/{b}": rng.integers(0, 256, (per, tokens, tokens)).astype(np.uint8) for s in range(shown) for b in range(layers)}
-    yield ArtifactKey("portraits", "portraits", {}), content, maps
+    yield ArtifactKey("profiles", "profiles", {}), content, maps
 
 
 __all__ = ["evaluation", "heads_of", "make_run", "wish"]

@@ -21,7 +21,7 @@ from headcount.runs.results import format_p
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
-EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "portraits")
+EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "profiles")
 
 
 def test_the_checker_finds_what_does_not_fit() -> None:
@@ -36,20 +36,20 @@ def test_the_checker_finds_what_does_not_fit() -> None:
 @pytest.mark.parametrize("left", EVERYTHING)
 def test_a_run_fits_the_contract_whatever_is_missing(left: str, tmp_path: Path) -> None:
     kinds = [kind for kind in EVERYTHING if kind != left and not (left in ("pruned", "evaluation") and kind == "bench")]
-    report = collect(make_run(tmp_path / "run", kinds=kinds)).whole()
+    report = collect(make_run(tmp_path / "run", kinds=kinds)).with_all_maps()
     check(report, "Report")
     (data,) = report["runs"]
     assert len(data["summary"]) == 3 and all(data["summary"])
-    empty = {"scores": [], "roles": None, "evaluation": None, "pruned": None, "bench": [], "study": [], "portraits": None}
+    empty = {"scores": [], "roles": None, "evaluation": None, "pruned": None, "bench": [], "study": [], "profiles": None}
     key = {"evaluation": "curves", "pruned": "curves", "study": "tables"}.get(left, left)
     found = [table for table in data["tables"] if table["name"] == "survivors"] if left == "study" else data[key]
     assert found == empty[left]
 
 
 def test_a_run_of_nothing_but_scores_and_the_frozen_run_open(tmp_path: Path) -> None:
-    check(collect(make_run(tmp_path / "run", kinds=("scores",))).whole(), "Report")
+    check(collect(make_run(tmp_path / "run", kinds=("scores",))).with_all_maps(), "Report")
     frozen = Run.open(Path(__file__).parents[1] / "frozen" / "run-v3")
-    report = collect(frozen).whole()
+    report = collect(frozen).with_all_maps()
     check(report, "Report")
     assert {score["name"] for score in report["runs"][0]["scores"]} >= {"ablation", "gradient", "magnitude"}
 
@@ -113,8 +113,8 @@ def test_no_two_roles_share_a_mark() -> None:
 
 def test_maps_come_back_byte_by_byte(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    attention = collect(run).whole()["runs"][0]["attention"]
-    arrays = next(iter(run.results("portraits").values())).arrays
+    attention = collect(run).with_all_maps()["runs"][0]["attention"]
+    arrays = next(iter(run.results("profiles").values())).arrays
     for sentence in range(3):
         for block in range(2):
             assert unpack(attention["maps"][sentence][block]) == arrays[f"{sentence}/{block}"].tobytes()

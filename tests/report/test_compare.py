@@ -25,7 +25,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_differences_are_b_minus_a(pair) -> None:
-    report = collect(*pair).whole()
+    report = collect(*pair).with_all_maps()
     check(report, "Report")
     mine, theirs = (all_scores(run) for run in pair)
     for row in report["comparison"]["scores"]:
@@ -88,7 +88,7 @@ def test_losses_are_compared_where_nothing_is_right_or_wrong() -> None:
 
 def test_runs_of_different_heads_or_data_say_so(pair, tmp_path: Path) -> None:
     larger = make_run(tmp_path / "larger", layers=3)
-    report = collect(pair[0], larger).whole()
+    report = collect(pair[0], larger).with_all_maps()
     check(report, "Report")
     assert report["comparison"] is None and "different heads" in report["left_out"][0] and len(report["runs"]) == 2
     elsewhere = make_run(tmp_path / "elsewhere", seed=2, data="elsewhere")

@@ -56,9 +56,9 @@ def test_models_of_other_examples_are_left_out_and_named(tmp_path: Path) -> None
 def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.present(led.commit(*pack_pruned(run, wish("random", 4), heads_of()[4:], calibration="now"), made={}))
-        led.commit(*pack_pruned(run, wish("random", 2), heads_of()[2:], calibration="before"), made={})
-        led.commit(*pack_pruned(run, wish("random", 6), heads_of()[6:], calibration="now"), made={})
+        led.present(led.commit(*pack_pruned(run, wish("random", 4), heads_of()[4:], calibration="now"), provenance={}))
+        led.commit(*pack_pruned(run, wish("random", 2), heads_of()[2:], calibration="before"), provenance={})
+        led.commit(*pack_pruned(run, wish("random", 6), heads_of()[6:], calibration="now"), provenance={})
     data = collect(Run.open(run.folder)).report["runs"][0]
     assert [point["keep"] for point in data["curves"]["points"]] == [4, 6]
     assert sum(warning.startswith("1 pruned model of an earlier state") and "is left out" in warning for warning in data["warnings"]) == 1
@@ -84,8 +84,10 @@ def test_a_time_names_the_very_model_that_was_timed(how: dict[str, Any], tmp_pat
         for seed in range(3):
             asked = Wish("random", 4, seed, **how)
             _, content, arrays = pack_pruned(run, asked.parts(), heads_of()[4 - seed : 8 - seed])
-            artifact = led.commit(ArtifactKey("pruned", asked.name, {"wish": asked.parts()}), content, arrays, made={})
-            led.present(artifact, led.commit(ArtifactKey("bench", asked.name, {"of": artifact.spec.key}), {"rows": [times]}, made={}))
+            artifact = led.commit(ArtifactKey("pruned", asked.name, {"wish": asked.parts()}), content, arrays, provenance={})
+            led.present(
+                artifact, led.commit(ArtifactKey("bench", asked.name, {"of": artifact.key.digest}), {"rows": [times]}, provenance={})
+            )
     data = collect(Run.open(run.folder)).report["runs"][0]
     points = {point["id"]: point for point in data["curves"]["points"]}
     assert len(points) == len(data["bench"]) == 3
@@ -102,7 +104,7 @@ def test_times_of_a_model_that_is_gone_name_none(tmp_path: Path) -> None:
     record = run.record()  # a command that leads takes what is gone off the list
     left = {title: key for title, key in record.results.items() if not title.startswith("pruned/")}
     write_record(run.folder / RUN, record.model_copy(update={"results": left}))
-    (report,) = collect(Run.open(run.folder)).whole()["runs"]
+    (report,) = collect(Run.open(run.folder)).with_all_maps()["runs"]
     assert {(row["point"], row["method"], row["keep"], row["seed"]) for row in report["bench"]} == {(None,) * 4}
     check(report, "RunData")
 
@@ -135,22 +137,26 @@ def test_the_loss_of_a_model_is_by_its_metric_its_loss_or_both() -> None:
 
 
 def test_speed_is_told_with_its_doubts() -> None:
-    from headcount.runs.report.bench import judged
-    from headcount.runs.report.sentences import _faster, noise_of
+    from headcount.runs.report.bench import judge_times
+    from headcount.runs.report.sentences import noise_warnings, speed_sentence
 
     def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
         times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 5}
         return {"of": "surgeon, 8 heads", "name": name, "batch": batch, "length": 64, **times}
 
-    clear = judged([row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)])
-    doubtful = judged([row("dense", 8, 1.4, 3.1, 3.2, 1.0), row("masked", 8, 1.2, 1.3, 1.35, 2.4), row("removed", 8, 1.4, 1.5, 1.6, 2.1)])
+    clear = judge_times(
+        [row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)]
+    )
+    doubtful = judge_times(
+        [row("dense", 8, 1.4, 3.1, 3.2, 1.0), row("masked", 8, 1.2, 1.3, 1.35, 2.4), row("removed", 8, 1.4, 1.5, 1.6, 2.1)]
+    )
     assert [each["is_apart"] for each in (*clear, *doubtful)] == [False, False, True, False, True, False]
     assert [each["is_noisy"] for each in (*clear, *doubtful)] == [False, False, False, True, False, False]
     assert [each["is_odd"] for each in (*clear, *doubtful)] == [False, False, False, False, True, False]
-    told = _faster([*clear, *doubtful], {"threads": 1})
+    told = speed_sentence([*clear, *doubtful], {"threads": 1})
     assert "is 2.00 times as fast at batch 1, 2.10 times as fast at batch 8 (" in told and "; at batch 8 the quartiles overlap" in told
-    assert not noise_of(clear)
-    assert len(noise_of([*clear, *doubtful])) == 1 and "8 × 64" in noise_of(doubtful)[0]
+    assert not noise_warnings(clear)
+    assert len(noise_warnings([*clear, *doubtful])) == 1 and "8 × 64" in noise_warnings(doubtful)[0]
 
 
 def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None:
@@ -215,7 +221,7 @@ def test_a_model_that_lost_nothing_is_not_called_safe(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
         made = pack_pruned(run, wish("random", 8), [])
-        led.present(led.commit(*made, made={}))
+        led.present(led.commit(*made, provenance={}))
     data = collect(run).report["runs"][0]
     assert data["curves"]["smallest_safe"] == {"random": None} and data["summary"][1].startswith("Nothing was pruned")
 
@@ -234,7 +240,7 @@ def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
     assert many[0].startswith("random sparing 5 heads") and many[0] != many[1]
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), made={}) for told in (free, spares)))
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (free, spares)))
     curves = collect(run).report["runs"][0]["curves"]
     assert {point["method"] for point in curves["points"]} == set(curves["commands"]) == {"random", "random sparing L0H1+L1H3"}
     table = (run.folder / "curves.csv").read_text()
@@ -247,7 +253,7 @@ def test_floor_and_unit_make_a_method_of_their_own(tmp_path: Path) -> None:
     assert method_name(wish("random", 4, floor=2, unit="even", ablation="mean")) == "random with floor 2 and unit even + mean"
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), made={}) for told in (plain, floored, even)))
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (plain, floored, even)))
     curves = collect(run).report["runs"][0]["curves"]
     assert sorted(point["method"] for point in curves["points"]) == sorted(curves["smallest_safe"]) == sorted(curves["commands"])
 
@@ -263,7 +269,7 @@ def test_the_table_of_curves_tells_pruned_models_apart(tmp_path: Path) -> None:
         wish("surgeon", 5, floor=1, unit="even"),
     ]
     with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[5:]), made={}) for told in wishes))
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[5:]), provenance={}) for told in wishes))
     for table in (pandas.read_csv(run.folder / "curves.csv", keep_default_na=False), pandas.read_parquet(run.folder / "curves.parquet")):
         assert table["keep"].tolist() == [5] * 4, "a model within a limit of parameters has heads too"
         found = {tuple(row) for row in table[["floor", "unit", "ablation", "limit"]].itertuples(index=False)}

@@ -18,8 +18,8 @@ from kit import make_run
 from headcount.core.errors import ArtifactError
 from headcount.runs.report.attention import unpack
 from headcount.runs.report.collect import collect
-from headcount.runs.report.page import BAD, Bundle, bundle, data_text, page
-from headcount.runs.report.write import fitted, most_important, write_report
+from headcount.runs.report.page import BAD, Bundle, data_text, load_bundle, page
+from headcount.runs.report.write import fit_report, most_important, write_report
 
 FRONT = Bundle("console.log('here');", "body { color: black }")
 SAFE = {text: text.encode("utf-8", "replace").decode() for text in HOSTILE}
@@ -67,7 +67,7 @@ def parsed(text: str) -> tuple[Elements, Any]:
 
 
 def test_the_page_is_data_one_script_and_one_style_under_a_strict_policy(tmp_path: Path) -> None:
-    report = collect(make_run(tmp_path / "run")).whole()
+    report = collect(make_run(tmp_path / "run")).with_all_maps()
     made, data = parsed(page(report, FRONT))
     assert [tag for tag, _ in made.tags] == SHAPE
     assert data == json.loads(json.dumps(report))
@@ -87,7 +87,7 @@ def test_the_page_is_data_one_script_and_one_style_under_a_strict_policy(tmp_pat
 @pytest.mark.parametrize("text", SAFE.values(), ids=range(len(SAFE)))
 def test_hostile_text_stays_text(text: str, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", text=text, n=20, layers=1, shown=1)
-    report = collect(run, run).whole()
+    report = collect(run, run).with_all_maps()
     check(report, "Report")
     made, data = parsed(page(report, FRONT))
     assert [tag for tag, _ in made.tags] == SHAPE and not made.comments, "no element more than in any other page"
@@ -109,7 +109,7 @@ def test_data_of_any_characters_come_back() -> None:
 
 
 def test_the_front_end_comes_with_the_package_and_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made = bundle()
+    made = load_bundle()
     assert len(made.script) > 1000 and "\r" not in made.script + made.style
     assert not BAD["script"].search(made.script) and not BAD["style"].search(made.style)
     import importlib
@@ -117,14 +117,14 @@ def test_the_front_end_comes_with_the_package_and_is_checked(monkeypatch: pytest
     module = importlib.import_module("headcount.runs.report.page")
     monkeypatch.setattr(module.resources, "files", lambda _: tmp_path)
     with pytest.raises(ArtifactError, match=r"bundle/app\.js is missing.*make web"):
-        bundle()
+        load_bundle()
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "app.js").write_text("a\r\nb")
     (tmp_path / "bundle" / "app.css").write_text("body{}")
-    assert bundle().script == "a\nb", "as a browser reads it, so that its hash holds"
+    assert load_bundle().script == "a\nb", "as a browser reads it, so that its hash holds"
     (tmp_path / "bundle" / "app.js").write_text("'</script>'")
     with pytest.raises(ArtifactError, match="end its element early"):
-        bundle()
+        load_bundle()
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -139,11 +139,11 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_maps_are_left_out_until_the_file_fits_and_it_says_so(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", tokens=32, shown=6, layers=4, heads=8)
     collected = collect(run)
-    whole = len(page(collected.whole(), FRONT))
+    whole = len(page(collected.with_all_maps(), FRONT))
     bare = len(page({**collected.report}, FRONT))
     before = (7, 2.0)
     for room in range(whole, bare, -(whole - bare) // 12):
-        report = fitted(collected, room, FRONT)
+        report = fit_report(collected, room, FRONT)
         check(report, "Report")
         attention = report["runs"][0]["attention"]
         assert len(page(report, FRONT).encode()) <= room + len(report["left_out"]) * 400
@@ -153,7 +153,7 @@ def test_maps_are_left_out_until_the_file_fits_and_it_says_so(tmp_path: Path) ->
         assert (sentences, heads) <= before or sentences == before[0]
         before = (sentences, heads)
         assert bool(report["left_out"]) == (sentences < 6 or heads < 1)
-    assert fitted(collected, bare + 100, FRONT)["runs"][0]["attention"] is None
+    assert fit_report(collected, bare + 100, FRONT)["runs"][0]["attention"] is None
 
 
 def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
     assert len(flat) == 8 and min(values[head] for head in flat) >= max(values[head] for head in set(range(32)) - flat)
     packed = collected.maps[0].packed(1, kept)
     assert packed is not None
-    arrays = next(iter(run.results("portraits").values())).arrays
+    arrays = next(iter(run.results("profiles").values())).arrays
     for block, places in enumerate(kept):
         text = packed["maps"][0][block]
         assert (text is None) == (not places)
@@ -209,10 +209,10 @@ def test_a_page_that_is_too_large_without_maps_loses_examples_and_says_so(tmp_pa
     run = make_run(tmp_path / "run", text="word " * 300, n=20, tokens=40, shown=1)
     collected = collect(run)
     room = len(page(collected.report, FRONT)) - 50_000
-    report = fitted(collected, room, FRONT)
+    report = fit_report(collected, room, FRONT)
     assert "Examples of tokens on the pages of heads are left out, for the size of the file." in report["left_out"]
-    assert report["runs"][0]["attention_left_out"] is True and collected.whole()["runs"][0]["attention_left_out"] is False
-    least = fitted(collected, 1000, FRONT)["left_out"]
+    assert report["runs"][0]["attention_left_out"] is True and collected.with_all_maps()["runs"][0]["attention_left_out"] is False
+    least = fit_report(collected, 1000, FRONT)["left_out"]
     assert any("could not be made as small as the 0.001 MB" in text for text in least) and all(text.endswith(".") for text in least)
-    assert report["runs"][0]["portraits"]["examples"][0] == {"top": [], "middle": [], "random": []}
+    assert report["runs"][0]["profiles"]["examples"][0] == {"top": [], "middle": [], "random": []}
     check(report, "Report")

@@ -136,7 +136,7 @@ def test_the_whole_job_ends_in_a_report_and_goes_on(analysed: Path, tmp_path: Pa
     data = data_of(analysed / "report.html")
     check(data, "Report")
     (run,) = data["runs"]
-    assert run["roles"] and run["portraits"] and run["attention"] and run["curves"] and run["bench"] and len(run["scores"]) == 2
+    assert run["roles"] and run["profiles"] and run["attention"] and run["curves"] and run["bench"] and len(run["scores"]) == 2
     assert run["config"]["opened"] == {"task": "demo/entailment"}
     assert run["command"].startswith("headcount.analyze('demo/entailment', 'demo/entailment', out=")
     assert "scored=16, reported=40, by=('gradient', 'confidence')" in run["command"] and "seeds=1" in run["command"]
@@ -188,7 +188,7 @@ def test_analyze_on_the_command_line_is_taken_up_again(
     assert len(report["runs"][0]["attention"]["sentences"]) == 6, "the seventh is longer than was asked for"
     opened = report["runs"][0]["config"]["opened"]
     assert opened["task"] == "demo/entailment" and opened["text"] == str(text)
-    assert report["runs"][0]["portraits"]["n_sentences"] == 7
+    assert report["runs"][0]["profiles"]["n_sentences"] == 7
 
 
 def test_methods_are_checked_before_any_work_and_seeds_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +224,9 @@ def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path:
     assert said[-1] == "report" and run.report() == tmp_path / "run" / "report.html"
     data = data_of(run.report())
     check(data, "Report")
-    assert data["runs"][0]["portraits"]["n_sentences"] == 24 and "opened" not in data["runs"][0]["config"]
+    assert data["runs"][0]["profiles"]["n_sentences"] == 24 and "opened" not in data["runs"][0]["config"]
     assert any("distances count tokens" in text for text in data["runs"][0]["warnings"])
-    shutil.rmtree(tmp_path / "run" / "artifacts" / "portraits")
+    shutil.rmtree(tmp_path / "run" / "artifacts" / "profiles")
     with pytest.warns(UserWarning, match="artifacts are gone"):
         again = hc.analyze(model, task, out=tmp_path / "run", measured=Sizes((1,), (8,), 1), **options)
-    assert data_of(again.report())["runs"][0]["portraits"] == data["runs"][0]["portraits"]
+    assert data_of(again.report())["runs"][0]["profiles"] == data["runs"][0]["profiles"]

@@ -10,7 +10,7 @@ from sentences import ARABIC, POS, RELATIONS, SENTENCE, Json, attention
 
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
-from headcount.runs.report.bench import judged
+from headcount.runs.report.bench import judge_times
 from headcount.runs.report.scores import group_removal_order, removal_order
 
 ROLES = [
@@ -83,7 +83,7 @@ def run(shape: Shape = BERT, seed: int = 0) -> Json:
     made["roles"] = _roles(rng, n)
     made["curves"] = _curves(rng, shape, made)
     made["bench"] = _bench(rng, made["curves"], n)
-    made["portraits"] = _portraits(rng, shape, made)
+    made["profiles"] = _portraits(rng, shape, made)
     made["attention"] = attention(rng, shape, made["blocks"])
     made["tables"] = [
         {
@@ -141,7 +141,7 @@ def bare(shape: Shape = SMALL) -> Json:
         "roles": None,
         "curves": None,
         "bench": [],
-        "portraits": None,
+        "profiles": None,
         "attention": None,
         "attention_left_out": False,
         "tables": [],
@@ -363,7 +363,7 @@ def _bench(rng: np.random.Generator, curves: Json, n: int) -> list[Json]:
 def judge(rows: list[Json]) -> list[Json]:
     """Times with the verdicts that the report has on them."""
     models = dict.fromkeys(row["of"] for row in rows)
-    return [row for of in models for row in judged([one for one in rows if one["of"] == of])]
+    return [row for of in models for row in judge_times([one for one in rows if one["of"] == of])]
 
 
 def _portraits(rng: np.random.Generator, shape: Shape, made: Json) -> Json:

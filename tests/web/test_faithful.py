@@ -10,7 +10,7 @@ import synthetic
 def translation():
     """A run of an encoder and a decoder whose cross-attention has no dependencies."""
     run = synthetic.run(synthetic.TRANSLATION)
-    portraits, size = run["portraits"], len(run["portraits"]["relation"]["names"])
+    portraits, size = run["profiles"], len(run["profiles"]["relation"]["names"])
     chance = {"encoder-self": 0.01, "decoder-self": 0.02, "cross": 0.03}
     for part in ("pos", "relation"):
         portraits[part]["expected_by_kind"] = {kind: [value] * len(portraits[part]["names"]) for kind, value in chance.items()}
@@ -109,7 +109,7 @@ def test_a_timed_model_has_its_own_value_and_one_size_is_told_everywhere(opened,
     page = one.go(f"pruning?method=surgeon&keep={point['keep']}")
     card = page.locator(".stat", has_text="latency").inner_text()
     assert (
-        f"for surgeon. Measured for gradient, {point['keep']} heads, seed 2: 1.93 times as fast as the whole model at batch 8, length 128"
+        f"for surgeon. Measured for gradient, {point['keep']} heads, seed 2: 1.93 times as fast as the dense model at batch 8, length 128"
         in card
     )
     page = one.go(f"pruning?method=gradient&keep={point['keep']}")

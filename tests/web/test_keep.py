@@ -124,7 +124,7 @@ def test_the_slider_its_pill_and_its_cards_agree(opened):
         return page.locator(".slider .tag").inner_text(), page.locator(".slider input").get_attribute("aria-valuetext")
 
     page = one.page
-    assert said(page) == ("the whole model", "144 of 144 heads stay, 0 go, the whole model")
+    assert said(page) == ("the dense model", "144 of 144 heads stay, 0 go, the dense model")
     assert "as fast" not in page.locator(".stats").inner_text()
     assert "Prune to 144" not in page.locator("main").inner_text()
     assert page.get_by_role("button", name="Download plan").count() == 0
@@ -161,14 +161,14 @@ def test_noise_is_not_told_as_a_speed(opened):
     keep, method = run["bench"][0]["keep"], run["bench"][0]["method"]
     one = opened(synthetic.report(run), f"pruning?keep={keep}&method={method}")
     card = stat(one.page, "latency").inner_text()
-    for wanted in ("quartiles", "not distinguishable from the whole model", "noisy measurement"):
+    for wanted in ("quartiles", "not distinguishable from the dense model", "noisy measurement"):
         assert wanted in card, wanted
     page = one.go(f"cost?keep={keep}&method={method}")
     message = page.locator(".takeaway").first.inner_text()
     assert "at 2 of 3 sizes; at batch 8, length 128 it is not distinguishable" in message
     told = page.locator(".figure .warnings li").all_inner_texts()
     assert told[0].startswith("Noisy measurement at batch 8, length 128:")
-    assert told[1].startswith("Masked heads seem faster than the whole model at batch 1, length 32; batch 32, length 128.")
+    assert told[1].startswith("Masked heads seem faster than the dense model at batch 1, length 32; batch 32, length 128.")
     ticks = page.locator(".figure .axis").last.locator("text").all_text_contents()
     assert len(set(ticks)) == len(ticks)
     assert page.locator(".off line").count() > 0

@@ -105,7 +105,7 @@ def test_colours_marks_and_sorting(bert):
     assert [values[head] for head in order] == sorted((values[head] for head in run["heads"][:12]), reverse=True)
     page.get_by_label("Colour by", exact=True).select_option("label")
     assert "Layer 0 head 0, role" in cell(page, "L0H0").get_attribute("aria-label")
-    for key in ("portrait:entropy", "portrait:confidence", "agreement", "role:sink"):
+    for key in ("profile:entropy", "profile:confidence", "agreement", "role:sink"):
         page.get_by_label("Colour by", exact=True).select_option(key)
         assert page.locator(".map .cell:not(.unknown)").count() == 144, key
 

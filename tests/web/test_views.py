@@ -56,7 +56,7 @@ def test_a_head_has_a_page_of_its_own(bert):
     for kind, name in (("top", "Most confident"), ("middle", "Middle"), ("random", "At random")):
         page.get_by_role("button", name=name).click()
         shown = page.locator(".examples li .tokens").first.locator(".token").all_inner_texts()
-        assert shown == run["portraits"]["examples"][63][kind][0]["tokens"]
+        assert shown == run["profiles"]["examples"][63][kind][0]["tokens"]
     page.get_by_role("button", name="Next").click()
     page.wait_for_url(lambda url: "#/head/L5H4" in url, timeout=3000)
     page.get_by_role("link", name="See its attention").click()

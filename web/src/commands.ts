@@ -11,7 +11,7 @@ export const COMMANDS = {
   trees: (run: RunData) => `headcount roles ${model(run)} --text FILE.conllu --out RUN`,
   curves: (run: RunData) => `headcount compare ${model(run)} --task ${task(run)} --out RUN`,
   bench: (run: RunData) => `headcount prune ${model(run)} --task ${task(run)} --keep 50% --out RUN`,
-  portraits: (run: RunData) => `headcount analyze ${model(run)} --task ${task(run)} --text FILE --out RUN`,
+  profiles: (run: RunData) => `headcount analyze ${model(run)} --task ${task(run)} --text FILE --out RUN`,
   annotated: (run: RunData) => `headcount analyze ${model(run)} --task ${task(run)} --text FILE.conllu --out RUN`,
   comparison: () => "headcount report RUN RUN_B --out report.html",
 } as const;

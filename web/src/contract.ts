@@ -1,7 +1,7 @@
-/** What `headcount report` puts into the page: plain JSON, made by src/headcount/runs/report/ in Python, drawn here. Numbers that do not exist are null.
+/** The data of the report page: plain JSON, written by src/headcount/runs/report/ in Python and drawn here. Missing numbers are null.
  *
- * Heads are numbered: wherever a type says HeadIndex, it is a place in RunData.heads. Everything that is a string may come from a model or a data set
- * and is text, never markup.
+ * The Python tests check every report against these types, so a field that is added or renamed here must be added or renamed there. A HeadIndex is an
+ * index into RunData.heads. Every string may come from a model or a data set and is shown as text, never as markup.
  */
 export type HeadIndex = number;
 export type Maybe = number | null;
@@ -10,14 +10,15 @@ export interface Report {
   schema: 1;
   /** One run, or two that are compared: the first is A, the second B. */
   runs: RunData[];
-  /** Only with two runs over the same heads. */
+  /** The comparison B − A of two runs with the same heads; else null. */
   comparison: Comparison | null;
   /** Sentences about what is not in this file, and why (the size limit). */
   left_out: string[];
-  /** Set by `headcount serve`: which actions the server takes; null in a file. */
+  /** Set by `headcount serve`: the live actions that the server offers; null in a file. */
   live: Live | null;
 }
 
+/** Everything that one run folder holds, by kind of artifact. A part that the run has not computed is null or empty. */
 export interface RunData {
   name: string;
   command: string;
@@ -30,7 +31,7 @@ export interface RunData {
   machine: Record<string, string | number | null>;
   config: Record<string, unknown>;
   data: Record<string, string>;
-  /** Plain sentences with the numbers that matter, three where all is there. */
+  /** Up to three sentences: the number of heads, how many can be removed, and the speed-up. */
   summary: string[];
   warnings: string[];
   heads: string[]; // addresses such as L0H3, cross.L2H1
@@ -39,11 +40,11 @@ export interface RunData {
   roles: Roles | null;
   curves: Curves | null;
   bench: BenchRow[];
-  portraits: Portraits | null;
+  profiles: HeadProfiles | null;
   attention: Attention | null;
-  /** True if the run has attention maps and this file has none of them, for its size. */
+  /** True if the run has attention maps and all of them were left out to limit the size of the file. */
   attention_left_out: boolean;
-  /** Tables of studies and whatever else has rows: shown as they are. */
+  /** Tables of studies, and the roles that were not tested. */
   tables: Table[];
 }
 
@@ -66,21 +67,22 @@ export interface Score {
   higher_is_keep: boolean;
   values: Maybe[];
   stderr: Maybe[] | null;
-  /** True where the value is away from zero after correction over all heads; null if it cannot be tested. */
+  /** Whether each value differs significantly from zero, corrected over all heads; null if that cannot be tested. */
   significant: boolean[] | null;
   n_examples: number | null;
-  /** Heads from the first to go to the last, equal scores in the order in which headcount breaks ties; null for descriptions. */
+  /** Heads in the order of removal, with ties broken as headcount breaks them; null for descriptions. */
   removal_order: HeadIndex[] | null;
-  /** Heads that share keys and values and go together, from the first group to go to the last; null for descriptions, and where every head goes by itself. */
+  /** Groups of heads that share keys and values, in the order of removal; null for descriptions, and where every head is removed by itself. */
   group_removal_order: HeadIndex[][] | null;
 }
 
+/** Which role each head has, and the statistics of every tested head and role. */
 export interface Roles {
-  /** All that were tested. */
+  /** All roles that were tested. */
   names: string[];
   about: string[]; // a sentence each
   letters: string[]; // one or two letters each, for marks
-  /** Labels of every head: places in names. */
+  /** Roles of every head: indices into `names`. */
   labels: number[][];
   /** One row per head and role, by column. */
   rows: {
@@ -101,8 +103,8 @@ export interface Roles {
     by_argmax: boolean[];
     n: Maybe[];
   };
-  /** The best head of every role that both halves of the sentences show: chosen by accuracy on one half, all numbers of the other half. Null in runs that were
-   * made before heads were chosen like this. */
+  /** The best head of every role that both halves of the sentences show: chosen by accuracy on one half, all numbers of the other half. Null if the
+   * run did not choose them. */
   best: { role: number; head: HeadIndex; accuracy: Maybe; accuracy_low: Maybe; accuracy_high: Maybe; baseline: Maybe; chance: Maybe; n: Maybe }[] | null;
   /** The best head of every dependency relation: head and offset are chosen on one half of the sentences, the numbers are those of the other half. */
   relations: {
@@ -116,16 +118,17 @@ export interface Roles {
     high: Maybe;
     q: Maybe; // of the difference, by the test of the interval, corrected over all relations
     n: Maybe;
-    holds: boolean; // q < 0.05 and the difference above 0; false: an honest empty, no head beats the baseline
+    holds: boolean; // q < 0.05 and the difference above 0; false if no head beats the baseline
   }[];
   n_sentences: number | null;
-  /** What the test asks: is the bias above `tau` (3: three times the attention of chance)? q is about that, at the level `alpha`. */
+  /** The test is whether the bias exceeds `tau` (3: three times the attention of chance); q belongs to that test, with level `alpha`. */
   tau: number;
   alpha: number;
   /** Sentences that could not be aligned, and why. */
   skipped: string[];
 }
 
+/** Quality and cost of pruned models by number of heads, against the dense model. */
 export interface Curves {
   metric: string; // "accuracy", "bleu", … or "loss"
   higher_is_better: boolean;
@@ -146,7 +149,7 @@ export interface Curves {
 /** One pruned model, measured. */
 export interface Point {
   id: string; // of this model alone
-  method: string; // as people read it: "surgeon", "gradient + repair", …
+  method: string; // label: "surgeon", "gradient + repair", …
   is_random: boolean;
   is_trained: boolean; // weights were trained, by the method or in a recovery
   keep: number;
@@ -160,7 +163,7 @@ export interface Point {
   test: string; // Tango, paired bootstrap, paired t
   loss_difference: Maybe; // of the loss from the dense model's
   loss_p: Maybe; // paired t
-  /** By what it is significantly worse than the whole model, at 5 %; nothing if it is not. `smallest_safe` is about this. */
+  /** Whether metric or loss are significantly worse than those of the dense model, at 5 %. `smallest_safe` counts models where this is empty. */
   worse_by: ("metric" | "loss")[];
   /** Whether output projections were refitted, or hold means of removed heads, so that the plan alone does not give this model. */
   is_repaired: boolean;
@@ -173,9 +176,10 @@ export interface Point {
   command: string;
 }
 
+/** The time of one forward pass of a model, measured side by side with its dense model. */
 export interface BenchRow {
-  of: string; // which pruned model, in words
-  /** The id of its point, and what it was pruned by; null if its cell is gone. */
+  of: string; // label of the pruned model
+  /** The id of its point, its method, number of heads and seed; null if the artifact of the pruned model is missing. */
   point: string | null;
   method: string | null;
   keep: number | null;
@@ -189,12 +193,12 @@ export interface BenchRow {
   speedup: number; // against dense
   rounds: number;
   is_noisy: boolean; // quartiles farther apart than a third of the median
-  is_apart: boolean; // its quartiles share nothing with those of the whole model: only then a difference of medians is told as a fact
-  is_odd: boolean; // masked, and faster than the whole model, though masks save no work
+  is_apart: boolean; // its quartiles do not overlap those of the dense model; only then the page states that the medians differ
+  is_odd: boolean; // masked, and faster than the dense model, though masks save no work
 }
 
-/** What each head attends to, over all sentences of the corpus. Arrays are by head. */
-export interface Portraits {
+/** Head profiles: what each head attends to, over all sentences of the corpus. Arrays are indexed by head. */
+export interface HeadProfiles {
   n_sentences: number;
   /** Share of attention by the distance key − query in words; `distances` names the bins, e.g. "≤ −5", "−4", …, "0", …, "≥ 5". */
   distances: string[];
@@ -214,8 +218,8 @@ export interface Portraits {
 /** One query token of a sentence with what it attends to most. */
 export interface Example {
   tokens: string[]; // a window of the sentence
-  query: number; // place in tokens
-  keys: [number, number][]; // (place in tokens, weight), the strongest
+  query: number; // index into tokens
+  keys: [number, number][]; // (index into tokens, weight), the strongest
   /** For cross-attention, the text that the query is from; null otherwise. */
   query_tokens: string[] | null;
   weight: number;
@@ -226,10 +230,11 @@ export interface Attention {
   sentences: Sentence[];
   /** Maps by sentence and block: base64 of raw deflate of bytes round(255·√a), [heads of the block, queries, keys]; null if left out for size. */
   maps: (string | null)[][]; // [sentence][block]; the order of RunData.blocks
-  /** As numbers of heads and rows may be cut for size: which heads of a block are in the map (places within block.heads); null for all. */
+  /** The heads of each block whose maps are included (indices into block.heads); null for all. */
   included: (number[] | null)[];
 }
 
+/** A sentence whose attention maps are shown. */
 export interface Sentence {
   id: string;
   /** The side that encoder-self attends over, or the only side. */
@@ -239,6 +244,7 @@ export interface Sentence {
   causal: boolean; // of the only side
 }
 
+/** The tokens of a text, with words and dependencies if they are known. */
 export interface Side {
   tokens: string[];
   special: boolean[]; // [CLS], </s>, padding …
@@ -254,13 +260,14 @@ export interface Side {
   lang?: string | null;
 }
 
+/** The comparison of two runs: B − A. */
 export interface Comparison {
-  /** What is compared with what, in a sentence. */
+  /** The two runs, in one line. */
   title: string;
   /** Scores that both runs have: B − A per head, and rank correlation. */
   scores: { name: string; difference: Maybe[]; significant: boolean[] | null; spearman: Maybe; low: Maybe; high: Maybe }[];
   /** Heads whose labels differ, among the roles that were tested in both runs. */
-  roles: { head: HeadIndex; a: number[]; b: number[] }[] | null; // places in runs[0].roles.names and runs[1].roles.names
+  roles: { head: HeadIndex; a: number[]; b: number[] }[] | null; // indices into runs[0].roles.names and runs[1].roles.names
   /** Roles that were tested in one of the runs only. */
   roles_only: { a: string[]; b: string[] };
   /** The dense models on the same examples; null if the data differ. */
@@ -270,6 +277,7 @@ export interface Comparison {
   warnings: string[];
 }
 
+/** A table that is shown as it is. */
 export interface Table {
   name: string;
   about: string;
@@ -277,17 +285,18 @@ export interface Table {
   rows: (string | number | boolean | null)[][];
 }
 
+/** The connection of a page to `headcount serve`. */
 export interface Live {
   token: string; // sent back as the header X-Headcount-Token
-  /** Of RunData by place: whether a model is at hand, so that sentences and ablations can be tried. */
+  /** For each run whether its model is available, so that live actions can be used; if not, the reason. */
   runs: { id: string; can_run: boolean; why_not: string }[];
 }
 
-/** Requests of the live actions, all POST with JSON under /api/RUN/, answers are JSON; errors are {error: string} with a status of 4xx or 5xx. */
+/** Live actions: POST requests with JSON under /api/RUN/ACTION, answered by JSON; an error is {error: string} with status 4xx or 5xx. */
 export interface LiveApi {
-  /** A new sentence: the attention maps of all heads; a note where the tokenizer does not know some of it. */
+  /** A new sentence: the attention maps of all heads; a note if it has tokens that the tokenizer does not know. */
   "attend": { ask: { text: string; pair: string | null }; answer: { attention: Attention; note: string | null } };
-  /** The metric with heads gated off, on the first n examples. */
+  /** Evaluates the model with heads gated off, on the first `limit` examples. */
   "ablate": { ask: { heads: HeadIndex[]; limit: number }; answer: { metric: string; value: number; dense: number; difference: number; low: Maybe; high: Maybe; p: Maybe; test: string; n: number } };
   /** Prunes to fewer heads than there are and writes the model into the run folder. `repair` null: as the models of this method in the run, else as the method does
    * by default. `seed`, `floor` and `unit` may be missing: 0, 0, "kv_group". */

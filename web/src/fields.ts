@@ -73,12 +73,12 @@ export function disagreement(run: RunData): Maybe[] {
   });
 }
 
-function portraitFields(run: RunData): Field[] {
-  if (!run.portraits) return [];
-  const { entropy, confidence } = run.portraits;
+function profileFields(run: RunData): Field[] {
+  if (!run.profiles) return [];
+  const { entropy, confidence } = run.profiles;
   return [
-    plainField("portrait:entropy", "Attention", "entropy", "Mean entropy of the attention of a head, in nats: 0 is one token, more is spread wider.", entropy),
-    plainField("portrait:confidence", "Attention", "largest weight", "Mean of the largest attention weight: 1 is always one token.", confidence),
+    plainField("profile:entropy", "Attention", "entropy", "Mean entropy of the attention of a head, in nats: 0 is one token, more is spread wider.", entropy),
+    plainField("profile:confidence", "Attention", "largest weight", "Mean of the largest attention weight: 1 is always one token.", confidence),
   ];
 }
 
@@ -103,7 +103,7 @@ export function fieldsOf(report: Report, run: RunData): Field[] {
   const several = methodsOf(run).length > 1;
   const agreement = plainField("agreement", "Importance", "disagreement of methods", `Standard deviation of a head's ranks over ${methodsOf(run).map((score) => score.name).join(", ")}: 0 where all agree. Random numbers, the control, do not count.`, several ? disagreement(run) : []);
   const [importance, description] = ["Importance", "Description"].map((group) => scores.filter((field) => field.group === group));
-  return [...importance!, ...(several ? [agreement] : []), ...description!, ...portraitFields(run), ...roleFields(run), ...differenceFields(report)];
+  return [...importance!, ...(several ? [agreement] : []), ...description!, ...profileFields(run), ...roleFields(run), ...differenceFields(report)];
 }
 
 /** The smallest and largest value; [0, 1] if there is none. */

@@ -20,7 +20,7 @@ export class Busy extends Error {}
 export async function ask<A extends Action>(action: A, body: LiveApi[A]["ask"]): Promise<LiveApi[A]["answer"]> {
   const { live } = report.value;
   const id = live?.runs[runAt.value]?.id;
-  if (!live || id === undefined) throw new Error("This page is a file; headcount serve RUN takes requests.");
+  if (!live || id === undefined) throw new Error("Open this run with `headcount serve RUN` to use live actions.");
   const request = { method: "POST", headers: { "Content-Type": "application/json", "X-Headcount-Token": live.token }, body: JSON.stringify(body) };
   const response = await fetch(`/api/${encodeURIComponent(id)}/${action}`, request).catch(() => {
     throw new Error(STOPPED);

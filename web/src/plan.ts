@@ -148,7 +148,7 @@ function measuredAs(curves: Curves | null, choice: Choice, removed: ReadonlySet<
 
 /** What is known of the model that the slider stands at. Everything that speaks of it (the line under the slider, cards, what is read out) asks this. */
 export type Standing =
-  | "whole" // no head goes
+  | "dense" // no head is removed
   | "short" // the choices do not let as many go
   | "measured"
   | "ranking" // an order of heads, no model
@@ -160,7 +160,7 @@ export type Standing =
 export function standingOf(heads: Heads, choice: Choice, plan: Plan): Standing {
   const { run } = heads;
   const wanted = run.heads.length - choice.keep;
-  if (wanted === 0) return "whole";
+  if (wanted === 0) return "dense";
   if (plan.removed.size < wanted) return "short";
   if (plan.point) return "measured";
   if (choice.method.startsWith(RANKING)) return "ranking";
@@ -174,7 +174,7 @@ export function standingOf(heads: Heads, choice: Choice, plan: Plan): Standing {
 }
 
 const SAID: Record<Standing, string> = {
-  whole: "the whole model",
+  dense: "the dense model",
   short: "not measured: these choices do not let so many go",
   measured: "measured",
   ranking: "a ranking, not measured",
@@ -224,7 +224,7 @@ export function between(known: [keep: number, value: Maybe][], keep: number): Be
 
 export type Quantity = "value" | "parameters" | "bytes" | "flops" | "kv_bytes_per_token";
 
-/** A quantity of a method at `keep` heads, mean over seeds, the whole model at the right end. */
+/** A quantity of a method at `keep` heads, mean over seeds, the dense model at the right end. */
 export function quantity(run: RunData, method: string, name: Quantity, keep: number): Between | null {
   const { curves } = run;
   if (!curves) return null;
@@ -258,7 +258,7 @@ export interface Timing extends Spread {
   /** What was measured; null between two measurements: verdicts are about these alone. */
   row: BenchRow | null;
   isNoisy: boolean;
-  /** The whole model, timed in the same rounds. */
+  /** The dense model, timed in the same rounds. */
   dense: BenchRow;
 }
 
@@ -279,10 +279,10 @@ export function latency(run: RunData, { method, seed, keep }: Pick<Choice, "meth
   return middle && low && high ? { seconds: middle.value, low: low.value, high: high.value, from: middle.from, to: middle.to, row, isNoisy, dense } : null;
 }
 
-export const ALIKE = "not distinguishable from the whole model";
+export const ALIKE = "not distinguishable from the dense model";
 
-/** How fast a model is against the whole one, as far as the quartiles tell. */
-export const speedText = (row: BenchRow): string => (row.is_apart ? `${speedWords(row.speedup)} as the whole model` : ALIKE);
+/** How fast a model is against the dense one, as far as the quartiles tell. */
+export const speedText = (row: BenchRow): string => (row.is_apart ? `${speedWords(row.speedup)} as the dense model` : ALIKE);
 
 export const shapesOf = (rows: BenchRow[]): [number, number][] =>
   [...new Map(rows.map((row) => [`${row.batch} ${row.length}`, [row.batch, row.length] as [number, number]])).values()].sort((a, b) => a[0] - b[0] || a[1] - b[1]);

@@ -12,7 +12,7 @@ const EMPTY_RUN: RunData = {
   name: "", command: "", task: null, created: "", updated: "", seed: 0,
   model: { name: "", class_name: "", model_type: "", n_parameters: 0, weights: "" },
   versions: {}, machine: {}, config: {}, data: {}, summary: [], warnings: [], heads: [], blocks: [], scores: [],
-  roles: null, curves: null, bench: [], portraits: null, attention: null, attention_left_out: false, tables: [],
+  roles: null, curves: null, bench: [], profiles: null, attention: null, attention_left_out: false, tables: [],
 };
 
 export const report = signal<Report>({ schema: 1, runs: [EMPTY_RUN], comparison: null, left_out: [], live: null });

@@ -17,7 +17,7 @@ const FROM: [string, (run: RunData) => Sheet | null][] = [
   ["relations", relationSheet],
   ["curves", curveSheet],
   ["bench", benchSheet],
-  ["attention", portraitSheet],
+  ["attention", profileSheet],
 ];
 
 export function sheetsOf(run: RunData): Sheet[] {
@@ -31,14 +31,14 @@ function places(run: RunData): Map<number, [string, number, number, number | nul
 
 function headSheet(run: RunData): Sheet {
   const place = places(run);
-  const { roles, portraits, scores } = run;
+  const { roles, profiles, scores } = run;
   const grouped = run.blocks.some((block) => block.kv_group !== null);
-  const columns = ["head", "kind", "layer", "place", ...(grouped ? ["KV group"] : []), ...scores.map((score) => score.name), ...(portraits ? ["entropy", "largest weight"] : []), ...(roles ? ["roles"] : [])];
+  const columns = ["head", "kind", "layer", "place", ...(grouped ? ["KV group"] : []), ...scores.map((score) => score.name), ...(profiles ? ["entropy", "largest weight"] : []), ...(roles ? ["roles"] : [])];
   const rows = run.heads.map((name, index): Cell[] => [
     name,
     ...(place.get(index) ?? [null, null, null, null]).slice(0, grouped ? 4 : 3),
     ...scores.map((score) => score.values[index] ?? null),
-    ...(portraits ? [portraits.entropy[index] ?? null, portraits.confidence[index] ?? null] : []),
+    ...(profiles ? [profiles.entropy[index] ?? null, profiles.confidence[index] ?? null] : []),
     ...(roles ? [(roles.labels[index] ?? []).map((label) => roles.names[label] ?? "").join(", ")] : []),
   ]);
   return { name: "Heads", about: "Every head with every score.", columns, rows };
@@ -81,7 +81,7 @@ function curveSheet(run: RunData): Sheet | null {
   if (!curves) return null;
   return {
     name: "Pruned models",
-    about: "Every pruned model that was measured, in pairs with the whole model on the same examples.",
+    about: "Every pruned model that was measured, in pairs with the dense model on the same examples.",
     columns: ["method", "K", "seed", curves.metric, "loss", "difference", "low", "high", "p", "test", "loss difference", "loss p", "significant loss", "random", "trained", "repaired", "parameters", "bytes", "FLOPs", "KV bytes per token", "removed", "command"],
     rows: curves.points.map((one) => [
       one.method, one.keep, one.seed, one.value, one.loss, one.difference, one.low, one.high, one.p, one.test, one.loss_difference, one.loss_p, one.worse_by.length > 0, one.is_random, one.is_trained, one.is_repaired, one.parameters, one.bytes, one.flops, one.kv_bytes_per_token,
@@ -100,10 +100,10 @@ function benchSheet(run: RunData): Sheet | null {
   };
 }
 
-function portraitSheet(run: RunData): Sheet | null {
-  const { portraits } = run;
-  if (!portraits) return null;
-  const { distances, distance, pos, relation } = portraits;
+function profileSheet(run: RunData): Sheet | null {
+  const { profiles } = run;
+  if (!profiles) return null;
+  const { distances, distance, pos, relation } = profiles;
   const columns = [...distances.map((name) => `distance ${name}`), ...(pos?.names ?? []).map((name) => `key ${name}`), ...(relation?.names ?? []).map((name) => `relation ${name}`)];
   const rows = run.heads.map((name, index): Cell[] => [
     name,

@@ -30,7 +30,7 @@ function run(groups: number[] | null = null): RunData {
       dense: { value: 0.9, loss: 0, n_examples: 10, low: null, high: null, parameters: 800, bytes: 3200, flops: 80, kv_bytes_per_token: 0, tokens: 8 },
       points: [point(6, [1, 7]), point(3, [0, 1, 4, 5, 7])], smallest_safe: {}, best: null, commands: {}, unit: 1,
     },
-    bench: [], portraits: null, attention: null, attention_left_out: false, tables: [],
+    bench: [], profiles: null, attention: null, attention_left_out: false, tables: [],
   };
 }
 
@@ -107,7 +107,7 @@ test("numbers lie straight between measured ones and do not go beyond them", () 
   assert.equal(between([], 1), null);
 });
 
-test("a quantity is the mean over seeds and ends at the whole model", () => {
+test("a quantity is the mean over seeds and ends at the dense model", () => {
   const some = run();
   some.curves!.points.push(point(6, [0, 2], { seed: 1, value: 0.8 }));
   assert.ok(Math.abs(quantity(some, "m", "value", 6)!.value - 0.7) < 1e-12);
@@ -184,7 +184,7 @@ test("what is known of a model is told in one way", () => {
   some.curves!.points.push(point(4, [0, 1, 5, 7], { seed: 1 }));
   const heads = headsOf(some);
   const standing = (keep: number, more: Partial<Choice> = {}): string => standingOf(heads, choice(keep, more), planOf(heads, choice(keep, more)));
-  assert.equal(standing(HEADS), "whole");
+  assert.equal(standing(HEADS), "dense");
   assert.equal(standing(6), "measured");
   assert.equal(standing(5), "between");
   assert.equal(standing(7), "between");
@@ -217,9 +217,9 @@ function timed(name: BenchRow["name"], seconds: number, low: number, high: numbe
 }
 
 test("a speed is told of what was measured, where the report calls it one", () => {
-  assert.equal(speedText(timed("removed", 0.5, 0.45, 0.6)), "2 times as fast as the whole model");
-  assert.equal(speedText(timed("removed", 1.25, 1.2, 1.3)), "1.25 times as slow as the whole model");
-  assert.equal(speedText(timed("removed", 0.5, 0.4, 0.95, 8, { is_apart: false })), "not distinguishable from the whole model");
+  assert.equal(speedText(timed("removed", 0.5, 0.45, 0.6)), "2 times as fast as the dense model");
+  assert.equal(speedText(timed("removed", 1.25, 1.2, 1.3)), "1.25 times as slow as the dense model");
+  assert.equal(speedText(timed("removed", 0.5, 0.4, 0.95, 8, { is_apart: false })), "not distinguishable from the dense model");
   const some = { ...run(), bench: [timed("dense", 1, 0.9, 1.1), timed("removed", 0.5, 0.4, 0.6)] };
   const at = (keep: number, seed = 0): ReturnType<typeof latency> => latency(some, { method: "m", seed, keep }, 8, 64);
   assert.deepEqual(at(6), { seconds: 0.5, low: 0.4, high: 0.6, from: 6, to: 6, row: some.bench[1], isNoisy: false, dense: some.bench[0] });
@@ -235,9 +235,9 @@ test("the takeaway of latencies spans all sizes and takes noise for no fact", ()
   const fast = [1, 8].flatMap((batch) => [timed("dense", 1, 0.95, 1.05, batch), timed("masked", 1, 0.95, 1.05, batch), timed("removed", batch === 1 ? 0.8 : 0.5, 0.5, batch === 1 ? 0.85 : 0.55, batch)]);
   assert.equal(speedsOf(fast, shapes, "m"), "Removing the heads of m makes a pass 1.25 to 2 times as fast over 2 sizes of batch and length.");
   const noisy = fast.map((row) => (row.batch === 8 && row.name === "removed" ? { ...row, high: 1.2, is_apart: false, is_noisy: true } : row));
-  assert.match(speedsOf(noisy, shapes, "m"), /1\.25 times as fast at batch 1, length 64; at batch 8, length 64 it is not distinguishable from the whole model/);
-  assert.match(speedsOf(noisy, [[8, 64]], "m"), /not distinguishable from the whole model at batch 8, length 64/);
+  assert.match(speedsOf(noisy, shapes, "m"), /1\.25 times as fast at batch 1, length 64; at batch 8, length 64 it is not distinguishable from the dense model/);
+  assert.match(speedsOf(noisy, [[8, 64]], "m"), /not distinguishable from the dense model at batch 8, length 64/);
   assert.deepEqual(noiseOf(fast, shapes), []);
   assert.match(noiseOf(noisy, shapes).join(), /Noisy measurement at .*batch 8, length 64/);
-  assert.match(noiseOf([timed("dense", 1, 0.95, 1.05), timed("masked", 0.5, 0.49, 0.51, 8, { is_apart: true, is_odd: true })], [[8, 64]]).join(), /Masked heads seem faster than the whole model at batch 8/);
+  assert.match(noiseOf([timed("dense", 1, 0.95, 1.05), timed("masked", 0.5, 0.49, 0.51, 8, { is_apart: true, is_odd: true })], [[8, 64]]).join(), /Masked heads seem faster than the dense model at batch 8/);
 });

@@ -1,12 +1,12 @@
-"""An artifact: one finished unit of work in one file, which says by itself what determines it and whether it is whole.
+"""An artifact: one finished unit of work in one file that states its inputs and carries its own checksums.
 
-    {"artifact": 3, "kind": …, "name": …, "key": …, "parts": …, "made": …, "content": …, "bytes": n, "sha256": …, "seal": …}\\n
+    {"artifact": 3, "kind": …, "name": …, "digest": …, "inputs": …, "provenance": …, "content": …, "bytes": n, "sha256": …, "seal": …}\\n
     n bytes: arrays as safetensors, or nothing
 
-`key` is the hash of kind, name and `parts`, which hold everything that determines the artifact: it is used again under the same key alone. `made`
-says on what it was computed (versions, threads, processor) and determines nothing. `seal` is the hash of the whole line but itself, `sha256` that
-of the bytes after it, and the line is the one way to write what it says, so that a flipped bit, a torn end or a file under another's name is
-found out before anything is read from it.
+`inputs` hold everything that determines the artifact; `digest` is the hash of kind, name and inputs, and an artifact is reused only under the same
+digest. `provenance` names what it was computed on (versions, threads, CPU features) and does not enter the digest. `seal` is the hash of the line
+without the seal, `sha256` that of the bytes after it, and the line has one canonical form: a flipped bit, a truncated file or a file under another
+artifact's name is detected before anything is read from it.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ class Damaged(ArtifactError):
 
 
 class Foreign(Damaged):
-    """A file of a run that is whole, but belongs to another run."""
+    """An undamaged file that belongs to another run."""
 
 
 @dataclass(frozen=True)
 class ArtifactKey:
-    """Which artifact: its kind, a name for people, and everything that determines it as plain data."""
+    """Identifies an artifact: its kind, a readable name, and its `inputs`, everything that determines it as plain data."""
 
     kind: str
     name: str
-    parts: Mapping[str, Any]
+    inputs: Mapping[str, Any]
 
     @cached_property
-    def key(self) -> str:
-        """The hash over everything that determines the artifact."""
-        return hashlib.sha256(canonical([VERSION, self.kind, self.name, self.parts])).hexdigest()
+    def digest(self) -> str:
+        """Hash of schema version, kind, name and inputs."""
+        return hashlib.sha256(canonical([VERSION, self.kind, self.name, self.inputs])).hexdigest()
 
     @property
     def weights(self) -> str | None:
-        """The hash of the weights of the model that the artifact is about, where its parts name one."""
-        weights = self.parts.get("weights")
+        """Hash of the weights of the model that the artifact describes, None if its inputs name no model."""
+        weights = self.inputs.get("weights")
         return weights if isinstance(weights, str) else None
 
     @property
     def path(self) -> Path:
-        """Where the artifact lies in a run folder; no name from data leads anywhere else."""
-        return Path("artifacts") / safe_name(self.kind) / f"{safe_name(self.name)}.{self.key[:24]}{SUFFIX}"
+        """Path within a run folder; a name taken from data cannot lead outside of it."""
+        return Path("artifacts") / safe_name(self.kind) / f"{safe_name(self.name)}.{self.digest[:24]}{SUFFIX}"
 
 
 def safe_name(text: str) -> str:
-    """A short file name out of any text."""
+    """Returns a short file name for any text."""
     return re.sub(r"[^a-z0-9-]+", ".", text.lower()).strip(".")[:60] or "unnamed"
 
 
@@ -76,27 +76,27 @@ def safe_name(text: str) -> str:
 class Artifact:
     """A finished unit of work: plain `content` and `arrays`."""
 
-    spec: ArtifactKey
+    key: ArtifactKey
     content: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
-    made: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def pack(self) -> bytes:
-        """The bytes of its file; NonFinite if a number in it is none."""
+        """Returns the bytes of its file; raises NonFinite if a number in it is not finite."""
         for name, array in self.arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                where = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+                position = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
                 raise NonFinite(
-                    f"{self.spec.kind} '{self.spec.name}' has a number that is not finite ({name} at {where}); it is not written"
+                    f"{self.key.kind} '{self.key.name}' has a number that is not finite ({name} at {position}); it is not written"
                 )
         payload = tensor_bytes({name: np.ascontiguousarray(array) for name, array in self.arrays.items()}) if self.arrays else b""
         head = {
             "artifact": VERSION,
-            "kind": self.spec.kind,
-            "name": self.spec.name,
-            "key": self.spec.key,
-            "parts": dict(self.spec.parts),
-            "made": dict(self.made),
+            "kind": self.key.kind,
+            "name": self.key.name,
+            "digest": self.key.digest,
+            "inputs": dict(self.key.inputs),
+            "provenance": dict(self.provenance),
             "content": dict(self.content),
             "bytes": len(payload),
             "sha256": hashlib.sha256(payload).hexdigest(),
@@ -104,70 +104,64 @@ class Artifact:
         try:
             line = _line(add_seal(head))
         except ValueError as error:
-            raise NonFinite(f"{self.spec.kind} '{self.spec.name}' has a number that is not finite; it is not written") from error
+            raise NonFinite(f"{self.key.kind} '{self.key.name}' has a number that is not finite; it is not written") from error
         return line + b"\n" + payload
 
     @classmethod
-    def unpack(cls, content: bytes, place: Path) -> Artifact:
-        """The artifact in the bytes of the file at `place`; Damaged says what is wrong with them."""
-        line, found, payload = content[:MAX_LINE].partition(b"\n")
-        head = _head(line, place) if found else None
-        if head is None:
-            raise Damaged(f"{place} is torn: it ends before its first line does")
-        payload = content[len(line) + 1 :]
+    def unpack(cls, content: bytes, path: Path) -> Artifact:
+        """Returns the artifact in the bytes of the file at `path`; raises Damaged if they are not those that were written."""
+        line, newline, _ = content[:MAX_LINE].partition(b"\n")
+        if not newline:
+            raise Damaged(f"{path} is truncated: it ends before its first line does")
+        head = _read_head(line, path)
         try:
-            return cls._of(head, payload, place)
+            return cls._from_head(head, content[len(line) + 1 :], path)
         except (KeyError, TypeError, AttributeError) as error:
-            raise Damaged(f"{place} is damaged: its record is not that of an artifact ({type(error).__name__}: {error})") from error
+            raise Damaged(f"{path} is damaged: its record is not that of an artifact ({type(error).__name__}: {error})") from error
 
     @classmethod
-    def _of(cls, head: dict[str, Any], payload: bytes, place: Path) -> Artifact:
+    def _from_head(cls, head: dict[str, Any], payload: bytes, path: Path) -> Artifact:
         if len(payload) != head["bytes"] or hashlib.sha256(payload).hexdigest() != head["sha256"]:
-            raise Damaged(f"{place} is damaged: its numbers are not those that were written")
-        spec = ArtifactKey(head["kind"], head["name"], head["parts"])
-        if spec.key != head["key"] or spec.path.name != place.name:
-            raise Foreign(f"{place} is under another artifact's name: it holds {spec.kind} '{spec.name}'")
-        return cls(spec, head["content"], _arrays(payload, place), head["made"])
+            raise Damaged(f"{path} is damaged: its numbers are not those that were written")
+        key = ArtifactKey(head["kind"], head["name"], head["inputs"])
+        if key.digest != head["digest"] or key.path.name != path.name:
+            raise Foreign(f"{path} is under another artifact's name: it holds {key.kind} '{key.name}'")
+        try:
+            arrays = read_tensors(payload) if payload else {}
+        except SafetensorError as error:
+            raise Damaged(f"{path} is damaged: {error}") from error
+        return cls(key, head["content"], arrays, head["provenance"])
 
 
 _END = re.compile(rb'"bytes": ([0-9]{1,18}), "sha256": "[0-9a-f]{64}", "seal": "[0-9a-f]{64}"}\n$')
 
 
 def read_artifact(path: Path) -> bytes:
-    """The bytes of an artifact's file, at most one more than its first line promises: what grew, or is no file at all, fills no memory."""
+    """Returns the bytes of an artifact's file, at most one more than its first line promises, so that a file that grew cannot fill the memory."""
     if path.exists() and not path.is_file():
         raise Damaged(f"{path} is damaged: it is no regular file")
     with path.open("rb") as file:
         line = file.readline(MAX_LINE)
-        told = _END.search(line[-256:])
-        room = os.fstat(file.fileno()).st_size
-        return line + file.read(min(int(told[1]), room) + 1) if told else line
+        match = _END.search(line[-256:])
+        size = os.fstat(file.fileno()).st_size
+        return line + file.read(min(int(match[1]), size) + 1) if match else line
 
 
-def _line(head: Mapping[str, Any]) -> bytes:
+def _line(head: Mapping[str, object]) -> bytes:
     return json.dumps(head, allow_nan=False).encode()
 
 
-def _head(line: bytes, place: Path) -> dict[str, Any]:
+def _read_head(line: bytes, path: Path) -> dict[str, Any]:
     try:
         head = json.loads(line)
         version = head["artifact"]
-        whole = head["seal"] == seal(head)
+        is_sealed = head["seal"] == seal(head)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(f"{place} is damaged: it does not begin with the record of an artifact ({type(error).__name__})") from error
-    if not whole:
-        raise Damaged(f"{place} is damaged: its record is not the one that was written")
+        raise Damaged(f"{path} is damaged: it does not begin with the record of an artifact ({type(error).__name__})") from error
+    if not is_sealed:
+        raise Damaged(f"{path} is damaged: its record is not the one that was written")
     if version != VERSION:
-        raise ArtifactError(other_version(place, version))
+        raise ArtifactError(other_version(path, version))
     if line != _line(head):
-        raise Damaged(f"{place} is damaged: its record is not written as it was")
+        raise Damaged(f"{path} is damaged: its record is not in the form in which it was written")
     return head
-
-
-def _arrays(payload: bytes, place: Path) -> dict[str, np.ndarray]:
-    if not payload:
-        return {}
-    try:
-        return read_tensors(payload)
-    except SafetensorError as error:
-        raise Damaged(f"{place} is damaged: {error}") from error

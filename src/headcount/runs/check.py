@@ -1,4 +1,4 @@
-"""Every file of a run read and verified: what is damaged, what is missing, and what is another run's."""
+"""Verification of a run folder: reads every file and reports what is damaged, missing or another run's."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from pathlib import Path
 from headcount.core.errors import ArtifactError, HeadcountError
 from headcount.core.files import Problem, is_file, sha256
 from headcount.core.plan import Plan
-from headcount.runs.artifacts import SUFFIX, Artifact, ArtifactKey, Damaged, Foreign, read_artifact
+from headcount.runs.artifacts import SUFFIX, Artifact, Damaged, Foreign, read_artifact
 from headcount.runs.records import Kind, hash_of, read_record
 from headcount.runs.results import PRUNED
 from headcount.runs.schema import HeadsRecord, RunRecord, TablesRecord
 from headcount.runs.scores import KIND as SCORES
 from headcount.runs.scores import unpack_scores
-from headcount.runs.store import ARTIFACTS, HEADS, MODELS, RUN, SHOWN, Run, listed_path
+from headcount.runs.store import ARTIFACTS, HEADS, MODELS, RESULT_KINDS, RUN, Run, listed_path
 from headcount.runs.tables import TABLES, same_table, table_files
 
 BENCH, PLAN = "bench", ".plan.json"
 ModelCheck = Callable[[Path], Iterator[Problem]]
-"""Finds the problems of a saved model by its folder; passed in, since reading models is no business of runs."""
+"""Yields the problems of a saved model, given its folder; passed in because this room does not read models."""
 
 
 class RunCheck:
-    """The verification of one run folder; `checked` counts what was read."""
+    """The verification of one run folder; `checked` counts the files that were read."""
 
     def __init__(self, folder: Path, check_model: ModelCheck) -> None:
         self.folder, self.check_model, self.checked = folder, check_model, 0
         self.run = Run(folder)
-        self.specs: dict[str, ArtifactKey] = {}
+        self.digests: set[str] = set()
         self.removed: dict[str, list[str]] = {}
 
     def problems(self) -> Iterator[Problem]:
-        """Every problem of the folder; ArtifactError only for a run of another schema."""
+        """Yields every problem of the folder; raises ArtifactError only for a run of another schema version."""
         record, problems = self._record(RUN, RunRecord)
         yield from problems
         yield from self._heads(record)
@@ -64,42 +64,44 @@ class RunCheck:
             yield Problem("foreign", HEADS, f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}; restore it")
 
     def _artifacts(self, record: RunRecord | None) -> Iterator[Problem]:
-        timed: list[tuple[str, Artifact]] = []
+        benchmarks: list[tuple[str, Artifact]] = []
         for path in sorted((self.folder / ARTIFACTS).rglob(f"*{SUFFIX}")):
             self.checked += 1
             name = str(path.relative_to(self.folder))
             try:
                 artifact = Artifact.unpack(read_artifact(path), path)
-                if artifact.spec.kind == SCORES:
+                if artifact.key.kind == SCORES:
                     unpack_scores(artifact)
             except (HeadcountError, OSError) as error:
                 yield _problem(name, error)
                 continue
-            self.specs[artifact.spec.key] = artifact.spec
-            if artifact.spec.kind == PRUNED:
-                self.removed[artifact.spec.key[:8]] = artifact.content.get("removed", [])
-            if str(artifact.spec.path) != name:
+            self.digests.add(artifact.key.digest)
+            if artifact.key.kind == PRUNED:
+                self.removed[artifact.key.digest[:8]] = artifact.content.get("removed", [])
+            if str(artifact.key.path) != name:
                 yield Problem(
-                    "foreign", name, f"{path} lies under another kind than its own ({artifact.spec.kind}); move it back, or remove it"
+                    "foreign",
+                    name,
+                    f"{path} is in the folder of another kind than its own ({artifact.key.kind}); move it back, or remove it",
                 )
-            elif record is not None and artifact.spec.key not in record.results.values():
-                if artifact.spec.kind in SHOWN and artifact.spec.weights not in (None, record.model.weights, *record.compared):
+            elif record is not None and artifact.key.digest not in record.results.values():
+                if artifact.key.kind in RESULT_KINDS and artifact.key.weights not in (None, record.model.weights, *record.compared):
                     text = (
-                        f"{path} is of another model (weights {artifact.spec.weights}) than the run, and {RUN} does not list it; remove it"
+                        f"{path} is of another model (weights {artifact.key.weights}) than the run, and {RUN} does not list it; remove it"
                     )
                     yield Problem("foreign", name, text)
-                timed += [(name, artifact)] if artifact.spec.kind == BENCH else []
-        for name, artifact in timed:
-            if artifact.spec.parts.get("of") not in self.specs:
-                yield Problem("foreign", name, f"{self.folder / name} has the times of a model that this run has not; remove it")
+                benchmarks += [(name, artifact)] if artifact.key.kind == BENCH else []
+        for name, artifact in benchmarks:
+            if artifact.key.inputs.get("of") not in self.digests:
+                yield Problem("foreign", name, f"{self.folder / name} holds the times of a model that this run does not have; remove it")
 
     def _fresh_tables(self, record: RunRecord) -> dict[str, bytes] | None:
-        """The tables that the artifacts make; None where the run was stopped before it wrote them, or an artifact cannot be used."""
+        """Returns the tables that the artifacts give; None if the run was stopped before it wrote them, or an artifact is unusable."""
         if any(self.run.find_unlisted(record)):
             return None
         try:
             return dict(table_files(self.run))
-        except HeadcountError:  # an artifact is damaged or foreign, which is a problem of its own
+        except HeadcountError:  # a damaged or foreign artifact is reported by itself
             return None
 
     def _tables(self, record: RunRecord) -> Iterator[Problem]:
@@ -123,11 +125,11 @@ class RunCheck:
                     "damaged", name, f"{path} is damaged or was edited: its hash is not the one in {TABLES}; run the command again"
                 )
             elif fresh is not None and name not in listing.before and not (name in fresh and same_table(path, fresh[name])):
-                yield Problem("foreign", name, f"{path} is not made of the artifacts of this run; run the command of the run again")
+                yield Problem("foreign", name, f"{path} does not follow from the artifacts of this run; run the command of the run again")
 
     def _models(self, record: RunRecord) -> Iterator[Problem]:
-        there = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
-        for name in sorted({*record.models, *there}):
+        existing = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
+        for name in sorted({*record.models, *existing}):
             try:
                 problem = self.run.problem_of_model(name)
             except ArtifactError as error:
@@ -140,10 +142,10 @@ class RunCheck:
             self.checked += sum(path.is_file() for path in (self.folder / MODELS / name).iterdir())
 
     def _plans(self, record: RunRecord) -> Iterator[Problem]:
-        """A plan beside a model is sealed, for the run's weights, and removes what the artifact of the model says."""
+        """Yields the plans beside models that are unsealed, for other weights, or that remove other heads than the artifact of the model."""
         for path in sorted((self.folder / MODELS).glob(f"*{PLAN}")):
             self.checked += 1
-            name, key = f"{MODELS}/{path.name}", path.name.removesuffix(PLAN).rpartition(".")[2]
+            name, digest = f"{MODELS}/{path.name}", path.name.removesuffix(PLAN).rpartition(".")[2]
             try:
                 plan = Plan.read(path)
             except HeadcountError as error:
@@ -151,7 +153,7 @@ class RunCheck:
                 continue
             weights = plan.made_for.weights if plan.made_for is not None else ""
             if weights not in (record.model.weights, *record.compared) or sorted(map(str, plan.removed)) != sorted(
-                self.removed.get(key, [])
+                self.removed.get(digest, [])
             ):
                 yield Problem("foreign", name, f"{path} is not the plan of a model of this run; run the command that pruned it again")
 

@@ -1,4 +1,4 @@
-"""The blocks of a pass over data as artifacts: a pass that is stopped goes on at the block where it was, and several processes can share one."""
+"""The chunks of a pass over data as artifacts: a stopped pass resumes at the next chunk, and several processes can share one pass."""
 
 from __future__ import annotations
 
@@ -15,88 +15,97 @@ from headcount.core.files import canonical
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.store import Run
 
-KIND = "block"
+KIND = "chunk"
+Inputs = Mapping[str, Any]
+"""Everything that determines a pass, as plain data."""
 
 
 class Chunks:
-    """The finished blocks of one pass, which `parts` determine: the memory of `headcount.data.stream`. `goal` are the artifacts made out of them."""
+    """The finished chunks of one pass over data: the memory of `headcount.data.stream`.
+
+    Args:
+        run: The run folder that keeps them.
+        name: Readable name of the pass.
+        inputs: Everything that determines the pass.
+        provenance: What the chunks are computed on.
+        goal: The artifacts that are made of the chunks.
+        in_order: Whether a chunk depends on those before it, so that processes cannot share the pass.
+    """
 
     def __init__(
-        self, run: Run, name: str, parts: Mapping[str, Any], made: Mapping[str, Any], *, goal: Sequence[ArtifactKey], in_order: bool = False
+        self, run: Run, name: str, inputs: Inputs, provenance: Mapping[str, Any], *, goal: Sequence[ArtifactKey], in_order: bool = False
     ) -> None:
-        self.run, self.name, self.parts, self.made, self.goal, self.in_order = run, name, parts, made, goal, in_order
-        self._seen: dict[str, ArtifactKey] = {}
-        self._whole: set[str] = set()
+        self.run, self.name, self.inputs, self.provenance, self.goal, self.in_order = run, name, inputs, provenance, goal, in_order
+        self._keys: dict[str, ArtifactKey] = {}
+        self._intact: set[str] = set()
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may be at blocks of this pass; never where a block depends on those before it."""
-        return not self.in_order and self.run.hold is not None and (self.run.hold.joined or self.run.expects_workers)
+        """Whether other processes may compute chunks of this pass."""
+        return not self.in_order and self.run.lock is not None and (self.run.lock.joined or self.run.expects_workers)
 
     @property
     def leads(self) -> bool:
-        """Whether this process makes the result out of the blocks."""
+        """Whether this process makes the result of the chunks."""
         return self.run.leads
 
     @property
     def over(self) -> bool:
-        """Whether the result is there already, made by the process that leads."""
-        return not self.leads and all((self.run.folder / spec.path).exists() for spec in self.goal)
+        """Whether the leading process has made the result already."""
+        return not self.leads and all((self.run.folder / key.path).exists() for key in self.goal)
 
-    def spec(self, block: Any) -> ArtifactKey:
-        """The artifact of a block: the pass, and the examples in it."""
-        digest = hashlib.sha256(block.digest).hexdigest()
-        made = ArtifactKey(
-            KIND, f"{self.name} {block.first}", {"pass": dict(self.parts), "first": block.first, "size": block.size, "digest": digest}
-        )
-        return self._seen.setdefault(made.key, made)
+    def key_of(self, chunk: Any) -> ArtifactKey:
+        """Returns the key of a chunk: the pass and the examples in the chunk."""
+        inputs = {"pass": dict(self.inputs), "first": chunk.first, "size": chunk.size, "digest": hashlib.sha256(chunk.digest).hexdigest()}
+        key = ArtifactKey(KIND, f"{self.name} {chunk.first}", inputs)
+        return self._keys.setdefault(key.digest, key)
 
     def has(self, block: Any) -> bool:
-        """Whether a block is finished and whole."""
-        spec = self.spec(block)
-        if spec.key not in self._whole and self.run.find(spec) is not None:
-            self._whole.add(spec.key)
-        return spec.key in self._whole
+        """Whether a chunk is finished and undamaged."""
+        key = self.key_of(block)
+        if key.digest not in self._intact and self.run.find(key) is not None:
+            self._intact.add(key.digest)
+        return key.digest in self._intact
 
     def get(self, block: Any) -> tuple[Mapping[str, np.ndarray], int | None] | None:
-        """The results of a block, if it is finished, and the size of the batches they were made in."""
-        artifact = self.run.find(self.spec(block))
+        """Returns the results of a chunk and the batch size that they were computed with; None if it is not finished."""
+        artifact = self.run.find(self.key_of(block))
         return None if artifact is None else (artifact.arrays, artifact.content["batch_size"])
 
     def put(self, block: Any, measured: Mapping[str, np.ndarray], batch_size: int | None) -> None:
-        """Keeps the results of a block."""
-        self.run.commit(self.spec(block), {"batch_size": batch_size}, measured, made=self.made)
+        """Keeps the results of a chunk."""
+        self.run.commit(self.key_of(block), {"batch_size": batch_size}, measured, provenance=self.provenance)
 
     @contextmanager
     def claim(self, block: Any) -> Iterator[bool]:
-        """Whether this process may compute a block now, while the context lasts."""
-        assert self.run.hold is not None
-        key = self.spec(block).key
-        mine = self.run.hold.claim(key)
+        """Yields whether this process may compute a chunk; no other process may while the context lasts."""
+        assert self.run.lock is not None
+        digest = self.key_of(block).digest
+        is_claimed = self.run.lock.claim(digest)
         try:
-            yield mine
+            yield is_claimed
         finally:
-            if mine:
-                self.run.hold.release(key)
+            if is_claimed:
+                self.run.lock.release(digest)
 
     def clear(self) -> None:
-        """Removes the blocks, if this process leads: what was made of them is kept."""
+        """Removes the chunks if this process leads; the result made of them is kept."""
         if not self.leads:
             return
-        for spec in self._seen.values():
-            if (self.run.folder / spec.path).exists():
-                self.run.discard(spec)
-        discard_chunks(self.run, lambda parts: parts == self.parts)
+        for key in self._keys.values():
+            if (self.run.folder / key.path).exists():
+                self.run.discard(key)
+        discard_chunks(self.run, lambda inputs: inputs == self.inputs)
 
 
-def begun(run: Run, is_wanted: Callable[[Mapping[str, Any]], bool]) -> list[Mapping[str, Any]]:
-    """The passes of a certain kind that have finished blocks, by what determines them; the one with the most blocks first."""
-    numbers: Counter[bytes] = Counter(canonical(parts) for artifact in run.each(KIND) if is_wanted(parts := artifact.spec.parts["pass"]))
-    return [json.loads(parts) for parts, _ in sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))]
+def unfinished_passes(run: Run, is_wanted: Callable[[Inputs], bool]) -> list[Inputs]:
+    """Returns the inputs of the passes that have finished chunks and satisfy `is_wanted`, the pass with the most chunks first."""
+    numbers = Counter(canonical(inputs) for artifact in run.iter_artifacts(KIND) if is_wanted(inputs := artifact.key.inputs["pass"]))
+    return [json.loads(inputs) for inputs, _ in sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))]
 
 
-def discard_chunks(run: Run, is_done: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Removes the blocks of passes whose results are kept, such as those that a process left that died while it removed them."""
-    for artifact in run.each(KIND):
-        if is_done(artifact.spec.parts["pass"]):
-            run.discard(artifact.spec)
+def discard_chunks(run: Run, is_finished: Callable[[Inputs], bool]) -> None:
+    """Removes the chunks of passes whose results are kept, such as those left by a process that died while it removed them."""
+    for artifact in run.iter_artifacts(KIND):
+        if is_finished(artifact.key.inputs["pass"]):
+            run.discard(artifact.key)

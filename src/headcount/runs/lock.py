@@ -1,6 +1,6 @@
-"""Who works in a run folder: one leader, and any number of workers that joined it; who is at which artifact.
+"""Locks on a run folder: one leading process, any number of workers that joined it, and the artifact that each of them computes.
 
-All of it are locks of the kernel on bytes of one file, so that a process that dies, however it dies, holds nothing any more.
+All are kernel locks on bytes of one file, so a process that dies, in whatever way, releases them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from headcount.core import files
 from headcount.core.errors import ArtifactError
 
 LOCK, OWNER = "lock", "owner.json"
-LEADER, WORKERS, MENDING, ARTIFACTS = 0, 1, 2, 3
+LEADER, WORKERS, QUARANTINE, ARTIFACTS = 0, 1, 2, 3
+"""Bytes of the lock file; the locks of artifacts lie from ARTIFACTS on."""
 
 
 class Busy(ArtifactError):
@@ -27,30 +28,32 @@ class Busy(ArtifactError):
 
 
 class RunLock:
-    """The locks that this process has in one run folder."""
+    """The locks that this process holds in one run folder."""
 
-    _mine: ClassVar[set[Path]] = set()  # the kernel's locks do not keep a process out of its own files
+    _held: ClassVar[set[Path]] = set()  # the kernel's locks do not keep a process out of its own files
 
     def __init__(self, folder: Path, *, join: bool, command: str = "") -> None:
         self.folder = folder.resolve()
-        if self.folder in self._mine:
+        if self.folder in self._held:
             raise Busy(f"{folder} is in use by this process already; close that run first")
         self.joined = join
         self._kernel = kernel_locks()
         self._file = self._open()
         try:
-            while not (self._take() and self._is_there()):
+            self._acquire()
+            while not self._is_current():
                 os.close(self._file)
                 self._file = self._open()
+                self._acquire()
             if not join:
-                _tell(self.folder, command)
+                _write_owner(self.folder, command)
         except OSError as error:
             os.close(self._file)
             raise ArtifactError(f"{self.folder} cannot be worked in: its file system gives no locks ({error})") from error
         except BaseException:
             os.close(self._file)
             raise
-        self._mine.add(self.folder)
+        self._held.add(self.folder)
 
     def _open(self) -> int:
         try:
@@ -59,114 +62,117 @@ class RunLock:
         except OSError as error:
             raise ArtifactError(f"{self.folder} cannot be worked in: {error}") from error
 
-    def _take(self) -> bool:
+    def _acquire(self) -> None:
         if self.joined:
             self._lock(WORKERS, self._kernel.LOCK_SH)
         elif not self._try(LEADER):
-            raise Busy(_owned(self.folder))
-        return True
+            raise Busy(_busy_message(self.folder))
 
-    def _is_there(self) -> bool:
-        """Whether the file that is locked is still the one in the folder: a process that wrote nothing takes its own away."""
+    def _is_current(self) -> bool:
+        """Whether the locked file is still the one in the folder; a process that wrote nothing removes its own."""
         try:
             return os.path.samestat(os.fstat(self._file), (self.folder / LOCK).stat())
         except FileNotFoundError:
             return False
 
     @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Whether no worker has joined; none can while the context lasts."""
-        alone = self._try(WORKERS)
+    def exclude_workers(self) -> Iterator[bool]:
+        """Yields whether no worker has joined; then none can while the context lasts."""
+        is_alone = self._try(WORKERS)
         try:
-            yield alone
+            yield is_alone
         finally:
-            if alone:
+            if is_alone:
                 self._unlock(WORKERS)
 
     @contextmanager
-    def mending(self) -> Iterator[None]:
-        """One process at a time sets damaged files aside."""
-        self._lock(MENDING, self._kernel.LOCK_EX)
+    def lock_quarantine(self) -> Iterator[None]:
+        """Lets one process at a time move damaged files to the quarantine."""
+        self._lock(QUARANTINE, self._kernel.LOCK_EX)
         try:
             yield
         finally:
-            self._unlock(MENDING)
+            self._unlock(QUARANTINE)
 
-    def claim(self, key: str) -> bool:
-        """Takes an artifact to compute; False if another process is at it."""
-        return self._try(_place(key))
+    def claim(self, digest: str) -> bool:
+        """Claims an artifact for this process; returns False if another process computes it."""
+        return self._try(_byte_of(digest))
 
-    def release(self, key: str) -> None:
-        """Gives an artifact back."""
-        self._unlock(_place(key))
+    def release(self, digest: str) -> None:
+        """Releases a claimed artifact."""
+        self._unlock(_byte_of(digest))
 
-    def close(self, *, vanish: bool = False) -> None:
-        """Gives everything back; `vanish` removes the folder if nothing was written to it."""
-        if self.folder not in self._mine:
+    def close(self, *, remove_empty: bool = False) -> None:
+        """Releases all locks; `remove_empty` also removes the folder if nothing was written to it."""
+        if self.folder not in self._held:
             return
-        self._mine.discard(self.folder)
+        self._held.discard(self.folder)
         try:
             if not self.joined:
-                with suppress(OSError):  # what stays behind says who was here last, and harms nothing
+                with suppress(OSError):  # a file that stays behind only names the last owner
                     files.before("remove", self.folder / OWNER)
                     (self.folder / OWNER).unlink(missing_ok=True)
-                    if vanish:
-                        self._vanish()
+                    if remove_empty:
+                        self._remove_empty()
         finally:
             os.close(self._file)
 
-    def _vanish(self) -> None:
-        with self.alone() as alone:
-            if alone and all(path.name == LOCK for path in self.folder.iterdir()):
+    def _remove_empty(self) -> None:
+        with self.exclude_workers() as is_alone:
+            if is_alone and all(path.name == LOCK for path in self.folder.iterdir()):
                 files.before("remove", self.folder)
                 (self.folder / LOCK).unlink(missing_ok=True)
                 self.folder.rmdir()
 
-    def _unlock(self, place: int) -> None:
-        self._kernel.lockf(self._file, self._kernel.LOCK_UN, 1, place)
+    def _unlock(self, byte: int) -> None:
+        self._kernel.lockf(self._file, self._kernel.LOCK_UN, 1, byte)
 
-    def _lock(self, place: int, how: int) -> None:
-        self._kernel.lockf(self._file, how, 1, place)
+    def _lock(self, byte: int, mode: int) -> None:
+        self._kernel.lockf(self._file, mode, 1, byte)
 
-    def _try(self, place: int) -> bool:
+    def _try(self, byte: int) -> bool:
         try:
-            self._lock(place, self._kernel.LOCK_EX | self._kernel.LOCK_NB)
+            self._lock(byte, self._kernel.LOCK_EX | self._kernel.LOCK_NB)
         except (BlockingIOError, PermissionError):
             return False
         return True
 
 
 def kernel_locks() -> ModuleType:
-    """Python's module for locks of the kernel, which Windows lacks: imported when a folder is taken, so that all else works without it."""
+    """Returns the module of POSIX kernel locks; imported only when a folder is locked, so that everything else works on Windows."""
     try:
         import fcntl
     except ModuleNotFoundError as error:
         raise ArtifactError(
-            "a run folder is taken by locks of a POSIX kernel (fcntl), and this system has none; "
+            "a run folder is locked through a POSIX kernel (fcntl), which this system lacks; "
             "work without a run folder, or on Linux, macOS or WSL. Finished runs can be read here."
         ) from error
     return fcntl
 
 
-def _place(key: str) -> int:
-    return ARTIFACTS + int(key[:15], 16)
+def _byte_of(digest: str) -> int:
+    return ARTIFACTS + int(digest[:15], 16)
 
 
-def _tell(folder: Path, command: str) -> None:
-    told = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds"), "command": command}
-    files.write_atomic(folder / OWNER, json.dumps(told).encode())
+def _write_owner(folder: Path, command: str) -> None:
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds"), "command": command}
+    files.write_atomic(folder / OWNER, json.dumps(owner).encode())
 
 
-def owner(folder: Path) -> dict[str, Any]:
-    """What the leader of a folder said about itself, if anything."""
+def read_owner(folder: Path) -> dict[str, Any]:
+    """Returns process, host, start and command of the leading process; empty if they are not known."""
     try:
-        told = json.loads((folder / OWNER).read_text(encoding="utf-8"))
+        owner = json.loads((folder / OWNER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return owner if isinstance(owner, dict) else {}
 
 
-def _owned(folder: Path) -> str:
-    told = owner(folder)
-    who = f"process {told.get('pid')} on {told.get('host')} since {told.get('since')}: {told.get('command')}" if told else "another process"
-    return f"{folder} is in use by {who}. Wait for it, name another folder, or help it with the same command and --join."
+def _busy_message(folder: Path) -> str:
+    owner = read_owner(folder)
+    who = (
+        f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}: {owner.get('command')}"
+        if owner
+        else "another process"
+    )
+    return f"{folder} is in use by {who}. Wait for it, name another folder, or join it as a worker"

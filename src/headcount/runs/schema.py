@@ -1,16 +1,16 @@
-"""The files of a run, with their versions. No torch here: a report reads these and nothing else.
+"""The files of a run and their schema. A report reads these files and nothing else.
 
 run.json                       what ran: command, configuration, seed, versions, machine, model and data, and the artifacts it shows
 heads.json                     the blocks of the model and the addresses of their heads
-artifacts/<kind>/<name>.<key>.artifact   one finished unit of work each (see headcount.runs.artifacts): scores, roles, portraits,
-                               evaluation, pruned, bench, study, tuned, and block (of a pass that is under way)
+artifacts/<kind>/<name>.<digest>.artifact   one finished unit of work each (see headcount.runs.artifacts): scores, roles, profiles,
+                               evaluation, pruned, bench, study, tuned, and chunk (of an unfinished pass over data)
 scores.*, roles.*, curves.*, … tables of all results, as csv and parquet, made out of the artifacts
 tables.json                    the hashes of these tables
-models/<name>.<key>/           models, with manifests of their own
-work/<key>/                    checkpoints of a training that is under way
-log.txt                        what happened, for people
-quarantine/                    files that were found damaged
-lock, owner.json               who works here now
+models/<name>.<digest>/        models, with manifests of their own
+work/<digest>/                 checkpoints of an unfinished training
+log.txt                        log for people
+quarantine/                    damaged files
+lock, owner.json               locks, and the process that leads the run
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 VERSION = 3
 OLDER = {2: "0.1.0"}
-"""Schemas of earlier releases, and the release to open their runs with."""
+"""Earlier schema versions, and the release that opens their runs."""
 
 
 class Record(BaseModel):
-    """What every file of a run has: its version; keys that are not known are refused."""
+    """Base of the records in a run's JSON files: the schema version; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     schema_version: Literal[3] = VERSION
 
 
 def other_version(path: Path, version: Any) -> str:
-    """The sentence that refuses a file of another schema, with the release to open it with."""
+    """Returns the error message for a file of another schema version, with the release that opens it."""
     if isinstance(version, int) and version > VERSION:
         remedy = "Install a newer one to open this run."
     elif version in OLDER:
@@ -44,7 +44,7 @@ def other_version(path: Path, version: Any) -> str:
 
 
 class ModelRecord(BaseModel):
-    """Which model: the name that was given, its class, and a hash of its weights."""
+    """Identifies a model: its name, its class and a hash of its weights."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
@@ -55,10 +55,14 @@ class ModelRecord(BaseModel):
 
 
 class RunRecord(Record):
-    """run.json; `data` are the fingerprints of what was read, `results` the keys of the artifacts that the run shows, by kind and name.
+    """run.json.
 
-    `heads` is the hash of what heads.json says, `models` are the seals of the models in models/, by folder: neither can be another run's.
-    `compared` are the weights of further models that a study compares with the run's; their artifacts are kept and not shown as results of the run.
+    Attributes:
+        data: Fingerprints of the data that were read.
+        results: Digests of the artifacts that are results of the run, by `kind/name`.
+        heads: Hash of the content of heads.json.
+        models: Seals of the models in models/, by folder.
+        compared: Hashes of the weights of further models that a study compares with the run's; their artifacts are no results of the run.
     """
 
     command: str
@@ -100,10 +104,7 @@ class HeadsRecord(Record):
 
 
 class ScoresRecord(BaseModel):
-    """The content of an artifact of scores: one entry per head in the order of `heads`.
-
-    `directions` and `describes` are missing in artifacts that were written before there were such.
-    """
+    """The content of an artifact of scores: one entry per head, in the order of `heads`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     method: str
@@ -184,11 +185,10 @@ class RolesRecord(BaseModel):
     refused: dict[str, int] = Field(default_factory=dict)
     conditions: dict[str, Any] = Field(default_factory=dict)
     best_heads: list[BestHeadRecord] | None = None
-    """None in runs that were made before best heads were chosen on half of the sentences."""
 
 
 class TablesRecord(Record):
-    """tables.json: the hash of every table as it is written last, and as it was `before` if the writing of it was cut short."""
+    """tables.json: the hash of every table; `before` holds the previous hash while a table is being replaced."""
 
     files: dict[str, str]
     before: dict[str, str] = Field(default_factory=dict)

@@ -20,7 +20,7 @@ KIND = "scores"
 
 
 def pack_scores(scores: Scores) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The content and the arrays of an artifact of scores."""
+    """Returns the content and the arrays of an artifact of scores."""
     record = ScoresRecord(
         method=scores.method,
         higher_is_keep=scores.higher_is_keep,
@@ -37,27 +37,23 @@ def pack_scores(scores: Scores) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         directions=dict(scores.directions),
         describes=scores.describes,
     )
-    return record.model_dump(), {} if scores.samples is None else _arrays(scores.samples)
-
-
-def _arrays(samples: Samples) -> dict[str, np.ndarray]:
-    sums, weights = (np.asarray(array, dtype=np.float64) for array in (samples.sums, samples.weights))
-    return {"sums": sums, "weights": weights, "n": np.array([samples.n], dtype=np.int64)}
+    if scores.samples is None:
+        return record.model_dump(), {}
+    sums, weights = (np.asarray(array, dtype=np.float64) for array in (scores.samples.sums, scores.samples.weights))
+    return record.model_dump(), {"sums": sums, "weights": weights, "n": np.array([scores.samples.n], dtype=np.int64)}
 
 
 def unpack_scores(artifact: Artifact) -> Scores:
-    """The scores of an artifact."""
+    """Returns the scores in an artifact; raises Damaged if it holds none."""
     try:
         record = ScoresRecord.model_validate(artifact.content)
     except ValidationError as error:
         first = error.errors()[0]
-        raise Damaged(
-            f"the artifact of {artifact.spec.name} holds no scores: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-        ) from error
+        raise Damaged(f"the artifact of {artifact.key.name} holds no scores: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     parse: Any = Head.parse
-    found = artifact.arrays
-    if found and set(found) != {"sums", "weights", "n"}:
-        raise Damaged(f"the artifact of {artifact.spec.name} holds no scores: its arrays are {', '.join(found)}")
+    arrays = artifact.arrays
+    if arrays and set(arrays) != {"sums", "weights", "n"}:
+        raise Damaged(f"the artifact of {artifact.key.name} holds no scores: its arrays are {', '.join(arrays)}")
     return Scores(
         heads=tuple(map(parse, record.heads)),
         values=tuple(record.values),
@@ -66,7 +62,7 @@ def unpack_scores(artifact: Artifact) -> Scores:
         units=tuple(tuple(map(parse, unit)) for unit in record.units),
         stderr=tuple(record.stderr),
         n_examples=record.n_examples,
-        samples=Samples(found["sums"], found["weights"], int(found["n"][0])) if found else None,
+        samples=Samples(arrays["sums"], arrays["weights"], int(arrays["n"][0])) if arrays else None,
         data=record.data,
         seed=record.seed,
         normalise=record.normalise,
@@ -78,23 +74,23 @@ def unpack_scores(artifact: Artifact) -> Scores:
 
 
 def all_scores(run: Run) -> dict[str, Scores]:
-    """The scores that a run shows, by method."""
+    """Returns the scores among the results of a run, by method."""
     return {name: unpack_scores(artifact) for name, artifact in run.results(KIND).items()}
 
 
 def scores_of(run: Run, method: str) -> Scores:
-    """One method's scores."""
+    """Returns the scores of one method; raises ArtifactError if the run has none."""
     known = run.results(KIND)
     if method not in known:
         raise ArtifactError(f"{run.folder} has no scores by '{method}'; it has {', '.join(known) or 'none'}")
     return unpack_scores(known[method])
 
 
-def same_heads(tables: Sequence[Scores]) -> None:
+def check_same_heads(tables: Sequence[Scores]) -> None:
     """Raises ArtifactError unless all scores are of the same heads in the same order."""
-    for other in tables[1:]:
-        if other.heads != tables[0].heads:
+    for scores in tables[1:]:
+        if scores.heads != tables[0].heads:
             raise ArtifactError(
-                f"these scores are of different heads ({len(tables[0].heads)} and {len(other.heads)}); compare scores of one model, or of models "
+                f"these scores are of different heads ({len(tables[0].heads)} and {len(scores.heads)}); compare scores of one model, or of models "
                 "of the same shape"
             )

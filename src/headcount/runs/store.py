@@ -1,7 +1,7 @@
-"""A run: a folder of finished artifacts that can be stopped, killed, copied and taken up again; every file appears whole or not at all.
+"""A run: a folder of finished artifacts. Work in it can be stopped, killed, copied and resumed; every file appears complete or not at all.
 
-One process leads a run (`Run.lead`), others may join it as workers (`Run.join`), anybody may read it (`Run.open`). What is found damaged while
-leading or working is moved to `quarantine/`, named in the log, and computed again; a reader is told about it.
+One process leads a run (`Run.lead`), others may join it as workers (`Run.join`), any process may read it (`Run.open`). A damaged file is moved to
+`quarantine/`, noted in the log and computed again by processes that lead or work; a reader raises Damaged.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,120 +45,138 @@ from headcount.runs.schema import BlockRecord, HeadsRecord, ModelRecord, RunReco
 
 PACKAGES = ("headcount", "torch", "transformers", "numpy", "scipy")
 RUN, HEADS, LOG, ARTIFACTS, QUARANTINE, MODELS = "run.json", "heads.json", "log.txt", "artifacts", "quarantine", "models"
-SHOWN = ("scores", "roles", "portraits", "evaluation", "pruned")
+RESULT_KINDS = ("scores", "roles", "profiles", "evaluation", "pruned")
 """Kinds of artifacts that are results of the run's model."""
+Computed = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
+"""Content and arrays of an artifact."""
 _WEIGHTS = re.compile(rb'"weights": "([0-9a-f]{64})"')
 
 
 def versions() -> dict[str, str]:
-    """The releases that results may depend on."""
-    found = {"python": platform.python_version()}
+    """Returns the versions of Python and of the packages that results may depend on."""
+    releases = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            releases[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return releases
 
 
-def describe_run(model: ModelRecord, **facts: Any) -> RunRecord:
-    """What run.json says of a run that begins now: its `facts` (command, seed, task, config), the versions and the machine."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    machine = {"system": platform.platform(), "cpus": os.cpu_count(), **facts.pop("machine", {})}
-    return RunRecord(created=now, updated=now, model=model, versions=versions(), machine=machine, **facts)
+def describe_run(
+    model: ModelRecord,
+    *,
+    command: str,
+    seed: int,
+    task: str = "",
+    config: dict[str, Any] | None = None,
+    machine: Mapping[str, Any] | None = None,
+) -> RunRecord:
+    """Returns the content of run.json for a run that begins now; versions, system and number of CPUs are added."""
+    return RunRecord(
+        command=command,
+        created=_now(),
+        updated=_now(),
+        seed=seed,
+        model=model,
+        task=task,
+        config=config or {},
+        versions=versions(),
+        machine={"system": platform.platform(), "cpus": os.cpu_count(), **(machine or {})},
+    )
 
 
 class Run:
     """A run by its folder."""
 
-    def __init__(self, folder: Path, hold: RunLock | None = None) -> None:
-        self.folder, self.hold = folder, hold
+    def __init__(self, folder: Path, lock: RunLock | None = None) -> None:
+        self.folder, self.lock = folder, lock
         self.expects_workers = False
-        self._due: tuple[RunRecord, HeadsRecord] | None = None
+        self._pending: tuple[RunRecord, HeadsRecord] | None = None
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
 
-    # Taking a folder.
+    # Locking a folder.
 
     @classmethod
     @contextmanager
     def lead(cls, folder: Path, *, command: str = "") -> Iterator[Run]:
-        """Takes a run folder, or makes one, for as long as the context lasts; Busy at once if another process has it."""
-        kernel_locks()  # before a folder is made that could not be taken
-        made = _prepare(folder)
-        hold = RunLock(folder, join=False, command=command)
-        run = cls(folder, hold)
+        """Locks a run folder, created if needed, while the context lasts; raises Busy at once if another process leads it."""
+        kernel_locks()  # before a folder is created that could not be locked
+        is_new = _prepare(folder)
+        lock = RunLock(folder, join=False, command=command)
+        run = cls(folder, lock)
         try:
-            with hold.alone() as alone:
-                if alone:
-                    run._sweep()
+            with lock.exclude_workers() as is_alone:
+                if is_alone:
+                    run._remove_partial_files()
             yield run
         finally:
-            hold.close(vanish=made)
+            lock.close(remove_empty=is_new)
 
     @classmethod
     @contextmanager
     def join(cls, folder: Path) -> Iterator[Run]:
-        """Works on the artifacts of a run beside the process that leads it."""
+        """Works on the artifacts of a run beside its leading process."""
         if not _is_run(folder):
-            raise ArtifactError(f"{folder} holds no run that could be joined; start the same command without --join first")
-        hold = RunLock(folder, join=True)
+            raise ArtifactError(f"{folder} holds no run that a worker could join; start the leading process first")
+        lock = RunLock(folder, join=True)
         try:
-            yield cls(folder, hold)
+            yield cls(folder, lock)
         finally:
-            hold.close()
+            lock.close()
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
-        """An existing run, to read; ArtifactError names the first record or result that is damaged, missing or another run's."""
+        """Opens an existing run for reading; raises ArtifactError for the first record or result that is damaged, missing or another run's."""
         folder = Path(folder)
         if not is_file(folder / RUN):
-            raise ArtifactError(f"{folder} holds no run: it has no {RUN}. Make one with: headcount score MODEL --task TASK --out {folder}")
+            raise ArtifactError(f"{folder} holds no run: it has no {RUN}. Name a folder that a headcount command wrote")
         run = cls(folder)
-        run.check_whole()
+        run.check_complete()
         return run
 
     @property
     def leads(self) -> bool:
-        """Whether this process has the folder for itself and its workers."""
-        return self.hold is not None and not self.hold.joined
+        """Whether this process leads the run, alone or with workers."""
+        return self.lock is not None and not self.lock.joined
 
-    # What the run is about.
+    # Description: run.json and heads.json.
 
     def describe(self, record: RunRecord, heads: HeadIndex) -> None:
-        """Says what is computed now, in run.json and heads.json, as soon as there is something to keep; refuses another model than the run's."""
-        before = self._known(RUN, RunRecord)
+        """Sets run.json and heads.json, to be written with the first artifact; raises ArtifactError for another model than the run's."""
+        before = self.read_intact_record(RUN, RunRecord)
         if before is not None:
             self._check_model(before, record)
             unchanged = {name: getattr(before, name) for name in ("created", "data", "models", "compared")}
             record = record.model_copy(update={**unchanged, "results": self._present_results(before)})
-        known = self._known(HEADS, HeadsRecord)
+        known = self.read_intact_record(HEADS, HeadsRecord)
         if known is not None and before is not None and hash_of(known) != before.heads and self.leads:
-            self.set_aside(self.folder / HEADS, Foreign(self._foreign_heads()))
+            self.quarantine(self.folder / HEADS, Foreign(self._foreign_heads()))
         now = HeadsRecord(blocks=[_block(block) for block in heads.blocks])
-        self._due = (record.model_copy(update={"heads": hash_of(now)}), now) if self.leads else None
+        self._pending = (record.model_copy(update={"heads": hash_of(now)}), now) if self.leads else None
 
     def _present_results(self, record: RunRecord) -> dict[str, str]:
-        """The results that run.json lists and whose artifacts are there; of others the process that leads says that they are gone."""
+        """Returns the results that run.json lists and whose artifacts exist; the leading process warns about the missing ones."""
         missing = self.missing_results(record)
         if missing and self.leads:
             text = (
-                f"{RUN} lists {', '.join(missing)[:300]}, whose artifacts are gone; they are computed again if this command asks for them"
+                f"{RUN} lists {', '.join(missing)[:300]}, whose artifacts are missing; they are computed again if this command needs them"
             )
             self.log(text)
             self.warn(f"{self.folder}: {text}")
-        return {title: key for title, key in record.results.items() if title not in missing} if self.leads else dict(record.results)
+        return {title: digest for title, digest in record.results.items() if title not in missing} if self.leads else dict(record.results)
 
     def missing_results(self, record: RunRecord) -> list[str]:
-        """The results that run.json lists and whose artifacts are not there, by kind and name."""
-        return [title for title, key in record.results.items() if not os.path.lexists(self.folder / listed_path(title, key))]
+        """Returns the results (`kind/name`) that run.json lists and whose artifacts are missing."""
+        return [title for title, digest in record.results.items() if not os.path.lexists(self.folder / listed_path(title, digest))]
 
     def _foreign_heads(self) -> str:
         return f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}"
 
-    def check_whole(self) -> None:
-        """Raises ArtifactError unless run.json, heads.json and the artifacts that they name belong together and are there; reads no results."""
+    def check_complete(self) -> None:
+        """Raises ArtifactError unless run.json, heads.json and the listed artifacts exist and belong together; reads no results."""
         record = self.record()
         self.heads()
         missing = self.missing_results(record)
@@ -169,20 +188,20 @@ class Run:
             )
         is_foreign = self._foreign_test()
         for path in self.find_unlisted(record):
-            if _mentions_other_weights(path, record.model.weights) and (artifact := self._whole(path)) is not None:
+            if _mentions_other_weights(path, record.model.weights) and (artifact := self._read_intact(path)) is not None:
                 is_foreign(artifact)
 
-    def _write_due(self) -> None:
-        """Writes what `describe` said, once."""
-        if self._due is not None:
-            (record, heads), self._due = self._due, None
+    def _write_pending(self) -> None:
+        """Writes the records that `describe` set, once."""
+        if self._pending is not None:
+            (record, heads), self._pending = self._pending, None
             self.log(f"begins: {record.command}")
             write_record(self.folder / HEADS, heads)
             write_record(self.folder / RUN, record)
 
     def check_model(self, model: ModelRecord) -> None:
-        """Refuses, before work is done for it, another model than the run's."""
-        before = self._known(RUN, RunRecord)
+        """Raises ArtifactError for another model than the run's, before any work is done for it."""
+        before = self.read_intact_record(RUN, RunRecord)
         if before is not None:
             self._check_model(before, before.model_copy(update={"model": model}))
 
@@ -194,151 +213,154 @@ class Run:
             )
 
     def record(self) -> RunRecord:
-        """What run.json says."""
+        """Returns the content of run.json."""
         return read_record(self.folder / RUN, RunRecord)
 
     def _current(self) -> RunRecord:
-        """What run.json says, or will say as soon as there is something to keep."""
-        return self.record() if self._due is None else self._due[0]
+        """Returns the content of run.json, or the pending one."""
+        return self.record() if self._pending is None else self._pending[0]
 
     def heads(self) -> HeadsRecord:
-        """What heads.json says; Foreign if run.json says that it is another run's."""
+        """Returns the content of heads.json; raises Foreign if its hash is not the one in run.json."""
         heads = read_record(self.folder / HEADS, HeadsRecord)
         if hash_of(heads) != self.record().heads:
             raise Foreign(f"{self._foreign_heads()}. Run the command of the run again, or restore it")
         return heads
 
-    def _known(self, name: str, kind: type[Kind]) -> Kind | None:
-        """A record of the folder, if it is there and whole; a damaged one goes aside, which is the business of the process that leads."""
+    def read_intact_record(self, name: str, kind: type[Kind]) -> Kind | None:
+        """Returns a record of the folder, None if it is missing or damaged; the leading process moves a damaged one to the quarantine."""
         path = self.folder / name
         if not path.is_file():
             return None
         try:
             return read_record(path, kind)
         except Damaged as error:
-            if self.hold is None or self.leads:
-                self.set_aside(path, error)
+            if self.lock is None or self.leads:
+                self.quarantine(path, error)
             return None
 
     # Artifacts.
 
-    def find(self, spec: ArtifactKey) -> Artifact | None:
-        """The finished artifact of that key, or None; a damaged one goes aside, so that it is computed again."""
-        return self._whole(self.folder / spec.path)
+    def find(self, key: ArtifactKey) -> Artifact | None:
+        """Returns the finished artifact of a key, or None; a damaged one is moved to the quarantine, to be computed again."""
+        return self._read_intact(self.folder / key.path)
 
-    def _whole(self, path: Path) -> Artifact | None:
-        """The artifact of a file, or None if there is none any more or it is damaged; a reader is told of damage and of foreign artifacts."""
+    def _read_intact(self, path: Path) -> Artifact | None:
+        """Returns the artifact in a file, None if it is missing or was moved to the quarantine; a reader gets Damaged or Foreign instead."""
         try:
             return _read_artifact(path)
         except Damaged as error:
-            if self.hold is None:
+            if self.lock is None:
                 raise Damaged(f"{error}. Run the command that made it again: {self._command()}") from error
-        with self.hold.mending():  # another process may have found the same damage, and mended it meanwhile
+        with self.lock.lock_quarantine():  # another process may have moved the file and computed it again meanwhile
             try:
                 return _read_artifact(path)
             except Damaged as error:
-                self._move_aside(path, error)
+                self._move_to_quarantine(path, error)
                 return None
 
     def commit(
-        self, spec: ArtifactKey, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None, *, made: Mapping[str, Any]
+        self,
+        key: ArtifactKey,
+        content: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray] | None = None,
+        *,
+        provenance: Mapping[str, Any],
     ) -> Artifact:
-        """Writes a finished artifact; from when this returns it is never lost."""
-        artifact = Artifact(spec, content, arrays or {}, made)
-        path = self.folder / spec.path
-        packed = artifact.pack()
-        self._write_due()
+        """Writes a finished artifact; it is safely on disk when this returns."""
+        artifact = Artifact(key, content, arrays or {}, provenance)
+        path = self.folder / key.path
+        artifact_bytes = artifact.pack()
+        self._write_pending()
         make_folder(path.parent)
-        write_atomic(path, packed)
+        write_atomic(path, artifact_bytes)
         return artifact
 
-    def artifact(
-        self, spec: ArtifactKey, compute: Callable[[], tuple[Mapping[str, Any], Mapping[str, np.ndarray]]], *, made: Mapping[str, Any]
-    ) -> Artifact:
-        """The artifact of that key, computed only if it is not finished yet."""
-        return self.find(spec) or self.commit(spec, *compute(), made=made)
+    def find_or_compute(self, key: ArtifactKey, compute: Callable[[], Computed], *, provenance: Mapping[str, Any]) -> Artifact:
+        """Returns the artifact of a key, computed only if it is not finished yet."""
+        return self.find(key) or self.commit(key, *compute(), provenance=provenance)
 
     def artifacts(self, kind: str) -> list[Artifact]:
-        """All finished artifacts of a kind, in the order of their names and keys; readers are told of damaged ones."""
-        return list(self.each(kind))
+        """Returns all finished artifacts of a kind, ordered by name and digest."""
+        return list(self.iter_artifacts(kind))
 
-    def each(self, kind: str) -> Iterator[Artifact]:
-        """The same, one after another."""
-        is_foreign = self._foreign_test() if kind in SHOWN and is_file(self.folder / RUN) else None
+    def iter_artifacts(self, kind: str) -> Iterator[Artifact]:
+        """Yields the artifacts of a kind one by one, so that only one is in memory."""
+        is_foreign = self._foreign_test() if kind in RESULT_KINDS and is_file(self.folder / RUN) else None
         for path in sorted((self.folder / ARTIFACTS / safe_name(kind)).glob(f"*{SUFFIX}")):
-            artifact = self._whole(path)
+            artifact = self._read_intact(path)
             if artifact is not None and not (is_foreign is not None and is_foreign(artifact)):
                 yield artifact
 
     def find_unlisted(self, record: RunRecord) -> Iterator[Path]:
-        """The files of results that run.json does not list: finished by a command that was stopped, or another run's."""
-        listed = {listed_path(title, key) for title, key in record.results.items()}
-        for kind in SHOWN:
+        """Yields the files of results that run.json does not list: of a command that was stopped, or of another run."""
+        listed = {listed_path(title, digest) for title, digest in record.results.items()}
+        for kind in RESULT_KINDS:
             for path in sorted((self.folder / ARTIFACTS / kind).glob(f"*{SUFFIX}")):
                 if path.relative_to(self.folder) not in listed:
                     yield path
 
     def _foreign_test(self) -> Callable[[Artifact], bool]:
-        """Tells whether a result is of another model than the run's and not listed; a reader gets Foreign, who works here a warning.
+        """Returns a function that tells whether an unlisted artifact is of another model; for a reader it raises Foreign, else it warns.
 
-        Artifacts of models that the run compares with its own are no results of it either, and nobody is told.
+        Artifacts of models that the run compares with its own are left out without a warning.
         """
         record = self._current()
         listed = set(record.results.values())
 
         def is_foreign(artifact: Artifact) -> bool:
-            weights = artifact.spec.weights
-            if weights is None or weights == record.model.weights or artifact.spec.key in listed:
+            weights = artifact.key.weights
+            if weights is None or weights == record.model.weights or artifact.key.digest in listed:
                 return False
             if weights in record.compared:
                 return True
             text = (
-                f"{self.folder / artifact.spec.path} is of another model (weights {weights[:12]}; the run is of {record.model.name}, "
+                f"{self.folder / artifact.key.path} is of another model (weights {weights[:12]}; the run is of {record.model.name}, "
                 f"{record.model.weights[:12]}), and {RUN} does not list it"
             )
-            if self.hold is None:
+            if self.lock is None:
                 raise Foreign(f"{text}. Remove it, or restore the {RUN} that belongs to it")
             self.warn(f"{text}; it is not shown")
             return True
 
         return is_foreign
 
-    def discard(self, spec: ArtifactKey) -> None:
-        """Removes an artifact that has gone into another one."""
-        remove(self.folder / spec.path)
+    def discard(self, key: ArtifactKey) -> None:
+        """Removes an artifact that was merged into another one."""
+        remove(self.folder / key.path)
 
-    # Results: the artifacts that the folder shows, by kind and name.
+    # Results: the artifacts that run.json lists, by kind and name.
 
     def present(self, *artifacts: Artifact, data: Mapping[str, str] | None = None) -> None:
-        """Makes these artifacts the results of their kind and name, notes the fingerprints of their data, and writes the tables anew."""
+        """Lists the artifacts as results in run.json, with the fingerprints of their data, and writes the tables again."""
         if not self.leads:
             return
         from headcount.runs.tables import write_tables
 
-        self._write_due()
+        self._write_pending()
         record = self.record()
-        shown = {f"{artifact.spec.kind}/{artifact.spec.name}": artifact.spec.key for artifact in artifacts}
-        changes = {"results": {**record.results, **shown}, "data": {**record.data, **(data or {})}, "updated": _now()}
+        titles = {f"{artifact.key.kind}/{artifact.key.name}": artifact.key.digest for artifact in artifacts}
+        changes = {"results": {**record.results, **titles}, "data": {**record.data, **(data or {})}, "updated": _now()}
         write_record(self.folder / RUN, record.model_copy(update=changes))
         write_tables(self)
 
     def results(self, kind: str) -> dict[str, Artifact]:
-        """The artifacts of a kind that the folder shows, by name: the ones last asked for, and those alone of their name."""
-        shown, artifacts = self.record().results, self.artifacts(kind)
-        number = Counter(artifact.spec.name for artifact in artifacts)
-        found: dict[str, Artifact] = {}
+        """Returns the results of a kind by name: the artifacts that run.json lists, and unlisted ones whose name is unique."""
+        listed, artifacts = self.record().results, self.artifacts(kind)
+        n_of_name = Counter(artifact.key.name for artifact in artifacts)
+        by_name: dict[str, Artifact] = {}
         for artifact in artifacts:
-            wanted = shown.get(f"{kind}/{artifact.spec.name}")
-            if wanted == artifact.spec.key or (wanted is None and number[artifact.spec.name] == 1):
-                found[artifact.spec.name] = artifact
-        return found
+            digest = listed.get(f"{kind}/{artifact.key.name}")
+            if digest == artifact.key.digest or (digest is None and n_of_name[artifact.key.name] == 1):
+                by_name[artifact.key.name] = artifact
+        return by_name
 
-    # Models that are kept in models/.
+    # Models in models/.
 
     def admit(self, weights: str) -> None:
         """Notes in run.json that the run compares its model with one of these weights, so that artifacts of it belong here."""
         if self.leads:
-            self._write_due()
+            self._write_pending()
             record = self.record()
             if weights not in (record.model.weights, *record.compared):
                 write_record(self.folder / RUN, record.model_copy(update={"compared": (*record.compared, weights), "updated": _now()}))
@@ -346,14 +368,14 @@ class Run:
     def list_model(self, folder: Path) -> None:
         """Notes the seal of a model in models/ in run.json, so that another one in its place, or none, is noticed."""
         if self.leads:
-            self._write_due()
+            self._write_pending()
             record = self.record()
             changes = {"models": {**record.models, folder.name: _seal_of(folder)}, "updated": _now()}
             write_record(self.folder / RUN, record.model_copy(update=changes))
 
     def problem_of_model(self, name: str) -> Problem | None:
-        """What is wrong with a folder in models/ as run.json lists it: missing, or another model; its own files are not read."""
-        path, is_described = self.folder / MODELS / name, self._due is not None or is_file(self.folder / RUN)
+        """Returns the problem of a folder in models/: not listed in run.json, missing, or another model; its weights are not read."""
+        path, is_described = self.folder / MODELS / name, self._pending is not None or is_file(self.folder / RUN)
         listed = self._current().models.get(name) if is_described else None
         finish_replacement(path)
         if listed is None:
@@ -371,63 +393,61 @@ class Run:
         return None
 
     def models(self) -> list[Path]:
-        """The folders of the models that are kept; ArtifactError for one that is missing or another run's."""
-        there = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
-        names = sorted({*self.record().models, *there})
+        """Returns the folders of the saved models; raises ArtifactError for one that is missing or another run's."""
+        existing = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
+        names = sorted({*self.record().models, *existing})
         for name in names:
             if (problem := self.problem_of_model(name)) is not None:
                 raise ArtifactError(problem.text)
         return [self.folder / MODELS / name for name in names]
 
     def report(self, out: Path | None = None, *, max_mb: float = 2.0) -> Path:
-        """Writes the report of the run, in its folder unless told, and says where it is; it opens in any browser."""
+        """Writes the report of the run as one HTML file, by default `report.html` in its folder, and returns its path."""
         from headcount.runs.report.write import write_report
 
         return write_report(self, None, out, max_mb=max_mb)
 
     def _repr_html_(self) -> str:
-        """What ran and what is there, for notebooks."""
+        """Returns a table of the run for notebooks."""
         record = self.record()
         kinds = Counter(name.partition("/")[0] for name in record.results)
         rows = [("model", f"{record.model.name} ({record.model.class_name})"), ("task", record.task), ("command", record.command)]
         rows += [("updated", record.updated), ("results", ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())))]
-        return notebook.table(("run", str(self.folder)), rows, "run.report() writes the report and says where it is")
+        return notebook.table(("run", str(self.folder)), rows, "run.report() writes the report and returns its path")
 
-    # Notes and damage.
+    # Log and damaged files.
 
     def log(self, text: str) -> None:
         """Adds a line to the log."""
         append_line(self.folder / LOG, f"{_now()} {os.getpid()} {text}")
 
     @contextmanager
-    def noting_failure(self, what: str) -> Iterator[None]:
-        """Logs a number that is not finite before it ends the work, unless there is nothing that a log could tell about."""
+    def log_failure(self, work: str) -> Iterator[None]:
+        """Logs a NonFinite error raised within the context, if the folder holds a run."""
         try:
             yield
         except NonFinite as error:
             if is_file(self.folder / RUN):
-                self.log(f"failed (non-finite): {what}: {error}")
+                self.log(f"failed (non-finite): {work}: {error}")
             raise
 
-    def set_aside(self, path: Path, why: Exception) -> None:
-        """Moves a damaged file to the quarantine, says so, and leaves its place free; a reader is told only."""
-        if self.hold is None:
-            raise why
-        with self.hold.mending():
-            self._move_aside(path, why)
+    def quarantine(self, path: Path, error: Exception) -> None:
+        """Moves a damaged file to the quarantine, with a line in the log and a warning; for a reader it raises the error instead."""
+        if self.lock is None:
+            raise error
+        with self.lock.lock_quarantine():
+            self._move_to_quarantine(path, error)
 
-    def _move_aside(self, path: Path, why: Exception) -> None:
+    def _move_to_quarantine(self, path: Path, error: Exception) -> None:
         make_folder(self.folder / QUARANTINE)
         number = sum(1 for _ in (self.folder / QUARANTINE).iterdir())
         target = self.folder / QUARANTINE / f"{number:04d}.{path.name}"
-        self.log(f"sets aside {path.relative_to(self.folder)} as {target.relative_to(self.folder)}: {why}")
+        self.log(f"moves {path.relative_to(self.folder)} to {target.relative_to(self.folder)}: {error}")
         move(path, target)
-        self.warn(f"{why}; moved to {target}, to be computed again")
+        self.warn(f"{error}; moved to {target}, to be computed again")
 
     def warn(self, text: str) -> None:
-        """Tells the user about something that was mended."""
-        import warnings
-
+        """Warns the user about a file that was damaged, missing or another run's."""
         warnings.warn(text, stacklevel=3)
 
     def _command(self) -> str:
@@ -436,8 +456,8 @@ class Run:
         except ArtifactError:
             return "headcount …"
 
-    def _sweep(self) -> None:
-        """Removes what processes that died were writing."""
+    def _remove_partial_files(self) -> None:
+        """Removes incomplete files of processes that died."""
         for path in list(self.folder.rglob(f".*{PARTIAL}")):
             if path.is_dir() and not path.is_symlink():
                 remove_folder(path)
@@ -445,14 +465,14 @@ class Run:
                 remove(path)
 
 
-def listed_path(title: str, key: str) -> Path:
-    """Where the artifact of a result lies that run.json lists under `kind/name`."""
+def listed_path(title: str, digest: str) -> Path:
+    """Returns the path of the artifact that run.json lists under the title `kind/name`."""
     kind, _, name = title.partition("/")
-    return Path(ARTIFACTS) / safe_name(kind) / f"{safe_name(name)}.{key[:24]}{SUFFIX}"
+    return Path(ARTIFACTS) / safe_name(kind) / f"{safe_name(name)}.{digest[:24]}{SUFFIX}"
 
 
 def _mentions_other_weights(path: Path, weights: str) -> bool:
-    """Whether the beginning of an artifact's file names other weights: a quick look, before the whole is read."""
+    """Whether the beginning of an artifact's file names other weights: a quick test before the file is read."""
     try:
         with path.open("rb") as file:
             named = _WEIGHTS.findall(file.read(1 << 16))
@@ -462,7 +482,7 @@ def _mentions_other_weights(path: Path, weights: str) -> bool:
 
 
 def _seal_of(folder: Path) -> str:
-    """The seal of a saved model, as its heads.json says."""
+    """Returns the seal of a saved model, from its heads.json."""
     content = read_json(folder / HEADS)
     return str(content.get("seal")) if isinstance(content, dict) else ""
 
@@ -485,15 +505,15 @@ def _is_run(folder: Path) -> bool:
 
 
 def _prepare(folder: Path) -> bool:
-    """Makes the folder of a run unless it is there; whether it was made."""
+    """Creates the folder of a run if it does not exist; returns whether it is new."""
     try:
-        made = not folder.exists()
+        is_new = not folder.exists()
         if not _is_run(folder):
             _check_fresh(folder)
     except OSError as error:
         raise ArtifactError(f"{folder} cannot hold a run: {error}") from error
     make_folder(folder)
-    return made
+    return is_new
 
 
 def _check_fresh(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sweeps: many artifacts, computed by however many processes work in the run, each artifact by one of them and once."""
+"""Sweeps: many artifacts, computed by all processes that work in the run, each artifact once and by one process."""
 
 from __future__ import annotations
 
@@ -7,64 +7,59 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from headcount.core.errors import HeadcountError, NothingLeft
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.store import Run
-
-Made = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
+from headcount.runs.store import Computed, Run
 
 
 @dataclass(frozen=True)
 class Job:
-    """One artifact of a sweep and how it is computed."""
+    """One artifact of a sweep and the function that computes it."""
 
-    spec: ArtifactKey
-    compute: Callable[[], Made]
+    key: ArtifactKey
+    compute: Callable[[], Computed]
 
 
 def sweep(
-    run: Run, jobs: Sequence[Job], *, made: Mapping[str, Any], progress: Callable[[int, int | None], None] | None = None
+    run: Run, jobs: Sequence[Job], *, provenance: Mapping[str, Any], progress: Callable[[int, int | None], None] | None = None
 ) -> tuple[list[Artifact], dict[str, HeadcountError]]:
-    """The artifacts of all jobs, in their order, and why some could not be made; what is finished is not computed again.
+    """Computes the artifacts of all jobs that are not finished yet; a job that fails does not stop the others.
 
-    A job that fails stops alone. A worker that joined raises NothingLeft when every artifact is finished or failed; the leader waits for workers.
+    Returns:
+        The artifacts in the order of the jobs, and the errors of the jobs that failed, by name.
+
+    Raises:
+        NothingLeft: In a worker that joined, when every artifact is finished or failed. The leading process waits for its workers instead.
     """
     failed: dict[str, HeadcountError] = {}
-    done: dict[str, Artifact] = {}
+    finished: dict[str, Artifact] = {}
     while True:
         waiting = False
         for job in jobs:
-            key = job.spec.key
-            if key in done or key in failed:
+            digest = job.key.digest
+            if digest in finished or digest in failed:
                 continue
-            artifact = run.find(job.spec)
-            if artifact is None and run.hold is not None and not run.hold.claim(key):
+            artifact = run.find(job.key)
+            if artifact is None and run.lock is not None and not run.lock.claim(digest):
                 waiting = True
                 continue
             try:
-                done[key] = artifact or _compute(run, job, made)
+                # Another process may have finished the artifact before this one claimed it.
+                finished[digest] = artifact or run.find_or_compute(job.key, job.compute, provenance=provenance)
             except NothingLeft:
                 raise
             except HeadcountError as error:
-                run.log(f"failed: {job.spec.kind} {job.spec.name}: {error}")
-                failed[key] = error
+                run.log(f"failed: {job.key.kind} {job.key.name}: {error}")
+                failed[digest] = error
             finally:
-                if artifact is None and run.hold is not None:
-                    run.hold.release(key)
+                if artifact is None and run.lock is not None:
+                    run.lock.release(digest)
             if progress is not None:
-                progress(len(done) + len(failed), len(jobs))
+                progress(len(finished) + len(failed), len(jobs))
         if not waiting:
             break
         time.sleep(0.1)
     if not run.leads:
         raise NothingLeft("there is nothing left to do")
-    return [done[job.spec.key] for job in jobs if job.spec.key in done], {
-        job.spec.name: failed[job.spec.key] for job in jobs if job.spec.key in failed
-    }
-
-
-def _compute(run: Run, job: Job, made: Mapping[str, Any]) -> Artifact:
-    """Computes an artifact that this process has claimed, unless another finished it meanwhile."""
-    return run.find(job.spec) or run.commit(job.spec, *job.compute(), made=made)
+    artifacts = [finished[job.key.digest] for job in jobs if job.key.digest in finished]
+    return artifacts, {job.key.name: failed[job.key.digest] for job in jobs if job.key.digest in failed}

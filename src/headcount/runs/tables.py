@@ -1,6 +1,6 @@
-"""The tables of a run: csv and parquet files for people and other tools, made out of its artifacts and nothing else.
+"""The tables of a run: csv and parquet files for people and other tools, derived from its artifacts alone.
 
-`tables.json` keeps their hashes; a table that somebody or something changed goes to the quarantine and is written again.
+`tables.json` keeps their hashes; a table that was changed from outside is moved to the quarantine and written again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def _scores(run: Run) -> Any:
     import pandas
 
     by_method = all_scores(run)
-    says = any(scores.normalise != "none" for scores in by_method.values())  # tables of older runs stay as they were
+    is_normalised = any(scores.normalise != "none" for scores in by_method.values())
     frames = [
-        scores.to_pandas().assign(method=name, **({"normalise": scores.normalise} if says else {})) for name, scores in by_method.items()
+        scores.to_pandas().assign(method=name, **({"normalise": scores.normalise} if is_normalised else {}))
+        for name, scores in by_method.items()
     ]
     if not frames:
         return None
@@ -81,41 +82,41 @@ def _curves(run: Run) -> Any:
 
 
 def _curve_row(artifact: Artifact, n_heads: int) -> dict[str, Any]:
-    """A pruned model: its wish, how many heads of the whole model it has, what it can do and what it costs."""
-    told, wish = artifact.content, artifact.content["wish"]
-    told_options = {**wish["options"], **{name: _told(wish[name]) for name in FURTHER if wish.get(name)}}
+    """Returns the row of a pruned model: its request, the number of heads of the dense model that it keeps, its quality and its cost."""
+    content, wish = artifact.content, artifact.content["wish"]
+    options = {**wish["options"], **{name: _to_text(wish[name]) for name in FURTHER if wish.get(name)}}
     return {
         "method": wish["method"],
-        "keep": n_heads - len(told["removed"]),
+        "keep": n_heads - len(content["removed"]),
         **{name: wish[name] for name in ("seed", "repair")},
         "recover": None if wish["recover"] is None else format_length(wish["recover"]),
         **{name: wish.get(name, default) for name, default in PLAIN.items()},
         "normalise": wish.get("normalise", "none" if wish["method"] == "rank" else ""),
-        "steps": fewest_steps(artifact) or (0 if "steps" in told else None),
+        "steps": fewest_steps(artifact) or (0 if "steps" in content else None),
         "limit": "=".join((wish["limit"][0], plain_number(wish["limit"][1]))) if wish.get("limit") else "",
-        "options": ";".join(f"{name}={value}" for name, value in sorted(told_options.items())),
-        "loss": told["loss"],
-        told["metric"] or "metric": told["value"],
-        **told["cost"],
+        "options": ";".join(f"{name}={value}" for name, value in sorted(options.items())),
+        "loss": content["loss"],
+        content["metric"] or "metric": content["value"],
+        **content["cost"],
     }
 
 
-def _told(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else format_length(value)
 
 
 def _bench(run: Run) -> Any:
     import pandas
 
-    found = [{"of": name, **row} for name, artifact in run.results("bench").items() for row in artifact.content["rows"]]
-    return pandas.DataFrame(found) if found else None
+    rows = [{"of": name, **row} for name, artifact in run.results("bench").items() for row in artifact.content["rows"]]
+    return pandas.DataFrame(rows) if rows else None
 
 
 MAKERS: dict[str, Maker] = {"scores": _scores, "roles": _roles, "outcomes": _outcomes, "curves": _curves, "bench": _bench}
 
 
-def _made(run: Run) -> Iterator[tuple[str, Any]]:
-    """Every table by name; each study has its own, of whatever rows it found."""
+def _tables(run: Run) -> Iterator[tuple[str, Any]]:
+    """Yields every table by name; each study has its own."""
     import pandas
 
     yield from ((name, make(run)) for name, make in MAKERS.items())
@@ -124,8 +125,8 @@ def _made(run: Run) -> Iterator[tuple[str, Any]]:
 
 
 def table_files(run: Run) -> Iterator[tuple[str, bytes]]:
-    """Every table of a run, made out of its artifacts: the name and the bytes of its file."""
-    for name, table in _made(run):
+    """Yields file name and bytes of every table of a run."""
+    for name, table in _tables(run):
         if table is not None:
             packed = io.BytesIO()
             table.to_parquet(packed, index=False)
@@ -135,17 +136,17 @@ def table_files(run: Run) -> Iterator[tuple[str, bytes]]:
 
 
 def write_tables(run: Run) -> None:
-    """Writes every table whose content is new; one that is not as it was left goes aside first."""
-    known = run._known(TABLES, TablesRecord) or TablesRecord(files={})
+    """Writes every table whose content is new; one that was changed from outside is moved to the quarantine first."""
+    known = run.read_intact_record(TABLES, TablesRecord) or TablesRecord(files={})
     files = dict(table_files(run))
-    wanted = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    there = {name: _left(run, name, {wanted[name], known.files.get(name), known.before.get(name)}) for name in files}
-    before = {name: found for name, found in there.items() if found is not None and found != wanted[name]}
-    record = TablesRecord(files={**known.files, **wanted}, before=before)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    current = {name: _hash_of_table(run, name, {hashes[name], known.files.get(name), known.before.get(name)}) for name in files}
+    before = {name: digest for name, digest in current.items() if digest is not None and digest != hashes[name]}
+    record = TablesRecord(files={**known.files, **hashes}, before=before)
     if record != known:
-        write_record(run.folder / TABLES, record)  # before the tables, so that a crash between them makes no table look damaged
+        write_record(run.folder / TABLES, record)  # before the tables, so that no table looks damaged after a crash
     for name, content in files.items():
-        if there[name] != wanted[name]:
+        if current[name] != hashes[name]:
             write_atomic(run.folder / name, content)
 
 
@@ -163,11 +164,11 @@ def same_table(path: Path, content: bytes) -> bool:
     return True
 
 
-def _left(run: Run, name: str, hashes: set[str | None]) -> str | None:
-    """The hash of a table that is as it was left; any other goes aside."""
+def _hash_of_table(run: Run, name: str, known: set[str | None]) -> str | None:
+    """Returns the hash of a table; None if it is missing or was changed, and then moved to the quarantine."""
     path = run.folder / name
-    there = sha256(path) if path.is_file() else None
-    if there is not None and there not in hashes:
-        run.set_aside(path, Damaged(f"{path} is damaged or was edited: its hash is not the one that was written"))
+    digest = sha256(path) if path.is_file() else None
+    if digest is not None and digest not in known:
+        run.quarantine(path, Damaged(f"{path} is damaged or was edited: its hash is not the one that was written"))
         return None
-    return there
+    return digest

@@ -31,7 +31,7 @@ def keep_rows(run: Run | None, study: str, asked: Mapping[str, Any], rows: Seque
     from headcount.runs.artifacts import ArtifactKey
     from headcount.runs.tables import STUDY
 
-    run.present(run.commit(ArtifactKey(STUDY, study, dict(asked)), {"rows": [dict(row) for row in rows]}, made=provenance()))
+    run.present(run.commit(ArtifactKey(STUDY, study, dict(asked)), {"rows": [dict(row) for row in rows]}, provenance=provenance()))
 
 
 def corrected(rows: Sequence[dict[str, Any]], p: str = "p", q: str = "q") -> None:

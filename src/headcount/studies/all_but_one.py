@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.models.head_map import HeadMap
 from headcount.studies._gated import means_of
 
@@ -83,8 +83,8 @@ def _row(
     return LayerRow(name, tuple(map(str, kept)), chosen, rise, left.value, change, 1.0)
 
 
-@verb
-def run(say: Session, given: inputs.Shared, how: How = "zero") -> None:
+@command
+def run(say: Session, given: inputs.TaskOptions, how: How = "zero") -> None:
     """Can a layer live on one head? The best head of each, chosen on the selection split and reported on the report split."""
     from headcount.importance.score import Method
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.models.head_map import HeadMap
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def _row(
     )
 
 
-@verb
-def run(say: Session, given: inputs.Shared, by: By = "gradient") -> None:
+@command
+def run(say: Session, given: inputs.TaskOptions, by: By = "gradient") -> None:
     """Which attention matters most: encoder, cross or decoder? Scores by type, and the loss without half and without all heads of each."""
     from headcount.importance.score import Method, score
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.pruning import Epochs, Options, Rate, Steps, TrainBatch, heads_of, note_training, recipe
-from headcount.app.console.run_folder import Place, describe
+from headcount.app.console.run_folder import RunFolder, describe
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.heads import Head
 from headcount.core.plan import Plan
 from headcount.models.head_map import HeadMap
@@ -193,18 +193,18 @@ def tuned_into(
 
     prints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
     spec = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **prints, "recipe": recipe.told(), "by": by, "limit": limit})
-    folder = run.folder / WORK / spec.key[:24]
-    artifact = run.artifact(
-        spec, lambda: tuned(model, task, recipe, by=by, limit=limit, folder=folder, progress=progress), made=provenance()
+    folder = run.folder / WORK / spec.digest[:24]
+    artifact = run.find_or_compute(
+        spec, lambda: tuned(model, task, recipe, by=by, limit=limit, folder=folder, progress=progress), provenance=provenance()
     )
     shutil.rmtree(folder, ignore_errors=True)
     return artifact
 
 
-@verb
+@command
 def run(
     say: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     out: Folder,
     keep: Keep,
     method: Method = "gradient",
@@ -219,7 +219,7 @@ def run(
     from headcount.importance.score import Method as Importance
 
     by = str(Importance.parse(by))
-    with Place(out).taken(say) as taken:
+    with RunFolder(out).open(say) as taken:
         from headcount.pruning.prune import parse_method
         from headcount.workflows.prune import Pruning, Wish, check_wish, estimate_training
 

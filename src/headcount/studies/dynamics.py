@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
-from headcount.app.console.run_folder import Place, describe
+from headcount.app.console.command import command
+from headcount.app.console.run_folder import RunFolder, describe
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import ArtifactError
 from headcount.core.plan import Plan
 from headcount.models.head_map import HeadMap
@@ -136,10 +136,10 @@ def _repaired(model: nn.Module, plan: Plan, task: Task) -> nn.Module:
     return refit(model, plan, task).model
 
 
-@verb
+@command
 def run(
     say: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     out: Folder,
     more: More = None,
     by: By = "gradient",
@@ -153,7 +153,7 @@ def run(
 
     by = str(Method.parse(by))
     found = find([given.model, *(more or [])])
-    with Place(out).taken(say) as taken:
+    with RunFolder(out).open(say) as taken:
         from headcount.core.scores import SCALED
 
         kept = led(taken, "dynamics")
@@ -191,7 +191,7 @@ def _reader(name: str | None) -> Path | None:
     return None if name is None else local_folder(name)
 
 
-def _check_heads(found: Sequence[Checkpoint], given: inputs.Shared) -> None:
+def _check_heads(found: Sequence[Checkpoint], given: inputs.TaskOptions) -> None:
     """Refuses models that are not of one training, before any work."""
     from headcount.surgery.load import load
 

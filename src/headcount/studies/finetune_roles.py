@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
-from headcount.app.console.verb import verb
 from headcount.core.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -
     return [replace(change, q=float(value)) for change, value in zip(found, q, strict=True)]
 
 
-@verb
+@command
 def run(
     say: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     other: Second,
     text: File = None,
     embedded: Embedded = None,
@@ -108,7 +108,7 @@ def run(
     say.result({"study": "finetune-roles", "a": given.model, "b": other, "changes": [{**asdict(c), "head": str(c.head)} for c in changes]})
 
 
-def _task(say: Session, given: inputs.Shared, folder: Path, first: nn.Module, second: nn.Module) -> Task:
+def _task(say: Session, given: inputs.TaskOptions, folder: Path, first: nn.Module, second: nn.Module) -> Task:
     """The task, made for whichever of the models has the head that it needs: as a rule the fine-tuned one."""
     try:
         return given.open_task(say, second, folder)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.pruning import Rate, Repair, TrainBatch
 from headcount.app.console.pruning import recipe as recipe_of
-from headcount.app.console.run_folder import Place, describe
+from headcount.app.console.run_folder import RunFolder, describe
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import DataError
 from headcount.data.embedded.entailment import LABELS
 from headcount.models.head_map import HeadMap
@@ -186,7 +186,7 @@ def between_models(found: Found, one: Subject, other: Subject, *, limit: int | N
 
 
 def fine_tuned(
-    run: Run, given: inputs.Shared, say: Session, recipe: Recipe, labels: str | None, more: Mapping[str, str]
+    run: Run, given: inputs.TaskOptions, say: Session, recipe: Recipe, labels: str | None, more: Mapping[str, str]
 ) -> tuple[nn.Module, Path]:
     """The model after training on its task, with a fresh head if it has none for it; kept in the run."""
     from headcount.data.evaluate import fingerprint_of
@@ -202,14 +202,14 @@ def fine_tuned(
     task = given._replace(task_option=options or None).open_task(say, live, folder)
     parts = {**model_key(live), **task_key(task), "data": fingerprint_of(live, task, "calibration"), "recipe": recipe.told()}
     spec = ArtifactKey(KIND, f"{given.model} on {task.name}", parts)
-    place = run.folder / MODELS / f"{safe_name(spec.name)}.{spec.key[:8]}"
+    place = run.folder / MODELS / f"{safe_name(spec.name)}.{spec.digest[:8]}"
     if run.find(spec) is None or run.problem_of_model(place.name) is not None:
         with say.progress(f"training {given.model} on {task.name}") as advance:
-            made = fine_tune(live, task, recipe, folder=run.folder / WORK / spec.key[:24], progress=advance)
+            made = fine_tune(live, task, recipe, folder=run.folder / WORK / spec.digest[:24], progress=advance)
         save(live, place, command=say.command, companions=folder, overwrite=True)
         run.list_model(place)
-        run.commit(spec, {"folder": place.name, "steps": made.steps}, made=provenance())
-        _clean(run.folder / WORK / spec.key[:24])
+        run.commit(spec, {"folder": place.name, "steps": made.steps}, provenance=provenance())
+        _clean(run.folder / WORK / spec.digest[:24])
     return load(place).to(next(live.parameters()).device).eval(), place
 
 
@@ -219,7 +219,7 @@ def _clean(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _with_head(given: inputs.Shared, say: Session, labels: str | None) -> tuple[nn.Module, Path]:
+def _with_head(given: inputs.TaskOptions, say: Session, labels: str | None) -> tuple[nn.Module, Path]:
     """The model as it is if it classifies already, else with a new head for these classes."""
     import torch
 
@@ -243,10 +243,10 @@ def _with_head(given: inputs.Shared, say: Session, labels: str | None) -> tuple[
     return live.to(choose_device(given.device)).eval(), folder
 
 
-@verb
+@command
 def run(
     say: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     out: Folder,
     tasks: Tasks,
     against: Against = None,
@@ -262,7 +262,7 @@ def run(
 ) -> None:
     """Do languages need the same layers, and does a multilingual model lose more? Prune, evaluate on each language, against a monolingual one."""
     names, common = _names(given, tasks, against, shared)
-    with Place(out).taken(say) as taken:
+    with RunFolder(out).open(say) as taken:
         from headcount.pruning.prune import parse_method
         from headcount.workflows.prune import Wish, check_wish
 
@@ -305,7 +305,7 @@ def run(
         say.result({"study": "languages", **asked, "rows": rows, "between languages": spread, "against": gaps})
 
 
-def _names(given: inputs.Shared, tasks: str, against: str | None, shared: str | None) -> tuple[list[str], list[str]]:
+def _names(given: inputs.TaskOptions, tasks: str, against: str | None, shared: str | None) -> tuple[list[str], list[str]]:
     """The tasks of the model and those of the other one; refuses what cannot be meant."""
     names = list(dict.fromkeys(split(tasks)))
     if given.task is not None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
-from headcount.app.console.run_folder import Out, Place, describe
+from headcount.app.console.command import command
+from headcount.app.console.run_folder import Out, RunFolder, describe
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.heads import AttentionBlock, Head
 from headcount.models.head_map import HeadMap
 from headcount.studies._gated import chance_of, check_how, drop, interval, means_of, score_of, share_left, without
@@ -133,11 +133,11 @@ def _pairs(wanted: Sequence[Group], made: dict[tuple[str, str], Evaluation], who
     return found
 
 
-@verb
-def run(say: Session, given: inputs.Shared, how: How = "zero", out: Out = None) -> None:
+@command
+def run(say: Session, given: inputs.TaskOptions, how: How = "zero", out: Out = None) -> None:
     """Which layers matter? The loss and metric when thirds, single layers and pairs of layers lose their heads, paired with the whole model."""
     check_how(how)
-    with Place(out).taken(say) as kept:
+    with RunFolder(out).open(say) as kept:
         live, heads, folder = given.open_model(say)
         if kept is not None:
             describe(kept, say, given, live, heads, {"study": "layers", "how": how, "limit": given.limit})

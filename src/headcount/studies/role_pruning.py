@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.pruning import Rate, Recover, Repair, TrainBatch, length_of, note_training, recipe
-from headcount.app.console.run_folder import Place, describe
+from headcount.app.console.run_folder import RunFolder, describe
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import PlanError
 from headcount.studies._gated import averaged, drop, interval, levels, score_of
 from headcount.studies._results import Folder, corrected, keep_rows, led
@@ -103,7 +103,7 @@ def role_pruning(
     draws = range(seed, seed + seeds)
     wishes = {(one, draw): one.wish(template, draw) for one in asked for draw in draws}
     jobs = [pruning.job(wish) for wish in wishes.values()]
-    artifacts, failed = sweep(pruning.run, jobs, made=pruning.made, progress=progress)
+    artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.made, progress=progress)
     for error in failed.values():
         raise error
     pruning.run.present(*artifacts)
@@ -138,10 +138,10 @@ def _told(what: str, made: Any) -> dict[str, Any]:
     }
 
 
-@verb
+@command
 def run(
     say: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     out: Folder,
     role: Roles,
     keep: Keep = None,
@@ -152,7 +152,7 @@ def run(
     train_batch: TrainBatch = 32,
 ) -> None:
     """Are the heads of a role needed? Prune them first, spare them longest, or take random ones, at the same numbers of heads."""
-    with Place(out).taken(say) as taken:
+    with RunFolder(out).open(say) as taken:
         from headcount.workflows.prune import Pruning, Wish, check_wish, estimate_training
 
         kept = led(taken, "role-pruning")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, Parser, check_embedded, corpus
-from headcount.app.console.verb import verb
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,10 +125,10 @@ def _end(p_of: Callable[[float], float], inside: float, outside: float) -> float
     return inside
 
 
-@verb
+@command
 def run(
     say: Session,
-    given: inputs.Shared,
+    given: inputs.TaskOptions,
     by: By = "gradient,confidence",
     text: Text = None,
     embedded: Embedded = None,

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import Device, Dtype, Seed
-from headcount.app.console.run_folder import Place
+from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
-from headcount.app.console.verb import verb
 from headcount.core.errors import ArtifactError
 from headcount.core.files import reopened_model
 from headcount.core.heads import Head
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headcount.core.role_table import RoleTable
     from headcount.runs.store import Run
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `headcount compare` made.", show_default=False)]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `headcount compare` made.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="Show every role at every level, not only any role and what differs from chance.")]
 ANY = "any role"
 REPEATS = 10_000
@@ -216,20 +216,20 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
     from headcount.workflows.prune import KIND
 
     weights = run.record().model.weights
-    artifacts = [artifact for artifact in run.results(KIND).values() if artifact.spec.parts.get("weights") == weights]
+    artifacts = [artifact for artifact in run.results(KIND).values() if artifact.key.inputs.get("weights") == weights]
     if not artifacts:
         raise ArtifactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL --task TASK --out {run.folder}")
     heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
     found: dict[tuple[str, int], list[frozenset[Head]]] = {}
     trained = {
-        artifact.spec.key: Method.parse(artifact.content["wish"]["method"]).about.trains == "weights" and "gates" not in artifact.content
+        artifact.key.digest: Method.parse(artifact.content["wish"]["method"]).about.trains == "weights" and "gates" not in artifact.content
         for artifact in artifacts
     }  # an artifact holds gates, if only None, where its weights are the dense model's
     for artifact in sorted(artifacts, key=lambda artifact: (method_label(artifact), -len(heads) + len(artifact.content["removed"]))):
         left = heads.difference(map(Head.parse, artifact.content["removed"]))
-        if dense_roles or not trained[artifact.spec.key]:
+        if dense_roles or not trained[artifact.key.digest]:
             found.setdefault((method_label(artifact), len(left)), []).append(left)
-    names = sorted({method_label(artifact) for artifact in artifacts if trained[artifact.spec.key]})
+    names = sorted({method_label(artifact) for artifact in artifacts if trained[artifact.key.digest]})
     if not found:
         raise ArtifactError(
             f"{run.folder} compares {', '.join(names)} alone, which trained the weights before they cut, so the roles of the dense model are not "
@@ -238,10 +238,10 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
     return found, names
 
 
-@verb
+@command
 def run(
     say: Session,
-    folder: RunFolder,
+    folder: RunPath,
     text: File = None,
     embedded: Embedded = None,
     task: inputs.TaskName = None,
@@ -260,12 +260,12 @@ def run(
     from headcount.runs.store import Run
 
     kept_of(Run.open(folder), dense_roles=dense_roles)
-    with Place(folder).taken(say) as kept:
+    with RunFolder(folder).open(say) as kept:
         run = led(kept, "survivors")
         record = run.record()
-        how = inputs.Loading(device=device, dtype=dtype).as_recorded(record.config)
+        how = inputs.ModelOptions(device=device, dtype=dtype).as_recorded(record.config)
         place = reopened_model(record.model.name, record.config)
-        given = inputs.Shared(place, task=task, limit=limit, seed=seed, **how._asdict())
+        given = inputs.TaskOptions(place, task=task, limit=limit, seed=seed, **how._asdict())
         table = _roles(say, run, given, text, embedded, parser)
         sets, trained = kept_of(run, dense_roles=dense_roles)
         levels, overall = survivors(table, sets, units=units_of(run), seed=seed)
@@ -300,7 +300,7 @@ def _told_of_trained(names: Sequence[str], judged: bool) -> str:
     )
 
 
-def _roles(say: Session, run: Run, given: inputs.Shared, text: Path | None, embedded: str | None, parser: str | None) -> RoleTable:
+def _roles(say: Session, run: Run, given: inputs.TaskOptions, text: Path | None, embedded: str | None, parser: str | None) -> RoleTable:
     """The roles of a run, or those measured on the text that is named, which the run keeps."""
     from headcount.workflows.roles import read_roles, roles_into
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.options import Seed
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
     from headcount.core.stats.cheap import agreement
     from headcount.core.stats.correlation import correlate
     from headcount.importance.verdicts import signed_samples
-    from headcount.runs.scores import same_heads
+    from headcount.runs.scores import check_same_heads
 
-    same_heads(list(sets.values()))
+    check_same_heads(list(sets.values()))
     found = []
     for (name_a, a), (name_b, b) in combinations(sets.items(), 2):
         if a.normalise != b.normalise:
@@ -98,7 +98,7 @@ def _artifact(correlation: Correlated | Estimate) -> str:
     return f"{correlation.value:.2f} ({correlation.low:.2f} … {correlation.high:.2f})"
 
 
-@verb
+@command
 def run(
     say: Session,
     runs: Runs,

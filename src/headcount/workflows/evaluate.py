@@ -31,8 +31,8 @@ def evaluate_into(
     spec, made = ArtifactKey(EVALUATION, name, parts), provenance()
     artifact, memory = run.find(spec), Chunks(run, name, {"evaluation": name, **parts}, made, goal=[spec])
     if artifact is None:
-        with run.noting_failure(f"evaluation '{name}'"):
-            artifact = run.commit(spec, *pack_evaluation(evaluate(model, data, **{**options, "memory": memory})), made=made)
+        with run.log_failure(f"evaluation '{name}'"):
+            artifact = run.commit(spec, *pack_evaluation(evaluate(model, data, **{**options, "memory": memory})), provenance=made)
     memory.clear()
     run.present(artifact)
     return unpack_evaluation(artifact)

@@ -19,7 +19,7 @@ from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.store import Run
 
-KIND = "portraits"
+KIND = "profiles"
 
 
 def profiles_into(run: Run, model: nn.Module, corpus: Corpus, tokenizer: Any = None, **options: Unpack[Options]) -> HeadProfiles:
@@ -44,9 +44,9 @@ def _kept(run: Run, spec: ArtifactKey, make: Callable[[], HeadProfiles]) -> Head
             made = make()
         except UnsupportedModel as error:
             made = _none(error)
-        artifact = run.commit(spec, made.content, made.maps, made=provenance())
-    data = spec.parts["data"]
-    run.present(artifact, data={"portraits": data} if data else None)
+        artifact = run.commit(spec, made.content, made.maps, provenance=provenance())
+    data = spec.inputs["data"]
+    run.present(artifact, data={"profiles": data} if data else None)
     return HeadProfiles(artifact.content, artifact.arrays)
 
 

@@ -255,7 +255,7 @@ class Pruning:
 
     def _compute(self, wish: Wish, keep_model: bool, progress: Progress | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         spec = self.spec(wish)
-        folder = self.run.folder / WORK / spec.key[:24]
+        folder = self.run.folder / WORK / spec.digest[:24]
         made = prune(
             self.model,
             self.task,
@@ -280,7 +280,7 @@ class Pruning:
             return False
         choice = Choice(Plan.removing(artifact.content["removed"], protected=wish.protected), gates=artifact.content["gates"])
         made = carry_out(self.model, self.task, wish.method, choice, **_how(wish))
-        self._save(artifact.spec, wish, made, outcome(artifact))
+        self._save(artifact.key, wish, made, outcome(artifact))
         return True
 
     def _anew(self, wish: Wish, made: Pruned, folder: Path, progress: Progress | None) -> Pruned:
@@ -327,22 +327,22 @@ class Pruning:
         """How fast a model is, beside the whole one, masked and not; measured once."""
         if self.measured is None:
             return []
-        timed = ArtifactKey("bench", spec.name, {"of": spec.key, **asdict(self.measured)})
+        timed = ArtifactKey("bench", spec.name, {"of": spec.digest, **asdict(self.measured)})
         artifact = self.run.find(timed)
         if artifact is None:
             models = {"dense": self.model, "masked": (self.model, Plan.removing(removed)), "removed": small()}
             found = bench(models, batches=self.measured.batches, lengths=self.measured.lengths, rounds=self.measured.rounds)
-            artifact = self.run.commit(timed, {"rows": [asdict(timing) for timing in found]}, made=self.made)
+            artifact = self.run.commit(timed, {"rows": [asdict(timing) for timing in found]}, provenance=self.made)
         self.run.present(artifact)
         return artifact.content["rows"]
 
     def timings(self, artifact: Artifact) -> list[dict[str, Any]]:
         """How fast the model of a finished artifact is, if that is to be measured."""
-        return self._timed(artifact.spec, artifact.content["removed"], lambda: load(self.place(artifact.spec)))
+        return self._timed(artifact.key, artifact.content["removed"], lambda: load(self.place(artifact.key)))
 
     def place(self, spec: ArtifactKey) -> Path:
         """Where the model of an artifact is kept."""
-        return self.run.folder / MODELS / f"{safe_name(spec.name)}.{spec.key[:8]}"
+        return self.run.folder / MODELS / f"{safe_name(spec.name)}.{spec.digest[:8]}"
 
     def model_of(self, wish: Wish) -> nn.Module:
         """The model of a finished wish, loaded and checked."""
@@ -366,7 +366,7 @@ class Pruning:
         except HeadcountError as error:
             self.run.log(f"failed: {KIND} {wish.name}: {error}")
             raise
-        artifact = artifact or self.run.commit(spec, content, arrays, made=self.made)
+        artifact = artifact or self.run.commit(spec, content, arrays, provenance=self.made)
         return artifact, self.model_of(wish)
 
     def change(self, dense: Evaluation, artifact: Artifact) -> dict[str, PairedDifference]:
@@ -460,7 +460,7 @@ def compare(
     for wish in wishes:
         check_wish(pruning.model, wish)
     dense = pruning.dense()
-    artifacts, failed = sweep(pruning.run, [pruning.job(wish) for wish in wishes], made=pruning.made, progress=progress)
+    artifacts, failed = sweep(pruning.run, [pruning.job(wish) for wish in wishes], provenance=pruning.made, progress=progress)
     pruning.run.present(*artifacts)
     return dense, artifacts, failed
 

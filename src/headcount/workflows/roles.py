@@ -67,13 +67,13 @@ def roles_into(run: Run | None, model: nn.Module, corpus: Corpus, **options: Unp
         def memory(reading: Reading) -> Chunks | None:
             if run is None:
                 return None
-            kept.append(Chunks(run, "roles", {"roles": spec.parts, "pass": fingerprint(reading)}, made, goal=[spec]))
+            kept.append(Chunks(run, "roles", {"roles": spec.inputs, "pass": fingerprint(reading)}, made, goal=[spec]))
             return kept[-1]
 
         table = measure(model, corpus, **{**options, "memory": memory})  # pyright: ignore[reportArgumentType]
         if run is None:
             return table
-        found = run.commit(spec, pack_roles(table), made=made)
+        found = run.commit(spec, pack_roles(table), provenance=made)
         for blocks in kept:
             blocks.clear()
     if run is not None and found is not None:

@@ -17,7 +17,7 @@ from headcount.importance.shared_pass import shared_needs
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.chunks import Chunks, begun, discard_chunks
+from headcount.runs.chunks import Chunks, discard_chunks, unfinished_passes
 from headcount.runs.scores import KIND, pack_scores, unpack_scores
 from headcount.runs.store import Run
 
@@ -85,12 +85,14 @@ class _Scoring:
     def _compute(self, missing: list[str]) -> tuple[dict[str, Scores], dict[str, HeadcountError], dict[str, Artifact]]:
         memory, names = self._memory(missing)
         options: Options = {**self.options, "memory": memory, "needs": self.needs}
-        with nullcontext() if self.run is None else self.run.noting_failure(", ".join(names)):
+        with nullcontext() if self.run is None else self.run.log_failure(", ".join(names)):
             made, failed = score_each(self.model, self.data, agree(names), **options)
         made = {name: scores for name, scores in made.items() if name in missing}
         artifacts: dict[str, Artifact] = {}
         if self.run is not None and memory is not None:
-            artifacts = {name: self.run.commit(self.spec(name), *pack_scores(scores), made=self.made) for name, scores in made.items()}
+            artifacts = {
+                name: self.run.commit(self.spec(name), *pack_scores(scores), provenance=self.made) for name, scores in made.items()
+            }
             if not failed:
                 memory.clear()
         return made, failed, artifacts
@@ -100,7 +102,7 @@ class _Scoring:
         if self.run is None:
             return None, missing
         streamed = {name for name in missing if Method.parse(name).reads_data}
-        before = begun(self.run, lambda parts: self._is_mine(parts) and streamed <= set(parts["methods"])) if streamed else []
+        before = unfinished_passes(self.run, lambda parts: self._is_mine(parts) and streamed <= set(parts["methods"])) if streamed else []
         names = missing if not before else [*missing, *(name for name in before[0]["methods"] if name not in missing)]
         return self._blocks(names), names
 

@@ -296,14 +296,14 @@ def _keep(work: Analysis, pruning: Pruning, dense: Evaluation, wish: Wish) -> tu
     return (
         artifact,
         small,
-        work.step("keep", text, method=wish.method, keep=n_left, folder=str(pruning.place(artifact.spec)), **numbers),
+        work.step("keep", text, method=wish.method, keep=n_left, folder=str(pruning.place(artifact.key)), **numbers),
     )
 
 
 def _prove(work: Analysis, heads: HeadMap, pruning: Pruning, artifact: Artifact, small: nn.Module) -> Iterator[Step]:
     """The saved model against the one in memory, and, where its weights are the dense model's, against the gated one."""
     batch, plan = work.batch(), Plan.removing(artifact.content["removed"])
-    back = load(pruning.place(artifact.spec)).to(next(small.parameters()).device)
+    back = load(pruning.place(artifact.key)).to(next(small.parameters()).device)
     ours, theirs = small.state_dict(), back.state_dict()
     weights = ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     outputs = all(torch.equal(a, b) for a, b in zip(run(small, batch), run(back, batch), strict=True))

@@ -28,7 +28,7 @@ export function AttentionView(): JSX.Element {
   const found = sourceOf(sentence.value);
   return (
     <>
-      {found ? <Viewer {...found} /> : !run.value.attention_left_out && <Missing what="No attention maps are in this run." makes="portraits" />}
+      {found ? <Viewer {...found} /> : !run.value.attention_left_out && <Missing what="No attention maps are in this run." makes="profiles" />}
       {run.value.attention_left_out && <p class="missing">Attention maps were left out of this file for its size; <code>headcount report --max-mb 10 RUN</code>, or <code>headcount serve RUN</code>, shows them.</p>}
       <AskSentence />
     </>

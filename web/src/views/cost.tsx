@@ -37,7 +37,7 @@ export function machineLine(): string {
 }
 
 const NAMES = ["dense", "masked", "removed"] as const;
-const EXPLAIN = { dense: "whole model", masked: "heads masked", removed: "heads removed" };
+const EXPLAIN = { dense: "dense model", masked: "heads masked", removed: "heads removed" };
 
 function Latency({ rows }: { rows: BenchRow[] }): JSX.Element {
   const models = [...new Set(rows.map((row) => row.of))];
@@ -89,7 +89,7 @@ export function noiseOf(rows: BenchRow[], shapes: [number, number][]): string[] 
   const odd = shapes.filter((shape) => rowOf(rows, "masked", shape)?.is_odd);
   return [
     ...(noisy.length ? [`Noisy measurement at ${noisy.map(sizeName).join("; ")}: quartiles lie farther apart than a third of the median.`] : []),
-    ...(odd.length ? [`Masked heads seem faster than the whole model at ${odd.map(sizeName).join("; ")}. Masking saves no work, so something else slowed the whole model down: time it again on a quiet machine.`] : []),
+    ...(odd.length ? [`Masked heads seem faster than the dense model at ${odd.map(sizeName).join("; ")}. Masking saves no work, so something else slowed the dense model down: time it again on a quiet machine.`] : []),
   ];
 }
 
@@ -144,7 +144,7 @@ interface Spot {
   keep: number;
   x: number;
   y: number;
-  /** How far a repetition may lie off: quartiles of a time, the interval of the difference from the whole model. Null where it is not known. */
+  /** How far a repetition may lie off: quartiles of a time, the interval of the difference from the dense model. Null where it is not known. */
   xRange: Range | null;
   yRange: Range | null;
 }
@@ -201,7 +201,7 @@ function Pareto({ curves }: { curves: Curves }): JSX.Element {
   const spots = by === "latency" ? timedSpots(curves, run.value.bench.filter((row) => row.batch === batch && row.length === length)) : sizedSpots(curves, by);
   const slow = by === "latency" ? rowOf(run.value.bench, "dense", [batch, length]) : undefined;
   const dense = by === "latency" ? slow?.seconds : curves.dense[by];
-  const whole_ = typeof dense === "number" ? { x: dense, y: curves.dense.value, xRange: slow ? ([slow.low, slow.high] as Range) : null, yRange: rangeOf(curves.dense.low, curves.dense.high) } : null;
+  const denseText = typeof dense === "number" ? { x: dense, y: curves.dense.value, xRange: slow ? ([slow.low, slow.high] as Range) : null, yRange: rangeOf(curves.dense.low, curves.dense.high) } : null;
   const show = (value: number): string => (by === "latency" ? seconds(value) : short(value));
   const best = frontier(spots, curves.higher_is_better);
   const options = [...(shapes.length ? [["latency", "Latency"] as const] : []), ["flops", "FLOPs"] as const, ["parameters", "Parameters"] as const].map((one): [typeof by, string] => [one[0], one[1]]);
@@ -216,10 +216,10 @@ function Pareto({ curves }: { curves: Curves }): JSX.Element {
           {by === "latency" && shapes.length > 1 && <Choose label="At" value={`${batch} ${length}`} options={shapes.map((one) => ({ value: one.join(" "), label: `batch ${one[0]}, length ${one[1]}` }))} onPick={setShape} />}
         </>
       }
-      caption={`${by === "latency" ? "Every point is a model that was timed, with its own value" : "Means over seeds, measured points only"}${spots.length > 1 ? "; the line joins those that no other beats" : ""}. Whiskers up and down are 95 % intervals of the difference from the whole model${by === "latency" ? ", across quartiles of the time" : ""}: points within them may change places if measured again.${by === "latency" ? ` ${machineLine()}.` : ""}`}
+      caption={`${by === "latency" ? "Every point is a model that was timed, with its own value" : "Means over seeds, measured points only"}${spots.length > 1 ? "; the line joins those that no other beats" : ""}. Whiskers up and down are 95 % intervals of the difference from the dense model${by === "latency" ? ", across quartiles of the time" : ""}: points within them may change places if measured again.${by === "latency" ? ` ${machineLine()}.` : ""}`}
       table={() => ({ columns: ["method", "K", by, curves.metric, "low", "high", "not beaten"].map((name) => ({ name })), rows: spots.map((spot) => [spot.method, spot.keep, spot.x, spot.y, spot.yRange?.[0] ?? null, spot.yRange?.[1] ?? null, best.includes(spot)]) })}
     >
-      <ParetoChart spots={spots} best={best} dense={whole_} metric={curves.metric} cost={by} axis={by === "flops" ? `FLOPs of ${passOver(curves.dense.tokens)}` : by} show={show} />
+      <ParetoChart spots={spots} best={best} dense={denseText} metric={curves.metric} cost={by} axis={by === "flops" ? `FLOPs of ${passOver(curves.dense.tokens)}` : by} show={show} />
     </Figure>
   );
 }
@@ -248,7 +248,7 @@ function ParetoChart({ spots, best, dense, metric, cost, axis, show }: { spots: 
               {spot.xRange && <line x1={frame.x(spot.xRange[0])} x2={frame.x(spot.xRange[1])} y1={frame.y(spot.y)} y2={frame.y(spot.y)} />}
             </g>
           ))}
-          {dense && <g transform={`translate(${frame.x(dense.x)} ${frame.y(dense.y)})`} aria-hidden="true"><path class="dense-mark" d="M-6 0H6M0 -6V6" /><text x={-8} y={-8} text-anchor="end">whole model</text></g>}
+          {dense && <g transform={`translate(${frame.x(dense.x)} ${frame.y(dense.y)})`} aria-hidden="true"><path class="dense-mark" d="M-6 0H6M0 -6V6" /><text x={-8} y={-8} text-anchor="end">dense model</text></g>}
           {spots.map((spot, at) => (
             <path key={at} {...roving.of(at)} onFocus={() => (roving.of(at).onFocus(), setLooked(spot))} onPointerEnter={() => setLooked(spot)} role="img" aria-label={`${spot.method}, ${spot.keep} heads, ${cost} ${show(spot.x)}, ${metric} ${num(spot.y)}${spot.yRange ? `, interval ${interval(...spot.yRange)}` : ""}`} class={`mark ${best.includes(spot) ? "" : "beaten"}`} transform={`translate(${frame.x(spot.x)} ${frame.y(spot.y)})`} d={markOf(spot.at)} fill={css(category(spot.at, dark.value))} />
           ))}

@@ -133,14 +133,14 @@ function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
 }
 
 function AttendsTo({ index }: { index: HeadIndex }): JSX.Element {
-  const { portraits } = run.value;
-  if (!portraits) return <Section title="What it attends to"><Missing what="What heads attend to was not recorded in this run." makes="portraits" /></Section>;
-  const { pos, relation, distances, distance } = portraits;
+  const { profiles } = run.value;
+  if (!profiles) return <Section title="What it attends to"><Missing what="What heads attend to was not recorded in this run." makes="profiles" /></Section>;
+  const { pos, relation, distances, distance } = profiles;
   const kind = heads.value.places[index]?.block.kind ?? "";
   const chance = (of: NonNullable<typeof pos>): Maybe[] | undefined => of.expected_by_kind[kind];
   const apart = kind === "cross" ? "Dependencies join words of one text; cross-attention joins two texts." : undefined;
   return (
-    <Section title="What it attends to" note={`Over ${whole(portraits.n_sentences)} sentences. Entropy ${num(portraits.entropy[index])} nats, largest weight ${num(portraits.confidence[index])} on average.`}>
+    <Section title="What it attends to" note={`Over ${whole(profiles.n_sentences)} sentences. Entropy ${num(profiles.entropy[index])} nats, largest weight ${num(profiles.confidence[index])} on average.`}>
       <div class="triple">
         <Bars title="Distance in words" names={distances} values={distance[index] ?? []} upright />
         {pos ? <Bars title="Part of speech of the key" names={pos.names} values={pos.share[index] ?? []} expected={chance(pos)} /> : <Missing what="Parts of speech are not known for this text." makes="annotated" />}
@@ -152,7 +152,7 @@ function AttendsTo({ index }: { index: HeadIndex }): JSX.Element {
 
 function Examples({ index }: { index: HeadIndex }): JSX.Element | null {
   const [which, setWhich] = useState<"top" | "middle" | "random">("top");
-  const examples = run.value.portraits?.examples[index];
+  const examples = run.value.profiles?.examples[index];
   if (!examples) return null;
   return (
     <Section title="Examples" note="The boxed token asks; the stronger the colour of a token, the more of its attention it gets. The number is the largest weight.">
@@ -184,7 +184,7 @@ function ExampleLine({ example }: { example: Example }): JSX.Element {
 }
 
 function Similar({ index }: { index: HeadIndex }): JSX.Element {
-  const similar = run.value.portraits?.similar[index];
+  const similar = run.value.profiles?.similar[index];
   return (
     <Section title="Similar heads" note="Mean Jensen–Shannon distance of attention: 0 is the same, 1 has nothing in common.">
       {similar?.length ? (
@@ -193,7 +193,7 @@ function Similar({ index }: { index: HeadIndex }): JSX.Element {
             <li key={other}><HeadLink head={other} /> <b>{num(distance, 2)}</b> <span class="note">{roleNames(heads.value, other) || "no role"}{plan.value.removed.has(other) ? (plan.value.guess === null ? ", goes" : ", may go") : ""}</span></li>
           ))}
         </ul>
-      ) : <Missing what="Distances between heads were not recorded in this run." makes="portraits" />}
+      ) : <Missing what="Distances between heads were not recorded in this run." makes="profiles" />}
     </Section>
   );
 }

@@ -60,7 +60,7 @@ function step(measured: number[], by: 1 | -1): void {
 }
 
 function Status({ total }: { total: number }): JSX.Element {
-  const isKnown = standing.value === "measured" || standing.value === "whole";
+  const isKnown = standing.value === "measured" || standing.value === "dense";
   const only = standing.value === "short" ? `: only ${whole(plan.value.removed.size)} of ${whole(total - keep.value)}` : "";
   return <span class={`tag ${isKnown ? "solid" : standing.value === "short" ? "warn" : ""}`}>{standingText(standing.value)}{only}</span>;
 }
@@ -112,8 +112,8 @@ function MetricCard(): JSX.Element {
     return <Card name={curves.metric} value={num(point.value)} detail={[...tests(curves, point), spread]} />;
   }
   const at = quantity(run.value, method.value, "value", keep.value);
-  const against = at && `${signed(at.value - curves.dense.value)} against the whole model`;
-  if (standing.value === "whole") return <Card name={curves.metric} value={num(curves.dense.value)} detail={`the whole model, ${interval(curves.dense.low, curves.dense.high)}`} />;
+  const against = at && `${signed(at.value - curves.dense.value)} against the dense model`;
+  if (standing.value === "dense") return <Card name={curves.metric} value={num(curves.dense.value)} detail={`the dense model, ${interval(curves.dense.low, curves.dense.high)}`} />;
   if (standing.value === "seeds" && at) return <Card name={curves.metric} value={num(at.value)} detail={[against ?? "", "measured with other seeds; the mean of them"]} />;
   if (standing.value === "between" && at) return <Card name={curves.metric} value={num(at.value)} detail={against ?? ""} from={origin(at)} />;
   return <Card name={curves.metric} value="not measured" detail={unmeasured()} />;
@@ -153,13 +153,13 @@ const spread = (row: Pick<BenchRow, "low" | "high">): string => `quartiles ${sec
 function LatencyCard({ batch, length }: { batch: number; length: number }): JSX.Element {
   const { bench } = run.value;
   const name = `latency, batch ${batch}, length ${length}`;
-  if (standing.value === "whole") {
+  if (standing.value === "dense") {
     const dense = bench.find((row) => row.name === "dense" && row.batch === batch && row.length === length);
     return dense ? <Card name={name} value={seconds(dense.seconds)} detail={[spread(dense), dense.is_noisy ? "noisy measurement" : ""]} /> : <Card name="latency" value="not measured" detail={`${COMMANDS.bench(run.value)} measures it`} />;
   }
   const time = ["measured", "between", "seeds"].includes(standing.value) ? latency(run.value, choice.value, batch, length) : null;
   if (time) {
-    return <Card name={name} value={seconds(time.seconds)} detail={[spread(time), `${time.row ? speedText(time.row) : "the whole model"} (${seconds(time.dense.seconds)}, ${spread(time.dense)})`, time.row && time.row.seed !== seed.value ? `timed with seed ${time.row.seed}` : "", time.isNoisy ? "noisy measurement" : ""]} from={origin({ ...time, value: 0 })} />;
+    return <Card name={name} value={seconds(time.seconds)} detail={[spread(time), `${time.row ? speedText(time.row) : "the dense model"} (${seconds(time.dense.seconds)}, ${spread(time.dense)})`, time.row && time.row.seed !== seed.value ? `timed with seed ${time.row.seed}` : "", time.isNoisy ? "noisy measurement" : ""]} from={origin({ ...time, value: 0 })} />;
   }
   if (!bench.length) return <Card name="latency" value="not measured" detail={`${COMMANDS.bench(run.value)} measures it`} />;
   return <Card name="latency" value="not measured" detail={`for ${standing.value === "changed" || standing.value === "short" ? "these heads" : method.value.replace(RANKING, "")}. ${timed(bench, batch, length)}`} />;
@@ -179,9 +179,9 @@ function Cards(): JSX.Element {
         <MetricCard />
         {curves && SIZES.map(([name, label, show]) => {
           const [at, from] = sizeOf(name);
-          const whole_ = curves.dense[name];
-          if (!whole_) return null; // an encoder keeps no cache, and FLOPs are not known of every model
-          return <Card key={name} name={name === "flops" ? `FLOPs of ${passOver(curves.dense.tokens)}` : label} value={at ? show(at.value) : "not measured"} detail={at ? `${num((100 * at.value) / whole_)} % of ${show(whole_)}` : ""} from={from} />;
+          const denseText = curves.dense[name];
+          if (!denseText) return null; // an encoder keeps no cache, and FLOPs are not known of every model
+          return <Card key={name} name={name === "flops" ? `FLOPs of ${passOver(curves.dense.tokens)}` : label} value={at ? show(at.value) : "not measured"} detail={at ? `${num((100 * at.value) / denseText)} % of ${show(denseText)}` : ""} from={from} />;
         })}
         <LatencyCard batch={batch} length={length} />
       </div>

@@ -64,7 +64,7 @@ const working = (elapsed: number): string => (elapsed < 2 ? "Working …" : `Wor
 
 function Offered({ what, children }: { what: string; children: ComponentChildren }): JSX.Element {
   const why = whyNot();
-  if (why === "file") return <p class="live-line note">{what}: <code>headcount serve RUN</code> offers it, with the folder of this run for RUN; this page is a file.</p>;
+  if (why === "file") return <p class="live-line note">{what}: open this run with <code>headcount serve RUN</code> to use live actions.</p>;
   if (why !== null) return <p class="live-line note">{what}: not here, because {why}.</p>;
   return <div class="live">{children}</div>;
 }
@@ -178,7 +178,7 @@ function Pruned({ answer: { folder, point }, of }: { answer: LiveApi["prune"]["a
   const test = `${point.p === null ? "" : `; ${point.test} p ${pValue(point.p)}`}${typeof point.loss_p === "number" ? `; p of the loss ${pValue(point.loss_p)}` : ""}`;
   return (
     <p role="status">
-      Written to <code>{folder}</code>: {point.method}, {plural(point.keep, "head")}, seed {point.seed}: {of.curves?.metric ?? "metric"} <b>{num(point.value)}</b>, {signed(point.difference)} against the whole model (95 % interval {interval(point.low, point.high, signed)}{test}){of.curves && `, ${verdict(of.curves, point)}`}. {plural(point.removed.length, "head")} went{of.curves ? "; the map and the curves show it now" : ""}.
+      Written to <code>{folder}</code>: {point.method}, {plural(point.keep, "head")}, seed {point.seed}: {of.curves?.metric ?? "metric"} <b>{num(point.value)}</b>, {signed(point.difference)} against the dense model (95 % interval {interval(point.low, point.high, signed)}{test}){of.curves && `, ${verdict(of.curves, point)}`}. {plural(point.removed.length, "head")} went{of.curves ? "; the map and the curves show it now" : ""}.
     </p>
   );
 }

@@ -54,10 +54,10 @@ const styleOf = (series: Series): { stroke: string; dash: string } =>
 
 function takeaway(curves: Curves, total: number): string {
   const best = bestOf(curves);
-  const whole_ = `The whole model has ${curves.metric} ${num(curves.dense.value)}.`;
-  if (!best) return `${whole_} No measured model lost a head.`;
-  if (!best.isSafe) return `${whole_} Every measured pruned model loses significantly, by metric or loss.`;
-  return `${whole_} With ${best.point.method}, ${whole(best.point.keep)} of ${plural(total, "head")} are enough: the smallest measured K without a significant loss by metric or loss.`;
+  const denseText = `The dense model has ${curves.metric} ${num(curves.dense.value)}.`;
+  if (!best) return `${denseText} No measured model lost a head.`;
+  if (!best.isSafe) return `${denseText} Every measured pruned model loses significantly, by metric or loss.`;
+  return `${denseText} With ${best.point.method}, ${whole(best.point.keep)} of ${plural(total, "head")} are enough: the smallest measured K without a significant loss by metric or loss.`;
 }
 
 function CurveFigure({ curves }: { curves: Curves }): JSX.Element {
@@ -75,7 +75,7 @@ function CurveFigure({ curves }: { curves: Curves }): JSX.Element {
       class="wide"
       takeaway={takeaway(curves, run.value.heads.length)}
       controls={both && <><Check label="Methods that train weights" on={trained} onFlip={setTrained} /><Check label="Methods without training" on={untrained} onFlip={setUntrained} /></>}
-      caption={`Points were measured, lines between them are interpolated. Bands are the range over seeds${all.some((series) => series.isRandom) ? "; grey is random removal" : ""}. The dashed level is the whole model with its interval, on ${plural(curves.dense.n_examples, "example")}. A ring marks the smallest K without a significant loss by metric or loss. ${curves.higher_is_better ? "Higher" : "Lower"} is better.`}
+      caption={`Points were measured, lines between them are interpolated. Bands are the range over seeds${all.some((series) => series.isRandom) ? "; grey is random removal" : ""}. The dashed level is the dense model with its interval, on ${plural(curves.dense.n_examples, "example")}. A ring marks the smallest K without a significant loss by metric or loss. ${curves.higher_is_better ? "Higher" : "Lower"} is better.`}
       table={() => pointTable(curves)}
     >
       <Chart curves={curves} shown={shown} />
@@ -154,7 +154,7 @@ function Dense({ curves, frame }: { curves: Curves; frame: Frame }): JSX.Element
     <g aria-hidden="true">
       {low !== null && high !== null && <rect class="dense-band" x={frame.left} width={frame.right - frame.left} y={frame.y(high)} height={Math.max(0, frame.y(low) - frame.y(high))} />}
       <line class="dense" x1={frame.left} x2={frame.right} y1={frame.y(value)} y2={frame.y(value)} />
-      <text class="dense-label" x={frame.left + 6} y={frame.y(value) - 6}>whole model {num(value)}</text>
+      <text class="dense-label" x={frame.left + 6} y={frame.y(value) - 6}>dense model {num(value)}</text>
     </g>
   );
 }
@@ -163,7 +163,7 @@ function Band({ series, frame }: { series: Series; frame: Frame }): JSX.Element 
   const { stroke, dash } = styleOf(series);
   const along = (some: { keep: number; at: number }[]): [number, number][] => some.map((step) => [frame.x(step.keep), frame.y(step.at)]);
   const { length: total } = run.value.heads;
-  // The whole model is where every method starts from, and was measured too.
+  // The dense model is where every method starts from, and was measured too.
   const ends = run.value.curves && !series.steps.some((step) => step.keep === total) ? [{ keep: total, at: run.value.curves.dense.value }] : [];
   const edge = (part: "low" | "high" | "mean"): { keep: number; at: number }[] => series.steps.map((step) => ({ keep: step.keep, at: step[part] }));
   return (
@@ -176,7 +176,7 @@ function Band({ series, frame }: { series: Series; frame: Frame }): JSX.Element 
 
 /** Where the slider is on the curve of its method. */
 function Here({ frame }: { frame: Frame }): JSX.Element {
-  const isOn = ["measured", "between", "seeds", "whole"].includes(standing.value);
+  const isOn = ["measured", "between", "seeds", "dense"].includes(standing.value);
   const at = isOn ? quantity(run.value, method.value, "value", keep.value) : null;
   const x = frame.x(keep.value);
   const left = x > (frame.left + frame.right) / 2;

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.pruning import Epochs, Rate, Steps, TrainBatch, method_names, number_of, recipe
-from headcount.app.console.run_folder import Place
+from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_embedded, corpus, trees_of
-from headcount.app.console.verb import verb
 from headcount.core.files import placed
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def sizes(text: str) -> list[int | float]:
     return numbers
 
 
-@verb
+@command
 def run(
-    say: Session,
-    given: inputs.Shared,
+    session: Session,
+    given: inputs.TaskOptions,
     out: Out,
     text: File = None,
     embedded: Embedded = None,
@@ -71,7 +71,7 @@ def run(
     """Map, score, label, profile and prune the heads of a model, keep and measure the best smaller one, and write the report."""
     check_embedded(text, embedded)
     keeps = None if keep is None else sizes(keep)
-    with Place(out).taken(say) as kept:
+    with RunFolder(out).open(session) as kept:
         from headcount.importance.score import Method
         from headcount.workflows.prune import check_methods
         from headcount.workflows.walk import Analysis, walk
@@ -80,16 +80,16 @@ def run(
             raise typer.BadParameter("analyze is led by one process; start it without torchrun")
         check_methods(method_names(methods))
         scores = [str(Method.parse(name)) for name in split(by)]
-        live, _, folder = given.open_model(say)
-        task = given.open_task(say, live, folder)
-        corpus, why = _corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
+        live, _, folder = given.open_model(session)
+        task = given.open_task(session, live, folder)
+        corpus, why = _corpus(session, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
         job = Analysis(
             given.model,
             live,
             task,
             corpus,
             given.seed,
-            say.command,
+            session.command,
             scored=scored if given.limit is None else min(scored, given.limit),
             reported=reported if given.limit is None else min(reported, given.limit),
             by=scores,
@@ -97,7 +97,7 @@ def run(
             keeps=keeps,
             seeds=seeds,
             recipe=recipe(given, rate, train_batch, 0.0, epochs, steps),
-            watch=say.watch,
+            watch=session.watch,
             tokenizer=inputs.reader_of(live, folder, given.trust_remote_code),
             longest=longest,
             folder=folder,
@@ -107,21 +107,21 @@ def run(
         records = []
         for step in walk(job, kept):
             records.append({"step": step.name, "text": step.text, **step.numbers})
-            say.line(f"{step.name:<9} {step.text}")
-            say.doing(f"after step {step.name}")
-        say.result({"out": str(out), "steps": records})
-        say.next("serve", out)
+            session.line(f"{step.name:<9} {step.text}")
+            session.doing(f"after step {step.name}")
+        session.result({"out": str(out), "steps": records})
+        session.next("serve", out)
 
 
-def _corpus(say: Session, given: inputs.Shared, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
+def _corpus(session: Session, given: inputs.TaskOptions, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
     """The text that roles and portraits are taken on; without one that was asked for, why the task has none."""
     from headcount.behaviour.given import SENTENCES
     from headcount.workflows.analyze import corpus_for
 
     given = given._replace(limit=given.limit or SENTENCES)
-    text = corpus(say, given, live, folder, **named) if named["text"] or named["embedded"] else None
+    text = corpus(session, given, live, folder, **named) if named["text"] or named["embedded"] else None
     reader = inputs.reader_of(live, folder, given.trust_remote_code)
     found, why = corpus_for(live, named["task"], reader, text=text, limit=given.limit, trees=trees_of(named["parser"]))
     if why:
-        say.note(f"roles are left out: {why}")
+        session.note(f"roles are left out: {why}")
     return found, why

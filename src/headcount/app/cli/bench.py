@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import ArtifactError
 from headcount.core.files import reopened_model
 
@@ -35,14 +35,14 @@ def _numbers(text: str, what: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-@verb
+@command
 def run(
-    say: Session,
+    session: Session,
     targets: Targets,
     batches: Batches = "1,8,32",
     lengths: Lengths = "32,128",
     rounds: Rounds = 5,
-    loading: inputs.Loading = inputs.ANYHOW,
+    loading: inputs.ModelOptions = inputs.DEFAULT_LOADING,
 ) -> None:
     """Measure forward passes by batch size and length, interleaved, as medians with quartiles."""
     sizes, tokens = _numbers(batches, "--batches"), _numbers(lengths, "--lengths")
@@ -51,22 +51,24 @@ def run(
     from headcount.surgery.bench import bench
     from headcount.surgery.cost import cost
 
-    models = {name: how.open(say, folder)[0] for name, (folder, how) in _named(targets, loading).items()}
-    with say.progress("measuring", "sizes") as advance:
+    models = {name: how.open(session, folder)[0] for name, (folder, how) in _named(targets, loading).items()}
+    with session.progress("measuring", "sizes") as advance:
         found = bench(models, batches=sizes, lengths=tokens, rounds=rounds, progress=advance)
-    _show(say, found)
+    _show(session, found)
     if longer := sorted(set(tokens) - {timing.length for timing in found}):
         most = max(timing.length for timing in found)
-        say.note(f"length {', '.join(map(str, longer))} is beyond the {most} positions that the models share; {most} was measured instead")
+        session.note(
+            f"length {', '.join(map(str, longer))} is beyond the {most} positions that the models share; {most} was measured instead"
+        )
     costs = {name: cost(model).to_dict() for name, model in models.items()}
     columns = ("model", *next(iter(costs.values())))
-    say.table(columns, [(name, *(f"{value:,}" for value in made.values())) for name, made in costs.items()], right=columns[1:])
-    say.result({"timings": [asdict(timing) for timing in found], "costs": costs})
+    session.table(columns, [(name, *(f"{value:,}" for value in made.values())) for name, made in costs.items()], right=columns[1:])
+    session.result({"timings": [asdict(timing) for timing in found], "costs": costs})
 
 
-def _named(targets: list[str], loading: inputs.Loading) -> dict[str, tuple[str, inputs.Loading]]:
+def _named(targets: list[str], loading: inputs.ModelOptions) -> dict[str, tuple[str, inputs.ModelOptions]]:
     """The models to measure by name, and how each is loaded: those given, or the model of a run, as it records it, and those that it kept."""
-    found: dict[str, tuple[str, inputs.Loading]] = {}
+    found: dict[str, tuple[str, inputs.ModelOptions]] = {}
     for target in targets:
         if (Path(target) / "run.json").is_file():
             from headcount.runs.store import Run
@@ -97,11 +99,11 @@ def _check_models(run: Run) -> None:
         )
 
 
-def _show(say: Session, found: list[Any]) -> None:
+def _show(session: Session, found: list[Any]) -> None:
     from headcount.runs.results import format_speed
 
     table = [
         (t.batch, t.length, t.name, f"{1000 * t.seconds:.2f}", f"{1000 * t.low:.2f} … {1000 * t.high:.2f}", format_speed(t.speedup))
         for t in found
     ]
-    say.table(("batch", "length", "model", "ms", "quartiles", "against the first"), table, right=("batch", "length", "ms"))
+    session.table(("batch", "length", "model", "ms", "quartiles", "against the first"), table, right=("batch", "length", "ms"))

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
-from headcount.app.console.pruning import AS_IT_IS, How, heads_of, method_names, note_training, show_table
-from headcount.app.console.run_folder import Engine, Join, Out, Place, Workers, describe
+from headcount.app.console.pruning import DEFAULT_PRUNING, How, heads_of, method_names, note_training, show_table
+from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 
 Methods = Annotated[
     str,
@@ -25,10 +25,10 @@ Keep = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many hea
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of methods with chance in them.")]
 
 
-@verb
+@command
 def run(
-    say: Session,
-    given: inputs.Shared,
+    session: Session,
+    given: inputs.TaskOptions,
     methods: Methods = "surgeon,gradient,random",
     keep: Keep = "12.5%,25%,50%,75%",
     seeds: Seeds = 3,
@@ -36,16 +36,16 @@ def run(
     workers: Workers = 1,
     engine: Engine = "local",
     join: Join = False,
-    how: How = AS_IT_IS,
+    how: How = DEFAULT_PRUNING,
 ) -> None:
     """Prune by every method to every number of heads, and show what each costs against the whole model on the same examples."""
     if out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
-    with Place(out, workers, engine, join).taken(say) as kept:
+    with RunFolder(out, workers, engine, join).open(session) as kept:
         from headcount.runs.results import format_smallest, smallest_safe
         from headcount.workflows.prune import Pruning, check_wish, compare, estimate_training, grid, rows
 
-        live, heads, folder = given.open_model(say)
+        live, heads, folder = given.open_model(session)
         keeps = [heads_of(text, heads, how.attention) for text in split(keep)]
         template = how.wish(given, "random", 1)
         wishes = grid(method_names(methods), keeps, seeds, template, first=given.seed)
@@ -61,24 +61,24 @@ def run(
             "recover": how.recover,
             "recipe": template.recipe.told(),
         }
-        describe(kept, say, given, live, heads, config)
-        task = given.open_task(say, live, folder)
-        pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
-        note_training(say, estimate_training(pruning, wishes))
-        with say.progress("pruning", "models") as advance:
+        describe(kept, session, given, live, heads, config)
+        task = given.open_task(session, live, folder)
+        pruning = Pruning(kept, live, task, limit=given.limit, command=session.command)
+        note_training(session, estimate_training(pruning, wishes))
+        with session.progress("pruning", "models") as advance:
             dense, artifacts, failed = compare(pruning, wishes, progress=advance)
         table = rows(pruning, dense, artifacts)
-        show_table(say, dense, table)
+        show_table(session, dense, table)
         safe = smallest_safe(table)
-        say.table(
+        session.table(
             ("method", "fewest heads without a significant loss"),
             [(name, format_smallest(table, name, number)) for name, number in safe.items()],
         )
         for name, error in failed.items():
-            say.note(f"failed: {name}: {error}")
-        say.result(_result(given.model, str(out), dense, table, safe, failed))
-        say.note(f"kept in {out}")
-        say.next("prune", given.model, *given.of_task, "--method", "surgeon", "--keep", str(keeps[0]), "--out", str(out))
+            session.note(f"failed: {name}: {error}")
+        session.result(_result(given.model, str(out), dense, table, safe, failed))
+        session.note(f"kept in {out}")
+        session.next("prune", given.model, *given.of_task, "--method", "surgeon", "--keep", str(keeps[0]), "--out", str(out))
 
 
 def _result(model: str, out: str, dense: Any, table: Any, safe: Any, failed: Any) -> dict[str, Any]:

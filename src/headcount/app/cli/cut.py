@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import Heads, Model, OutFolder, Overwrite, split
 from headcount.app.console.pruning import number_of
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import ArtifactError, PlanError
 from headcount.core.files import check_target
 from headcount.core.plan import Budget, Plan
@@ -120,7 +120,7 @@ class Wanted(NamedTuple):
         return Budget(fraction=float(text[:-1]) / 100) if text.endswith("%") else Budget(keep=number_of(text))
 
 
-def show_costs(say: Session, before: Cost, after: Cost) -> None:
+def show_costs(session: Session, before: Cost, after: Cost) -> None:
     """Writes the costs of a model before and after a cut side by side."""
     old, new = before.to_dict(), after.to_dict()
     labels = {
@@ -133,12 +133,12 @@ def show_costs(say: Session, before: Cost, after: Cost) -> None:
     rows = [
         (label, f"{old[name]:,}", f"{new[name]:,}", f"{new[name] / old[name]:.1%}" if old[name] else "") for name, label in labels.items()
     ]
-    say.table(("", "before", "after", "left"), rows, right=("before", "after", "left"))
+    session.table(("", "before", "after", "left"), rows, right=("before", "after", "left"))
 
 
-@verb
+@command
 def run(
-    say: Session,
+    session: Session,
     model: Model,
     out: OutFolder,
     heads: Heads = None,
@@ -148,7 +148,7 @@ def run(
     keep: Keep = None,
     lower_is_keep: LowerIsKeep = False,
     overwrite: Overwrite = False,
-    loading: inputs.Loading = inputs.ANYHOW,
+    loading: inputs.ModelOptions = inputs.DEFAULT_LOADING,
 ) -> None:
     """Remove heads for good, prove that the smaller model equals the gated one, and save it."""
     from headcount.surgery.manifest import NAME
@@ -160,16 +160,16 @@ def run(
     from headcount.surgery.cut import cut
     from headcount.surgery.save import save
 
-    live, found, folder = loading.open(say, model)
+    live, found, folder = loading.open(session, model)
     going = wanted.plan_for(given, live, found)
-    say.doing("cutting, and comparing with the gated model")
+    session.doing("cutting, and comparing with the gated model")
     before = cost(live)
     small = cut(live, going, in_place=True)
     after = cost(small)
-    say.doing("saving")
-    save(small, out, command=say.command, cost=(before, after), companions=folder, overwrite=overwrite)
-    say.note(f"cut equals gate; wrote {out}")
-    show_costs(say, before, after)
+    session.doing("saving")
+    save(small, out, command=session.command, cost=(before, after), companions=folder, overwrite=overwrite)
+    session.note(f"cut equals gate; wrote {out}")
+    show_costs(session, before, after)
     removed = [str(head) for head in going.removed]
-    say.result({"model": model, "out": str(out), "removed": removed, "before": before.to_dict(), "after": after.to_dict()})
-    say.next("check", out)
+    session.result({"model": model, "out": str(out), "removed": removed, "before": before.to_dict(), "after": after.to_dict()})
+    session.next("check", out)

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.inputs import reader_of
 from headcount.app.console.options import Device, Dtype, Seed
-from headcount.app.console.run_folder import Place
+from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.data.embedded.sentences import embedded, embedded_translations
 from headcount.data.open_task import open_task
 
@@ -33,9 +33,9 @@ PORTRAYED = 48
 """Sentences that portraits of heads are taken on."""
 
 
-@verb
+@command
 def run(
-    say: Session,
+    session: Session,
     out: Out = Path("runs/demo"),
     limit: Limit = None,
     device: Device = "auto",
@@ -44,11 +44,11 @@ def run(
 ) -> None:
     """Find, score, label and prune the heads of two small trained models by several methods, offline, and write a report of each."""
     with _one_thread():
-        steps, reports = _walked(say, out, limit, device, dtype, seed)
-    say.result({"out": str(out), "steps": steps, "reports": reports})
+        steps, reports = _walked(session, out, limit, device, dtype, seed)
+    session.result({"out": str(out), "steps": steps, "reports": reports})
     for path in reports:
-        say.line(f"report: {path}")
-    say.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")
+        session.line(f"report: {path}")
+    session.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
+def _walked(session: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
     """Every step of both models, and the reports."""
     from headcount.app.console.models import open_model
     from headcount.behaviour.given import corpus_of
@@ -74,10 +74,10 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
     steps: list[Any] = []
     reports: list[str] = []
     for name, task in SHOWN.items():
-        with Place(out / name).taken(say) as kept:
+        with RunFolder(out / name).open(session) as kept:
             if kept is None:
                 raise typer.BadParameter("demo is led by one process; start it without torchrun")
-            model, _, folder = open_model(say, f"demo/{name}", device=device, dtype=dtype)
+            model, _, folder = open_model(session, f"demo/{name}", device=device, dtype=dtype)
             tokenizer = reader_of(model, folder)
             size, reported = SIZES[name] if limit is None else (limit, limit)
             data = open_task(task, model, tokenizer, seed=seed, size=size)
@@ -95,7 +95,7 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
                 data,
                 corpus_of(model, text, tokenizer, **how),
                 seed,
-                say.command,
+                session.command,
                 scored=min(256, reported),
                 reported=reported,
                 keeps=(0.25, 0.5),
@@ -103,7 +103,7 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
                 seeds=SEEDS,
                 training_seeds=1,
                 recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[name], seed=seed),
-                watch=say.watch,
+                watch=session.watch,
                 tokenizer=tokenizer,
                 folder=folder,
                 portrayed=PORTRAYED,
@@ -112,6 +112,6 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
             for step in walk(job, kept):
                 steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
                 reports += [step.numbers["path"]] if step.name == "report" else []
-                say.line(f"{name:<10} {step.name:<9} {step.text}")
-                say.doing(f"{name}, after step {step.name}")
+                session.line(f"{name:<10} {step.name:<9} {step.text}")
+                session.doing(f"{name}, after step {step.name}")
     return steps, reports

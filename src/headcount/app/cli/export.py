@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.inputs import TaskName, reader_of
 from headcount.app.console.options import AllowPickle, Auto, Dtype, Model, Overwrite, TrustRemoteCode
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import unknown
 from headcount.core.files import check_target
 from headcount.data.open_task import open_task
@@ -30,9 +30,9 @@ To = Annotated[
 Out = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
 
 
-@verb
+@command
 def run(
-    say: Session,
+    session: Session,
     model: Model,
     to: To,
     out: Out,
@@ -55,20 +55,20 @@ def run(
         check_onnx_target(out, overwrite)
 
     live, _, folder = open_model(
-        say, model, device="cpu", dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+        session, model, device="cpu", dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
     )
-    say.doing(f"exporting to {to}")
+    session.doing(f"exporting to {to}")
     if to == "onnx":
         tokenizer = reader_of(live, folder, trust_remote_code)
         data = None if task is None else open_task(task, live, tokenizer)
         made = export_onnx(live, out, tokenizer=tokenizer, data=data, overwrite=overwrite)
         if made["unproven"]:
-            say.note(
+            session.note(
                 f"nothing is known of other values of {', '.join(made['unproven'])}: the comparison had one only; name a --task that has others"
             )
     else:
-        made = {"path": str(export_portable(live, out, command=say.command, companions=folder, overwrite=overwrite))}
+        made = {"path": str(export_portable(live, out, command=session.command, companions=folder, overwrite=overwrite))}
     for name, value in made.items():
         if value not in ("", []):
-            say.line(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
-    say.result({"model": model, "to": to, **made})
+            session.line(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
+    session.result({"model": model, "to": to, **made})

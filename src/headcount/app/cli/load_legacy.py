@@ -6,18 +6,18 @@ from typing import Annotated
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.options import AllowPickle, Auto, OutFolder, Overwrite
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.files import check_target
 from headcount.models.head_map import HeadMap
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint with pruned_heads: a folder, or a hub id.", show_default=False)]
 
 
-@verb
+@command
 def run(
-    say: Session,
+    session: Session,
     folder: Folder,
     out: OutFolder,
     overwrite: Overwrite = False,
@@ -33,15 +33,15 @@ def run(
     from headcount.surgery.save import save
     from headcount.surgery.source import local_folder
 
-    hush(say)
-    say.doing(f"loading {folder}")
+    hush(session)
+    session.doing(f"loading {folder}")
     source = local_folder(folder)
     model = load_legacy(source, auto=auto, allow_pickle=allow_pickle)
     heads = HeadMap.of(model)
-    decided(say, model, heads)
-    save(model, out, command=say.command, companions=source, overwrite=overwrite)
-    say.note(f"wrote {out}")
+    decided(session, model, heads)
+    save(model, out, command=session.command, companions=source, overwrite=overwrite)
+    session.note(f"wrote {out}")
     rows = [(b.name, b.n_heads, b.n_original, ", ".join(str(head.index) for head in b.heads) or "none") for b in heads.blocks]
-    say.table(("block", "heads", "of", "kept"), rows, right=("heads", "of"))
-    say.result({"model": folder, "out": str(out), "class": type(model).__name__, "n_heads": len(heads), "removed": removed_of(heads)})
-    say.next("check", out)
+    session.table(("block", "heads", "of", "kept"), rows, right=("heads", "of"))
+    session.result({"model": folder, "out": str(out), "class": type(model).__name__, "n_heads": len(heads), "removed": removed_of(heads)})
+    session.next("check", out)

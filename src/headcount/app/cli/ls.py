@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import unknown
 from headcount.core.registry import KINDS, Registry
 from headcount.models.archs.families import FAMILIES, Family
@@ -47,32 +47,32 @@ def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     return {"archs": _archs, **{kind: partial(_named, registry) for kind, registry in KINDS.items()}}
 
 
-def _explain(say: Session, kind: str, name: str) -> None:
+def _explain(session: Session, kind: str, name: str) -> None:
     """Prints the definition of one thing, as its file states it."""
     if kind not in KINDS:
         raise typer.BadParameter(f"{kind} have no text of their own; leave the name out")
     text = KINDS[kind].documentation(name.partition(":")[0])
     for line in text.splitlines():
-        say.line(line)
-    say.result({"kind": kind, "name": name, "text": text})
+        session.line(line)
+    session.result({"kind": kind, "name": name, "text": text})
 
 
-@verb
-def run(say: Session, kind: Kind = None, name: Name = None) -> None:
+@command
+def run(session: Session, kind: Kind = None, name: Name = None) -> None:
     """List the kinds of things that have names, or the names of one kind, or explain one of these."""
     kinds = _kinds()
     if kind is not None and kind not in kinds:
         raise unknown("kind", kind, kinds)
     if kind is not None and name is not None:
-        _explain(say, kind, name)
+        _explain(session, kind, name)
         return
     rows = kinds[kind]() if kind else [{"kind": name, "names": len(rows())} for name, rows in sorted(kinds.items())]
     columns = list(rows[0]) if rows else ["name"]
-    say.table(columns, [[_cell(value) for value in row.values()] for row in rows])
-    say.result({"kind": kind, "rows": rows})
+    session.table(columns, [[_cell(value) for value in row.values()] for row in rows])
+    session.result({"kind": kind, "rows": rows})
     if kind == "archs":
-        say.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
+        session.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
     elif kind is None:
-        say.next("ls", next(iter(sorted(kinds))))
+        session.next("ls", next(iter(sorted(kinds))))
     else:
-        say.next("ls", kind, rows[0]["name"])
+        session.next("ls", kind, rows[0]["name"])

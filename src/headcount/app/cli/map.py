@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from headcount.app.console.command import command
 from headcount.app.console.options import AllowPickle, Auto, Model, TrustRemoteCode
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 
 if TYPE_CHECKING:
     from headcount.core.heads import AttentionBlock
@@ -43,13 +43,13 @@ def _reasons(heads: HeadMap) -> list[tuple[str, str]]:
     return [(", ".join(names), reason) for reason, names in blocks.items()]
 
 
-def _show_blocks(say: Session, rows: list[tuple[object, ...]]) -> None:
+def _show_blocks(session: Session, rows: list[tuple[object, ...]]) -> None:
     """One table, or two where the terminal is too narrow for it: the counts, and the places."""
     width = sum(max(len(str(cell)) for cell in column) + 3 for column in zip(COLUMNS, *rows, strict=True))
-    parts = (COLUMNS,) if width <= say.width else (tuple(c for c in COLUMNS if c not in PLACES[1:]), PLACES)
+    parts = (COLUMNS,) if width <= session.width else (tuple(c for c in COLUMNS if c not in PLACES[1:]), PLACES)
     for columns in parts:
         chosen = [COLUMNS.index(column) for column in columns]
-        say.table(columns, [[row[i] for i in chosen] for row in rows], right=NUMBERS)
+        session.table(columns, [[row[i] for i in chosen] for row in rows], right=NUMBERS)
 
 
 def _entry(block: AttentionBlock) -> dict[str, Any]:
@@ -64,9 +64,9 @@ def _entry(block: AttentionBlock) -> dict[str, Any]:
     }
 
 
-@verb
+@command
 def run(
-    say: Session,
+    session: Session,
     model: Model,
     auto: Auto = None,
     allow_pickle: AllowPickle = False,
@@ -75,14 +75,14 @@ def run(
     """Show every attention block: its heads, where it keeps them, what can be gated and cut. A configuration alone is enough."""
     from headcount.app.console.models import open_without_weights
 
-    live, heads = open_without_weights(say, model, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
-    _show_blocks(say, [_row(block) for block in heads.blocks])
+    live, heads = open_without_weights(session, model, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+    _show_blocks(session, [_row(block) for block in heads.blocks])
     if any(block.gate_only for block in heads.blocks):
-        say.table(("can be gated, not cut", "reason"), _reasons(heads))
+        session.table(("can be gated, not cut", "reason"), _reasons(heads))
     if heads.refused:
-        say.table(("refused", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
+        session.table(("refused", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
     refused = [{"path": r.path, "class": r.class_name, "reason": r.reason} for r in heads.refused]
     names = {"model": model, "class": type(live).__name__, "model_type": heads.model_type}
-    say.result({**names, "n_heads": len(heads), "blocks": [_entry(block) for block in heads.blocks], "refused": refused})
+    session.result({**names, "n_heads": len(heads), "blocks": [_entry(block) for block in heads.blocks], "refused": refused})
     if not next(live.parameters()).is_meta:
-        say.next("check", model)
+        session.next("check", model)

@@ -7,20 +7,20 @@ from typing import Annotated
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
 Other = Annotated[Path | None, typer.Argument(metavar="RUN_B", help="A second run of the same heads: B − A is shown.", show_default=False)]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file to write; RUN/report.html unless told.")]
 Figures = Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Also write figures for papers there, as SVG and PDF.")]
 MaxMb = Annotated[float, typer.Option("--max-mb", metavar="MB", help="The largest size of the file; attention maps are left out first.")]
 
 
-@verb
+@command
 def run(
-    say: Session,
-    run: RunFolder,
+    session: Session,
+    run: RunPath,
     run_b: Other = None,
     out: Out = None,
     figures: Figures = None,
@@ -28,31 +28,31 @@ def run(
 ) -> None:
     """Write the report of a run: head map, curves, costs, roles, attention, all in one file without a network."""
     from headcount.runs.report.compare import not_comparable
-    from headcount.runs.report.sentences import missing_of
+    from headcount.runs.report.sentences import missing_model_warnings
     from headcount.runs.report.write import MEGABYTE, too_large, write_report
     from headcount.runs.store import Run
 
     if run_b is not None and run.resolve() == run_b.resolve():
         raise typer.BadParameter(f"{run} would be compared with itself; name another run, or one alone")
-    say.doing("reading the run")
+    session.doing("reading the run")
     first, second = Run.open(run), Run.open(run_b) if run_b is not None else None
     path = write_report(first, second, out, max_mb=max_mb)
     for each in filter(None, (first, second)):
-        for text in missing_of(each, each.record()):
-            say.note(f"warning: {each.folder}: {text}")
+        for text in missing_model_warnings(each, each.record()):
+            session.note(f"warning: {each.folder}: {text}")
     why = None if second is None else not_comparable(first, second)
     if why:
-        say.note(f"warning: {why}")
+        session.note(f"warning: {why}")
     if path.stat().st_size > max_mb * MEGABYTE:
-        say.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
+        session.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
     drawn: list[Path] = []
     if figures is not None:
         from headcount.runs.report.figures import write_figures
 
-        say.doing("drawing figures")
+        session.doing("drawing figures")
         drawn = write_figures(first, figures)
-    say.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
+    session.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
     for each in (path, *drawn):
-        say.line(str(each))
-    say.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(each) for each in drawn]})
-    say.next("serve", *filter(None, (run, run_b)))
+        session.line(str(each))
+    session.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(each) for each in drawn]})
+    session.next("serve", *filter(None, (run, run_b)))

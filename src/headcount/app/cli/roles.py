@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
-from headcount.app.console.run_folder import Engine, Join, Out, Place, Workers, describe
+from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
-from headcount.app.console.verb import verb
 from headcount.core.errors import unknown
 
 if TYPE_CHECKING:
@@ -82,35 +82,35 @@ def _best_cells(table: RoleTable, best: BestHead | None) -> tuple[object, ...]:
     )
 
 
-def _show(say: Session, table: RoleTable, everything: bool) -> None:
-    _show_heads(say, table, everything)
+def _show(session: Session, table: RoleTable, everything: bool) -> None:
+    _show_heads(session, table, everything)
     having = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
     best = {row.role: row for row in table.best_heads}
-    say.table(
+    session.table(
         ("role", "heads", *BEST), [(role, number, *_best_cells(table, best.get(role))) for role, number in having.items()], right=NUMBERS
     )
-    say.line(
+    session.line(
         "the best head is the most accurate one on one half of the sentences (by a hash of their tokens); accuracy, baseline, chance and n are those "
         "of the other half, bias and q of all"
     )
     if short := [role for role in having if role not in best]:
-        say.line(f"no best head, for want of sentences in both halves: {', '.join(short)}")
-    _show_shares(say, table)
-    _show_pairs(say, table, everything)
-    _show_disagreements(say, table, everything)
+        session.line(f"no best head, for want of sentences in both halves: {', '.join(short)}")
+    _show_shares(session, table)
+    _show_pairs(session, table, everything)
+    _show_disagreements(session, table, everything)
     if everything:
         rows = [(row.head, row.role, "yes" if row.has_role else "no", *_cells(row)) for row in table]
-        say.table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
+        session.table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
     reasons: dict[str, list[str]] = {}
     for role, reason in table.untested.items():
         reasons.setdefault(reason, []).append(role)
     for reason, roles in reasons.items():
-        say.note(f"not tested: {', '.join(roles)}: {reason}")
+        session.note(f"not tested: {', '.join(roles)}: {reason}")
     for reason, count in table.refused.items():
-        say.note(f"{count} sentences left out: {reason}")
+        session.note(f"{count} sentences left out: {reason}")
 
 
-def _show_heads(say: Session, table: RoleTable, everything: bool) -> None:
+def _show_heads(session: Session, table: RoleTable, everything: bool) -> None:
     """The roles of each head with their bias, how many heads have several, and which roles no head has."""
     labels = table.labels()
     bias = {(row.head, row.role): row.bias for row in table}
@@ -120,9 +120,9 @@ def _show_heads(say: Session, table: RoleTable, everything: bool) -> None:
         rest = f" and {len(roles) - len(shown)} more" if len(shown) < len(roles) else ""
         rows.append((head, ", ".join(f"{role} {bias[head, role]:.1f}" for role in shown) + rest))
     if any(roles for _, roles in rows):
-        say.table(("head", "roles with their bias, nearest to their maximum first"), [row for row in rows if row[1]])
+        session.table(("head", "roles with their bias, nearest to their maximum first"), [row for row in rows if row[1]])
     some = sum(1 for roles in labels.values() if roles)
-    say.line(
+    session.line(
         f"{some} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one; "
         f"{len(labels) - some} have none of the {len(table.roles())} roles tested"
     )
@@ -131,14 +131,14 @@ def _show_heads(say: Session, table: RoleTable, everything: bool) -> None:
         if row.note:
             unable.setdefault(row.note, set()).add(row.role)
     for note, roles in unable.items():
-        say.line(f"cannot be a label here: {', '.join(sorted(roles))}: {note}")
+        session.line(f"cannot be a label here: {', '.join(sorted(roles))}: {note}")
     never = [role for role in table.roles() if not any(row.has_role for row in table if row.role == role)]
     if never:
-        say.line(f"no head has: {', '.join(never)}")
-    say.line("")
+        session.line(f"no head has: {', '.join(never)}")
+    session.line("")
 
 
-def _show_shares(say: Session, table: RoleTable) -> None:
+def _show_shares(session: Session, table: RoleTable) -> None:
     """How many heads of each layer have each role that some head has, one table for each kind of attention."""
     sizes: dict[str, dict[str, int]] = {}
     for head in table.heads:
@@ -155,34 +155,34 @@ def _show_shares(say: Session, table: RoleTable) -> None:
         ]
         if rows:
             told = f" (of {next(iter(layers.values()))})" if alike else ""
-            say.table((f"heads by layer{told}", *columns), rows, right=columns)
+            session.table((f"heads by layer{told}", *columns), rows, right=columns)
 
 
-def _show_pairs(say: Session, table: RoleTable, everything: bool) -> None:
+def _show_pairs(session: Session, table: RoleTable, everything: bool) -> None:
     """Roles that meet in the same heads, most first, against chance."""
     pairs = sorted(table.colocation(), key=lambda pair: (pair.q > table.alpha, -pair.both, pair.a, pair.b))
     sure = [pair for pair in pairs if pair.q <= table.alpha]
     shown = pairs if everything else sure[: 2 * SHOWN]
     if shown:
         columns = ("roles in the same heads", "", "both", "only the first", "only the second", "by chance", "q")
-        say.table(
+        session.table(
             columns,
             [(pair.a, pair.b, pair.both, pair.only_a, pair.only_b, f"{pair.expected:.1f}", f"{pair.q:.2g}") for pair in shown],
             right=columns[2:6],
         )
-    say.line(f"{len(sure)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
+    session.line(f"{len(sure)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
 
 
-def _show_disagreements(say: Session, table: RoleTable, everything: bool) -> None:
+def _show_disagreements(session: Session, table: RoleTable, everything: bool) -> None:
     differ = table.disagreements()
     only_test = sum(row.has_role for row in differ)
-    say.line(
+    session.line(
         f"test and strongest key (2019) disagree on {len(differ)} of {len(table)} heads × roles: {only_test} by the test only, "
         f"{len(differ) - only_test} by the strongest key only"
     )
     if everything and differ:
         rows = [(row.head, row.role, "test" if row.has_role else "strongest key", *_cells(row)) for row in differ]
-        say.table(("head", "role", "only by", *COLUMNS), rows, right=NUMBERS)
+        session.table(("head", "role", "only by", *COLUMNS), rows, right=NUMBERS)
 
 
 def _told(read: Corpus) -> str:
@@ -196,10 +196,10 @@ def _told(read: Corpus) -> str:
     return ", ".join([f"{len(read.sentences)} texts, {tokens} tokens", *(f"{number} {what}" for number, what in facts if number)])
 
 
-@verb
+@command
 def run(
-    say: Session,
-    given: inputs.Shared,
+    session: Session,
+    given: inputs.TaskOptions,
     text: File = None,
     embedded: Embedded = None,
     parser: Parser = None,
@@ -216,25 +216,25 @@ def run(
 ) -> None:
     """Label every head with what it does, how strongly, and how sure that is: on a text, or on the texts or images of a task."""
     check_text(given, text, embedded)
-    with Place(out, workers, engine, join).taken(say) as kept:
+    with RunFolder(out, workers, engine, join).open(session) as kept:
         from headcount.workflows.roles import roles_into
 
-        live, heads, folder = given.open_model(say)
+        live, heads, folder = given.open_model(session)
         asked: dict[str, Any] = {"only": split(only) if only else None, "tau": tau, "alpha": alpha, "correct": correct, "seed": given.seed}
         if kept is not None:
-            describe(kept, say, given, live, heads, {"text": str(text or embedded or given.task), **asked})
-        read = corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, split=split_name)
-        say.note(f"read: {_told(read)}")
-        with say.progress("roles") as advance:
+            describe(kept, session, given, live, heads, {"text": str(text or embedded or given.task), **asked})
+        read = corpus(session, given, live, folder, text=text, embedded=embedded, parser=parser, split=split_name)
+        session.note(f"read: {_told(read)}")
+        with session.progress("roles") as advance:
             table = roles_into(kept, live, read, progress=advance, batch_size=given.reading["batch_size"], **asked)
         if kept is not None:
-            say.note(f"kept in {out}")
-        _show(say, table, everything)
-        say.result(_result(given.model, table))
+            session.note(f"kept in {out}")
+        _show(session, table, everything)
+        session.result(_result(given.model, table))
         if given.task is not None:
-            say.next("study", "roles-importance", given.model, *given.of_task)
+            session.next("study", "roles-importance", given.model, *given.of_task)
         else:
-            say.next(
+            session.next(
                 "study", "roles-importance", given.model, *(["--text", text] if text else ["--embedded", embedded or ""]), "--task", "TASK"
             )
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.heat_map import heat_map
 from headcount.app.console.options import split
-from headcount.app.console.run_folder import Engine, Join, Out, Place, Workers, describe
+from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.errors import unknown
 
 if TYPE_CHECKING:
@@ -73,23 +73,23 @@ def _plus(value: float | None, error: float | None) -> str:
     return "" if value is None else f"{value:.4g}" if not error else f"{value:.4g} ± {error:.2g}"
 
 
-def _show_race(say: Session, scores: Scores) -> None:
+def _show_race(session: Session, scores: Scores) -> None:
     """What an adaptive run decided, how sure that is, and what it spared."""
     facts, read = scores.conditions, scores.columns["examples"]
     spared = 1 - sum(read) / (len(read) * max(read))
-    say.line(
+    session.line(
         f"with {facts['confidence']:.0%} confidence for all together, these are among the {facts['adaptive']} lowest units: "
         f"{', '.join(facts['lowest']) or 'none is decided'}; not decided on {scores.n_examples} examples: {', '.join(facts['open']) or 'none'}; "
         f"{spared:.0%} of the ablations were spared"
     )
-    say.line("")
+    session.line("")
 
 
-def _show(say: Session, scores: Scores, rows: list[Verdict], level: float, everything: bool) -> None:
-    say.line(f"{scores.label}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
+def _show(session: Session, scores: Scores, rows: list[Verdict], level: float, everything: bool) -> None:
+    session.line(f"{scores.label}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
     for line in heat_map(scores):
-        say.line(line)
-    say.line("")
+        session.line(line)
+    session.line("")
     order = sorted(rows, key=lambda row: row.rank)
     shown = order if everything or len(order) <= SHOWN else [*order[:10], *order[-20:]]
     from headcount.importance.verdicts import measures_loss
@@ -111,12 +111,12 @@ def _show(say: Session, scores: Scores, rows: list[Verdict], level: float, every
         )
         for row in shown
     ]
-    say.table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
+    session.table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
     if len(shown) < len(order):
-        say.note(f"{len(order) - len(shown)} heads in between are left out; --all shows them")
+        session.note(f"{len(order) - len(shown)} heads in between are left out; --all shows them")
 
 
-def _show_agreement(say: Session, found: dict[str, Any]) -> None:
+def _show_agreement(session: Session, found: dict[str, Any]) -> None:
     rows = [
         (
             name,
@@ -130,23 +130,23 @@ def _show_agreement(say: Session, found: dict[str, Any]) -> None:
         for name, made in found.items()
     ]
     if rows:
-        say.table(("against ablation", "Spearman", "95% interval", "p", "lowest shared", "highest shared", "ceiling"), rows)
+        session.table(("against ablation", "Spearman", "95% interval", "p", "lowest shared", "highest shared", "ceiling"), rows)
 
 
-def _show_stability(say: Session, scores: Scores, rows: Any) -> None:
+def _show_stability(session: Session, scores: Scores, rows: Any) -> None:
     def cell(estimate: Any) -> str:
         return "" if estimate is None else f"{estimate.value:.2f} ({estimate.low:.2f} … {estimate.high:.2f})"
 
     table = [(row.size, cell(row.spearman), cell(row.overlap), cell(row.disjoint_spearman), cell(row.disjoint_overlap)) for row in rows]
     names = ("examples", "Spearman with all", "lowest in common", "Spearman of two such sets", "their lowest in common")
-    say.line(f"{scores.method}: stability of the ranking")
-    say.table(names, table, right=("examples",))
+    session.line(f"{scores.method}: stability of the ranking")
+    session.table(names, table, right=("examples",))
 
 
-@verb
+@command
 def run(
-    say: Session,
-    given: inputs.Shared,
+    session: Session,
+    given: inputs.TaskOptions,
     by: By = "gradient",
     out: Out = None,
     workers: Workers = 1,
@@ -164,40 +164,40 @@ def run(
     generate: Generate = False,
 ) -> None:
     """Score every head on a task: heat map, ranking with intervals, and which heads are safe to remove."""
-    with Place(out, workers, engine, join).taken(say) as folder_of_run:
+    with RunFolder(out, workers, engine, join).open(session) as folder_of_run:
         from headcount.importance.score import Method
         from headcount.importance.verdicts import agreements, check_lowest, stabilities, verdicts
         from headcount.workflows.score import score_into
 
         methods = [str(Method.parse(name)) for name in split(by)]
-        live, heads, folder = given.open_model(say)
+        live, heads, folder = given.open_model(session)
         check_lowest(lowest, len(heads.units()))
         asked: dict[str, Any] = {"normalise": normalise, "split": split_name, "seed": given.seed, "adaptive": adaptive}
         asked |= {"checkpointing": checkpointing, "generate": generate}
         if folder_of_run is not None:
-            describe(folder_of_run, say, given, live, heads, {"by": methods, **asked, "limit": given.limit})
-        data = given.open_task(say, live, folder) if any(Method.parse(name).reads_data for name in methods) else None
-        with say.progress("scoring") as advance:
+            describe(folder_of_run, session, given, live, heads, {"by": methods, **asked, "limit": given.limit})
+        data = given.open_task(session, live, folder) if any(Method.parse(name).reads_data for name in methods) else None
+        with session.progress("scoring") as advance:
             found = score_into(folder_of_run, live, data, methods, progress=advance, **asked, **given.reading)
         if folder_of_run is not None:
-            say.note(f"kept in {out}")
+            session.note(f"kept in {out}")
         judged = {name: verdicts(scores, k=lowest, tolerance=tolerance, level=level, seed=given.seed) for name, scores in found.items()}
         agreed = agreements(found, seed=given.seed) if "ablation" in found else {}
         stable = {name: stabilities(scores, seed=given.seed) for name, scores in found.items()} if stability else {}
         for name, scores in found.items():
-            _show(say, scores, judged[name], level, everything)
+            _show(session, scores, judged[name], level, everything)
             if unresolved := scores.heads_within_rounding():
                 names = f"{', '.join(map(str, unresolved[:8]))}{' …' if len(unresolved) > 8 else ''}"
-                say.note(
+                session.note(
                     f"{name}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"
                 )
             if "adaptive" in scores.conditions:
-                _show_race(say, scores)
+                _show_race(session, scores)
             if stable.get(name):
-                _show_stability(say, scores, stable[name])
-        _show_agreement(say, agreed)
-        say.result(_result(given.model, found, judged, agreed, stable))
-        say.next("study", "transfer", *([out, "OTHER_RUN"] if out is not None else ["--help"]))
+                _show_stability(session, scores, stable[name])
+        _show_agreement(session, agreed)
+        session.result(_result(given.model, found, judged, agreed, stable))
+        session.next("study", "transfer", *([out, "OTHER_RUN"] if out is not None else ["--help"]))
 
 
 def _result(model: str, found: dict[str, Scores], judged: Any, agreed: Any, stable: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.options import Quiet, Verbose
-from headcount.app.console.session import session
+from headcount.app.console.session import open_session
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders; two are compared.", show_default=False)]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")]
@@ -26,13 +26,13 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Serve runs on this machine: the report, new sentences, ablations on the spot, pruning. Ctrl-C ends it."""
-    with session(context, json=False, quiet=quiet, verbose=verbose) as say:
-        say.doing("starting")
-        say.pulse.paused = True
+    with open_session(context, json=False, quiet=quiet, verbose=verbose) as session:
+        session.doing("starting")
+        session.pulse.paused = True
         from headcount.app.serve.run import LOCAL, serve
 
         if host not in LOCAL:
-            say.note(
+            session.note(
                 f"warning: {host} can be reached from other machines; whoever has the address with its token can use model and run folders"
             )
-        serve(runs, host=host, port=port, said=say.line)
+        serve(runs, host=host, port=port, said=session.line)

@@ -38,7 +38,7 @@ TargetColumn = Annotated[str | None, typer.Option("--target-column", metavar="NA
 MaxLength = Annotated[int | None, typer.Option("--max-length", min=2, help="The longest example, in tokens; see --truncate.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut longer texts off instead of refusing them.")]
 ImageColumn = Annotated[str | None, typer.Option("--image-column", metavar="NAME", help="The column of the image.")]
-TaskOptions = Annotated[
+TaskOption = Annotated[
     list[str] | None,
     typer.Option("--task-option", metavar="NAME=VALUE", help="What only this task takes, such as metric=chrf, by=line or num_beams=4."),
 ]
@@ -68,7 +68,7 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
     return found
 
 
-class Loading(NamedTuple):
+class ModelOptions(NamedTuple):
     """How a model is loaded."""
 
     device: Device = "auto"
@@ -77,24 +77,24 @@ class Loading(NamedTuple):
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
 
-    def open(self, say: Session, model: str) -> tuple[nn.Module, HeadMap, Path]:
+    def open(self, session: Session, model: str) -> tuple[nn.Module, HeadMap, Path]:
         """The model, its heads and its folder."""
         from headcount.app.console.models import open_model
 
-        return open_model(say, model, **self._asdict())
+        return open_model(session, model, **self._asdict())
 
-    def as_recorded(self, config: Mapping[str, Any]) -> Loading:
+    def as_recorded(self, config: Mapping[str, Any]) -> ModelOptions:
         """As the configuration of a run says that its model was loaded, where nothing else is asked for."""
         opened = config.get("opened") or {}
         dtype = opened.get("dtype", "auto") if self.dtype == "auto" else self.dtype
         return self._replace(auto=self.auto or opened.get("auto"), dtype=dtype)
 
 
-ANYHOW = Loading()
+DEFAULT_LOADING = ModelOptions()
 """No option given."""
 
 
-class Shared(NamedTuple):
+class TaskOptions(NamedTuple):
     """The options of every verb over MODEL and data, under the names of the Python arguments they become."""
 
     model: Model
@@ -107,7 +107,7 @@ class Shared(NamedTuple):
     source_column: SourceColumn = None
     target_column: TargetColumn = None
     image_column: ImageColumn = None
-    task_option: TaskOptions = None
+    task_option: TaskOption = None
     max_length: MaxLength = None
     truncate: Truncate = False
     limit: Limit = None
@@ -141,21 +141,21 @@ class Shared(NamedTuple):
         found = {name: _told(value) for name, value in given.items() if value not in (None, False, [])}
         return {**found, **opened_model(self.model)}
 
-    def open_model(self, say: Session) -> tuple[nn.Module, HeadMap, Path]:
+    def open_model(self, session: Session) -> tuple[nn.Module, HeadMap, Path]:
         """The model, its heads and its folder."""
-        return Loading(**{name: getattr(self, name) for name in Loading._fields}).open(say, self.model)
+        return ModelOptions(**{name: getattr(self, name) for name in ModelOptions._fields}).open(session, self.model)
 
-    def open_task(self, say: Session, model: nn.Module, folder: Path) -> Task:
+    def open_task(self, session: Session, model: nn.Module, folder: Path) -> Task:
         """The task, for a model and the tokenizer in its folder."""
         from headcount.data.task import SPLITS
 
-        say.doing("reading the data")
+        session.doing("reading the data")
         names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in self._fields if name.endswith("_column")))
         options: dict[str, Any] = {name: getattr(self, name) for name in names} | pairs(self.task_option, "--task-option")
         task = open_task(self.task, model, reader_of(model, folder, self.trust_remote_code), **options)
         task = replace(task, batch_size=self.reading["batch_size"])
         sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
-        say.note(f"task {task.name}: {sizes}; seed {self.seed}")
+        session.note(f"task {task.name}: {sizes}; seed {self.seed}")
         return task
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from headcount.app.console.inputs import Shared, pairs
+from headcount.app.console.inputs import TaskOptions, pairs
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
 from headcount.core.plan import Budget, heads_kept
@@ -105,7 +105,7 @@ class How(NamedTuple):
         """The kinds of attention that may lose heads."""
         return tuple(split(self.kinds or ""))
 
-    def wish(self, given: Shared, method: str, keep: int, **more: Any) -> Wish:
+    def wish(self, given: TaskOptions, method: str, keep: int, **more: Any) -> Wish:
         """One pruned model; `more` are further fields of it."""
         from headcount.pruning.prune import parse_method
         from headcount.workflows.prune import Wish
@@ -130,7 +130,7 @@ class How(NamedTuple):
         return replace(made, **more)
 
 
-AS_IT_IS = How()
+DEFAULT_PRUNING = How()
 """No option given."""
 
 
@@ -184,7 +184,7 @@ def limit_of(keep: str | None, own_size: str = "", **limits: float | None) -> tu
     return name, value / 1000 if name == "latency" else value
 
 
-def recipe(given: Shared, rate: float, batch: int, distil: float, epochs: float | None = None, steps: int | None = None) -> Recipe:
+def recipe(given: TaskOptions, rate: float, batch: int, distil: float, epochs: float | None = None, steps: int | None = None) -> Recipe:
     """How methods that train do so."""
     from headcount.pruning.training.fine_tune import Recipe
 
@@ -193,17 +193,17 @@ def recipe(given: Shared, rate: float, batch: int, distil: float, epochs: float 
     return Recipe(epochs=epochs, steps=steps, rate=rate, batch=batch, seed=given.seed, distil=distil)
 
 
-def note_training(say: Session, estimate: TrainingEstimate | None) -> None:
+def note_training(session: Session, estimate: TrainingEstimate | None) -> None:
     """Says how long training will take, before it starts."""
     if estimate is not None:
-        say.note(estimate.sentence)
+        session.note(estimate.sentence)
 
 
-def show_table(say: Session, dense: Evaluation, table: Sequence[Mapping[str, Any]]) -> None:
+def show_table(session: Session, dense: Evaluation, table: Sequence[Mapping[str, Any]]) -> None:
     """The whole model, then one line per pruned model with its change, interval and p-value."""
     metric = dense.metric or "loss"
     value = dense.loss if dense.value is None else dense.value
-    say.line(f"the whole model: {metric} {value:.4g}, loss {dense.loss:.4g} on {dense.n_examples} examples")
+    session.line(f"the whole model: {metric} {value:.4g}, loss {dense.loss:.4g} on {dense.n_examples} examples")
     what = "metric" if any("metric p" in row for row in table) else "loss"
     lines = [
         (
@@ -221,4 +221,4 @@ def show_table(say: Session, dense: Evaluation, table: Sequence[Mapping[str, Any
         for row in table
     ]
     columns = ("method", "heads", "seed", "steps", metric, "change", "95% interval", "p", "loss", "parameters")
-    say.table(columns, lines, right=columns[1:])
+    session.table(columns, lines, right=columns[1:])

@@ -20,7 +20,7 @@ from headcount.core.errors import MissingExtra, NothingLeft, unknown
 if TYPE_CHECKING:
     from torch import nn
 
-    from headcount.app.console.inputs import Shared
+    from headcount.app.console.inputs import TaskOptions
     from headcount.models.head_map import HeadMap
     from headcount.runs.store import Run
 
@@ -49,7 +49,7 @@ Engine = Annotated[
 Join = Annotated[bool, typer.Option("--join", help="Help the process that runs this command in RUN already, from here or another machine.")]
 
 
-class Place(NamedTuple):
+class RunFolder(NamedTuple):
     """Where a verb keeps its results, and who shares the work."""
 
     out: Path | None
@@ -58,14 +58,14 @@ class Place(NamedTuple):
     join: bool = False
 
     @contextmanager
-    def taken(self, say: Session) -> Iterator[Run | None]:
+    def open(self, session: Session) -> Iterator[Run | None]:
         """The run, held while the context lasts; None without a folder, and for all but the first process that a launcher started."""
         if self.out is None:
             if self.join or self.workers > 1:
                 raise typer.BadParameter("--workers and --join share the work through a run folder: name it with --out")
             yield None
             return
-        if not say.leads:
+        if not session.leads:
             yield None
             return
         from headcount.runs.store import Run
@@ -75,19 +75,19 @@ class Place(NamedTuple):
                 with Run.join(self.out) as run:
                     yield run
             except NothingLeft as done:
-                say.note(str(done))
+                session.note(str(done))
         else:
             with (
-                _resumable(say, self.out),
-                Run.lead(self.out, command=say.command) as run,
-                ENGINES[self.engine](say, self.out, self.workers - 1),
+                _resumable(session, self.out),
+                Run.lead(self.out, command=session.command) as run,
+                ENGINES[self.engine](session, self.out, self.workers - 1),
             ):
                 run.expects_workers = self.workers > 1
                 yield run
 
 
 @contextmanager
-def _resumable(say: Session, out: Path) -> Iterator[None]:
+def _resumable(session: Session, out: Path) -> Iterator[None]:
     """Says, when work is stopped, what is kept and how it goes on."""
     try:
         yield
@@ -97,26 +97,26 @@ def _resumable(say: Session, out: Path) -> Iterator[None]:
 
         number = sum(1 for _ in (out / ARTIFACTS).rglob(f"*{SUFFIX}"))
         kept = f"{number} finished artifacts are kept in {out}" if number else "nothing was finished yet"
-        say.note(f"stopped; {kept}. To go on: {say.command}")
+        session.note(f"stopped; {kept}. To go on: {session.command}")
         raise
 
 
-def describe(run: Run, say: Session, given: Shared, model: nn.Module, heads: HeadMap, config: dict[str, Any]) -> None:
+def describe(run: Run, session: Session, given: TaskOptions, model: nn.Module, heads: HeadMap, config: dict[str, Any]) -> None:
     """Writes what is computed now; refuses a folder that is another model's."""
     from headcount.runs.store import describe_run
 
-    say.doing("hashing the weights")
+    session.doing("hashing the weights")
     from headcount.models.provenance import machine_of, model_record
 
     machine = machine_of(model)
     asked = {**config, "opened": given.opened}
-    facts: dict[str, Any] = {"command": say.command, "seed": given.seed, "task": given.task or "", "config": asked, "machine": machine}
+    facts: dict[str, Any] = {"command": session.command, "seed": given.seed, "task": given.task or "", "config": asked, "machine": machine}
     run.describe(describe_run(model_record(model, given.model), **facts), heads)
 
 
-def _worker_arguments(say: Session) -> list[str]:
+def _worker_arguments(session: Session) -> list[str]:
     """The command line of a worker: this one, joining."""
-    kept, words = [], iter(say.arguments)
+    kept, words = [], iter(session.arguments)
     for word in words:
         if word in ("--workers", "--engine"):
             next(words, None)
@@ -126,9 +126,9 @@ def _worker_arguments(say: Session) -> list[str]:
 
 
 @contextmanager
-def _local(say: Session, out: Path, number: int) -> Iterator[None]:
+def _local(session: Session, out: Path, number: int) -> Iterator[None]:
     """Workers as processes of this machine."""
-    command = [sys.executable, "-m", "headcount", *_worker_arguments(say)]
+    command = [sys.executable, "-m", "headcount", *_worker_arguments(session)]
     if not number:
         yield
         return
@@ -138,12 +138,12 @@ def _local(say: Session, out: Path, number: int) -> Iterator[None]:
     try:
         yield
     finally:
-        _end(say, processes)
+        _end(session, processes)
         if not told.stat().st_size:
             told.unlink()
 
 
-def _end(say: Session, processes: list[subprocess.Popen[bytes]]) -> None:
+def _end(session: Session, processes: list[subprocess.Popen[bytes]]) -> None:
     """Waits for workers that have nothing left to do, and stops those that do not notice."""
     failing = sys.exc_info()[0] is not None
     for process in processes if failing else ():
@@ -157,20 +157,20 @@ def _end(say: Session, processes: list[subprocess.Popen[bytes]]) -> None:
             process.wait()
     bad = [process for process in processes if process.returncode not in (0, 130, 143, -2, -9, -15)]
     if bad and not failing:
-        say.note(f"{len(bad)} of {len(processes)} workers failed (see workers.log in the run folder); the rest did their work")
+        session.note(f"{len(bad)} of {len(processes)} workers failed (see workers.log in the run folder); the rest did their work")
 
 
 @contextmanager
-def _ray(say: Session, out: Path, number: int) -> Iterator[None]:
+def _ray(session: Session, out: Path, number: int) -> Iterator[None]:
     """Workers as tasks of a Ray cluster, which places them and starts them again when they die."""
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingExtra("--engine ray needs Ray: pip install 'headcount[ray]'") from error
-    arguments = [str(out.resolve()) if word == str(out) else word for word in _worker_arguments(say)]
+    arguments = [str(out.resolve()) if word == str(out) else word for word in _worker_arguments(session)]
     started = not ray.is_initialized()
     if started:
-        ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=say.verbose, logging_level=40, include_dashboard=False)
+        ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=session.verbose, logging_level=40, include_dashboard=False)
     try:
         work = ray.remote(max_retries=3, num_cpus=1)(_work)
         tasks = [work.remote(arguments, str(Path.cwd())) for _ in range(number)]
@@ -180,7 +180,7 @@ def _ray(say: Session, out: Path, number: int) -> Iterator[None]:
             ray.cancel(task, force=True)
         codes: list[Any] = ray.get(done)
         if any(codes):
-            say.note(f"{sum(map(bool, codes))} of {number} workers failed; the rest did their work")
+            session.note(f"{sum(map(bool, codes))} of {number} workers failed; the rest did their work")
     finally:
         if started:
             ray.shutdown()

@@ -134,7 +134,7 @@ def _warn_on(verbose: bool, quiet: bool) -> Any:
 
 
 @contextmanager
-def session(context: typer.Context, *, json: bool, quiet: bool, verbose: bool) -> Iterator[Session]:
+def open_session(context: typer.Context, *, json: bool, quiet: bool, verbose: bool) -> Iterator[Session]:
     """The streams of a verb while it runs; what libraries print meanwhile goes to stderr."""
     if quiet and verbose:
         raise typer.BadParameter("--quiet and --verbose exclude each other", context)

@@ -37,7 +37,7 @@ Parser = Annotated[
 ]
 
 
-def check_text(given: inputs.Shared, text: Path | None, embedded: str | None) -> None:
+def check_text(given: inputs.TaskOptions, text: Path | None, embedded: str | None) -> None:
     """Raises unless one text is named, and only options that mean something to it."""
     named = [name for name, value in (("--text", text), ("--embedded", embedded), ("--task", given.task)) if value is not None]
     if len(named) != 1:
@@ -58,15 +58,15 @@ def check_embedded(text: Path | None, embedded: str | None) -> None:
         raise unknown("embedded text", embedded, KINDS)
 
 
-def _refuse(given: inputs.Shared, names: Iterable[str], owner: str) -> None:
+def _refuse(given: inputs.TaskOptions, names: Iterable[str], owner: str) -> None:
     wrong = next((name for name in names if getattr(given, name)), None)
     if wrong is not None:
         raise typer.BadParameter(f"--{wrong.replace('_', '-')} goes with {owner}; leave it out")
 
 
 def corpus(
-    say: Session,
-    given: inputs.Shared,
+    session: Session,
+    given: inputs.TaskOptions,
     live: nn.Module,
     folder: Path,
     *,
@@ -86,7 +86,7 @@ def corpus(
     if text is not None or embedded is not None:
         _check_reads_text(live, folder, tokenizer)
     if text is None and embedded is None:
-        task = task or given.open_task(say, live, folder)
+        task = task or given.open_task(session, live, folder)
         return corpus_of(live, task, tokenizer, split=split, limit=given.limit, trees=trees)  # pyright: ignore[reportArgumentType]
     how: dict[str, Any] = {"max_length": given.max_length, "truncate": given.truncate}
     if embedded == "translation":  # the embedded translator was trained without a delimiter in front
@@ -111,7 +111,7 @@ def trees_of(parser: str | None) -> Any:
     return lambda sentences: parsed(sentences, parse)
 
 
-def _sentences(given: inputs.Shared, text: Path | None, embedded: str | None, named: dict[str, Any]) -> Iterable[Sentence]:
+def _sentences(given: inputs.TaskOptions, text: Path | None, embedded: str | None, named: dict[str, Any]) -> Iterable[Sentence]:
     if embedded is None:
         return read_text(text, **named)
     from headcount.behaviour.given import SENTENCES

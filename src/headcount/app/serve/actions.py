@@ -245,7 +245,7 @@ def prune(live: LiveRun, asked: Any) -> dict[str, Any]:
         pruning.dense()
         artifact, _ = pruning.kept(wish)
         run.present(artifact)
-        folder = pruning.place(artifact.spec)
+        folder = pruning.place(artifact.key)
     return {"folder": str(folder), "point": point_of(live.run, artifact)}
 
 

@@ -16,7 +16,7 @@ from headcount.core.errors import HeadcountError, MissingExtra
 from headcount.runs.report.collect import collect
 from headcount.runs.report.page import Bundle, bundle, page, policy
 from headcount.runs.report.plain import readable
-from headcount.runs.report.write import HARD_MB, MEGABYTE, fitted
+from headcount.runs.report.write import HARD_MB, MEGABYTE, fit_report
 
 try:
     from anyio.to_thread import run_sync
@@ -96,7 +96,7 @@ class Site:
 
     def _report(self, names: Sequence[str]) -> dict[str, Any]:
         runs = [self.runs[name] for name in names]
-        made = fitted(collect(*(run.run for run in runs)), round(HARD_MB * MEGABYTE), self.front)
+        made = fit_report(collect(*(run.run for run in runs)), round(HARD_MB * MEGABYTE), self.front)
         live = [{"id": name, "can_run": not run.why_not, "why_not": run.why_not} for name, run in zip(names, runs, strict=True)]
         return {**made, "live": {"token": self.token, "runs": live}}
 

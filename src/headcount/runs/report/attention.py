@@ -13,7 +13,7 @@ import numpy as np
 from headcount.runs.schema import BlockRecord
 from headcount.runs.store import Run
 
-KIND = "portraits"
+KIND = "profiles"
 PORTRAIT = ("n_sentences", "distances", "distance", "pos", "relation", "entropy", "confidence", "similar", "examples")
 
 

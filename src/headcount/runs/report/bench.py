@@ -1,4 +1,4 @@
-"""The times of a run as the page shows them: of which pruned model they are, and how far they can be trusted."""
+"""Benchmark times of a run for the report: which pruned model they belong to, and how reliable they are."""
 
 from __future__ import annotations
 
@@ -13,44 +13,40 @@ from headcount.runs.store import Run
 
 BENCH = "bench"
 WIDE, FASTER = 1 / 3, 1.1
-"""Quartiles that are further apart than this share of the median, and masks that speed a model up by more, are noise."""
+"""A time is noisy if its quartiles are further apart than WIDE of the median, or a masked model is more than FASTER times as fast."""
 TIMES = ("seconds", "low", "high", "speedup")
 
 
 def bench_of(run: Run, n_heads: int) -> list[dict[str, Any]]:
-    """Every time that was measured, with the point of its model and the verdicts on it."""
-    pruned = {artifact.spec.key: artifact for artifact in run.results(PRUNED).values()}
-    found = []
+    """Returns every measured time with the curve point of its model and the flags of `judge_times`."""
+    pruned = {artifact.key.digest: artifact for artifact in run.results(PRUNED).values()}
+    rows = []
     for name, artifact in run.results(BENCH).items():
-        of = {"of": name, **_model(pruned.get(artifact.spec.parts["of"]), n_heads)}
-        for row in judged(artifact.content["rows"]):
-            found.append({**of, **row, **{key: short(row[key]) for key in TIMES}})
-    return found
+        model = {"of": name, **_model(pruned.get(artifact.key.inputs["of"]), n_heads)}
+        for row in judge_times(artifact.content["rows"]):
+            rows.append({**model, **row, **{key: short(row[key]) for key in TIMES}})
+    return rows
 
 
 def _model(artifact: Artifact | None, n_heads: int) -> dict[str, Any]:
-    """What identifies a pruned model; nothing where its artifact is gone."""
+    """Returns point, method, number of heads and seed of a pruned model, each None if its artifact is missing."""
     if artifact is None:
         return dict.fromkeys(("point", "method", "keep", "seed"))
-    told, wish = artifact.content, artifact.content["wish"]
-    return {"point": id_of(artifact), "method": method_label(artifact), "keep": n_heads - len(told["removed"]), "seed": wish["seed"]}
+    content, wish = artifact.content, artifact.content["wish"]
+    return {"point": id_of(artifact), "method": method_label(artifact), "keep": n_heads - len(content["removed"]), "seed": wish["seed"]}
 
 
-def judged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The times of one model, its masked and its whole self, each with what a reader may take from it.
+def judge_times(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the times of the dense, the masked and the pruned model, each with three flags.
 
-    `is_noisy`: the quartiles lie far apart. `is_apart`: they share nothing with those of the whole model, so that the difference of the medians is
-    one. `is_odd`: a masked model that is faster than the whole one, which it cannot be, since masks save no work.
+    `is_noisy`: the quartiles lie far apart. `is_apart`: the quartiles do not overlap those of the dense model. `is_odd`: a masked model
+    is faster than the dense one, which is impossible, since masks save no work.
     """
-    dense = {_size(row): row for row in rows if row["name"] == "dense"}
-    found = []
+    dense_rows = {(row["batch"], row["length"]): row for row in rows if row["name"] == "dense"}
+    judged_rows = []
     for row in rows:
-        whole = dense.get(_size(row))
-        is_apart = whole is not None and (row["high"] < whole["low"] or whole["high"] < row["low"])
+        dense = dense_rows.get((row["batch"], row["length"]))
+        is_apart = dense is not None and (row["high"] < dense["low"] or dense["high"] < row["low"])
         is_odd = row["name"] == "masked" and row["speedup"] > FASTER and is_apart
-        found.append({**row, "is_noisy": row["high"] - row["low"] > WIDE * row["seconds"], "is_apart": is_apart, "is_odd": is_odd})
-    return found
-
-
-def _size(row: Mapping[str, Any]) -> tuple[int, int]:
-    return row["batch"], row["length"]
+        judged_rows.append({**row, "is_noisy": row["high"] - row["low"] > WIDE * row["seconds"], "is_apart": is_apart, "is_odd": is_odd})
+    return judged_rows

@@ -1,4 +1,4 @@
-"""All that the page shows, as plain data, out of run folders: the contract of web/src/contract.ts."""
+"""The data of the report page, collected from run folders in the shape of web/src/contract.ts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headcount.runs.report.compare import comparison
 from headcount.runs.report.curves import curves_of
 from headcount.runs.report.plain import short
 from headcount.runs.report.roles import roles_of, roles_record, untested
-from headcount.runs.report.scores import about, scores_of
+from headcount.runs.report.scores import scores_of, summarise
 from headcount.runs.report.sentences import summary_of, warnings_of
 from headcount.runs.schema import BlockRecord, HeadsRecord
 from headcount.runs.store import Run
@@ -22,30 +22,30 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """The data of the page without attention maps, and the maps of every run, to be packed as room allows."""
+class ReportData:
+    """The data of the page without attention maps, and the maps of every run, which are added as the size of the file allows."""
 
     report: dict[str, Any]
     maps: list[Maps] = field(default_factory=list)
 
-    def whole(self) -> dict[str, Any]:
-        """The report with all maps."""
+    def with_all_maps(self) -> dict[str, Any]:
+        """Returns the report with all attention maps."""
         runs = [{**run, "attention": maps.packed()} for run, maps in zip(self.report["runs"], self.maps, strict=True)]
         return {**self.report, "runs": runs}
 
 
-def collect(run: Run, other: Run | None = None) -> Collected:
-    """The report of a run, or of two that are compared: B − A; ArtifactError for a run of which something is missing or another run's."""
-    runs = [run, *([other] if other is not None else [])]
-    for shown_run in runs:
-        shown_run.check_whole()
-    made = [_run_data(shown_run) for shown_run in runs]
-    datas, maps = [data for data, _ in made], [maps for _, maps in made]
+def collect(run: Run, run_b: Run | None = None) -> ReportData:
+    """Returns the report of a run, or of two runs with their comparison B − A; raises ArtifactError for an incomplete run."""
+    runs = [run, *([run_b] if run_b is not None else [])]
+    for each_run in runs:
+        each_run.check_complete()
+    data, maps = zip(*map(_run_data, runs), strict=True)
     compared, left_out = None, []
-    if other is not None:
-        compared, why = comparison((run, datas[0]), (other, datas[1]))
-        left_out += [why] if why else []
-    return Collected({"schema": SCHEMA, "runs": datas, "comparison": compared, "left_out": left_out, "live": None}, maps)
+    if run_b is not None:
+        compared, reason = comparison((run, data[0]), (run_b, data[1]))
+        left_out += [reason] if reason else []
+    report = {"schema": SCHEMA, "runs": list(data), "comparison": compared, "left_out": left_out, "live": None}
+    return ReportData(report, list(maps))
 
 
 def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
@@ -53,7 +53,7 @@ def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
     names = [head for block in heads.blocks for head in block.heads]
     roles = roles_record(run)
     curves, rows, notes = curves_of(run, record, heads)
-    portraits, maps, missing = portraits_of(run, names, heads.blocks)
+    profiles, maps, missing = portraits_of(run, names, heads.blocks)
     data: dict[str, Any] = {
         "name": run.folder.resolve().name,
         "command": record.command,
@@ -72,7 +72,7 @@ def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
         "roles": None if roles is None else roles_of(roles, names),
         "curves": curves,
         "bench": bench_of(run, len(names)),
-        "portraits": portraits,
+        "profiles": profiles,
         "attention": None,
         "attention_left_out": False,
         "tables": [*_tables(run), *([] if roles is None else untested(roles))],
@@ -83,9 +83,9 @@ def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
 
 
 def _blocks(heads: HeadsRecord) -> list[dict[str, Any]]:
-    found, start = [], 0
+    blocks, start = [], 0
     for block in heads.blocks:
-        found.append(
+        blocks.append(
             {
                 "path": block.path,
                 "kind": block.kind,
@@ -96,23 +96,23 @@ def _blocks(heads: HeadsRecord) -> list[dict[str, Any]]:
             }
         )
         start += len(block.heads)
-    return found
+    return blocks
 
 
 def _groups(block: BlockRecord) -> list[int] | None:
     size = len(block.heads) // block.n_kv_heads if block.n_kv_heads else 0
-    return [place // size for place in range(len(block.heads))] if size > 1 else None
+    return [position // size for position in range(len(block.heads))] if size > 1 else None
 
 
 def _tables(run: Run) -> list[dict[str, Any]]:
-    """The rows of studies, as they are."""
-    found = []
+    """Returns the rows of studies as tables."""
+    tables = []
     for name, artifact in run.results("study").items():
         rows: Sequence[Mapping[str, Any]] = artifact.content["rows"]
         columns = list(dict.fromkeys(key for row in rows for key in row))
         table = [[_value(row.get(column)) for column in columns] for row in rows]
-        found.append({"name": name, "about": about(STUDIES, name), "columns": columns, "rows": table})
-    return found
+        tables.append({"name": name, "about": summarise(STUDIES, name), "columns": columns, "rows": table})
+    return tables
 
 
 def _value(value: Any) -> str | float | int | bool | None:

@@ -72,19 +72,19 @@ def _left_out(earlier: int, elsewhere: int) -> list[str]:
 
 def _current(record: RunRecord, artifacts: Sequence[Artifact]) -> list[Artifact]:
     """The artifacts that run.json lists, and others that were made on the same data: what an earlier command left behind is no part of its curves."""
-    listed = [artifact for artifact in artifacts if record.results.get(f"{PRUNED}/{artifact.spec.name}") == artifact.spec.key]
+    listed = [artifact for artifact in artifacts if record.results.get(f"{PRUNED}/{artifact.key.name}") == artifact.key.digest]
     known = [_made_on(artifact) for artifact in listed]
     return [artifact for artifact in artifacts if not listed or _made_on(artifact) in known]
 
 
 def _made_on(artifact: Artifact) -> dict[str, Any]:
     """The model and the data of an artifact."""
-    return {name: value for name, value in artifact.spec.parts.items() if name != "wish"}
+    return {name: value for name, value in artifact.key.inputs.items() if name != "wish"}
 
 
 def id_of(artifact: Artifact) -> str:
     """What a point is told from all others by: the first digits of the key of its artifact."""
-    return artifact.spec.key[:ID_DIGITS]
+    return artifact.key.digest[:ID_DIGITS]
 
 
 def point_of(run: Run, artifact: Artifact) -> dict[str, Any]:

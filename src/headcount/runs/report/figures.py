@@ -1,7 +1,8 @@
-"""Figures of a run for papers: head maps, curves, costs and roles, each as SVG and PDF. Needs matplotlib, the extra `figures`."""
+"""Figures of a run for papers: head maps, curves, costs and roles, each as SVG and PDF. Needs matplotlib (extra `figures`)."""
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from headcount.runs.store import Run
 
 KINDS = ("svg", "pdf")
 RAMP = ("#fffdf2", "#efe3a0", "#d0be67", "#9e9677", "#727374", "#48526b", "#00306f", "#00204d")
-"""From low to high, after cividis, with paper for the lowest, as the page has it."""
+"""Colours from low to high, after cividis, with a paper white for the lowest, as in the page."""
 MANY = 12
 LINES = ("-", "--", "-.", ":")
 MARKS = "osD^vP*X"
@@ -31,31 +32,29 @@ STYLE: Any = {
     "text.parse_math": False,
 }
 Draw = Callable[[Any], None]
-"""What puts a figure onto an empty one."""
+"""Draws onto an empty matplotlib figure."""
 
 
 def write_figures(run: Run, folder: Path) -> list[Path]:
-    """Writes every figure that the run has numbers for; the same run gives the same bytes."""
+    """Writes every figure that the run has data for and returns the paths; the same run gives the same bytes."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("figures need matplotlib: pip install 'headcount[figures]'") from error
-    import io
-
     check_place(folder / "figure")
     make_folder(folder)
-    found = []
+    paths = []
     for name, size, draw in _figures(collect(run).report["runs"][0]):
         with matplotlib.rc_context(STYLE):
             figure = Figure(figsize=size, layout="constrained")
             draw(figure)
             for kind in KINDS:
-                packed = io.BytesIO()
-                figure.savefig(packed, format=kind, metadata={"Date": None} if kind == "svg" else {"CreationDate": None})
-                write_atomic(folder / f"{name}.{kind}", packed.getvalue())
-                found.append(folder / f"{name}.{kind}")
-    return found
+                buffer = io.BytesIO()
+                figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else {"CreationDate": None})
+                write_atomic(folder / f"{name}.{kind}", buffer.getvalue())
+                paths.append(folder / f"{name}.{kind}")
+    return paths
 
 
 def _figures(data: dict[str, Any]) -> Iterator[tuple[str, tuple[float, float], Draw]]:
@@ -79,12 +78,12 @@ def _figures(data: dict[str, Any]) -> Iterator[tuple[str, tuple[float, float], D
 
 
 def grids(data: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The blocks of every kind of attention."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    """Returns the blocks of every kind of attention."""
+    by_kind: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for block in data["blocks"]:
-        found.setdefault((block["kind"], block["stack"]), []).append(block)
-    kinds = Counter(kind for kind, _ in found)
-    return [(f"{kind}, {stack}" if kinds[kind] > 1 else kind, rows) for (kind, stack), rows in found.items()]
+        by_kind.setdefault((block["kind"], block["stack"]), []).append(block)
+    kinds = Counter(kind for kind, _ in by_kind)
+    return [(f"{kind}, {stack}" if kinds[kind] > 1 else kind, rows) for (kind, stack), rows in by_kind.items()]
 
 
 def _ramp() -> Any:
@@ -94,7 +93,7 @@ def _ramp() -> Any:
 
 
 def draw_map(figure: Any, maps: Sequence[tuple[str, list[dict[str, Any]]]], score: dict[str, Any]) -> None:
-    """Layers by heads, one panel for each kind of attention on one scale; a dot where the value is surely not zero."""
+    """Layers by heads, one panel for each kind of attention on one scale; a dot marks values that differ significantly from zero."""
     import numpy as np
 
     values = [value for value in score["values"] if value is not None]
@@ -121,10 +120,10 @@ def draw_map(figure: Any, maps: Sequence[tuple[str, list[dict[str, Any]]]], scor
 
 
 def draw_curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
-    """The metric by heads kept: the mean over seeds with their range, and the whole model with its interval."""
+    """The metric by heads kept: the mean over seeds with their range, and the dense model with its interval."""
     panel = figure.subplots()
     dense = curves["dense"]
-    panel.axhline(dense["value"], color="black", linewidth=0.8, label="whole model, 95 %")
+    panel.axhline(dense["value"], color="black", linewidth=0.8, label="dense model, 95 %")
     if dense["low"] is not None:
         panel.axhspan(dense["low"], dense["high"], color="black", alpha=0.1, linewidth=0)
     control = {point["method"] for point in curves["points"] if point["is_random"]}
@@ -142,8 +141,8 @@ def draw_curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
             "linewidth": 1,
         }
         look |= {"color": "grey", "linestyle": ":"} if method in control else {}
-        told = f"{readable(method)}, range of seeds" if max(map(len, by_keep.values())) > 1 else readable(method)
-        (line,) = panel.plot(keeps, means, label=told, markevery=[i for i, keep in enumerate(keeps) if keep < n_heads], **look)
+        label = f"{readable(method)}, range of seeds" if max(map(len, by_keep.values())) > 1 else readable(method)
+        (line,) = panel.plot(keeps, means, label=label, markevery=[i for i, keep in enumerate(keeps) if keep < n_heads], **look)
         panel.fill_between(
             keeps, [min(by_keep[k]) for k in keeps], [max(by_keep[k]) for k in keeps], alpha=0.15, color=line.get_color(), linewidth=0
         )
@@ -152,7 +151,7 @@ def draw_curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
 
 
 def draw_cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
-    """Times of one pass with their quartiles, a panel for each batch and length: every pruned model by its name, whole, masked and removed."""
+    """Times of one pass with their quartiles, a panel for each batch and length: the dense, the masked and the cut variant of every pruned model."""
     models = list(dict.fromkeys(row["of"] for row in bench))
     shapes = sorted({(row["batch"], row["length"]) for row in bench})
     columns = min(2, len(shapes))
@@ -161,10 +160,10 @@ def draw_cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, A
         for number, name in enumerate(("dense", "masked", "removed")):
             rows = [row for row in bench if (row["batch"], row["length"], row["name"]) == (batch, length, name)]
             reach = [[1000 * (row["seconds"] - row["low"]) for row in rows], [1000 * (row["high"] - row["seconds"]) for row in rows]]
-            places = [models.index(row["of"]) + 0.27 * (number - 1) for row in rows]
+            heights = [models.index(row["of"]) + 0.27 * (number - 1) for row in rows]
             hatch = ("", "//", "..")[number]
             panel.barh(
-                places, [1000 * row["seconds"] for row in rows], 0.25, xerr=reach, label=name, hatch=hatch, error_kw={"linewidth": 0.6}
+                heights, [1000 * row["seconds"] for row in rows], 0.25, xerr=reach, label=name, hatch=hatch, error_kw={"linewidth": 0.6}
             )
         panel.set_title(f"batch {batch}, length {length}", fontsize=7)
         panel.tick_params(labelsize=6)
@@ -181,7 +180,7 @@ def draw_cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, A
 
 
 def _roles(figure: Any, data: dict[str, Any], roles: Sequence[int]) -> None:
-    """How many heads of every block have each role."""
+    """Draws how many heads of every block have each role."""
     import numpy as np
 
     panel = figure.subplots()

@@ -1,6 +1,6 @@
-"""One HTML file with everything in it: data, script and style, under a policy that lets nothing else run or load.
+"""The report as one HTML file with data, script and style, under a content security policy that lets nothing else run or load.
 
-Texts from models and data sets appear in one place only, a script element of type application/json, in which <, > and & are escaped.
+Texts from models and data sets appear only in a script element of type application/json, in which <, > and & are escaped.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Bundle:
     style: str
 
 
-def bundle() -> Bundle:
-    """The front end that comes with the package."""
+def load_bundle() -> Bundle:
+    """Returns the front end that is installed with the package."""
     folder = resources.files("headcount.runs.report") / "bundle"
-    found = {}
+    texts = {}
     for kind, name in (("script", "app.js"), ("style", "app.css")):
         try:
             text = (folder / name).read_text(encoding="utf-8").replace("\r\n", "\n").replace("\r", "\n")
@@ -46,12 +46,12 @@ def bundle() -> Bundle:
             raise ArtifactError(
                 f"{name} of the report's front end holds {BAD[kind].pattern}, which would end its element early; build it again"
             )
-        found[kind] = text
-    return Bundle(found["script"], found["style"])
+        texts[kind] = text
+    return Bundle(texts["script"], texts["style"])
 
 
 def data_text(report: Any) -> str:
-    """The report as JSON in ASCII in which nothing can end a script element or begin markup; refuses numbers that are not finite."""
+    """Returns the report as ASCII JSON that can neither end a script element nor begin markup; raises ValueError for NaN and infinity."""
     text = json.dumps(report, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
     return re.sub("[<>&\u2028\u2029]", lambda match: ESCAPED[match[0]], text)
 
@@ -60,12 +60,12 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def policy(made: Bundle, *, live: bool = False) -> str:
-    """What the page may do: run its one script, use its one style, draw images it makes itself; with a server also ask that."""
+def policy(bundle: Bundle, *, live: bool = False) -> str:
+    """Returns the content security policy: the page may run its script, use its style and show its own images; if `live`, ask its server."""
     parts = [
         "default-src 'none'",
-        f"script-src {_hash(made.script)}",
-        f"style-src {_hash(made.style)}",
+        f"script-src {_hash(bundle.script)}",
+        f"style-src {_hash(bundle.style)}",
         "img-src data: blob:",
         "base-uri 'none'",
         "form-action 'none'",
@@ -74,32 +74,32 @@ def policy(made: Bundle, *, live: bool = False) -> str:
 
 
 def title_of(report: Any) -> str:
-    """What the window is called."""
+    """Returns the title of the page."""
     names = [f"{run['model']['name']}{', ' + run['task'] if run['task'] else ''}" for run in report["runs"]]
     return f"{' against '.join(names[::-1])} – headcount"
 
 
-def page(report: Any, made: Bundle | None = None) -> str:
-    """The file: it opens from a folder, by mail or from an archive, needs no network and asks for none."""
-    made = made or bundle()
+def page(report: Any, bundle: Bundle | None = None) -> str:
+    """Returns the HTML file; it opens from a folder, by mail or from an archive, without a network."""
+    bundle = bundle or load_bundle()
     return "\n".join(
         [
             "<!doctype html>",
             '<html lang="en">',
             "<head>",
             '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy(made, live=report["live"] is not None))}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy(bundle, live=report["live"] is not None))}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">',
             f"<title>{html.escape(readable(title_of(report)))}</title>",
-            f"<style>{made.style}</style>",
+            f"<style>{bundle.style}</style>",
             "</head>",
             "<body>",
             '<div id="headcount"></div>',
-            "<noscript><p>This report draws itself by a script, which is in this file and loads nothing. Allow scripts to read it, or read the "
+            "<noscript><p>This report is drawn by a script within this file, which loads nothing. Allow scripts to view it, or read the "
             "tables (csv, parquet) in the run folder.</p></noscript>",
             f'<script type="application/json" id="{DATA}">{data_text(report)}</script>',
-            f"<script>{made.script}</script>",
+            f"<script>{bundle.script}</script>",
             "</body>",
             "</html>",
             "",

@@ -9,7 +9,7 @@ from headcount.core.registry import ROLES
 from headcount.core.stats.corrections import benjamini_hochberg
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report.plain import column, plural, short
-from headcount.runs.report.scores import about
+from headcount.runs.report.scores import summarise
 from headcount.runs.schema import BestHeadRecord, RolesRecord
 from headcount.runs.store import Run
 
@@ -56,7 +56,7 @@ def roles_of(record: RolesRecord, heads: Sequence[str]) -> dict[str, Any]:
     best_heads = [best for best in record.best_heads or () if best.role in number and best.head in place]
     return {
         "names": names,
-        "about": [about(ROLES, name) for name in names],
+        "about": [summarise(ROLES, name) for name in names],
         "letters": letters(names),
         "labels": labels,
         "rows": table,

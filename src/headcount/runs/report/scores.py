@@ -1,4 +1,4 @@
-"""The scores of a run as the page shows them: one number per head, its error, and where it is surely not zero."""
+"""Scores of a run for the report: one number per head, its standard error, and whether it differs significantly from zero."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
 DESCRIPTIONS = frozenset({"confidence", "entropy", "distance"})
-"""Methods that describe a head rather than say what is lost without it, in runs that do not tell."""
+"""Methods that describe a head rather than its importance, for scores that do not say so themselves."""
 CHANGES, ERRORS, LOWER_IS_BETTER = " change", " stderr", "perplexity"
-"""How further columns of a method are named, and in runs that do not tell, the one metric of which less is better."""
+"""Suffixes of further columns, and the one metric of which less is better, for scores that give no direction."""
 ALPHA = 0.05
 
 
-def about(registry: Registry, name: str) -> str:
-    """The sentence that a file says about itself; empty for what is not installed here."""
-    file = name.partition(":")[0].partition("(")[0]
-    return registry.summary(file) if file in registry.names() else ""
+def summarise(registry: Registry, name: str) -> str:
+    """Returns the first sentence of the documentation of a method; empty if it is not installed."""
+    registered = name.partition(":")[0].partition("(")[0]
+    return registry.summary(registered) if registered in registry.names() else ""
 
 
 def scores_of(run: Run, heads: list[str]) -> list[dict[str, Any]]:
-    """Every score of the run, importances first, with the further columns that methods bring along."""
-    found = [made for name, scores in all_scores(run).items() for made in _of(name, scores, heads)]
-    return sorted(found, key=lambda score: score["kind"] != "importance")
+    """Returns every score of the run, importances first, each followed by its further columns."""
+    columns = [column for name, scores in all_scores(run).items() for column in _columns(name, scores, heads)]
+    return sorted(columns, key=lambda score: score["kind"] != "importance")
 
 
-def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
-    place = {str(head): i for i, head in enumerate(scores.heads)}
-    order = [place.get(head) for head in heads]
+def _columns(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
+    positions = {str(head): i for i, head in enumerate(scores.heads)}
+    order = [positions.get(head) for head in heads]
     errors = _in_order(scores.stderr, order) if scores.stderr and any(scores.stderr) else None
     described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
     first = {
         "name": name,
-        "about": f"{about(IMPORTANCES, name)} Scores are {SCALED[scores.normalise]}.".strip(),
+        "about": f"{summarise(IMPORTANCES, name)} Scores are {SCALED[scores.normalise]}.".strip(),
         "kind": "description" if described else "importance",
         "higher_is_keep": scores.higher_is_keep,
         "values": column(_in_order(scores.values, order)),
@@ -55,16 +55,16 @@ def _of(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
 
 
 def removal_order(scores: Scores, heads: list[str]) -> list[int]:
-    """The places in `heads` from the first to go to the last, as `Scores.ranking` has them; those without a score at the end."""
+    """Returns indices into `heads` in the order of removal by `Scores.ranking`; heads without a score come last."""
     index = {head: i for i, head in enumerate(heads)}
     scored = [index[str(head)] for head in reversed(scores.ranking()) if str(head) in index]
     return scored + sorted(set(index.values()).difference(scored))
 
 
 def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | None:
-    """The heads that go together, by places in `heads`, from the group that goes first to the last, as `Plan.keep_top` ranks them.
+    """Returns the groups of heads that are removed together, as indices into `heads`, in the order of removal by `Plan.keep_top`.
 
-    None where every head goes by itself, or where the scores are not those of just these heads.
+    None if every head is a unit by itself, or the scores are not of exactly these heads.
     """
     index = {head: i for i, head in enumerate(heads)}
     if not scores.units or all(len(unit) == 1 for unit in scores.units) or set(map(str, scores.heads)) != set(index):
@@ -73,15 +73,17 @@ def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | N
 
 
 def _column(first: dict[str, Any], scores: Scores, title: str, order: list[int | None]) -> dict[str, Any]:
-    """A further number of a method, such as the change of the metric, with its error where there is one."""
-    known = scores.columns.get(title.removesuffix(CHANGES) + ERRORS)
-    values, errors = _in_order(scores.columns[title], order), None if known is None else _in_order(known, order)
+    """Returns a further column of a method, such as the change of the metric, with its standard error if known."""
+    stderr = scores.columns.get(title.removesuffix(CHANGES) + ERRORS)
+    values, errors = _in_order(scores.columns[title], order), None if stderr is None else _in_order(stderr, order)
+    # A lower loss is a change for the better; other numbers have no direction.
+    more_is_keep = not title.endswith(CHANGES) or scores.higher_is_keep == title.startswith(LOWER_IS_BETTER)
     return {
         **first,
         "name": f"{first['name']}: {title}",
-        "about": _about(first["name"], title),
+        "about": _describe_column(first["name"], title),
         "kind": "description",
-        "higher_is_keep": scores.directions.get(title, _guessed(scores, title)),
+        "higher_is_keep": scores.directions.get(title, more_is_keep),
         "values": column(values),
         "stderr": None if errors is None else column(errors),
         "significant": significant(values, errors, scores.n_examples),
@@ -90,15 +92,10 @@ def _column(first: dict[str, Any], scores: Scores, title: str, order: list[int |
     }
 
 
-def _guessed(scores: Scores, title: str) -> bool:
-    """Whether more of a column means keep, by its name: a change for the better is a lower loss, and other numbers have no direction."""
-    return not title.endswith(CHANGES) or scores.higher_is_keep == title.startswith(LOWER_IS_BETTER)
-
-
-def _about(method: str, title: str) -> str:
+def _describe_column(method: str, title: str) -> str:
     if title.endswith(CHANGES):
         return (
-            f"The {title.removesuffix(CHANGES)} with the head changed as by {method}, minus that of the whole model, on the same examples."
+            f"The {title.removesuffix(CHANGES)} with the head changed as by {method}, minus that of the dense model, on the same examples."
         )
     if title == ROUNDING:
         return f"By how much rounding alone moves the score of {method}, as a standard deviation: compare it with the standard error."
@@ -106,17 +103,17 @@ def _about(method: str, title: str) -> str:
 
 
 def _in_order(values: Any, order: list[int | None]) -> list[float | None]:
-    return [None if place is None else values[place] for place in order]
+    return [None if position is None else values[position] for position in order]
 
 
 def significant(values: list[float | None], errors: list[float | None] | None, n: int) -> list[bool] | None:
-    """Which values are away from zero, by t-tests corrected over all heads (Benjamini–Hochberg, 5 %); None where nothing can be tested."""
-    seen = [i for i, value in enumerate(values) if value is not None]
-    if errors is None or n < 2 or not seen:
+    """Returns which values differ from zero, by t-tests corrected over all heads (Benjamini–Hochberg, 5 %); None if no test is possible."""
+    known = [i for i, value in enumerate(values) if value is not None]
+    if errors is None or n < 2 or not known:
         return None
-    value, error = (np.array([column[i] for i in seen], dtype=np.float64) for column in (values, errors))
-    sure = benjamini_hochberg(away_from_zero(value, error, n - 1)) <= ALPHA
-    found = [False] * len(values)
-    for i, is_sure in zip(seen, sure.tolist(), strict=True):
-        found[i] = is_sure
-    return found
+    value, error = (np.array([column[i] for i in known], dtype=np.float64) for column in (values, errors))
+    is_significant = benjamini_hochberg(away_from_zero(value, error, n - 1)) <= ALPHA
+    flags = [False] * len(values)
+    for i, flag in zip(known, is_significant.tolist(), strict=True):
+        flags[i] = flag
+    return flags

@@ -1,4 +1,4 @@
-"""The sentences of the page: what matters most about a run in three of them, and what to be careful about."""
+"""The sentences of the page: a summary of the run, and warnings."""
 
 from __future__ import annotations
 
@@ -16,102 +16,102 @@ FEW = 200
 
 
 def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many heads there are, how many can go and at what cost, and how much faster that is: as far as it was measured.
+    """Returns three sentences: the number of heads, how many can be removed at what cost, and the speed-up, as far as measured.
 
     `rows` are those of the pruned models, as `headcount.runs.results.rows_of` makes them.
     """
     n_heads, n_blocks = sum(len(block.heads) for block in heads.blocks), len(heads.blocks)
     first = f"{record.model.name} has {n_heads} attention heads in {n_blocks} blocks."
-    return [first, pruned(data["curves"], rows, n_heads), _faster(data["bench"], record.machine)]
+    return [first, pruning_sentence(data["curves"], rows, n_heads), speed_sentence(data["bench"], record.machine)]
 
 
-def pruned(curves: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]], n_heads: int) -> str:
-    """How many heads can go, by the tests that decide it, of the loss and of the metric."""
+def pruning_sentence(curves: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]], n_heads: int) -> str:
+    """Returns how many heads can be removed, by the tests of loss and metric."""
     if curves is None or curves["best"] is None:
-        return "Nothing was pruned yet, so it is not known how many can go: headcount compare does that."
+        return "Nothing was pruned yet, so it is not known how many can be removed: headcount compare measures that."
     best = next(row for row in rows if row["id"] == curves["best"]["point"])
-    told = f"by {best['method']}: {_change(curves, best)}."
+    result = f"by {best['method']}: {_change(curves, best)}."
     if not curves["best"]["is_safe"]:
-        return f"Every number of heads that was tried makes the model significantly worse, even {best['keep']} {told}"
-    return f"{n_heads - best['keep']} of them can go without a significant loss, {told}"
+        return f"Every number of heads that was tried makes the model significantly worse, even {best['keep']} {result}"
+    return f"{n_heads - best['keep']} of them can be removed without a significant loss, {result}"
 
 
 def _change(curves: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """What became of loss and metric, each with its own test."""
+    """Returns loss and metric of a pruned and of the dense model, each with its test."""
     dense, n = curves["dense"], curves["dense"]["n_examples"]
-    told = f"loss {row['loss']:.4g} against {dense['loss']:.4g} ({row['loss by']} {format_p(row['loss p'])}, n = {n})"
+    text = f"loss {row['loss']:.4g} against {dense['loss']:.4g} ({row['loss by']} {format_p(row['loss p'])}, n = {n})"
     if row["value"] is None:
-        return told
-    told += f"; {curves['metric']} {row['value']:.4g} against {dense['value']:.4g}"
-    return f"{told} ({row['metric by']} {format_p(row['metric p'])})" if "metric p" in row else told
+        return text
+    text += f"; {curves['metric']} {row['value']:.4g} against {dense['value']:.4g}"
+    return f"{text} ({row['metric by']} {format_p(row['metric p'])})" if "metric p" in row else text
 
 
-def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> str:
+def speed_sentence(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> str:
+    """Returns how much faster the cut model is than the dense one, on which machine."""
     removed = [row for row in bench if row["name"] == "removed"]
     if not removed:
-        return "How much faster that is was not measured: headcount prune does that."
+        return "The speed-up was not measured: headcount prune measures it."
     row = min(removed, key=lambda row: (abs(row["batch"] - 8), -row["length"]))
-    mine = [each for each in removed if (each["of"], each["length"]) == (row["of"], row["length"])]
+    same_model = [time for time in removed if (time["of"], time["length"]) == (row["of"], row["length"])]
     device, threads = str(machine.get("device", "cpu")), machine.get("threads")
-    where = f"CPU, {plural(threads, 'thread')}" if device == "cpu" and threads else device
-    told = ", ".join(f"{format_speed(each['speedup'])} at batch {each['batch']}" for each in mine)
-    alike = [str(each["batch"]) for each in mine if not each["is_apart"]]
-    doubt = f"; at batch {', '.join(alike)} the quartiles overlap those of the whole model" if alike else ""
-    return f"The smaller model ({row['of']}) is {told} (length {row['length']}, {where}{doubt})."
+    machine_text = f"CPU, {plural(threads, 'thread')}" if device == "cpu" and threads else device
+    speeds = ", ".join(f"{format_speed(time['speedup'])} at batch {time['batch']}" for time in same_model)
+    overlapping = [str(time["batch"]) for time in same_model if not time["is_apart"]]
+    doubt = f"; at batch {', '.join(overlapping)} the quartiles overlap those of the dense model" if overlapping else ""
+    return f"The smaller model ({row['of']}) is {speeds} (length {row['length']}, {machine_text}{doubt})."
 
 
-def noise_of(bench: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence where times are too noisy to be trusted: wide quartiles, or a masked model that is faster than the one that it is."""
+def noise_warnings(bench: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a warning if times are noisy: wide quartiles, or a masked model that is faster than the dense one."""
     doubtful = {(row["batch"], row["length"]) for row in bench if row["is_noisy"] or row["is_odd"]}
     if not doubtful:
         return []
-    told = ", ".join(f"{batch} × {length}" for batch, length in sorted(doubtful))
+    shapes = ", ".join(f"{batch} × {length}" for batch, length in sorted(doubtful))
     return [
-        f"Times are noisy (batch × length {told}: quartiles far apart, or a masked model faster than the whole one): measure again when idle."
+        f"Times are noisy (batch × length {shapes}: quartiles far apart, or a masked model faster than the dense one): measure again when idle."
     ]
 
 
 def warnings_of(run: Run, record: RunRecord, data: Mapping[str, Any]) -> list[str]:
-    """What a reader should know before trusting the numbers."""
-    found = []
+    """Returns the warnings about a run: few examples, noisy times, damaged files, missing models, failures, mixed versions."""
+    warnings = []
     curves = data["curves"]
     if curves is not None and curves["dense"]["n_examples"] < FEW:
-        found.append(f"Evaluated on {plural(curves['dense']['n_examples'], 'example')} only: small losses cannot be told from chance.")
-    found += noise_of(data["bench"])
-    aside = _count(run.folder / QUARANTINE)
-    if aside:
-        was, them = ("was", "it") if aside == 1 else ("were", "them")
-        found.append(f"{plural(aside, 'damaged file')} {was} found in the run folder and set aside; what was in {them} was computed again.")
-    found += missing_of(run, record)
-    found += _failures(run.folder / LOG)
-    made = {
-        tuple(sorted(artifact.made.get("versions", {}).items()))
+        warnings.append(f"Evaluated on {plural(curves['dense']['n_examples'], 'example')} only: small losses cannot be told from chance.")
+    warnings += noise_warnings(data["bench"])
+    quarantine = run.folder / QUARANTINE
+    n_damaged = sum(1 for _ in quarantine.iterdir()) if quarantine.is_dir() else 0
+    if n_damaged:
+        was, them = ("was", "it") if n_damaged == 1 else ("were", "them")
+        warnings.append(
+            f"{plural(n_damaged, 'damaged file')} {was} found in the run folder and moved to {QUARANTINE}/; the content of {them} was computed again."
+        )
+    warnings += missing_model_warnings(run, record)
+    warnings += _failures(run.folder / LOG)
+    versions = {
+        tuple(sorted(artifact.provenance.get("versions", {}).items()))
         for kind in ("scores", "roles", "evaluation", "pruned")
-        for artifact in run.each(kind)
+        for artifact in run.iter_artifacts(kind)
     }
-    if len(made) > 1:
-        found.append("Parts of this run were computed with different versions of the software.")
-    return found
+    if len(versions) > 1:
+        warnings.append("Parts of this run were computed with different versions of the software.")
+    return warnings
 
 
-def missing_of(run: Run, record: RunRecord) -> list[str]:
-    """A sentence about models that run.json lists and that are gone, or others in their place, if there are any."""
-    gone = [name for name in record.models if run.problem_of_model(name) is not None]
-    if not gone:
+def missing_model_warnings(run: Run, record: RunRecord) -> list[str]:
+    """Returns a warning about models that run.json lists and that are missing or replaced."""
+    missing = [name for name in record.models if run.problem_of_model(name) is not None]
+    if not missing:
         return []
-    are = "models are" if len(gone) > 1 else "model is"
+    are = "models are" if len(missing) > 1 else "model is"
     return [
-        f"{len(gone)} {are} listed in run.json and missing in the run folder, or replaced by another ({', '.join(gone)[:200]}): run the command "
-        "again, or copy the folder again with all its models."
+        f"{len(missing)} {are} listed in run.json and missing in the run folder, or replaced by another ({', '.join(missing)[:200]}): run the "
+        "command again, or copy the folder again with all its models."
     ]
 
 
-def _count(folder: Path) -> int:
-    return sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
-
-
 def _failures(log: Path) -> list[str]:
-    """Work that failed, as the log tells it, once each."""
+    """Returns the failures in the log, once each."""
     if not log.is_file():
         return []
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()

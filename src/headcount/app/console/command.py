@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, get_type_hints
 import typer
 
 from headcount.app.console.options import Json, Quiet, Verbose
-from headcount.app.console.session import session
+from headcount.app.console.session import open_session
 
 
-class Voice(NamedTuple):
+class Verbosity(NamedTuple):
     """How much a command says, and in what form."""
 
     json: Json = False
@@ -20,8 +20,8 @@ class Voice(NamedTuple):
     verbose: Verbose = False
 
 
-def verb(body: Callable[..., Any]) -> Callable[..., Any]:
-    """The command of `body(say, …)`, which gets the session and what the options say.
+def command(body: Callable[..., Any]) -> Callable[..., Any]:
+    """The command of `body(session, …)`, which gets the session and what the options say.
 
     A parameter whose type is a NamedTuple is a group and stands for the options that are its fields. A group that asks for something (MODEL) leaves
     what it does not ask for to the end of the list, so that the options of the verb itself are read first.
@@ -31,10 +31,10 @@ def verb(body: Callable[..., Any]) -> Callable[..., Any]:
     groups = {one.name: hints[one.name] for one in own if hasattr(hints[one.name], "_fields")}
 
     def run(**values: Any) -> Any:
-        context, voice = values.pop("context"), _gathered(Voice, values)
+        context, verbosity = values.pop("context"), _gathered(Verbosity, values)
         values |= {name: _gathered(group, values) for name, group in groups.items()}
-        with session(context, **voice._asdict()) as say:
-            return body(say, **values)
+        with open_session(context, **verbosity._asdict()) as session:
+            return body(session, **values)
 
     first, last = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)], []
     for one in own:
@@ -45,7 +45,7 @@ def verb(body: Callable[..., Any]) -> Callable[..., Any]:
         asked = [option for option in options if option.default is Parameter.empty]
         first += asked or options
         last += [option for option in options if asked and option not in asked]
-    options = [*first, *last, *_options(Voice)]
+    options = [*first, *last, *_options(Verbosity)]
     run.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {option.name: option.annotation for option in options}
     run.__doc__ = body.__doc__
