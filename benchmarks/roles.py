@@ -24,9 +24,9 @@ from transformers import BertConfig, BertModel
 from headcount.behaviour.given import corpus_of
 from headcount.behaviour.measure import RoleProbe
 from headcount.behaviour.roles import measure
+from headcount.data.chunks import chunks
 from headcount.data.embedded.sentences import embedded
 from headcount.data.embedded.tokenizer import build_tokenizer
-from headcount.data.task import blocks
 
 
 def cpu(work: Callable[[], object]) -> float:
@@ -46,7 +46,7 @@ def make(options: argparse.Namespace):
 def speed(options: argparse.Namespace) -> dict:
     model, corpus = make(options)
     probe = RoleProbe(model, None, corpus, [], 0)  # pyright: ignore[reportArgumentType]
-    batches = [batch for block in blocks(probe.task()) for _, batch in block.batches(options.batch)]
+    batches = [batch for chunk in chunks(probe.task()) for _, batch in chunk.batches(options.batch)]
 
     def bare() -> None:
         with torch.no_grad():
