@@ -25,7 +25,7 @@ from headcount.behaviour.given import corpus_of
 from headcount.behaviour.measure import RoleProbe
 from headcount.behaviour.roles import measure
 from headcount.data.chunks import chunks
-from headcount.data.embedded.sentences import embedded
+from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
 
 
@@ -40,7 +40,7 @@ def make(options: argparse.Namespace):
     torch.manual_seed(0)
     model = BertModel(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=options.layers), add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
-    return model, corpus_of(model, embedded("english", options.sentences), tokenizer)
+    return model, corpus_of(model, draw_sentences("english", options.sentences), tokenizer)
 
 
 def speed(options: argparse.Namespace) -> dict:

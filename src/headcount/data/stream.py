@@ -128,9 +128,7 @@ def world() -> tuple[int, int]:
         return 0, 1
     from accelerate import PartialState
 
-    state = PartialState(
-        cpu=not torch.accelerator.is_available()
-    )  # without cpu=True it ignores other processes on a CPU
+    state = PartialState(cpu=not torch.accelerator.is_available())  # without cpu=True it ignores other processes on a CPU
     return state.process_index, state.num_processes
 
 

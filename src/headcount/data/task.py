@@ -25,7 +25,7 @@ Data = Any
 class Text:
     """An example before tokenisation: a text, the second text of a pair, and the text that it is to become (a translation)."""
 
-    where: str
+    origin: str
     text: str
     pair: str | None = None
     target: str | None = None
@@ -46,7 +46,7 @@ class Texts:
 
     @property
     def alignment(self) -> dict[str, Any]:
-        """The options of `headcount.data.text.align.stream`."""
+        """The arguments of `headcount.data.text.align.align_all`."""
         return {name: getattr(self, name) for name in ("max_length", "truncate", "add_special_tokens", "end")}
 
 
