@@ -51,7 +51,7 @@ def opened(name: str, chosen_on: str = "report") -> tuple[Any, Task]:
     """An embedded model, and its task with more to train on; for choices, the selection split in place of the report."""
     model = hc.load(f"demo/{name}")
     task = open_task(TASKS[name], model)
-    more = open_task(TASKS[name], model, size=TRAINED)
+    more = open_task(f"{TASKS[name]}(size={TRAINED})", model)
     made = replace(task, calibration=more.calibration)
     return model, made if chosen_on == "report" else replace(made, report=made.selection)
 

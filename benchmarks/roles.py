@@ -24,9 +24,9 @@ from transformers import BertConfig, BertModel
 from headcount.behaviour.given import corpus_of
 from headcount.behaviour.measure import RoleProbe
 from headcount.behaviour.roles import measure
-from headcount.data.embedded.sentences import embedded
+from headcount.data.chunks import chunks
+from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
-from headcount.data.task import blocks
 
 
 def cpu(work: Callable[[], object]) -> float:
@@ -40,13 +40,13 @@ def make(options: argparse.Namespace):
     torch.manual_seed(0)
     model = BertModel(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=options.layers), add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
-    return model, corpus_of(model, embedded("english", options.sentences), tokenizer)
+    return model, corpus_of(model, draw_sentences("english", options.sentences), tokenizer)
 
 
 def speed(options: argparse.Namespace) -> dict:
     model, corpus = make(options)
     probe = RoleProbe(model, None, corpus, [], 0)  # pyright: ignore[reportArgumentType]
-    batches = [batch for block in blocks(probe.task()) for _, batch in block.batches(options.batch)]
+    batches = [batch for chunk in chunks(probe.task()) for _, batch in chunk.batches(options.batch)]
 
     def bare() -> None:
         with torch.no_grad():

@@ -26,7 +26,7 @@ import headcount as hc
 from headcount.behaviour.given import corpus_of
 from headcount.behaviour.roles import measure
 from headcount.core.files import write_json
-from headcount.data.embedded.sentences import embedded
+from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.stream import world
 from headcount.data.task import pad
@@ -82,13 +82,13 @@ def task_of(point: Point) -> hc.Task:
 
 def texts_of(point: Point) -> Iterator[Annotated]:
     """Texts of at least so many words: embedded English sentences with their trees, joined."""
-    pool, place = embedded("english", POOL), 0
+    pool, place = draw_sentences("english", POOL), 0
     for number in range(point.examples):
         words: list[Word] = []
         while len(words) < point.length:
             words += _after(words, pool[place % POOL].words)
             place += 1
-        yield Annotated(" ".join(word.form for word in words), tuple(words), where=f"text {number}")
+        yield Annotated(" ".join(word.form for word in words), tuple(words), origin=f"text {number}")
 
 
 def _after(before: list[Word], words: tuple[Word, ...]) -> list[Word]:

@@ -89,7 +89,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> PegasusForConditionalGener
 def make_task(model: Any, tokenizer: Any, files: dict[str, list[Path]], part: str) -> Task:
     """The task with all of one part as its report (and as what is chosen by)."""
     made = open_task(
-        "translation", model, tokenizer, train=files["train"], eval=files[part], max_length=120, truncate=True, max_new_tokens=60
+        "translation(max_new_tokens=60)", model, tokenizer, train=files["train"], eval=files[part], max_length=120, truncate=True
     )
     both = [*made.selection, *made.report]
     return replace(made, name=f"multi30k/{part}", selection=both, report=both)

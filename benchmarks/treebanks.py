@@ -24,7 +24,7 @@ from transformers import AutoTokenizer
 import headcount as hc
 from headcount.behaviour.given import corpus_of
 from headcount.core.role_table import RoleScore, RoleTable
-from headcount.data.embedded.sentences import embedded
+from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.readers.conllu import read_conllu
 from headcount.data.text.annotated import Annotated
 from headcount.data.text.parallel import translations
@@ -137,7 +137,7 @@ def two_languages(options: argparse.Namespace) -> list[Reading]:
     made = Readings(options.out, "demo-encoder", "demo/encoder")
     found = []
     for language in ("english", "tavi"):
-        sentences = embedded(language, 2 * options.sentences)
+        sentences = draw_sentences(language, 2 * options.sentences)
         found += made.read(language, sentences, options.sentences, {"": language.capitalize()})
     return found
 

@@ -23,7 +23,7 @@ from headcount.behaviour.base import Corpus, Side, View, bare
 from headcount.behaviour.given import corpus_of
 from headcount.core.files import write_atomic
 from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES
-from headcount.data.embedded.sentences import embedded, embedded_translations
+from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.open_task import open_task
 from headcount.data.text.annotated import Annotated, Word
 from headcount.models.provenance import machine_of, model_record
@@ -95,7 +95,7 @@ def pruners(work: Path, out: Path) -> None:
     methods = {name: PLAIN.get(name, name) for name in PRUNERS.names()}
     with Run.lead(work / "pruners") as run:
         model = opened(run, "entailment")
-        task = open_task("demo/entailment", model, size=1600)
+        task = open_task("demo/entailment(size=1600)", model)
         template = Wish("random", 1, recipe=Recipe(rate=2e-4))
         pruning = Pruning(run, model, task, limit=500)
         compare(pruning, grid(list(methods.values()), KEEPS, 3, template), progress=lambda n, total: print(f"{n} of {total}", flush=True))
@@ -127,10 +127,10 @@ def corpora() -> Iterator[tuple[str, Any, Any, Corpus]]:
         model = hc.load(f"demo/{name}")
         tokenizer: Any = AutoTokenizer.from_pretrained(local_folder(f"demo/{name}"))
         if name == "encoder":
-            yield name, model, tokenizer, corpus_of(model, embedded("english", 200), tokenizer)
+            yield name, model, tokenizer, corpus_of(model, draw_sentences("english", 200), tokenizer)
         elif name == "translator":
             how: Any = {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)}
-            yield name, model, tokenizer, corpus_of(model, embedded_translations(number=200), tokenizer, **how)
+            yield name, model, tokenizer, corpus_of(model, draw_translations(number=200), tokenizer, **how)
         else:
             task = open_task({"entailment": "demo/entailment", "decoder": "demo/stories"}[name], model, tokenizer)
             yield name, model, tokenizer, corpus_of(model, task, tokenizer, limit=200)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import headcount as hc
 from headcount.core.registry import IMPORTANCES
-from headcount.data.task import rows_of
+from headcount.data.chunks import rows_of
 from headcount.importance.score import Method, score_all
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import _weights, output_tensors

@@ -14,7 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ PASSES = {"confidence+gradient": ("scores", METHODS), "whole": ("evaluation", ("
 COMMAND = "headcount score toy --out run"
 TABLES = ("scores.csv", "scores.parquet", "outcomes.parquet")
 LIMIT = 120.0
-MEASURE, READING_OF = stream._measure, evaluation.reading_of
+MEASURE = stream._measure
 
 
 @cache
@@ -178,9 +178,9 @@ def crash(operation: str, path: Path) -> None:
 
 
 @contextmanager
-def small_blocks(counted: Path | None = None, pause: float = 0.0) -> Iterator[None]:
-    """Blocks of a few examples; every block that is computed is noted in a file, from whatever process."""
-    before = scoring.BLOCK, evaluation.reading_of, stream._measure
+def small_chunks(counted: Path | None = None, pause: float = 0.0) -> Iterator[None]:
+    """Chunks of a few examples; every chunk that is computed is noted in a file, from whatever process."""
+    before = scoring.CHUNK, evaluation.CHUNK, stream._measure
 
     def noted(reading: stream.Reading, block: Any, measuring: Any) -> Any:
         name = getattr(reading.memory, "name", "none")
@@ -189,13 +189,13 @@ def small_blocks(counted: Path | None = None, pause: float = 0.0) -> Iterator[No
         time.sleep(pause)
         return MEASURE(reading, block, measuring)
 
-    scoring.BLOCK = SIZE
-    evaluation.reading_of = lambda *given: replace(READING_OF(*given), block_size=SIZE)
+    scoring.CHUNK = SIZE
+    evaluation.CHUNK = SIZE
     stream._measure = noted
     try:
         yield
     finally:
-        scoring.BLOCK, evaluation.reading_of, stream._measure = before
+        scoring.CHUNK, evaluation.CHUNK, stream._measure = before
 
 
 def _append(path: Path, text: str) -> None:

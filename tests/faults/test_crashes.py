@@ -18,7 +18,7 @@ FAULTS = {"disk full": errno.ENOSPC, "input/output error": errno.EIO, "permissio
 
 @pytest.fixture
 def expected(shm: Path) -> Iterator[str]:
-    with grid.small_blocks(shm / "computed"):
+    with grid.small_chunks(shm / "computed"):
         yield grid.warm_up(shm / "expected")
 
 

@@ -18,7 +18,7 @@ from headcount.runs.store import Run
 
 @pytest.fixture
 def expected(shm: Path) -> Iterator[str]:
-    with grid.small_blocks(shm / "computed"):
+    with grid.small_chunks(shm / "computed"):
         digest = grid.warm_up(shm / "finished")
         stopped = grid.start(lambda: grid.lead(shm / "stopped"), grid.at(52, grid.crash)).wait()  # some blocks, some scores
         assert stopped.code == -9 and grid.finished(shm / "stopped")["chunk"] and grid.finished(shm / "stopped")["scores"]
@@ -126,7 +126,7 @@ def test_several_processes_that_find_the_same_damage_set_aside_one_file(shm: Pat
     folder = shm / "stopped"
     artifact = sorted(folder.glob("artifacts/chunk/*.artifact"))[0]
     artifact.write_bytes(b"spoiled")
-    with grid.small_blocks(pause=0.01):
+    with grid.small_chunks(pause=0.01):
         children = [grid.start(lambda: grid.lead(folder)), *(grid.start(lambda: grid.join(folder)) for _ in range(6))]
         for child in children:
             assert child.wait().code == 0, child.result

@@ -15,7 +15,7 @@ import pytest
 
 @pytest.fixture
 def expected(shm: Path) -> Iterator[str]:
-    with grid.small_blocks(shm / "computed"):
+    with grid.small_chunks(shm / "computed"):
         yield grid.warm_up(shm / "expected")
 
 
@@ -112,7 +112,7 @@ def alone(shm: Path, expected: str) -> str:
 
 
 def test_workers_share_a_run_and_one_is_killed(shm: Path, alone: str) -> None:
-    with grid.small_blocks(shm / "computed", pause=0.01):
+    with grid.small_chunks(shm / "computed", pause=0.01):
         dead, folder = share(shm, 3, 2, random.Random(5))
     assert twice(shm, dead) == 0
     assert grid.digest(folder) == alone and grid.is_clean(folder)
@@ -124,7 +124,7 @@ def test_workers_share_a_run_and_one_is_killed(shm: Path, alone: str) -> None:
 def test_80_workers_killed(shm: Path, alone: str, figure: Callable[..., None]) -> None:
     kills, rounds, draw = 0, 0, random.Random(6)
     while kills < 80:
-        with grid.small_blocks(shm / "computed", pause=0.02):
+        with grid.small_chunks(shm / "computed", pause=0.02):
             dead, folder = share(shm, 3, 10, draw)
         kills, rounds = kills + len(dead), rounds + 1
         assert twice(shm, dead) == 0
@@ -136,7 +136,7 @@ def test_80_workers_killed(shm: Path, alone: str, figure: Callable[..., None]) -
 def test_16_workers_on_one_folder(shm: Path, alone: str, figure: Callable[..., None]) -> None:
     again, helped, rounds = 0, [], 5
     for _ in range(rounds):
-        with grid.small_blocks(shm / "computed", pause=0.02):
+        with grid.small_chunks(shm / "computed", pause=0.02):
             _, folder = share(shm, 16, 0, random.Random(7))
         again += twice(shm, [])
         helped.append(len({pid for pid, _ in grid.computed(shm / "computed")}))
@@ -147,7 +147,7 @@ def test_16_workers_on_one_folder(shm: Path, alone: str, figure: Callable[..., N
 
 def test_a_leader_that_dies_leaves_workers_that_end_and_a_run_that_goes_on(shm: Path, alone: str) -> None:
     folder = shm / "left"
-    with grid.small_blocks(shm / "computed", pause=0.02):
+    with grid.small_chunks(shm / "computed", pause=0.02):
         leader = grid.start(lambda: grid.lead(folder, number=MANY))
         while not list(folder.glob("artifacts/chunk/*.artifact")):
             time.sleep(0.001)

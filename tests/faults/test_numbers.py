@@ -27,7 +27,7 @@ from headcount.workflows.score import score_into
 
 @pytest.fixture(autouse=True)
 def _blocks() -> Iterator[None]:
-    with grid.small_blocks():
+    with grid.small_chunks():
         yield
 
 

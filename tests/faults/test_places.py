@@ -28,7 +28,7 @@ from pathlib import Path
 import grid
 from headcount.core.errors import ArtifactError
 disk, fills = Path(sys.argv[3]), [int(text) for text in sys.argv[4].split(",")]
-with grid.small_blocks():
+with grid.small_chunks():
     grid.lead(disk / "expected")
     expected, told = grid.digest(disk / "expected"), 0
     import shutil; shutil.rmtree(disk / "expected")
@@ -85,7 +85,7 @@ def test_a_disk_that_is_really_full_at_every_size(tmp_path: Path, figure: Callab
 
 @pytest.fixture
 def expected(shm: Path) -> Iterator[str]:
-    with grid.small_blocks():
+    with grid.small_chunks():
         yield grid.warm_up(shm / "expected")
 
 

@@ -102,7 +102,7 @@ from headcount.models.provenance import model_record
 import headcount as hc
 from toys import shared
 rank, place = int(os.environ["RANK"]), int(sys.argv[4])
-with grid.small_blocks():
+with grid.small_chunks():
     measure, seen = stream._measure, 0
     def counted(*given):
         global seen

@@ -87,7 +87,7 @@ class Command:
 
 @pytest.fixture
 def command(shm: Path) -> Iterator[Command]:
-    with grid.small_blocks():
+    with grid.small_chunks():
         yield Command(shm)
 
 
@@ -182,7 +182,7 @@ def test_ctrl_c_while_everything_is_imported(shm: Path) -> None:
 
 
 def test_a_second_process_is_refused_and_the_first_unharmed(shm: Path) -> None:
-    with grid.small_blocks():
+    with grid.small_chunks():
         expected = grid.warm_up(shm / "expected")
         reads, writes = os.pipe()
 

@@ -20,13 +20,13 @@ import headcount as hc
 from headcount.app.cli import demo
 from headcount.app.cli._app import build
 from headcount.core.errors import PartlyRead
-from headcount.data.embedded.sentences import embedded
+from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.open_task import open_task
 from headcount.data.readers import tables
 from headcount.data.readers.processor import reader_of
 from headcount.data.task import SPLITS, Task
-from headcount.data.tasks._splits import parts
+from headcount.data.tasks._splits import split_by_hash
 from headcount.surgery.source import local_folder
 
 LIMIT = 16
@@ -91,7 +91,7 @@ def splits_of(words: Words, folder: Path) -> list[set[tuple[int, ...]]]:
     """What a command line could read without a limit: the token ids of each split of its tasks, or of its text."""
     if words[1] == "survivors":
         tokenizer = build_tokenizer()
-        return [{tuple(tokenizer(sentence.text)["input_ids"]) for sentence in embedded("english", 200)}]
+        return [{tuple(tokenizer(sentence.text)["input_ids"]) for sentence in draw_sentences("english", 200)}]
     return [
         {tuple(task.split(split)[i]["input_ids"]) for i in range(len(task.split(split)))}
         for task in tasks_of(words, folder)
@@ -169,13 +169,13 @@ def test_parts_keep_the_smallest_hashes_of_each_share() -> None:
         return int.from_bytes(hashlib.sha256(item.encode()).digest()[:8])
 
     items = [f"text {number}" for number in range(4000)]
-    whole = parts(items, str.encode, (2, 1, 1))
-    some = parts(iter(items), str.encode, (2, 1, 1), 25)
+    whole = split_by_hash(items, str.encode, (2, 1, 1))
+    some = split_by_hash(iter(items), str.encode, (2, 1, 1), 25)
     edges = [(0, 2**63), (2**63, 3 * 2**62), (3 * 2**62, 2**64)]
     for (low, high), all_of_it, kept in zip(edges, whole, some, strict=True):
         assert all_of_it == [item for item in items if low <= value(item) < high]
         assert set(kept) == set(sorted(all_of_it, key=value)[:25]) and kept == [item for item in all_of_it if item in set(kept)]
-    doubled = parts([*items, *items], str.encode, (2, 1, 1))
+    doubled = split_by_hash([*items, *items], str.encode, (2, 1, 1))
     assert [set(part) for part in doubled] == [set(part) for part in whole], "equal examples share a split"
 
 
@@ -265,8 +265,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             writer.write_table(pyarrow.table({"text": texts, "label": pyarrow.array([group % 2] * rows)}, schema=schema))
     code = (
         "import resource, sys, warnings; from pathlib import Path; warnings.simplefilter('ignore')\n"
-        "from headcount.data.readers.tables import Layout, read; from headcount.data.tasks.classification import layout; import pyarrow.parquet\n"
-        "from headcount.data.open_task import Request; found = layout(Request('classification', None))\n"
+        "from headcount.data.readers.tables import Layout, read; import pyarrow.parquet\n"
+        "from headcount.data.tasks.classification import text_layout\n"
+        "from headcount.data.task_builder import TaskRequest; found = text_layout(TaskRequest('classification', None))\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before = peak(); print(sum(1 for _ in read((Path(sys.argv[1]),), found, 100_000)), (peak() - before) // 1024)"
     )

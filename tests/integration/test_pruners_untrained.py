@@ -295,7 +295,7 @@ def test_heads_of_a_role_go_first_or_last() -> None:
 
     folder = local_folder("demo/encoder")
     model = load(folder).eval()
-    data = open_task("demo/text", model, AutoTokenizer.from_pretrained(folder), size=120)
+    data = open_task("demo/text(size=120)", model, AutoTokenizer.from_pretrained(folder))
     options = f"roles=offset:-1,offset:+1 limit=100 tokenizer={folder}"
     pruned = chosen(model, f"role:prune {options}", 16, data)
     having = set(pruned.history[0]["heads with the role"])

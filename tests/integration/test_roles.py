@@ -244,7 +244,7 @@ def test_the_fingerprint_covers_annotations() -> None:
         "head": replace(first, words=tuple(replace(w, head=-1) if i == heads else w for i, w in enumerate(first.words))),
         "tag": replace(first, words=tuple(replace(w, upos="ADV") if i == heads else w for i, w in enumerate(first.words))),
         "clusters": replace(first, clusters=()),
-        "same": replace(first, where="line 7"),
+        "same": replace(first, origin="line 7"),
     }
     found = {"none": fingerprint(sentences)}
     found |= {name: fingerprint([*sentences[:3], other, *sentences[4:]]) for name, other in changed.items()}

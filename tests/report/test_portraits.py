@@ -21,7 +21,7 @@ from headcount.behaviour.profiles.profile import attend, profile_heads
 from headcount.behaviour.profiles.sample import sample_tokens
 from headcount.behaviour.profiles.sentence import GAP, example
 from headcount.core.errors import UnsupportedModel
-from headcount.data.embedded.sentences import embedded, embedded_translations
+from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.models.provenance import model_record
 from headcount.models.tiny.build import tiny_model
 from headcount.runs.report.attention import unpack
@@ -38,8 +38,8 @@ def opened(name: str, number: int = 24) -> tuple[Any, Corpus, Any]:
     model, tokenizer = hc.load(f"demo/{name}").eval(), AutoTokenizer.from_pretrained(local_folder(f"demo/{name}"))
     if name == "translator":
         how = {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)}
-        return model, corpus_of(model, embedded_translations(number=number), tokenizer, **how), tokenizer
-    return model, corpus_of(model, embedded("english", number), tokenizer), tokenizer
+        return model, corpus_of(model, draw_translations(number=number), tokenizer, **how), tokenizer
+    return model, corpus_of(model, draw_sentences("english", number), tokenizer), tokenizer
 
 
 def test_a_previous_token_head_has_all_its_mass_one_word_back() -> None:
@@ -171,7 +171,7 @@ def test_even_attention_is_expected_by_kind() -> None:
 
 def test_a_text_without_translations_says_what_it_does_not_show() -> None:
     model, _, tokenizer = opened("translator", 4)
-    made = profile_heads(model, corpus_of(model, embedded("english", 6), tokenizer), tokenizer)
+    made = profile_heads(model, corpus_of(model, draw_sentences("english", 6), tokenizer), tokenizer)
     assert any("no translations" in note for note in made.notes)
     heads = hc.HeadMap.of(model)
     for place, head in enumerate(heads):

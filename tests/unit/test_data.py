@@ -1,4 +1,4 @@
-"""Data: fixed blocks in a fixed order, whatever the batch size; tasks, datasets and batches that cannot be used are refused by name."""
+"""Data: fixed chunks in a fixed order, whatever the batch size; tasks, datasets and batches that cannot be used are refused by name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.core.errors import DataError, HeadcountError
+from headcount.data.chunks import CHUNK, Chunk, batch_size_of, chunks, n_rows, number_of_examples, rows_of
 from headcount.data.stream import Reading, stream
-from headcount.data.task import BLOCK, SPLITS, Block, Task, batch_size_of, blocks, n_rows, number_of_examples, pad, rows_of
+from headcount.data.task import SPLITS, Task, pad
 
 
 def examples(number: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -25,14 +26,14 @@ def task(rows: list[dict[str, Any]]) -> Task:
     return Task("toy", rows, rows[:1], rows[:1], pad)
 
 
-def in_order(block: Block, size: int) -> list[list[int]]:
-    """The tokens of a block's examples, put back into their places."""
+def in_order(chunk: Chunk, size: int) -> list[list[int]]:
+    """The tokens of a chunk's examples, put back into their places."""
     found: dict[int, list[int]] = {}
-    for places, batch in block.batches(size):
+    for places, batch in chunk.batches(size):
         for place, ids, mask in zip(places, batch["input_ids"], batch["attention_mask"], strict=True):
             assert place not in found
             found[place] = ids[mask.bool()].tolist()
-    return [found[place] for place in range(block.size)]
+    return [found[place] for place in range(chunk.size)]
 
 
 def read(data: Any, **options: Any) -> Reading:
@@ -42,32 +43,32 @@ def read(data: Any, **options: Any) -> Reading:
     return reading
 
 
-# Blocks.
+# Chunks.
 
 
 @settings(max_examples=25, deadline=None)
 @given(number=st.integers(1, 40), size=st.integers(1, 50), batch=st.integers(1, 50), limit=st.none() | st.integers(1, 60))
-def test_blocks_hold_every_example_once_in_order(number: int, size: int, batch: int, limit: int | None) -> None:
+def test_chunks_hold_every_example_once_in_order(number: int, size: int, batch: int, limit: int | None) -> None:
     rows = examples(number)
-    made = list(blocks(task(rows), size=size, limit=limit))
+    made = list(chunks(task(rows), size=size, limit=limit))
     taken = rows[:limit]
-    assert [block.first for block in made] == list(range(0, len(taken), size))
-    assert all(block.size == size for block in made[:-1])
-    assert [ids for block in made for ids in in_order(block, batch)] == [row["input_ids"] for row in taken]
+    assert [chunk.first for chunk in made] == list(range(0, len(taken), size))
+    assert all(chunk.size == size for chunk in made[:-1])
+    assert [ids for chunk in made for ids in in_order(chunk, batch)] == [row["input_ids"] for row in taken]
     assert number_of_examples(task(rows), limit=limit) == len(taken)
 
 
-def test_batches_of_a_block_hold_alike_lengths() -> None:
-    (block,) = blocks(task(examples(60)))
-    widths = [batch["input_ids"].shape[1] for _, batch in block.batches(10)]
+def test_batches_of_a_chunk_hold_alike_lengths() -> None:
+    (chunk,) = chunks(task(examples(60)))
+    widths = [batch["input_ids"].shape[1] for _, batch in chunk.batches(10)]
     assert widths == sorted(widths)
     assert widths[0] < widths[-1]
 
 
 def test_the_fingerprint_is_of_the_examples_alone() -> None:
-    """Not of the batch size, of how many are in a block, or of the file they came from."""
+    """Not of the batch size, of how many are in a chunk, or of the file they came from."""
     rows = examples(300)
-    prints = {read(task(rows), batch_size=size, block_size=block).fingerprint for size in (None, 1, 7, 200, 400) for block in (32, BLOCK)}
+    prints = {read(task(rows), batch_size=size, chunk_size=chunk).fingerprint for size in (None, 1, 7, 200, 400) for chunk in (32, CHUNK)}
     assert len(prints) == 1
     for other in (rows[:-1], rows[::-1], [*rows[:-1], {**rows[-1], "labels": 5}], [{"labels": r["labels"], "decoder": 1} for r in rows]):
         assert read(task(other)).fingerprint not in prints
@@ -77,21 +78,21 @@ def test_the_fingerprint_is_of_the_examples_alone() -> None:
 def test_tensors_of_another_kind_have_another_fingerprint() -> None:
     values = [torch.tensor([1, 2]), torch.tensor([1, 2]).int(), torch.tensor([[1, 2]]), torch.tensor([True, False]), [1, 2], [1.0, 2.0]]
     values += [torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]).bfloat16(), torch.tensor(1)]
-    prints = [next(iter(blocks(Task("t", [{"x": v}], [{}], [{}], pad)))).digest for v in values]
+    prints = [next(iter(chunks(Task("t", [{"x": v}], [{}], [{}], pad)))).digest for v in values]
     assert len(set(prints)) == len(values)
 
 
 def test_results_come_in_the_order_of_the_examples() -> None:
-    reading = Reading(task(examples(20)), batch_size=3, block_size=8)
+    reading = Reading(task(examples(20)), batch_size=3, chunk_size=8)
     found = list(stream(reading, lambda batch, numbers: {"n": torch.tensor(numbers), "long": batch["attention_mask"].sum(-1)}))
-    assert np.concatenate([block["n"] for block in found]).tolist() == list(range(20))
-    assert np.concatenate([block["long"] for block in found]).tolist() == [len(row["input_ids"]) for row in examples(20)]
+    assert np.concatenate([chunk["n"] for chunk in found]).tolist() == list(range(20))
+    assert np.concatenate([chunk["long"] for chunk in found]).tolist() == [len(row["input_ids"]) for row in examples(20)]
     assert reading.examples == 20
 
 
-def test_progress_is_told_after_every_block() -> None:
+def test_progress_is_told_after_every_chunk() -> None:
     told: list[tuple[int, int | None]] = []
-    read(task(examples(20)), block_size=8, progress=lambda done, total: told.append((done, total)))
+    read(task(examples(20)), chunk_size=8, progress=lambda done, total: told.append((done, total)))
     assert told == [(8, 20), (16, 20), (20, 20)]
     told.clear()
     read([pad(examples(3)), pad(examples(2))], progress=lambda done, total: told.append((done, total)))
@@ -101,7 +102,7 @@ def test_progress_is_told_after_every_block() -> None:
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_below_one_is_refused(limit: int) -> None:
     with pytest.raises(DataError, match=f"limit must be 1 or more, got {limit}"):
-        list(blocks(task(examples(3)), limit=limit))
+        list(chunks(task(examples(3)), limit=limit))
 
 
 @pytest.mark.parametrize("size", [0, -2])
@@ -126,25 +127,25 @@ def test_a_task_says_how_much_is_read_at_a_time() -> None:
 
 def test_one_batch_is_enough() -> None:
     batch = pad(examples(5))
-    (block,) = blocks(batch)
-    assert block.size == 5
-    assert in_order(block, 2) == [row["input_ids"] for row in examples(5)]
+    (chunk,) = chunks(batch)
+    assert chunk.size == 5
+    assert in_order(chunk, 2) == [row["input_ids"] for row in examples(5)]
     assert read(batch).fingerprint == read([batch]).fingerprint
 
 
-def test_batches_are_blocks_and_a_limit_cuts_the_last() -> None:
+def test_batches_are_chunks_and_a_limit_cuts_the_last() -> None:
     batches = [pad(examples(4, seed)) for seed in range(3)]
-    made = list(blocks(batches, limit=6))
-    assert [(block.first, block.size) for block in made] == [(0, 4), (4, 2)]
+    made = list(chunks(batches, limit=6))
+    assert [(chunk.first, chunk.size) for chunk in made] == [(0, 4), (4, 2)]
     assert in_order(made[1], 8) == [row["input_ids"] for row in examples(4, 1)[:2]]
     assert number_of_examples(batches) is None
 
 
 def test_an_exhausted_iterator_is_refused() -> None:
     batches = iter([pad(examples(4))])
-    assert len(list(blocks(batches))) == 1
+    assert len(list(chunks(batches))) == 1
     with pytest.raises(DataError, match="An iterator can be read once"):
-        list(blocks(batches))
+        list(chunks(batches))
 
 
 @pytest.mark.parametrize(
@@ -152,18 +153,18 @@ def test_an_exhausted_iterator_is_refused() -> None:
 )
 def test_data_without_batches_are_refused(data: Any) -> None:
     with pytest.raises(DataError, match=r"empty|must yield batches|a batch holds tensors"):
-        list(blocks(data))
+        list(chunks(data))
 
 
 def test_an_empty_batch_is_refused_by_its_place() -> None:
     with pytest.raises(DataError, match="batch that begins at example 4 is empty"):
-        list(blocks([pad(examples(4)), rows_of(pad(examples(4)), slice(0, 0))]))
+        list(chunks([pad(examples(4)), rows_of(pad(examples(4)), slice(0, 0))]))
 
 
 def test_a_mask_of_too_few_rows_is_left_to_the_check_of_the_batch() -> None:
     batch = pad(examples(4))
-    (block,) = blocks({**batch, "attention_mask": batch["attention_mask"][:3]})
-    assert [places for places, _ in block.batches(4)] == [[0, 1, 2, 3]]
+    (chunk,) = chunks({**batch, "attention_mask": batch["attention_mask"][:3]})
+    assert [places for places, _ in chunk.batches(4)] == [[0, 1, 2, 3]]
 
 
 def test_what_has_no_row_per_example_stays_whole() -> None:
@@ -180,23 +181,23 @@ def test_rows_of_a_dataset_are_examples() -> None:
     datasets = pytest.importorskip("datasets")
     rows = examples(10)
     dataset = datasets.Dataset.from_list(rows)
-    made = list(blocks(dataset, size=4, pad_id=7))
-    assert [block.size for block in made] == [4, 4, 2]
-    assert [ids for block in made for ids in in_order(block, 3)] == [row["input_ids"] for row in rows]
+    made = list(chunks(dataset, size=4, pad_id=7))
+    assert [chunk.size for chunk in made] == [4, 4, 2]
+    assert [ids for chunk in made for ids in in_order(chunk, 3)] == [row["input_ids"] for row in rows]
     _, batch = next(iter(made[0].batches(4)))
     assert (batch["input_ids"][~batch["attention_mask"].bool()] == 7).all()
     assert number_of_examples(dataset, limit=3) == 3
     assert read(dataset).fingerprint == read(task(rows)).fingerprint
-    assert [ids for block in blocks(dataset.with_format("torch")) for ids in in_order(block, 3)] == [row["input_ids"] for row in rows]
+    assert [ids for chunk in chunks(dataset.with_format("torch")) for ids in in_order(chunk, 3)] == [row["input_ids"] for row in rows]
 
 
 def test_columns_of_text_are_refused_by_name() -> None:
     datasets = pytest.importorskip("datasets")
     dataset = datasets.Dataset.from_dict({"input_ids": [[1, 2]], "sentence": ["a b"]})
     with pytest.raises(DataError, match=r"column 'sentence' of the dataset holds text.*Tokenise"):
-        list(blocks(dataset))
+        list(chunks(dataset))
     with pytest.raises(DataError, match="the dataset is empty"):
-        list(blocks(datasets.Dataset.from_dict({"input_ids": []})))
+        list(chunks(datasets.Dataset.from_dict({"input_ids": []})))
 
 
 # Tasks.
@@ -212,7 +213,7 @@ def test_a_task_needs_examples_in_each_split(empty: str) -> None:
 def test_a_task_has_three_splits() -> None:
     made = Task("toy", examples(3), examples(2), examples(1), pad)
     assert [len(made.split(split)) for split in SPLITS] == [3, 2, 1]
-    assert [block.size for block in blocks(made, split="report")] == [1]
+    assert [chunk.size for chunk in chunks(made, split="report")] == [1]
     with pytest.raises(DataError, match="no split 'test'; a task has calibration, selection, report"):
         made.split("test")  # pyright: ignore[reportArgumentType]
 

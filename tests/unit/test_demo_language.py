@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from headcount.data.embedded import english, lexicon, tavi
-from headcount.data.embedded.annotated import Sentence
 from headcount.data.embedded.entailment import LABELS, _facts, draw_pair
 from headcount.data.embedded.grammar import Clause, Phrase, Relative, draw_clause
 from headcount.data.embedded.stories import draw_story
 from headcount.data.embedded.tokenizer import build_tokenizer, vocabulary
+from headcount.data.embedded.trees import Sentence
 
 
 def clauses(number: int = 400) -> list[Clause]:
@@ -37,7 +37,7 @@ def test_every_sentence_is_one_projective_tree(language) -> None:
 
 
 def test_english_verbs_agree_at_a_distance() -> None:
-    dogs = Phrase(lexicon.PEOPLE[0], plural=True, where=(lexicon.PLACES[1], Phrase(lexicon.THINGS[0])))
+    dogs = Phrase(lexicon.PEOPLE[0], plural=True, location=(lexicon.PLACES[1], Phrase(lexicon.THINGS[0])))
     assert str(english.say(Clause(dogs, lexicon.INTRANSITIVE[0]))) == "the dogs near the box sleep ."
     dog = Phrase(lexicon.PEOPLE[0], relative=Relative(lexicon.TRANSITIVE[0], Phrase(lexicon.PEOPLE[1], plural=True), of_subject=False))
     assert str(english.say(Clause(dog, lexicon.INTRANSITIVE[0], negated=True))) == "the dog that the cats see does not sleep ."

@@ -14,9 +14,9 @@ from transformers import BertForSequenceClassification
 
 import headcount as hc
 from headcount.core.errors import NonFinite, UnsupportedModel
+from headcount.data.chunks import rows_of
 from headcount.data.evaluate import evaluate
 from headcount.data.losses import ExampleLosses, OneByOne, finite_losses
-from headcount.data.task import rows_of
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.observe import evaluating
 from headcount.models.tiny.build import tiny_config, tiny_model

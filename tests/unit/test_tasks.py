@@ -3,7 +3,9 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
+from inspect import getdoc
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,9 +33,9 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from headcount.core.errors import DataError, HeadcountError, MissingExtra, NonFinite, UnknownName
+from headcount.core.errors import DataError, HeadcountError, MissingExtra, NonFinite, OptionError, UnknownName
+from headcount.core.options import Option, option, options_of
 from headcount.core.registry import TASKS
-from headcount.data import open_task as tasks
 from headcount.data.checks import check_batch, check_weights, positions, vocabulary
 from headcount.data.embedded import english, tavi
 from headcount.data.embedded.entailment import LABELS
@@ -43,6 +45,7 @@ from headcount.data.metrics import IGNORED
 from headcount.data.open_task import open_task
 from headcount.data.readers.tables import TABLES
 from headcount.data.task import SPLITS, Task
+from headcount.data.task_builder import ARGUMENTS, TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.text.sentences import read_text
 
 SIZES: dict[str, Any] = {
@@ -136,9 +139,31 @@ def check_task(task: Task, of: torch.nn.Module) -> None:
 def test_registry_lists_the_tasks() -> None:
     known = "causal-lm classification demo glue image-classification lm masked-lm nli summarisation token-classification translation"
     assert TASKS.names() == known.split()
-    for name in TASKS.names():
-        module = TASKS.module(name)
-        assert module.__doc__ and callable(module.build) and module.USES
+
+
+def _sample(declared: Option) -> Any:
+    """A value of an option that is not its default."""
+    if declared.choices:
+        return declared.choices[-1]
+    return "before" if declared.type is str else 7
+
+
+@pytest.mark.parametrize("name", TASKS.names())
+def test_laws_of_every_task(name: str) -> None:
+    """Its fields are options with help, its text gives it back, its info is complete, and its label names the variant."""
+    cls = TASKS.get(name)
+    assert issubclass(cls, TaskBuilder) and cls.name == name and getdoc(cls) and TASKS.summary(name).endswith(".")
+    declared = options_of(cls)
+    assert all(one.help for one in declared) and sum(one.is_positional for one in declared) <= 1
+    assert isinstance(cls.info, TaskInfo) and cls.info.model and cls.info.metric and set(cls.info.uses) <= set(ARGUMENTS)
+    assert "build" in {name for base in cls.__mro__[: cls.__mro__.index(TaskBuilder)] for name in vars(base)}
+    builder = cls(**{one.name: _sample(one) for one in declared})
+    assert TaskBuilder.parse(str(builder)) == builder and TaskBuilder.parse(builder) is builder
+    assert TaskBuilder.parse(str(builder).replace("/", ":", 1)) == builder
+    assert cls.from_dict(builder.to_dict()) == builder
+    variant = f"/{declared[0].choices[-1]}" if declared and declared[0].is_positional else ""
+    assert builder.label == name + variant and str(builder).startswith(builder.label)
+    assert TaskBuilder.parse(builder.label).with_texts({one.name: str(_sample(one)) for one in declared}) == builder
 
 
 # The tasks
@@ -198,7 +223,7 @@ def test_three_parallel_files_and_parquet(tmp_path: Path) -> None:
 def test_byte_order_mark_quotes_and_named_columns(tmp_path: Path) -> None:
     lines = ["\ufeffQuality\t#1 String", *(f'{i % 2}\t"{text}' for i, text in enumerate(sentences(20)))]
     path = write(tmp_path / "mrpc.txt", lines)
-    task = open_task("classification", model("two"), TOKENIZER, train=path, text_column="#1 String", label_column="Quality", metric="f1")
+    task = open_task("classification(metric=f1)", model("two"), TOKENIZER, train=path, text_column="#1 String", label_column="Quality")
     assert task.metric is not None and task.metric.name == "F1"
 
 
@@ -299,7 +324,7 @@ def test_labels_stand_at_the_first_piece_of_a_word(tmp_path: Path) -> None:
 )
 def test_language_models(tmp_path: Path, task: str | None, kind: str, by: str) -> None:
     text = [line for sentence in sentences(60) for line in (sentence, "")]
-    made = open_task(task, model(kind), TOKENIZER, train=write(tmp_path / "a.txt", text), by=by, max_length=32)
+    made = open_task(f"{task}(by={by})", model(kind), TOKENIZER, train=write(tmp_path / "a.txt", text), max_length=32)
     check_task(made, model(kind))
     if by == "window":
         assert {len(made.calibration[i]["input_ids"]) for i in range(len(made.calibration))} <= {32, len(made.calibration[-1]["input_ids"])}
@@ -316,8 +341,8 @@ def test_a_table_of_texts_is_one_to_language_models_and_roles(tmp_path: Path, ki
         rows.to_parquet(path)
     else:
         rows.to_json(path, orient="records", lines=True)
-    plain = open_task("lm", model("causal"), TOKENIZER, train=write(tmp_path / "a.txt", said), by="line")
-    made = open_task("lm", model("causal"), TOKENIZER, train=path, by="line")
+    plain = open_task("lm(by=line)", model("causal"), TOKENIZER, train=write(tmp_path / "a.txt", said))
+    made = open_task("lm(by=line)", model("causal"), TOKENIZER, train=path)
     assert [list(made.split(split)) for split in SPLITS] == [list(plain.split(split)) for split in SPLITS]
     assert [sentence.text for sentence in read_text(path)] == said
 
@@ -343,7 +368,7 @@ def test_masking_follows_the_seed_alone(tmp_path: Path) -> None:
 
     def made(seed: int) -> list[dict[str, Any]]:
         torch.manual_seed(seed + 100)
-        task = open_task("masked-lm", model("masked"), TOKENIZER, train=path, by="line", seed=seed)
+        task = open_task("masked-lm(by=line)", model("masked"), TOKENIZER, train=path, seed=seed)
         return [dict(task.calibration[i]) for i in range(len(task.calibration))]
 
     assert made(0) == made(0) != made(1)
@@ -367,7 +392,7 @@ def _parallel(folder: Path, number: int = 24) -> list[Path]:
 @pytest.mark.parametrize("name", ["translation", "summarisation"])
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
 def test_parallel_text(tmp_path: Path, name: str, metric: str) -> None:
-    task = open_task(name, model("marian"), TOKENIZER, train=_parallel(tmp_path), metric=metric, max_new_tokens=6)
+    task = open_task(f"{name}(metric={metric};max_new_tokens=6)", model("marian"), TOKENIZER, train=_parallel(tmp_path))
     check_task(task, model("marian"))
     assert task.metric is not None and task.metric.name.lower() == metric and task.metric.generates
 
@@ -444,9 +469,9 @@ DEMOS = {
 
 @pytest.mark.parametrize(("variant", "kind"), DEMOS.items())
 def test_demo(variant: str, kind: str) -> None:
-    options = {"max_new_tokens": 5} if variant == "translation" else {}
-    task, again = (open_task(f"demo/{variant}", model(kind), None, size=20, **options) for _ in range(2))
-    other = open_task(f"demo/{variant}", model(kind), TOKENIZER, size=20, limit=7, seed=1)
+    options = "size=20;max_new_tokens=5" if variant == "translation" else "size=20"
+    task, again = (open_task(f"demo/{variant}({options})", model(kind), None) for _ in range(2))
+    other = open_task(f"demo/{variant}(size=20)", model(kind), TOKENIZER, limit=7, seed=1)
     check_task(task, model(kind))
     assert [list(task.split(split)) for split in SPLITS] == [list(again.split(split)) for split in SPLITS]
     assert len(other.report) == 7 and other.report[0] != task.report[0]
@@ -457,7 +482,7 @@ def test_demo_translation_is_tokenised_as_in_training() -> None:
     from train_embedded import RECIPES
 
     trained = RECIPES["translator"].rows(Random(0), TOKENIZER, 0.0005)
-    task = open_task("demo/translation", model("marian"), TOKENIZER, size=20)
+    task = open_task("demo/translation(size=20)", model("marian"), TOKENIZER)
     for row in (*trained, *task.report):
         assert row["input_ids"][0] != TOKENIZER.cls_token_id and row["input_ids"][-1] == row["labels"][-1] == TOKENIZER.eos_token_id
     say = [TOKENIZER.decode(task.report[0][name], skip_special_tokens=True) for name in ("input_ids", "labels")]
@@ -497,7 +522,7 @@ WORDLESS = ['{"tokens": [], "tags": []}', *(f'{{"tokens": ["{word}"], "tags": ["
 UNTAGGED = [f'{{"tokens": ["the", "{word}"], "tags": ["DET"]}}' for word in "abcdef"]
 STRANGE = [line for word in "abcdefghijkl" for line in (f"{word} DET", "the X", "")]
 BAD_DATA: dict[str, tuple[str, str, Any, dict[str, Any], str]] = {
-    "no data": ("classification", "two", None, {}, r"needs data: --train"),
+    "no data": ("classification", "two", None, {}, r"needs data: give train"),
     "no file": ("classification", "two", lambda folder: folder / "none.tsv", {}, r"no file .*none\.tsv"),
     "empty file": ("classification", "two", _tsv(), {}, r"a\.tsv is empty"),
     "too few examples": ("classification", "two", _tsv(*GOOD[:2]), {}, r"has 2 examples, too few different ones .* none falls into"),
@@ -523,12 +548,12 @@ BAD_DATA: dict[str, tuple[str, str, Any, dict[str, Any], str]] = {
     "bad parquet": ("classification", "two", _raw("a.parquet", b"no parquet"), {}, r"cannot be read as parquet"),
     "unknown ending": ("classification", "two", _named("a.xlsx", "x"), {}, r"unknown kind of file '\.xlsx'"),
     "folder": ("classification", "two", lambda folder: folder, {}, r"is a folder"),
-    "too long": ("classification", "two", _tsv(*GOOD, f"{LONG}\t1"), {}, r"line 25 has \d+ tokens, but at most 64.*--max-length 64 --truncate"),
+    "too long": ("classification", "two", _tsv(*GOOD, f"{LONG}\t1"), {}, r"line 25 has \d+ tokens, but at most 64.*max_length=64, truncate=True"),
     "no words": ("token-classification", "tags", _named("a.jsonl", *WORDLESS), {}, r"no word of it got a token"),
     "words without tags": ("token-classification", "tags", _named("a.jsonl", *UNTAGGED), {}, r"2 words, but 1 labels"),
     "unknown tag": ("token-classification", "tags", _named("a.conll", *STRANGE), {}, r"word 2: label 'X'"),
     "ragged conll": ("token-classification", "tags", _named("a.conll", "the DET", "dog"), {}, r"line 2 has 1 columns"),
-    "long line": ("masked-lm", "masked", _named("a.txt", *S, LONG), {"by": "line"}, r"line 25 has \d+ tokens"),
+    "long line": ("masked-lm(by=line)", "masked", _named("a.txt", *S, LONG), {}, r"line 25 has \d+ tokens"),
     "empty text file": ("causal-lm", "causal", _named("a.txt", "", " "), {}, r"is empty"),
     "truncated windows": ("causal-lm", "causal", _named("a.txt", *S), {"truncate": True}, r"truncate means nothing"),
     "one long document": ("translation", "marian", _tsv(*(f"{s}\t{s}" for s in S), f"dog\t{LONG}"), {}, r"line 25 has \d+ tokens"),
@@ -586,17 +611,36 @@ def test_bad_images(tmp_path: Path) -> None:
         ("glue/sst", "two", {}, UnknownName, "Did you mean 'sst2'"),
         ("glue", "two", {}, DataError, "glue/cola, "),
         ("nli/x", "two", {}, DataError, "has no variants"),
-        ("lm", "causal", {"label_column": "x"}, DataError, "'lm' does not use label_column; it uses by, "),
+        ("lm", "causal", {"label_column": "x"}, DataError, "'lm' does not use label_column; it uses train, "),
         ("demo/stories", "causal", {"train": "a.tsv"}, DataError, "does not use train"),
-        ("demo/stories", "causal", {"num_beams": 2}, DataError, "generates no text"),
-        ("lm", "causal", {"train": "a.tsv", "by": "word"}, UnknownName, "no by of task"),
-        ("classification", "two", {"train": "a.tsv", "metric": "bleu"}, UnknownName, "no metric of task"),
-        ("classification", "pairs", {"train": "a.tsv", "metric": "f1"}, DataError, "does not fit a model with 3 labels"),
+        ("demo/stories(num_beams=2)", "causal", {}, DataError, "does not use num_beams; it generates no text"),
+        ("lm(by=word)", "causal", {"train": "a.tsv"}, UnknownName, "no by of lm 'word'"),
+        ("classification(metric=bleu)", "two", {"train": "a.tsv"}, UnknownName, "no metric of classification 'bleu'"),
+        ("classification(metric=f1)", "pairs", {"train": "a.tsv"}, DataError, "does not fit a model with 3 labels"),
         ("classification", "two", {"train": "a.tsv", "max_length": 65}, DataError, "positions for 64"),
-        ("classification", "two", {"train": "a.tsv", "limit": 0}, DataError, "limit must be 1 or more"),
+        ("classification", "two", {"train": "a.tsv", "limit": 0}, DataError, "limit must be 1 or more, got 0"),
+        ("classification", "two", {"train": "a.tsv", "limit": "8"}, DataError, "limit must be 1 or more, got '8'"),
+        ("classification", "two", {"train": "a.tsv", "max_length": True}, DataError, "max_length must be 1 or more, got True"),
+        ("classification", "two", {"train": "a.tsv", "seed": "x"}, DataError, "seed must be a whole number, got 'x'"),
+        ("classification", "two", {"train": "a.tsv", "truncate": 64}, DataError, "truncate must be True or False, got 64; .* max_length"),
+        ("classification", "two", {"train": "a.tsv", "text_column": 3}, DataError, "text_column must be the name of a column, got 3"),
+        (
+            "classification",
+            "two",
+            {"train": 3},
+            DataError,
+            "train must be a file, a list of parallel files, or a datasets.Dataset; got int",
+        ),
+        (7, "two", {}, OptionError, "task must be a name such as"),
         ("classification", "two", {"train": "a.tsv", "text_pair_column": "b"}, DataError, "name both"),
         ("nli", "pairs", {"train": "a.tsv", "text_column": "b"}, DataError, "name text_pair_column"),
-        ("translation", "marian", {"train": "a.tsv", "num_beams": "no"}, DataError, "num_beams .* must be a whole number"),
+        (
+            "translation(num_beams=no)",
+            "marian",
+            {"train": "a.tsv"},
+            OptionError,
+            "option num_beams of translation must be an int of at least 1",
+        ),
         ("classification", "masked", {}, DataError, "AutoModelForSequenceClassification"),
         ("classification", "bare", {}, DataError, "AutoModelForSequenceClassification"),
         ("token-classification", "two", {}, DataError, "AutoModelForTokenClassification"),
@@ -604,7 +648,7 @@ def test_bad_images(tmp_path: Path) -> None:
         ("causal-lm", "masked", {}, DataError, "AutoModelForCausalLM"),
         ("translation", "causal", {}, DataError, "encoder–decoder"),
         ("demo/entailment", "causal", {}, DataError, "the embedded model"),
-        (None, "bare", {}, DataError, "name one with --task"),
+        (None, "bare", {}, DataError, "name the task: causal-lm, "),
     ],
 )
 def test_bad_requests(
@@ -636,15 +680,27 @@ def test_demo_needs_the_embedded_tokenizer() -> None:
 
 
 def test_a_plug_in_is_found_and_its_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import ModuleType
+    monkeypatch.setattr(TASKS, "_registered", {})
 
-    module = ModuleType("plug")
-    module.USES, module.build = ("size",), lambda request: request  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setattr(tasks.TASKS.__class__, "get", lambda _self, _name: module)
-    request: Any = open_task("plug", model("two"), None, size=3)
-    assert request.options == {"size": 3} and request.name == "plug"
-    with pytest.raises(DataError, match="does not use more"):
-        open_task("plug", model("two"), None, more=3)
+    @TASKS.register("plug")
+    @dataclass(frozen=True)
+    class Plug(TaskBuilder):
+        """A task of somebody else."""
+
+        _: KW_ONLY
+        size: int = option(2, "Examples", minimum=1)
+        info = TaskInfo(uses=("train",), model="AutoModel", metric="none")
+
+        def build(self, request: TaskRequest) -> Any:
+            return self.size, request.name
+
+    assert open_task("plug(size=3)", model("two"), None) == open_task(Plug(size=3), model("two")) == (3, "plug")
+    with pytest.raises(UnknownName, match="no option of plug 'more'"):
+        open_task("plug(more=3)", model("two"), None)
+    with pytest.raises(DataError, match="'plug' does not use label_column; it uses train"):
+        open_task("plug", model("two"), None, label_column="x")
+    with pytest.raises(ValueError, match="uses holds trian"):
+        TaskInfo(uses=("trian",), model="AutoModel", metric="none")
 
 
 # Batches and weights

@@ -20,19 +20,17 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 from headcount.core.errors import DataError, MissingExtra, UnknownName
 from headcount.data.embedded import english
 from headcount.data.embedded.grammar import draw_clause
-from headcount.data.embedded.sentences import CONTENT, STEMS, embedded, embedded_translations
+from headcount.data.embedded.sentences import CONTENT, STEMS, draw_sentences, draw_translations
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.tokenizer import build_tokenizer
-from headcount.data.readers.conllu import read_conllu
-from headcount.data.readers.coreference import clusters, place_of_name
+from headcount.data.readers.conllu import entity_name_field, find_clusters, read_conllu
 from headcount.data.task import Text
-from headcount.data.text.align import align, align_all, stream
+from headcount.data.text.align import align, align_all, align_each
 from headcount.data.text.aligned import Aligned, Reason, Refusal, Tokens, Unalignable, match
 from headcount.data.text.annotated import Annotated, Note, Word, base, pair
-from headcount.data.text.given import of_examples, sentences_of
 from headcount.data.text.parallel import read_links, translations
-from headcount.data.text.parsers import from_spacy, from_stanza, parsed, parser_of, spacy_parser, stanza_parser
-from headcount.data.text.sentences import plain, read_text
+from headcount.data.text.parsers import from_spacy, from_stanza, parse_sentences, parser_of, spacy_parser, stanza_parser
+from headcount.data.text.sentences import plain, read_text, sentences_of, sentences_of_examples
 
 TEXTS = (
     "The dog doesn't see the old cat near the river.",
@@ -180,7 +178,7 @@ SENTENCES = st.lists(st.one_of(st.sampled_from(TRICKY), UNICODE, st.just(" ")), 
 @given(text=SENTENCES)
 def test_random_sentences_are_aligned_or_reported(name: str, text: str) -> None:
     given_words = plain(text)
-    (found,) = stream([given_words], built(name))
+    (found,) = align_each([given_words], built(name))
     if isinstance(found, Refusal):
         assert found.annotated is given_words
         assert found.reason in Reason
@@ -237,7 +235,7 @@ def test_truncation_keeps_the_front_and_its_words(name: str, kept: int) -> None:
 
 
 def test_too_long_is_an_error_that_names_the_sentence() -> None:
-    tokenizer, text = built("wordpiece-lower"), replace(plain(TEXTS[0]), where="a.txt, line 7")
+    tokenizer, text = built("wordpiece-lower"), replace(plain(TEXTS[0]), origin="a.txt, line 7")
     with pytest.raises(DataError, match=r"a\.txt, line 7 has \d+ tokens, but at most 5 .* --max-length 5 --truncate"):
         align_all([plain("a"), text], tokenizer, 5)
     with pytest.raises(DataError, match="max_length 2 leaves no room for text beside 2 special tokens"):
@@ -299,12 +297,12 @@ def test_special_tokens_written_in_the_text_are_words() -> None:
 
 
 def test_refused_sentences_are_counted_and_shown() -> None:
-    lost = [replace(plain("dog \u0301 cat"), where=f"line {number}") for number in range(5)]
+    lost = [replace(plain("dog \u0301 cat"), origin=f"line {number}") for number in range(5)]
     kept, refused = align_all([plain("a dog"), *lost, plain("a cat"), Annotated("x", ())], built("wordpiece-lower"))
     assert [found.annotated.text for found in kept] == ["a dog", "a cat"]
     assert refused.counts == {Reason.UNCOVERED: 5, Reason.EMPTY: 1}
     assert len(refused) == 6
-    assert [example.annotated.where for example in refused.examples[Reason.UNCOVERED]] == ["line 0", "line 1", "line 2"]
+    assert [example.annotated.origin for example in refused.examples[Reason.UNCOVERED]] == ["line 0", "line 1", "line 2"]
     with pytest.raises(Unalignable, match="line 0: a word without a token: word 1") as error:
         align(lost[0], built("wordpiece-lower"))
     assert error.value.refusal.reason is Reason.UNCOVERED
@@ -394,7 +392,7 @@ def test_multiword_tokens_empty_nodes_and_spaces(tmp_path: Path) -> None:
     assert found.words[3].relation == "aux:pass"
     assert (base("aux:pass"), base("root")) == ("aux", "root")
     assert found.notes == ()
-    assert found.where.endswith("a.conllu, line 2")
+    assert found.origin.endswith("a.conllu, line 2")
 
 
 def test_a_text_that_differs_from_the_forms_is_rebuilt_and_noted(tmp_path: Path) -> None:
@@ -438,9 +436,9 @@ def test_the_embedded_trees_come_back_from_their_file(tmp_path: Path) -> None:
     clauses = draw_split(Random("trees/report/3"), "report", 40, draw_clause, lambda clause: str(english.say(clause)))
     path = tmp_path / "e.conllu.gz"
     path.write_bytes(gzip.compress("".join(english.say(clause).conllu() for clause in clauses).encode()))
-    expected = embedded("english", 40, seed=3)
+    expected = draw_sentences("english", 40, seed=3)
     found = list(read_conllu(path))
-    assert [replace(one, where="") for one in found] == [replace(one, where="") for one in expected]
+    assert [replace(one, origin="") for one in found] == [replace(one, origin="") for one in expected]
     assert list(read_text(path)) == found
 
 
@@ -487,11 +485,11 @@ def test_a_treebank_that_is_not_utf8_or_not_there(tmp_path: Path) -> None:
 
 def test_coreference_within_a_sentence(tmp_path: Path) -> None:
     marks = ["(e1-person-1(e2-place", "e2)", "e1)", "(e1)", "(e3)", "(e2", "(e4[1/2])", "e9)", "(e4[2/2])"]
-    found, left_out = clusters(marks)
+    found, left_out = find_clusters(marks)
     assert found == (((0, 3), (3, 4)),)
     assert left_out == 4, "e2 stays open, e9 was never opened, e4 is in two parts"
-    assert clusters(["(person-1", "person-1)", "(person-1)"], place_of_name("etype-eid-head")) == ((((0, 2), (2, 3)),), 0)
-    assert place_of_name("etype-GRP") == 1
+    assert find_clusters(["(person-1", "person-1)", "(person-1)"], entity_name_field("etype-eid-head")) == ((((0, 2), (2, 3)),), 0)
+    assert entity_name_field("etype-GRP") == 1
     read = conllu(
         tmp_path,
         "# global.Entity = eid-etype",
@@ -511,11 +509,11 @@ def test_lines_and_paragraphs(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one two", "", "three  four ", "five", "", "")
     by_line = list(read_text(path))
     assert [one.text for one in by_line] == ["one two", "three  four ", "five"]
-    assert by_line[1].where == f"{path}, line 3"
+    assert by_line[1].origin == f"{path}, line 3"
     assert by_line[1].words == (Word("three", "", "", None, "", 0, 5), Word("four", "", "", None, "", 7, 11))
     paragraphs = list(read_text(str(path), by="paragraph"))
     assert [one.text for one in paragraphs] == ["one two", "three  four \nfive"]
-    assert [one.where for one in paragraphs] == [f"{path}, line 1", f"{path}, line 3"]
+    assert [one.origin for one in paragraphs] == [f"{path}, line 1", f"{path}, line 3"]
 
 
 @settings(max_examples=50, deadline=None)
@@ -589,9 +587,9 @@ def test_translations_with_given_alignments(tmp_path: Path) -> None:
 
 def test_embedded_sentences_have_trees_and_are_aligned_whole() -> None:
     for language in ("english", "tavi"):
-        sentences = embedded(language, 100, seed=1)
-        assert sentences == embedded(language, 100, seed=1)
-        assert sentences != embedded(language, 100, seed=2)
+        sentences = draw_sentences(language, 100, seed=1)
+        assert sentences == draw_sentences(language, 100, seed=1)
+        assert sentences != draw_sentences(language, 100, seed=2)
         kept, refused = align_all(sentences, build_tokenizer())
         assert not refused
         assert all(sum(word.head == -1 for word in one.words) == 1 for one in sentences)
@@ -600,13 +598,13 @@ def test_embedded_sentences_have_trees_and_are_aligned_whole() -> None:
             check_laws(found)
             assert found.shared == 0
     with pytest.raises(UnknownName, match="no embedded language 'tavy'"):
-        embedded("tavy")  # pyright: ignore[reportArgumentType]
+        draw_sentences("tavy")  # pyright: ignore[reportArgumentType]
     with pytest.raises(DataError, match="1 or more, got 0"):
-        embedded(number=0)
+        draw_sentences(number=0)
 
 
-def test_embedded_translations_link_every_content_word_once() -> None:
-    found = embedded_translations(number=300, seed=5, split="selection")
+def test_draw_translations_link_every_content_word_once() -> None:
+    found = draw_translations(number=300, seed=5, split="selection")
     repeated = 0
     for one in found:
         assert one.target is not None
@@ -617,7 +615,7 @@ def test_embedded_translations_link_every_content_word_once() -> None:
         assert all(STEMS[ours[a].upos, ours[a].lemma] == theirs[b].lemma and ours[a].relation == theirs[b].relation for a, b in one.links)
         repeated += max(Counter(word.lemma for word in theirs if word.upos in CONTENT).values()) > 1
     assert repeated > 10, "words that come twice are told apart by their place in the tree"
-    back = embedded_translations("tavi", 300, seed=5, split="selection")
+    back = draw_translations("tavi", 300, seed=5, split="selection")
     assert [{(b, a) for a, b in one.links} for one in back] == [set(one.links) for one in found]
     assert [one.target and one.target.text for one in back] == [one.text for one in found]
 
@@ -642,7 +640,7 @@ def _spacy_doc() -> list[Any]:
 
 
 def test_spacy_documents_become_words() -> None:
-    (found,) = parsed([plain("Dogs\nrun.")], lambda _: from_spacy(_spacy_doc()))
+    (found,) = parse_sentences([plain("Dogs\nrun.")], lambda _: from_spacy(_spacy_doc()))
     assert found.words == (
         Word("Dogs", "dog", "NOUN", 1, "nsubj", 0, 4),
         Word("run", "run", "VERB", -1, "root", 5, 8),
@@ -658,14 +656,14 @@ def test_stanza_documents_become_words() -> None:
     one = SimpleNamespace(tokens=[token("Im", 0, ("In", 3, "case"), ("dem", 3, "det")), token("Haus", 3, ("Haus", 0, "root"))])
     two = SimpleNamespace(tokens=[token("Ja", 8, ("Ja", 0, "root"))])
     document = SimpleNamespace(sentences=[one, two])
-    (found,) = parsed([plain("Im Haus Ja")], lambda _: from_stanza(document))
+    (found,) = parse_sentences([plain("Im Haus Ja")], lambda _: from_stanza(document))
     assert [(word.form, word.head, word.start, word.end) for word in found.words] == [
         ("In", 2, 0, 2),
         ("dem", 2, 0, 2),
         ("Haus", -1, 3, 7),
         ("Ja", -1, 8, 10),
     ]
-    both = list(parsed([pair(plain("a b"), plain("c"))], lambda text: plain(text).words))
+    both = list(parse_sentences([pair(plain("a b"), plain("c"))], lambda text: plain(text).words))
     assert both == [pair(plain("a b"), plain("c"))]
 
 
@@ -708,7 +706,7 @@ def test_a_pipeline_without_a_parser_is_refused(name: str, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, name, stand_in(True))
     assert parser_of(f"{name}:en")("a") == ()
     if name == "spacy":
-        (found,) = parsed([plain("Dogs\nrun.")], parser_of("spacy:en"))
+        (found,) = parse_sentences([plain("Dogs\nrun.")], parser_of("spacy:en"))
         assert [word.relation for word in found.words] == ["nsubj", "root", "punct"]
 
 
@@ -731,13 +729,13 @@ def test_texts_pairs_datasets_and_examples_of_tasks_become_sentences(tmp_path: P
         assert [one.text for one in sentences_of(given_text)] == expected
     mixed = list(sentences_of(["a dog", ("b", "c d"), ["e", "f"], plain("g")]))
     assert [one.pair_at for one in mixed] == [None, 1, 1, None]
-    assert [one.where for one in mixed[:2]] == ["sentence 0", "sentence 1"]
+    assert [one.origin for one in mixed[:2]] == ["sentence 0", "sentence 1"]
     for wrong in (3, ("a", "b", "c"), ("a", 2), {"text": "a"}):
         with pytest.raises(DataError, match="sentence 1 must be a text, a pair of two texts or an annotated sentence"):
             list(sentences_of(["a", wrong]))
     with pytest.raises(DataError, match="sentence 0: the text is empty"):
         list(sentences_of([" "]))
-    one, two, three = of_examples([Text("line 1", "a b"), Text("line 2", "a", "b c"), Text("line 3", "a", target="x y")])
+    one, two, three = sentences_of_examples([Text("line 1", "a b"), Text("line 2", "a", "b c"), Text("line 3", "a", target="x y")])
     assert (one, two) == (plain("a b", "line 1"), pair(plain("a", "line 2"), plain("b c", "line 2")))
     assert three.target == plain("x y", "line 3") and three.text == "a"
 

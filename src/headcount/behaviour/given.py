@@ -20,12 +20,12 @@ from headcount.data.metrics import IGNORED
 from headcount.data.task import Example, Split, Task, Text
 from headcount.data.text.aligned import Aligned
 from headcount.data.text.annotated import Annotated
-from headcount.data.text.given import of_examples, sentences_of
+from headcount.data.text.sentences import sentences_of, sentences_of_examples
 from headcount.data.text.unknown_tokens import unknown_id, warn_of_unknown
 from headcount.models.modules import unwrap
 
 Parsed = Callable[[Iterable[Annotated]], Iterable[Annotated]]
-"""Puts trees on sentences: `lambda sentences: headcount.data.text.parsers.parsed(sentences, parse)`."""
+"""Puts trees on sentences: `lambda sentences: headcount.data.text.parsers.parse_sentences(sentences, parse)`."""
 SENTENCES = 500
 """How many sentences roles are taken on, unless told."""
 MASKED = ("MaskedLM", "ForPreTraining")
@@ -92,7 +92,7 @@ def _of_task(model: nn.Module, task: Task, tokenizer: Any, split: Split, limit: 
     """The texts of a task, or, where it has none, its tokens or images just as its examples hold them."""
     examples = _Some(task.split(split), limit)
     if task.texts is not None:
-        found = islice(of_examples(task.texts.read(split)), limit)
+        found = islice(sentences_of_examples(task.texts.read(split)), limit)
         return align_items(model, list(trees(found) if trees else found), tokenizer, **task.texts.alignment)
     if trees is not None:
         raise DataError(f"task '{task.name}' holds tokens, not texts, so there is nothing to parse; in language modelling say by=line")
@@ -158,5 +158,5 @@ def _warn_of_unknown(corpus: Corpus, tokenizer: Any) -> None:
     if wanted is None:
         return
     ordinary = [i for s in chain(corpus.sentences, corpus.targets) for i, special in zip(s.ids, s.special, strict=True) if not special]
-    texts = (Text(s.annotated.where, s.annotated.text) for s in chain(corpus.sentences, corpus.targets))
+    texts = (Text(s.annotated.origin, s.annotated.text) for s in chain(corpus.sentences, corpus.targets))
     warn_of_unknown("the text", tokenizer, (ordinary.count(wanted), len(ordinary)), lambda: texts)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -148,6 +148,19 @@ class Configurable:
                 raise OptionError(f"option {key} of {cls.name} is given twice, as '{values[key]}' and '{value}'; leave one out")
             values[key] = value
         return cls(**{name: _parse(declared[name], text, cls.name) for name, text in values.items()})
+
+    def with_texts(self, texts: Mapping[str, str]) -> Self:
+        """Returns a copy with some options read from text, each by its name.
+
+        Raises:
+            OptionError: a value has the wrong type or is out of range.
+            UnknownName: there is no such option, or no such choice.
+        """
+        declared = {one.name: one for one in options_of(type(self))}
+        for name in texts:
+            if name not in declared:
+                raise unknown(f"option of {self.name}", name, declared)
+        return replace(self, **{name: _parse(declared[name], text, self.name) for name, text in texts.items()})
 
 
 def _no_variant(name: str, words: list[str], n_positional: int) -> str:

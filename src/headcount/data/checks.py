@@ -1,4 +1,4 @@
-"""What a batch and a model must fulfil before anything is computed: silence of the stack turned into errors that name the example.
+"""Checks of a batch and a model before anything is computed, with errors that name the example.
 
 transformers accepts attention masks of the wrong length, rows without a visible token and labels that are all ignored, and computes something.
 """
@@ -21,18 +21,18 @@ OTHER_MODALITIES = ("pixel_values", "pixel_values_videos", "input_features", "in
 
 
 def config_of(model: nn.Module) -> Any:
-    """The configuration of a model, in whatever it is wrapped."""
+    """Returns the configuration of a model, however it is wrapped."""
     return unwrap(model).config
 
 
 def text_config(model: nn.Module) -> Any:
-    """The configuration of the part of a model that reads text."""
+    """Returns the configuration of the part of a model that reads text."""
     config = config_of(model)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def vocabulary(model: nn.Module) -> int | None:
-    """How many tokens the input embeddings hold; None for a model without such a table."""
+    """Returns how many tokens the input embeddings hold; None for a model without such a table."""
     try:
         rows = whole_number(unwrap(model).get_input_embeddings(), "num_embeddings")  # pyright: ignore[reportCallIssue]
     except (AttributeError, NotImplementedError, TypeError):
@@ -41,23 +41,22 @@ def vocabulary(model: nn.Module) -> int | None:
 
 
 def target_vocabulary(model: nn.Module) -> int | None:
-    """How many tokens a language model can predict, which an encoder–decoder may keep apart from what it reads."""
+    """Returns how many tokens a language model can predict, which can differ from its inputs in an encoder–decoder."""
     return whole_number(text_config(model), "decoder_vocab_size") or vocabulary(model)
 
 
 def positions(model: nn.Module, *, decoder: bool = False) -> int | None:
-    """How many tokens a model has positions for; None where any length will do (relative positions without a table, ALiBi)."""
+    """Returns how many tokens a model has positions for; None where any length will do (relative positions without a table, ALiBi)."""
     config = text_config(model)
     if getattr(config, "alibi", False) is True or getattr(config, "position_biased_input", True) is False:
         return None
     side = ("max_decoder_position_embeddings", "max_target_positions") if decoder else ("max_encoder_position_embeddings",)
-    found = next((n for name in (*side, "max_position_embeddings") if (n := _stated(config, name)) and n > 0), None)
-    return None if found is None else found - _first_position(unwrap(model))
-
-
-def _stated(config: Any, name: str) -> int | None:
     # XLNet has no limit, and says so by a property that also logs.
-    return None if isinstance(inspect.getattr_static(type(config), name, None), property) else whole_number(config, name)
+    names = [
+        name for name in (*side, "max_position_embeddings") if not isinstance(inspect.getattr_static(type(config), name, None), property)
+    ]
+    rows = next((n for name in names if (n := whole_number(config, name)) and n > 0), None)
+    return None if rows is None else rows - _first_position(unwrap(model))
 
 
 def _first_position(model: nn.Module) -> int:
@@ -68,7 +67,7 @@ def _first_position(model: nn.Module) -> int:
 
 
 def classes(model: nn.Module) -> int | None:
-    """The number of labels that a model with a classification head knows; None for another head."""
+    """Returns the number of labels of a model with a classification head; None for another head."""
     return whole_number(config_of(model), "num_labels") if "Classification" in type(unwrap(model)).__name__ else None
 
 
@@ -81,14 +80,14 @@ def check_batch(model: nn.Module, batch: Batch, first: int | Sequence[int] = 0) 
         if isinstance(tokens, Tensor):
             _check_size(tokens, name, numbers)
             _check_mask(tokens, batch, (name, mask), numbers)
-            _check_length(model, tokens, batch.get(mask), (name, numbers))
+            _check_length(model, tokens, batch.get(mask), name, numbers)
             if not tokens.is_floating_point():
                 _check_ids(model, batch, name, numbers)
     _check_finite(batch, numbers)
     labels = batch.get("labels")
     if isinstance(labels, Tensor) and labels.ndim and not labels.is_floating_point():
         if labels.ndim == 2 and getattr(config_of(model), "is_encoder_decoder", False):
-            _check_length(model, labels, labels != IGNORED, ("labels", numbers))
+            _check_length(model, labels, labels != IGNORED, "labels", numbers)
         _check_labels(model, labels, numbers)
 
 
@@ -124,8 +123,7 @@ def _check_mask(tokens: Tensor, batch: Batch, names: tuple[str, str], numbers: S
             )
 
 
-def _check_length(model: nn.Module, tokens: Tensor, mask: Any, where: tuple[str, Sequence[int]]) -> None:
-    name, numbers = where
+def _check_length(model: nn.Module, tokens: Tensor, mask: Any, name: str, numbers: Sequence[int]) -> None:
     limit = positions(model, decoder=name in ("decoder_input_ids", "labels"))
     length = tokens.shape[1] if name == "inputs_embeds" else tokens.shape[-1]
     if limit is None or length <= limit:
@@ -133,13 +131,13 @@ def _check_length(model: nn.Module, tokens: Tensor, mask: Any, where: tuple[str,
     row = int(mask.sum(-1).argmax()) if isinstance(mask, Tensor) and mask.ndim == 2 else 0
     raise DataError(
         f"example {numbers[row]} has {length} tokens in {name}, but {type(unwrap(model)).__name__} has positions for {limit}; "
-        f"shorten it, or truncate in the tokenizer: --max-length {limit} --truncate"
+        f"shorten it, or truncate texts: max_length={limit}, truncate=True"
     )
 
 
 def _check_ids(model: nn.Module, batch: Batch, name: str, numbers: Sequence[int]) -> None:
     size = target_vocabulary(model) if name.startswith("decoder") else vocabulary(model)
-    if size is None or any(other in batch for other in OTHER_MODALITIES):  # placeholders of images may lie beyond the vocabulary
+    if size is None or any(modality in batch for modality in OTHER_MODALITIES):  # placeholders of images may lie beyond the vocabulary
         return
     bad = (batch[name] < 0) | (batch[name] >= size)
     if bad.any():
@@ -175,7 +173,7 @@ def _check_labels(model: nn.Module, labels: Tensor, numbers: Sequence[int]) -> N
 
 
 def _labels_of(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:
-    """How many labels there are, and their names for a message."""
+    """Returns how many labels there are, and their names for a message."""
     size = classes(model)
     if size is not None:
         several = size > 1 and labels.shape[-1:] == (size,) and labels.ndim == 2 and "Sequence" in type(unwrap(model)).__name__
@@ -187,8 +185,8 @@ def _labels_of(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:
 
 def check_weights(model: nn.Module) -> None:
     """Raises NonFinite naming the first weight, or stored buffer, that holds NaN or infinity."""
-    kept = set(model.state_dict()) if any(True for _ in model.buffers()) else set()
-    named = [*model.named_parameters(), *((name, value) for name, value in model.named_buffers() if name in kept)]
+    stored = set(model.state_dict()) if any(True for _ in model.buffers()) else set()
+    named = [*model.named_parameters(), *((name, value) for name, value in model.named_buffers() if name in stored)]
     for name, value in named:
         if not value.is_floating_point() or value.is_meta:
             continue

@@ -1,18 +1,23 @@
-"""Evaluation: the loss and the metric of a model, as it is or under gates, example by example, so that two of them can be compared in pairs."""
+"""Loss and metric of a model on a task, example by example, so that two evaluations can be compared in pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypedDict, Unpack
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
+from headcount.core.errors import DataError
 from headcount.core.evaluation import Evaluation
+from headcount.core.plan import Plan
 from headcount.data.checks import check_batch
+from headcount.data.chunks import CHUNK
 from headcount.data.losses import ExampleLosses, finite_losses
+from headcount.data.mask import mask
 from headcount.data.metrics import Metric
-from headcount.data.nonfinite import located
+from headcount.data.nonfinite import explain_nonfinite
 from headcount.data.stream import Memory, Progress, Reading, fingerprint, stream
 from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
@@ -22,7 +27,7 @@ from headcount.models.ownership import holds, taking_turns
 from headcount.models.state import forward
 
 
-class _Examiner:
+class _Measurement:
     """Per-example losses and metric parts of a batch."""
 
     def __init__(self, model: nn.Module, losses: ExampleLosses, metric: Metric | None) -> None:
@@ -32,46 +37,71 @@ class _Examiner:
 
     def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         with taking_turns(self.model):
-            return self._examine(model_inputs(batch, self.model), numbers)
-
-    def _examine(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
-        check_batch(self.model, batch, numbers)
-        with evaluating(self.model), located(self.model, self.heads, batch):
-            output = forward(self.model, batch)
-            found: dict[str, Tensor] = {"losses": finite_losses(self.losses(output, batch), numbers)}
-            if self.metric is not None:
-                found["parts"] = self.metric.parts(self.model, output, batch)
-        return found
-
-
-class Options(TypedDict, total=False):
-    """How data are read: all keyword arguments of `evaluate`."""
-
-    split: Split
-    limit: int | None
-    batch_size: int | None
-    progress: Progress | None
-    memory: Memory | None
-    loss: Callable[[Any, Batch], Tensor] | None
+            batch = model_inputs(batch, self.model)
+            check_batch(self.model, batch, numbers)
+            with evaluating(self.model), explain_nonfinite(self.model, self.heads, batch):
+                output = forward(self.model, batch)
+                results: dict[str, Tensor] = {"losses": finite_losses(self.losses(output, batch), numbers)}
+                if self.metric is not None:
+                    results["parts"] = self.metric.parts(self.model, output, batch)
+            return results
 
 
 @holds("an evaluation", exclusive=False)
-def evaluate(model: nn.Module, data: Data, **options: Unpack[Options]) -> Evaluation:
-    """The loss and the task's metric of a model on one split of the data (report); open gates around it to evaluate a masked model.
+def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
+    model: nn.Module,
+    data: Data,
+    *,
+    split: Split = "report",
+    limit: int | None = None,
+    batch_size: int | None = None,
+    plan: Plan | None = None,
+    progress: Progress | None = None,
+    memory: Memory | None = None,
+    loss: Callable[[Any, Batch], Tensor] | None = None,
+) -> Evaluation:
+    """Returns the loss and the task's metric of a model on one split of the data.
 
-    `loss` ((output, batch) -> one number per example) takes the place of the task's and of the model's own.
+    Args:
+        model: The model, as it is: gates that are open around the call apply.
+        data: A task, a dataset of model inputs, or batches. Only a task has splits and a metric.
+        split: The split of a task to read: "calibration", "selection" or "report".
+        limit: Reads at most that many examples.
+        batch_size: Examples per batch; by default the task's, else 32. It is halved when memory runs out.
+        plan: Evaluates with the heads that the plan removes gated to zero. The model is not cut.
+        progress: Called with the number of examples done and in all.
+        memory: Stores the results of chunks, so that an interrupted evaluation resumes.
+        loss: (output, batch) -> one number per example, in place of the task's and the model's own loss.
+
+    Returns:
+        Losses and metric parts of every example, with their mean and total.
+
+    Raises:
+        DataError: the data are empty or the model cannot take them, or `limit` or `split` is not valid.
+        HeadcountError: `batch_size` is below 1.
+        HeadNameError: the plan names a head that the model does not have.
+
+    Example:
+        >>> hc.evaluate(model, task, plan=hc.Plan.removing(["L0H1"])).value  # doctest: +SKIP
+        0.91
     """
     inner: Any = unwrap(model)
     task = data if isinstance(data, Task) else None
+    if task is not None:
+        task.split(split)
+    if limit is not None and limit < 1:
+        raise DataError(f"limit must be 1 or more, got {limit}")
     metric = task.metric if task else None
-    reading = reading_of(inner, data, options)
-    blocks = list(stream(reading, _Examiner(inner, ExampleLosses(inner, options.get("loss") or (task.loss if task else None)), metric)))
-    parts = np.concatenate([block["parts"] for block in blocks]) if metric is not None else None
+    reading = Reading(data, split, limit, batch_size, pad_id(inner), progress, CHUNK, memory)
+    with nullcontext() if plan is None else mask(inner, plan.removed):
+        measurement = _Measurement(inner, ExampleLosses(inner, loss or (task.loss if task else None)), metric)
+        chunks = list(stream(reading, measurement))
+    parts = np.concatenate([chunk["parts"] for chunk in chunks]) if metric is not None else None
     return Evaluation(
         task=task.name if task else "",
         split=reading.split if task else "",
         n_examples=reading.examples,
-        losses=np.concatenate([block["losses"] for block in blocks]),
+        losses=np.concatenate([chunk["losses"] for chunk in chunks]),
         metric=metric.name if metric else "",
         higher_is_better=metric.higher_is_better if metric else True,
         value=float(metric.total(parts.sum(0))) if metric is not None and parts is not None else None,
@@ -80,19 +110,6 @@ def evaluate(model: nn.Module, data: Data, **options: Unpack[Options]) -> Evalua
     )
 
 
-def reading_of(model: nn.Module, data: Data, options: Options) -> Reading:
-    """How data are read under these options."""
-    return Reading(
-        data,
-        options.get("split", "report"),
-        options.get("limit"),
-        options.get("batch_size"),
-        pad_id(model),
-        options.get("progress"),
-        memory=options.get("memory"),
-    )
-
-
-def fingerprint_of(model: nn.Module, data: Data, split: Split) -> str:
-    """The hash of all examples of a split."""
-    return fingerprint(reading_of(unwrap(model), data, {"split": split}))
+def fingerprint_of(model: nn.Module, data: Data, split: Split, *, limit: int | None = None) -> str:
+    """Returns the hash of the examples of a split, at most `limit`."""
+    return fingerprint(Reading(data, split, limit, pad_id=pad_id(unwrap(model))))

@@ -26,16 +26,16 @@ Rule = Callable[[Any, Batch], tuple[Losses, Tensor] | None]
 
 
 def token_losses(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> Float[Tensor, "batch token"]:
-    """Cross-entropy at every position, 0 where the label is ignored."""
+    """Returns the cross-entropy at every position, 0 where the label is ignored."""
     flat = F.cross_entropy(at_least_single(logits.flatten(0, 1)), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return flat.view(labels.shape)
 
 
-def divergences(wanted: Float[Tensor, "*place classes"], given: Float[Tensor, "*place classes"]) -> Float[Tensor, "*place"]:
-    """How far logits are from wanted ones at every place: the Kullback-Leibler divergence, or squares where a model says a single number."""
-    if wanted.shape[-1] == 1:
-        return (given - wanted).square().squeeze(-1)
-    before, after = wanted.log_softmax(-1), given.log_softmax(-1)
+def divergences(reference: Float[Tensor, "*token classes"], logits: Float[Tensor, "*token classes"]) -> Float[Tensor, "*token"]:
+    """Returns the Kullback-Leibler divergence of logits from reference logits at every token; the squared difference for a single output."""
+    if reference.shape[-1] == 1:
+        return (logits - reference).square().squeeze(-1)
+    before, after = reference.log_softmax(-1), logits.log_softmax(-1)
     return (before.exp() * (before - after)).sum(-1)
 
 
@@ -107,20 +107,20 @@ ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
 
 def _gap(rule: Rule, output: Any, batch: Batch) -> float:
-    """How far a rule is from the model's own loss, as a share of what rounding explains: up to 1 it fits; infinite where it does not apply."""
-    made = rule(output, batch)
-    if made is None:
+    """Returns the distance of a rule from the model's own loss, in units of rounding: up to 1 it fits; infinite where it does not apply."""
+    result = rule(output, batch)
+    if result is None:
         return math.inf
-    losses, weights = made
+    losses, weights = result
     ours, own = ((losses.double() * weights).sum() / weights.sum()).item(), output["loss"].item()
     gap = abs(ours - own) / (ROUNDING.get(output["loss"].dtype, 1e-3) * abs(own) + 1e-5)
     return gap if math.isfinite(gap) else math.inf
 
 
-def _fitting(output: Any, batch: Batch) -> Rule | None:
-    """The rule that is closest to the model's own loss; None where none fits, or where half precision cannot tell two apart."""
-    gaps = sorted((_gap(rule, output, batch), place) for place, rule in enumerate(RULES))
-    fitting = [RULES[place] for gap, place in gaps if gap <= 1]
+def _find_rule(output: Any, batch: Batch) -> Rule | None:
+    """Returns the rule that is closest to the model's own loss; None where none fits, or where half precision cannot tell two apart."""
+    gaps = sorted((_gap(rule, output, batch), number) for number, rule in enumerate(RULES))
+    fitting = [RULES[number] for gap, number in gaps if gap <= 1]
     if not fitting or (len(fitting) > 1 and output["loss"].dtype in ROUNDING):
         return None
     return fitting[0]
@@ -141,7 +141,7 @@ class ExampleLosses:
 
     def __init__(self, model: nn.Module, loss: Callable[[Any, Batch], Losses] | None = None) -> None:
         self.model = model
-        self._given = loss
+        self._loss = loss
         self._rule: Rule | None = None
         self.one_by_one = False
 
@@ -151,22 +151,22 @@ class ExampleLosses:
         return self._rule is not None
 
     def __call__(self, output: Any, batch: Batch) -> Losses:
-        """The loss of each example from one output of the model."""
-        if self._given is not None:
-            return self._given(output, batch)
+        """Returns the loss of each example from one output of the model."""
+        if self._loss is not None:
+            return self._loss(output, batch)
         if self._rule is None and not self.one_by_one:
             self._choose(output, batch)
         if self.one_by_one:
             return self._single(output, batch)
         assert self._rule is not None
-        made = self._rule(output, batch)
-        if made is None:
+        result = self._rule(output, batch)
+        if result is None:
             raise UnsupportedModel("a later batch has other inputs or labels than the first one; score data of one kind at a time")
-        return made[0]
+        return result[0]
 
     def _choose(self, output: Any, batch: Batch) -> None:
         _own_loss(output)
-        self._rule = _fitting(output, batch)
+        self._rule = _find_rule(output, batch)
         self.one_by_one = self._rule is None
 
     def _single(self, output: Any, batch: Batch) -> Losses:
@@ -178,18 +178,16 @@ class ExampleLosses:
 
 
 def finite_losses(losses: Losses, numbers: Sequence[int]) -> Losses:
-    """The losses, if all are finite; else NonFinite names the example."""
+    """Returns the losses if all are finite; else raises NonFinite, which names the example."""
     bad = (~torch.isfinite(losses)).nonzero()
     if len(bad):
-        place = int(bad[0][0])
-        raise NonFinite(
-            f"the loss of example {numbers[place]} is {losses[place].item()}; look at its labels and at the model's outputs there"
-        )
+        row = int(bad[0][0])
+        raise NonFinite(f"the loss of example {numbers[row]} is {losses[row].item()}; look at its labels and at the model's outputs there")
     return losses
 
 
 class OneByOne(Exception):
-    """The losses of a batch cannot be told apart: its examples must run one by one."""
+    """Raised where the losses of the examples of a batch cannot be separated, so that they must run one by one."""
 
 
 def accepts(model: nn.Module, name: str) -> bool:

@@ -1,33 +1,54 @@
-"""`mask`: a context in which some heads of a model are gone."""
+"""`mask`: a context in which some heads of a model are removed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
 
 from headcount.core.errors import GateError
 from headcount.core.heads import Head
-from headcount.data.task import Data, batches
+from headcount.data.chunks import batches
+from headcount.data.task import Data
 from headcount.models.gates import HeadGates, How
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import mean_outputs
 
+Heads = str | Head | Iterable[str | Head] | Mapping[int, Iterable[int]]
+"""A head, several, or the indices of heads by layer: "L3H7", ["L3H7", "cross.L2H5"], {3: [7]}."""
 
-def mask(model: nn.Module, heads: str | Head | Iterable[str | Head], how: How = "zero", *, data: Data = None) -> HeadGates:
-    """A context in which the named heads are gone: their output is zero, their mean over `data`, or made by uniform attention.
 
-    `data` are batches, or a task or dataset; of a task it is the calibration split.
+def mask(model: nn.Module, heads: Heads, how: How = "zero", *, data: Data = None) -> HeadGates:
+    """Returns a context in which some heads of a model are replaced.
+
+    Args:
+        model: The model; it is not changed, and the hooks are removed when the context ends.
+        heads: An address ("L3H7"), several, or a mapping of layers to indices ({3: [7]}, for models with one stack).
+        how: What replaces a head: "zero" output, the "mean" of its output over `data`, or the output of "uniform" attention.
+        data: A task (its calibration split), a dataset or batches; how="mean" needs it, other values ignore it.
+
+    Returns:
+        The gates, to be opened by `with`.
+
+    Raises:
+        GateError: how="mean" without data, or a replacement that the model cannot have.
+        HeadNameError: a head that the model does not have.
+
+    Example:
+        >>> with hc.mask(model, ["L0H1", "L2H3"]):  # doctest: +SKIP
+        ...     output = model(**batch)
     """
+    if isinstance(heads, Mapping):
+        heads = [f"L{layer}H{index}" for layer, indices in heads.items() for index in indices]
+    head_map = HeadMap.of(model)
+    values = torch.ones(len(head_map), dtype=torch.float64)
+    for head in [heads] if isinstance(heads, str | Head) else heads:
+        values[head_map.position(head)] = 0.0
     means = None
     if how == "mean":
         if data is None:
             raise GateError("how='mean' needs data=, a task or the batches over which the mean output of each head is taken")
         means = mean_outputs(model, batches(data, pad_id=pad_id(unwrap(model))))
-    found = HeadMap.of(model)
-    values = torch.ones(len(found), dtype=torch.float64)
-    for head in [heads] if isinstance(heads, str | Head) else heads:
-        values[found.position(head)] = 0.0
     return HeadGates(model, values, how=how, means=means)

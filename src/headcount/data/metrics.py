@@ -43,7 +43,7 @@ def _correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
 
 
 def _tokens(model: nn.Module, output: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Logits and the labels that they predict, one place apart in causal language models."""
+    """Returns logits and the labels that they predict, shifted by one token in causal language models."""
     if shifts(model):
         return output.logits[:, -batch["labels"].shape[1] : -1], batch["labels"][:, 1:]
     return output.logits, batch["labels"]
@@ -95,15 +95,15 @@ def _nothing(_labels: np.ndarray) -> float:
 
 
 Texts = Callable[[nn.Module, Batch], tuple[list[str], list[str]]]
-"""(model, batch) -> what the model says, and what it should say, for each example."""
+"""(model, batch) -> the generated text and the reference of each example."""
 
 
 def _of_texts(name: str, scorer: Any, texts: Texts) -> Metric:
     """A metric of sacrebleu, whose statistics of segments add up."""
 
     def parts(model: nn.Module, _output: Any, batch: Batch) -> Tensor:
-        said, wanted = texts(model, batch)
-        return torch.tensor(scorer._extract_corpus_statistics(said, [wanted]), dtype=torch.float64)
+        generated, references = texts(model, batch)
+        return torch.tensor(scorer._extract_corpus_statistics(generated, [references]), dtype=torch.float64)
 
     return Metric(name, parts, of_scorer(scorer), generates=True, chance=_nothing)
 

@@ -1,142 +1,19 @@
-"""Tasks: what a model is scored on. One file each, found by file name; third parties add theirs by an entry point in the group `headcount.tasks`.
-
-A task's module has a docstring, `USES` (the arguments of `open_task` that mean something to it), optionally `VARIANTS` (the names that may stand
-after the slash), and `build(request)`, which returns a `headcount.data.task.Task`.
-"""
+"""`open_task`: a task by its name, for a model and data."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from headcount.core.errors import DataError, unknown
+from headcount.core.errors import DataError
 from headcount.core.registry import TASKS
-from headcount.data.readers.tables import Source, most_rows
+from headcount.data.task_builder import ARGUMENTS, TaskBuilder, TaskRequest
 
 if TYPE_CHECKING:
     from torch import nn
 
     from headcount.data.task import Task
-
-ALWAYS = frozenset({"name", "model", "tokenizer", "variant", "limit", "seed", "options"})
-"""What every request has, whatever its task."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """All that a task is made of.
-
-    `train` is where calibration comes from, `eval` where selection and report come from; a single one is divided in three. `tokenizer` is the
-    image processor for images. `options` holds what only this task knows.
-    """
-
-    name: str
-    model: nn.Module
-    tokenizer: Any = None
-    variant: str | None = None
-    train: Source = None
-    eval: Source = None
-    text_column: str | None = None
-    text_pair_column: str | None = None
-    label_column: str | None = None
-    source_column: str | None = None
-    target_column: str | None = None
-    image_column: str | None = None
-    max_length: int | None = None
-    truncate: bool = False
-    limit: int | None = None
-    seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def most_rows(self) -> int | None:
-        """The most rows that are read of a source; None where the task has no limit."""
-        return None if self.limit is None else most_rows(self.limit)
-
-    def choice(self, name: str, known: Sequence[str]) -> str:
-        """An option that takes one of some names; the first is the default."""
-        value = self.options.get(name, known[0])
-        if value not in known:
-            raise unknown(f"{name} of task '{self.name}'", str(value), known)
-        return value
-
-    def number(self, name: str, default: int | None = None) -> int | None:
-        """An option that takes a whole number from 1 on."""
-        value = self.options.get(name, default)
-        if value is None:
-            return None
-        if not str(value).isdecimal() or int(value) < 1:
-            raise DataError(f"{name} of task '{self.name}' must be a whole number from 1 on, got {value!r}")
-        return int(value)
-
-
-def open_task(
-    spec: str | None,
-    model: nn.Module,
-    tokenizer: Any = None,
-    *,
-    train: str | Path | Sequence[str | Path] | Any = None,
-    eval: str | Path | Sequence[str | Path] | Any = None,
-    limit: int | None = None,
-    seed: int = 0,
-    **options: Any,
-) -> Task:
-    """The task called `spec` (`name` or `name/variant`) for a model; without a name, the one that the model's head is made for.
-
-    `train` and `eval` are a file, several parallel files, or a datasets.Dataset. `options` are the columns, `max_length`, `truncate`, and what
-    the task itself takes; None means not given. An option that the task does not use is an error, as is anything in the data that it cannot use.
-    """
-    name, _, variant = (spec or _fitting(model)).partition("/")
-    module = TASKS.module(name)
-    given = {"train": _source(train), "eval": _source(eval), **options}
-    given = {key: value for key, value in given.items() if value is not None and value is not False}
-    _check_used(name, module, given)
-    if limit is not None and limit < 1:
-        raise DataError(f"limit must be 1 or more, got {limit}")
-    known = {f.name for f in fields(Request)}
-    own = {key: value for key, value in given.items() if key not in known}
-    rest = {key: value for key, value in given.items() if key in known}
-    request = Request(
-        f"{name}/{variant}" if variant else name,
-        model,
-        tokenizer,
-        _variant(name, variant, module),
-        limit=limit,
-        seed=seed,
-        options=own,
-        **rest,
-    )
-    return module.build(request)
-
-
-def _source(given: Any) -> Source:
-    if given is None or hasattr(given, "column_names"):
-        return given
-    paths = [given] if isinstance(given, str | os.PathLike) else list(given)
-    return tuple(Path(path) for path in paths) or None
-
-
-def _variant(name: str, variant: str, module: ModuleType) -> str | None:
-    variants = getattr(module, "VARIANTS", ())
-    if not variants and variant:
-        raise DataError(f"task '{name}' has no variants, so '{name}/{variant}' names nothing; say '{name}'")
-    if variants and variant not in variants:
-        if not variant:
-            raise DataError(f"task '{name}' has variants; name one: {', '.join(f'{name}/{v}' for v in variants)}")
-        raise unknown(f"variant of task '{name}'", variant, variants)
-    return variant or None
-
-
-def _check_used(name: str, module: ModuleType, given: Mapping[str, Any]) -> None:
-    uses = set(getattr(module, "USES", ())) - ALWAYS
-    unused = sorted(set(given) - uses)
-    if unused:
-        raise DataError(f"task '{name}' does not use {', '.join(unused)}; it uses {', '.join(sorted(uses)) or 'none of the options'}")
-
 
 HEADS = {
     "SequenceClassification": "classification",
@@ -146,13 +23,100 @@ HEADS = {
     "CausalLM": "causal-lm",
     "LMHead": "causal-lm",
 }
+"""The task of a model by a part of its class name."""
 
 
-def _fitting(model: nn.Module) -> str:
-    from headcount.models.modules import unwrap
+def open_task(  # noqa: PLR0913 - three arguments, the rest are options by name
+    task: str | TaskBuilder | None,
+    model: nn.Module,
+    tokenizer: Any = None,
+    *,
+    train: str | Path | Sequence[str | Path] | Any = None,
+    eval: str | Path | Sequence[str | Path] | Any = None,
+    text_column: str | None = None,
+    text_pair_column: str | None = None,
+    label_column: str | None = None,
+    source_column: str | None = None,
+    target_column: str | None = None,
+    image_column: str | None = None,
+    max_length: int | None = None,
+    truncate: bool = False,
+    limit: int | None = None,
+    seed: int = 0,
+) -> Task:
+    """Returns a task for a model: examples in three splits, with their metric.
+
+    Args:
+        task: A name of `headcount ls tasks`, with its variant and options ("demo/entailment(size=64)"), or a `TaskBuilder`; None for the
+            task that the head of the model is made for.
+        model: The model, with a head for the task.
+        tokenizer: The tokenizer of the model, or its image processor.
+        train: Data for calibration: a file, a list of parallel files, or a datasets.Dataset. A single source is divided in three.
+        eval: Data for selection and report.
+        text_column: The column of the text; by default it is found by its usual names. So are the others.
+        text_pair_column: The column of the second text of a pair.
+        label_column: The column of the label.
+        source_column: The column of the text to translate or to summarise.
+        target_column: The column of the translation or summary.
+        image_column: The column of the image.
+        max_length: The most tokens of an example, or of a window of running text; by default what model and tokenizer allow.
+        truncate: Cuts longer texts instead of refusing them.
+        limit: Keeps at most that many examples of each split.
+        seed: Draws the examples of the embedded languages and the masked tokens.
+
+    Returns:
+        The task.
+
+    Raises:
+        UnknownName: there is no such task, variant or option.
+        OptionError: an option of the task has the wrong type or is out of range.
+        DataError: an argument that the task does not use, a wrong value, or data that the model cannot read.
+
+    Example:
+        >>> task = hc.open_task("classification", model, tokenizer, train="train.tsv", limit=1000)  # doctest: +SKIP
+    """
+    if not callable(getattr(model, "forward", None)):
+        raise DataError(f"model must be a model of transformers, got {type(model).__name__}; load it by headcount.load or from_pretrained")
+    builder = TaskBuilder.parse(default_task(model) if task is None else task)
+    request = TaskRequest(
+        builder.label,
+        model,
+        tokenizer,
+        train=train,
+        eval=eval,
+        text_column=text_column,
+        text_pair_column=text_pair_column,
+        label_column=label_column,
+        source_column=source_column,
+        target_column=target_column,
+        image_column=image_column,
+        max_length=max_length,
+        truncate=truncate,
+        limit=limit,
+        seed=seed,
+    )
+    _check_uses(builder, request)
+    return builder.build(request)
+
+
+def default_task(model: nn.Module) -> str:
+    """Returns the name of the task that the head of a model is made for.
+
+    Raises:
+        DataError: the class of the model does not tell.
+    """
+    from headcount.models.modules import unwrap  # torch is imported with a model, not by `--help`
 
     name = type(unwrap(model)).__name__
     task = next((task for part, task in HEADS.items() if part in name), None)
     if task is None:
-        raise DataError(f"{name} does not tell which task it is for; name one with --task: {', '.join(TASKS.names())}")
+        raise DataError(f"{name} does not tell which task it is for; name the task: {', '.join(TASKS.names())}")
     return task
+
+
+def _check_uses(builder: TaskBuilder, request: TaskRequest) -> None:
+    """Raises DataError for an argument that the task does not use."""
+    unused = [name for name in ARGUMENTS if getattr(request, name) not in (None, False) and name not in builder.info.uses]
+    if unused:
+        uses = ", ".join(builder.info.uses) or "none of these arguments"
+        raise DataError(f"task '{builder.name}' does not use {', '.join(unused)}; it uses {uses}")

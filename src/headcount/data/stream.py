@@ -1,6 +1,6 @@
-"""Runs a measurement over data block by block: in fixed order, whatever the batch size or the number of processes, in bounded memory.
+"""A measurement over data, chunk by chunk: in fixed order, whatever the batch size or the number of processes, in bounded memory.
 
-Results of a block are per-example numbers in float64. Every process sees all results in the order of the blocks, so what is summed from them is
+Results of a chunk are per-example numbers in float64. Every process sees all results in the order of the chunks, so what is summed from them is
 bit for bit the same for one process and for several. When memory runs out, the batch size falls by halves.
 """
 
@@ -20,61 +20,63 @@ import torch
 from torch import Tensor
 
 from headcount.core.errors import HeadcountError, NothingLeft, OutOfMemory, memory_ran_out
+from headcount.data.chunks import BATCH, CHUNK, Chunk, chunks, number_of_examples
 from headcount.data.losses import OneByOne
-from headcount.data.task import BATCH, BLOCK, Block, Data, Split, Task, blocks, number_of_examples
+from headcount.data.task import Data, Split, Task
 from headcount.models.modules import Batch
 
 Measured = Mapping[str, np.ndarray]
 """Named per-example arrays, [examples, ...] in float64."""
-Kept = tuple[Measured, int | None]
+StoredResult = tuple[Measured, int | None]
+"""The results of a finished chunk, and the batch size that they were computed with."""
 Measure = Callable[[Batch, list[int]], Mapping[str, Tensor]]
 """(batch, the numbers of its examples) -> per-example tensors by name."""
 Progress = Callable[[int, int | None], None]
 """(examples done, examples in all if known)."""
 SMALL, LONG = 4 * 2**20, 1.0
-"""Results of a block are kept if they are smaller than that (bytes), or took longer than that (seconds)."""
+"""Results of a chunk are stored if they are smaller than that (bytes), or took longer than that (seconds)."""
 
 
 class Memory(Protocol):
-    """Where the results of blocks are kept, so that a pass goes on where it stopped and several processes can share one."""
+    """Stores the results of chunks, so that a pass resumes where it stopped and several processes can share one."""
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may be at blocks of this pass."""
+        """Whether other processes may compute chunks of this pass."""
         ...
 
     @property
     def leads(self) -> bool:
-        """Whether this process makes the result out of the blocks."""
+        """Whether this process computes the final result from the chunks."""
         ...
 
     @property
     def over(self) -> bool:
-        """Whether the result is there already, made by the process that leads."""
+        """Whether the leading process has stored the final result."""
         ...
 
-    def has(self, block: Block) -> bool:
-        """Whether a block is finished."""
+    def has(self, chunk: Chunk, /) -> bool:
+        """Whether a chunk is finished."""
         ...
 
-    def get(self, block: Block) -> Kept | None:
-        """The results of a block, if it is finished, and the size of the batches they were made in."""
+    def get(self, chunk: Chunk, /) -> StoredResult | None:
+        """Returns the results of a chunk and their batch size; None if it is not finished."""
         ...
 
-    def put(self, block: Block, measured: Measured, batch_size: int | None) -> None:
-        """Keeps the results of a block."""
+    def put(self, chunk: Chunk, /, measured: Measured, batch_size: int | None) -> None:
+        """Stores the results of a chunk."""
         ...
 
-    def claim(self, block: Block) -> AbstractContextManager[bool]:
-        """Whether this process may compute a block, while the context lasts."""
+    def claim(self, chunk: Chunk, /) -> AbstractContextManager[bool]:
+        """A context with True if this process may compute the chunk, False if another one is computing it."""
         ...
 
 
 @dataclass(slots=True)
 class Reading:
-    """How data are read, and what came of it: `batch_size` is the one in use, `fingerprint` the hash of the examples read so far.
+    """How data are read, and the state of the pass: the batch size in use, and the hash of the examples read so far.
 
-    With a `memory`, blocks that are finished are taken from it, and others are kept in it.
+    With a `memory`, finished chunks are taken from it, and others are stored in it.
     """
 
     data: Data
@@ -83,7 +85,7 @@ class Reading:
     batch_size: int | None = None
     pad_id: int = 0
     progress: Progress | None = None
-    block_size: int = BLOCK
+    chunk_size: int = CHUNK
     memory: Memory | None = None
     examples: int = 0
     _hash: Any = field(default_factory=hashlib.sha256)
@@ -94,44 +96,44 @@ class Reading:
             self.batch_size = self.data.batch_size
         if self.batch_size is not None and self.batch_size < 1:
             raise HeadcountError(f"batch_size must be 1 or more, got {self.batch_size}")
-        self._size = max(self.block_size, self.batch_size or 0)  # blocks stay what they are when the batch size falls
+        self._size = max(self.chunk_size, self.batch_size or 0)  # chunks stay the same when the batch size falls
 
     @property
     def fingerprint(self) -> str:
         """The hash of all examples read, in order."""
         return self._hash.hexdigest()[:32]
 
-    def blocks(self) -> Iterator[Block]:
-        """The blocks of the data."""
-        return blocks(self.data, split=self.split, limit=self.limit, size=self._size, pad_id=self.pad_id)
+    def chunks(self) -> Iterator[Chunk]:
+        """Yields the chunks of the data."""
+        return chunks(self.data, split=self.split, limit=self.limit, size=self._size, pad_id=self.pad_id)
 
-    def recalls(self, kept: Kept) -> Measured:
-        """The results of a block that was finished before; the batch size that it fell to holds from then on, as if it were computed now."""
-        measured, size = kept
+    def restore(self, stored: StoredResult) -> Measured:
+        """Returns stored results, and takes over the batch size to which they fell, as if the chunk were computed now."""
+        measured, size = stored
         if size is not None:
             self.batch_size = size if self.batch_size is None else min(size, self.batch_size)
         return measured
 
-    def took(self, block: Block) -> None:
-        """Notes that a block is done."""
-        self.examples += block.size
-        self._hash.update(block.digest)
+    def add_chunk(self, chunk: Chunk) -> None:
+        """Counts and hashes a finished chunk, and reports progress."""
+        self.examples += chunk.size
+        self._hash.update(chunk.digest)
         if self.progress is not None:
             self.progress(self.examples, number_of_examples(self.data, self.split, self.limit))
 
 
 def world() -> tuple[int, int]:
-    """This process's number and how many there are; joins the others when a launcher such as torchrun started several."""
+    """Returns the rank of this process and the number of processes; joins the others if a launcher such as torchrun started several."""
     if not (torch.distributed.is_available() and (torch.distributed.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) > 1)):
         return 0, 1
     from accelerate import PartialState
 
-    state = PartialState(cpu=not torch.accelerator.is_available())  # unless told, accelerate takes processes without one for strangers
+    state = PartialState(cpu=not torch.accelerator.is_available())  # without cpu=True it ignores other processes on a CPU
     return state.process_index, state.num_processes
 
 
 def agree(value: Any) -> Any:
-    """The first process's value, in every process."""
+    """Returns the first process's value, in every process."""
     if world()[1] == 1:
         return value
     from accelerate.utils import broadcast_object_list
@@ -140,170 +142,166 @@ def agree(value: Any) -> Any:
 
 
 def fingerprint(reading: Reading) -> str:
-    """The hash of all examples that would be read, without measuring anything."""
-    other = replace(reading, progress=None, memory=None, examples=0, _hash=hashlib.sha256())
-    for block in other.blocks():
-        other.took(block)
-    return other.fingerprint
+    """Returns the hash of all examples that would be read, without measuring anything."""
+    dry = replace(reading, progress=None, memory=None, examples=0, _hash=hashlib.sha256())
+    for chunk in dry.chunks():
+        dry.add_chunk(chunk)
+    return dry.fingerprint
 
 
 def stream(reading: Reading, measure: Measure) -> Iterator[Measured]:
-    """Per-example results of one block after another, the same in every process."""
-    rank, number = world()
+    """Yields the per-example results of one chunk after another, the same in every process."""
+    rank, n_processes = world()
     memory = reading.memory if rank == 0 else None
-    if number == 1 and memory is not None:
-        yield from _remembered(reading, measure, memory)
+    if n_processes == 1 and memory is not None:
+        yield from _stream_with_memory(reading, measure, memory)
         return
-    source = reading.blocks()
-    while turn := list(islice(source, number)):
-        known = agree([None if memory is None else memory.get(block) for block in turn])
-        mine = _try(reading, turn[rank], measure) if rank < len(turn) and known[rank] is None else None
-        for block, before, result in zip(turn, known, _gather(mine, number), strict=False):
+    source = reading.chunks()
+    while turn := list(islice(source, n_processes)):
+        stored = agree([None if memory is None else memory.get(chunk) for chunk in turn])
+        measured = _try(reading, turn[rank], measure) if rank < len(turn) and stored[rank] is None else None
+        for chunk, before, result in zip(turn, stored, _gather(measured, n_processes), strict=False):
             if isinstance(result, BaseException):
                 raise result
             if memory is not None and before is None:
-                _keep(reading, memory, block, result)
-            reading.took(block)
-            yield result if before is None else reading.recalls(before)
+                _store(reading, memory, chunk, result)
+            reading.add_chunk(chunk)
+            yield result if before is None else reading.restore(before)
 
 
-def _remembered(reading: Reading, measure: Measure, memory: Memory) -> Iterator[Measured]:
-    """One block after another, from memory where it is finished; where another process is at one, work is shared until all are."""
+def _stream_with_memory(reading: Reading, measure: Measure, memory: Memory) -> Iterator[Measured]:
+    """Yields results from memory where a chunk is finished. If another process is computing one, the rest of the pass is shared with it."""
     if memory.shared:
         _share(reading, measure, memory)
-    for block in reading.blocks():
-        known = memory.get(block)
-        result = None if known is None else reading.recalls(known)
+    for chunk in reading.chunks():
+        stored = memory.get(chunk)
+        result = None if stored is None else reading.restore(stored)
         if result is None:
-            with memory.claim(block) as mine:
-                result = _kept(reading, block, measure, memory) if mine else None
+            with memory.claim(chunk) as is_claimed:
+                result = _compute_or_restore(reading, chunk, measure, memory) if is_claimed else None
         if result is None:
             _share(reading, measure, memory)
-            result = _kept(reading, block, measure, memory)
-        reading.took(block)
+            result = _compute_or_restore(reading, chunk, measure, memory)
+        reading.add_chunk(chunk)
         yield result
 
 
-def _kept(reading: Reading, block: Block, measure: Measure, memory: Memory) -> Measured:
-    """The results of a block that this process has claimed, kept if that is worth it."""
-    known = memory.get(block)
-    if known is not None:
-        return reading.recalls(known)
+def _compute_or_restore(reading: Reading, chunk: Chunk, measure: Measure, memory: Memory) -> Measured:
+    """Returns the results of a chunk that this process has claimed; stores them if they are small or took long."""
+    stored = memory.get(chunk)
+    if stored is not None:
+        return reading.restore(stored)
     start = time.monotonic()
-    measured = _measure(reading, block, measure)
-    if _is_worth(measured, time.monotonic() - start):
-        _keep(reading, memory, block, measured)
+    measured = _measure(reading, chunk, measure)
+    if time.monotonic() - start > LONG or sum(values.nbytes for values in measured.values()) < SMALL:
+        _store(reading, memory, chunk, measured)
     return measured
 
 
-def _is_worth(measured: Measured, seconds: float) -> bool:
-    return seconds > LONG or sum(values.nbytes for values in measured.values()) < SMALL
-
-
-def _keep(reading: Reading, memory: Memory, block: Block, measured: Measured) -> None:
-    """Keeps what is finite: other numbers are for the caller to refuse, and are never written."""
+def _store(reading: Reading, memory: Memory, chunk: Chunk, measured: Measured) -> None:
+    """Stores results if all are finite; the caller refuses others, and they are never written."""
     if all(np.isfinite(values).all() for values in measured.values()):
-        memory.put(block, measured, reading.batch_size)
+        memory.put(chunk, measured, reading.batch_size)
 
 
 def _share(reading: Reading, measure: Measure, memory: Memory) -> None:
-    """Computes blocks that nobody else is at until all are finished; what a process that died was at is taken over."""
+    """Computes chunks that no other process is computing, until all are finished; takes over those of a process that died."""
     total = number_of_examples(reading.data, reading.split, reading.limit)
-    done, left = 0, []
-    for block in reading.blocks():
-        if _is_settled(reading, block, measure, memory):
-            done += block.size
+    n_finished, unfinished = 0, []
+    for chunk in reading.chunks():
+        if _finish(reading, chunk, measure, memory):
+            n_finished += chunk.size
         else:
-            left.append(block)
+            unfinished.append(chunk)
         if reading.progress is not None:
-            reading.progress(done, total)
-    while left:
+            reading.progress(n_finished, total)
+    while unfinished:
         time.sleep(0.1)
-        left = [block for block in left if not _is_settled(reading, block, measure, memory)]
+        unfinished = [chunk for chunk in unfinished if not _finish(reading, chunk, measure, memory)]
     if not memory.leads:
         raise NothingLeft("there is nothing left to do")
 
 
-def _is_settled(reading: Reading, block: Block, measure: Measure, memory: Memory) -> bool:
-    """Whether nobody else is at a block; one that is not finished is computed here."""
+def _finish(reading: Reading, chunk: Chunk, measure: Measure, memory: Memory) -> bool:
+    """Computes and stores a chunk that is not finished; returns False if another process is computing it."""
     if memory.over:
         raise NothingLeft("there is nothing left to do")
-    if memory.has(block):
+    if memory.has(chunk):
         return True
-    with memory.claim(block) as mine:
-        if mine and not memory.has(block) and not memory.over:  # blocks are removed once the result is there
-            _keep(reading, memory, block, _measure(reading, block, measure))
-        return mine
+    with memory.claim(chunk) as is_claimed:
+        if is_claimed and not memory.has(chunk) and not memory.over:  # chunks are removed once the final result is stored
+            _store(reading, memory, chunk, _measure(reading, chunk, measure))
+        return is_claimed
 
 
-def _try(reading: Reading, block: Block, measure: Measure) -> Measured | HeadcountError:
-    """The results of a block; when others wait, an error is handed to them too instead of leaving them waiting."""
+def _try(reading: Reading, chunk: Chunk, measure: Measure) -> Measured | HeadcountError:
+    """Returns the results of a chunk; with several processes, an error is returned, so that all of them raise it instead of waiting."""
     try:
-        return _measure(reading, block, measure)
+        return _measure(reading, chunk, measure)
     except HeadcountError as error:
         if world()[1] == 1:
             raise
         return error
 
 
-def _gather(mine: Any, number: int) -> list[Any]:
-    if number == 1:
-        return [mine]
+def _gather(value: Any, n_processes: int) -> list[Any]:
+    if n_processes == 1:
+        return [value]
     from accelerate.utils import gather_object
 
-    return gather_object([mine])
+    return gather_object([value])
 
 
-def _measure(reading: Reading, block: Block, measure: Measure) -> Measured:
-    """The results of a block. When memory runs out, the batch size falls and the pass goes on with the batch that did not fit."""
+def _measure(reading: Reading, chunk: Chunk, measure: Measure) -> Measured:
+    """Returns the results of a chunk. When memory runs out, the batch size is halved and the pass continues with the batch that did not fit."""
     results: dict[str, np.ndarray] = {}
-    measured, numbers = 0, []
-    while measured < block.size:
-        size = reading.batch_size or min(BATCH, block.size)
+    n_measured, numbers = 0, []
+    while n_measured < chunk.size:
+        size = reading.batch_size or min(BATCH, chunk.size)
         try:
-            for numbers, batch in block.batches(size, measured):
-                _add(results, block, numbers, measure(batch, [block.first + number for number in numbers]))
-                measured += len(numbers)
+            for numbers, batch in chunk.batches(size, n_measured):
+                _add(results, chunk, numbers, measure(batch, [chunk.first + number for number in numbers]))
+                n_measured += len(numbers)
         except OneByOne:
             reading.batch_size = 1
         except (RuntimeError, MemoryError) as error:
             if not memory_ran_out(error):
                 raise
             if len(numbers) > 1:
-                _check_longest(block, numbers[-1], measure)
+                _check_longest(chunk, numbers[-1], measure)
                 reading.batch_size = len(numbers) // 2
             else:
-                raise _too_large(block, error) from error
+                raise _too_large(chunk, error) from error
     return results
 
 
-def _check_longest(block: Block, number: int, measure: Measure) -> None:
-    """Raises OutOfMemory if an example does not fit alone: no smaller batch helps then, and none is tried."""
+def _check_longest(chunk: Chunk, number: int, measure: Measure) -> None:
+    """Raises OutOfMemory if an example does not fit alone, because no smaller batch helps then."""
     try:
-        measure(block.batch([number]), [block.first + number])
+        measure(chunk.batch([number]), [chunk.first + number])
     except (RuntimeError, MemoryError) as error:
         if memory_ran_out(error):
-            raise _too_large(block, error) from error
+            raise _too_large(chunk, error) from error
         raise
 
 
-def _too_large(block: Block, error: BaseException) -> OutOfMemory:
+def _too_large(chunk: Chunk, error: BaseException) -> OutOfMemory:
     return OutOfMemory(
-        f"memory ran out on a single example (one of {block.first} to {block.first + block.size - 1}): {error}. "
+        f"memory ran out on a single example (one of {chunk.first} to {chunk.first + chunk.size - 1}): {error}. "
         "Shorten the examples (max_length), use bfloat16, or a machine with more memory."
     )
 
 
 def reraise_memory(error: Exception) -> None:
-    """Raises an error again if it says that memory ran out: a smaller batch may do, so nothing else is to be concluded from it."""
+    """Raises an error again if it says that memory ran out, because a smaller batch may fit."""
     if memory_ran_out(error):
         raise error
 
 
-def _add(results: dict[str, np.ndarray], block: Block, numbers: list[int], measured: Mapping[str, Tensor]) -> None:
-    """Puts the results of a batch where its examples stand in the block."""
+def _add(results: dict[str, np.ndarray], chunk: Chunk, numbers: list[int], measured: Mapping[str, Tensor]) -> None:
+    """Writes the results of a batch into the rows of its examples."""
     for name, values in measured.items():
         array = values.detach().double().cpu().numpy()
         if name not in results:
-            results[name] = np.full((block.size, *array.shape[1:]), np.nan)
+            results[name] = np.full((chunk.size, *array.shape[1:]), np.nan)
         results[name][numbers] = array

@@ -11,9 +11,9 @@ from torch import Tensor
 from headcount.core.errors import memory_ran_out
 from headcount.core.heads import AttentionBlock
 from headcount.core.stats.totals import Totals
+from headcount.data.chunks import n_rows
 from headcount.data.losses import Losses
 from headcount.data.stream import Reading, stream
-from headcount.data.task import n_rows
 from headcount.importance.base import Work
 from headcount.importance.replay.engine import Ablator
 from headcount.importance.replay.replay import Intervention

@@ -17,11 +17,11 @@ import numpy as np
 from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.stats.samples import Samples
-from headcount.data.task import BLOCK
+from headcount.data.chunks import CHUNK
 
 LOOK = 4
 """Blocks between two looks: a multiple of 1, 2 and 4 processes, so that these decide alike."""
-RACE_BLOCK = BLOCK // 4
+RACE_CHUNK = CHUNK // 4
 
 
 class Race:

@@ -19,13 +19,14 @@ from headcount.core.stats.resampling import pseudovalues
 from headcount.core.stats.samples import Samples
 from headcount.core.stats.totals import Totals
 from headcount.data.checks import check_weights
+from headcount.data.chunks import CHUNK
 from headcount.data.losses import ExampleLosses
 from headcount.data.metrics import Metric
 from headcount.data.stream import Measured, Memory, Progress, Reading, stream
-from headcount.data.task import BLOCK, Data, Split, Task
+from headcount.data.task import Data, Split, Task
 from headcount.importance.base import About, Work
 from headcount.importance.metric_change import MetricChange
-from headcount.importance.race import LOOK, RACE_BLOCK, Race
+from headcount.importance.race import LOOK, RACE_CHUNK, Race
 from headcount.importance.rounding import RoundingChange, check_rounding
 from headcount.importance.shared_pass import SharedPass
 from headcount.models.head_map import HeadMap
@@ -138,7 +139,7 @@ def reading_of(model: nn.Module, data: Data, options: Options) -> Reading:
         batch_size=options.get("batch_size"),
         pad_id=pad_id(model),
         progress=options.get("progress"),
-        block_size=BLOCK if options.get("adaptive") is None else RACE_BLOCK,
+        chunk_size=CHUNK if options.get("adaptive") is None else RACE_CHUNK,
         memory=options.get("memory"),
     )
 

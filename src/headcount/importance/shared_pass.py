@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.data.checks import check_batch
+from headcount.data.chunks import n_rows
 from headcount.data.losses import OneByOne, accepts, finite_losses
-from headcount.data.nonfinite import located
-from headcount.data.task import n_rows
+from headcount.data.nonfinite import explain_nonfinite
 from headcount.importance.base import Work
 from headcount.models.modules import Batch
 from headcount.models.observe import Observation, Observer, model_inputs
@@ -60,7 +60,7 @@ class SharedPass:
             return {}
         self._rows, self._found = n_rows(batch), {name: {} for name in self.methods}
         with ExitStack() as stack:
-            stack.enter_context(located(self.work.model, self.work.heads, batch))
+            stack.enter_context(explain_nonfinite(self.work.model, self.work.heads, batch))
             if self.checkpointing and self.gradient:
                 if accepts(self.work.model, "use_cache"):
                     batch = {**batch, "use_cache": False}  # a layer that runs again would append to the cache again

@@ -76,8 +76,8 @@ def chance_of(model: nn.Module, task: Task, limit: int | None = None) -> float |
     """The metric of the best constant answer to the labels of the report split; None where the task's metric defines none."""
     import numpy as np
 
+    from headcount.data.chunks import batches
     from headcount.data.metrics import IGNORED
-    from headcount.data.task import batches
     from headcount.models.modules import shifts
 
     if task.metric is None or task.metric.chance is None:
@@ -213,7 +213,7 @@ def means_of(model: nn.Module, task: Task, how: str, limit: int | None, split: S
     check_how(how)
     if how != "mean":
         return None
-    from headcount.data.task import batches
+    from headcount.data.chunks import batches
     from headcount.models.observe import mean_outputs
 
     return mean_outputs(model, batches(task, split=split, limit=limit))

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from headcount.core.errors import DataError
 from headcount.data.checks import positions, text_config
-from headcount.data.task import Data, batches
+from headcount.data.chunks import batches
+from headcount.data.task import Data
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.modules import pad_id
 

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from headcount.core.errors import HeadcountError
 from headcount.core.plan import Plan
+from headcount.data.chunks import rows_of
 from headcount.data.evaluate import evaluate
 from headcount.data.mask import mask
-from headcount.data.task import Task, rows_of
+from headcount.data.task import Task
 from headcount.importance.score import score
 from headcount.models.gates import HeadGates, output_tensors
 from headcount.models.head_map import HeadMap

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any
 
 from torch import nn
 
 from headcount.core.evaluation import Evaluation
-from headcount.data.evaluate import Options, evaluate, reading_of
-from headcount.data.stream import fingerprint, world
-from headcount.data.task import Data, task_key
+from headcount.data.evaluate import evaluate, fingerprint_of
+from headcount.data.stream import Progress, world
+from headcount.data.task import Data, Split, task_key
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import ArtifactKey
@@ -19,20 +19,42 @@ from headcount.runs.results import EVALUATION, pack_evaluation, unpack_evaluatio
 from headcount.runs.store import Run
 
 
-def evaluate_into(
-    run: Run | None, name: str, model: nn.Module, data: Data, *, under: Mapping[str, Any] | None = None, **options: Unpack[Options]
+def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by name
+    run: Run | None,
+    name: str,
+    model: nn.Module,
+    data: Data,
+    *,
+    under: Mapping[str, Any] | None = None,
+    split: Split = "report",
+    limit: int | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
-    """Like `evaluate`, with a run that keeps it, example by example, under a name; `under` says which gates are open around it, if any."""
+    """Like `evaluate`, stored in a run under a name, example by example.
+
+    Args:
+        run: Where the evaluation is stored; None only evaluates.
+        name: The name of the artifact.
+        model: The model, under the gates that are open around the call.
+        data: A task, a dataset of model inputs, or batches.
+        under: Describes the open gates, for the key of the artifact.
+        split: The split of a task to read.
+        limit: Reads at most that many examples.
+        batch_size: Examples per batch.
+        progress: Called with the number of examples done and in all.
+    """
     if run is None or world()[1] > 1:
-        return evaluate(model, data, **options)
+        return evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress)
     inner = unwrap(model)
-    reading = reading_of(inner, data, options)
-    parts = {**model_key(inner), **task_key(data), "under": dict(under or {}), "split": reading.split, "data": fingerprint(reading)}
-    spec, made = ArtifactKey(EVALUATION, name, parts), provenance()
-    artifact, memory = run.find(spec), Chunks(run, name, {"evaluation": name, **parts}, made, goal=[spec])
+    fingerprint = fingerprint_of(inner, data, split, limit=limit)
+    parts = {**model_key(inner), **task_key(data), "under": dict(under or {}), "split": split, "data": fingerprint}
+    key, versions = ArtifactKey(EVALUATION, name, parts), provenance()
+    artifact, memory = run.find(key), Chunks(run, name, {"evaluation": name, **parts}, versions, goal=[key])
     if artifact is None:
         with run.log_failure(f"evaluation '{name}'"):
-            artifact = run.commit(spec, *pack_evaluation(evaluate(model, data, **{**options, "memory": memory})), provenance=made)
+            evaluation = evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress, memory=memory)
+            artifact = run.commit(key, *pack_evaluation(evaluation), provenance=versions)
     memory.clear()
     run.present(artifact)
     return unpack_evaluation(artifact)

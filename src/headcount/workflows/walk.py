@@ -23,8 +23,9 @@ from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.plan import Plan, heads_kept, nearest_whole_units
 from headcount.core.role_table import RoleTable
 from headcount.core.scores import Scores
+from headcount.data.chunks import chunks
 from headcount.data.stream import Progress
-from headcount.data.task import Task, blocks
+from headcount.data.task import Task
 from headcount.importance.score import Method
 from headcount.importance.verdicts import agreements, verdicts
 from headcount.models.gates import HeadGates
@@ -107,7 +108,7 @@ class Analysis:
 
     def batch(self) -> dict[str, Tensor]:
         """One example of the selection split, without its labels where the model can do without them."""
-        _, batch = next(next(blocks(self.task, split="selection", limit=1)).batches(1))
+        _, batch = next(next(chunks(self.task, split="selection", limit=1)).batches(1))
         needed = getattr(self.model.config, "is_encoder_decoder", False)
         return {name: value for name, value in model_inputs(batch, self.model).items() if needed or name != "labels"}
 

@@ -14,7 +14,7 @@ from headcount.app.console.inputs import reader_of
 from headcount.app.console.options import Device, Dtype, Seed
 from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
-from headcount.data.embedded.sentences import embedded, embedded_translations
+from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.open_task import open_task
 
 Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples of each split, whatever for.")]
@@ -80,15 +80,15 @@ def _walked(session: Session, out: Path, limit: int | None, device: str, dtype: 
             model, _, folder = open_model(session, f"demo/{name}", device=device, dtype=dtype)
             tokenizer = reader_of(model, folder)
             size, reported = SIZES[name] if limit is None else (limit, limit)
-            data = open_task(task, model, tokenizer, seed=seed, size=size)
+            data = open_task(f"{task}(size={size})", model, tokenizer, seed=seed)
             number = min(200, reported)
             if name == "translator":
                 text, how = (
-                    embedded_translations(number=number, seed=seed),
+                    draw_translations(number=number, seed=seed),
                     {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)},
                 )
             else:
-                text, how = embedded("english", number, seed=seed), {}
+                text, how = draw_sentences("english", number, seed=seed), {}
             job = Analysis(
                 f"demo/{name}",
                 model,

@@ -12,7 +12,8 @@ import typer
 from headcount.app.console.options import AllowPickle, Auto, Device, Dtype, Model, Seed, TrustRemoteCode
 from headcount.app.console.session import Session
 from headcount.core.files import opened_model, placed
-from headcount.data.open_task import open_task
+from headcount.data.open_task import default_task, open_task
+from headcount.data.task_builder import TaskBuilder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -151,8 +152,9 @@ class TaskOptions(NamedTuple):
 
         session.doing("reading the data")
         names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in self._fields if name.endswith("_column")))
-        options: dict[str, Any] = {name: getattr(self, name) for name in names} | pairs(self.task_option, "--task-option")
-        task = open_task(self.task, model, reader_of(model, folder, self.trust_remote_code), **options)
+        arguments: dict[str, Any] = {name: getattr(self, name) for name in names}
+        builder = TaskBuilder.parse(self.task or default_task(model)).with_texts(pairs(self.task_option, "--task-option"))
+        task = open_task(builder, model, reader_of(model, folder, self.trust_remote_code), **arguments)
         task = replace(task, batch_size=self.reading["batch_size"])
         sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
         session.note(f"task {task.name}: {sizes}; seed {self.seed}")

@@ -10,9 +10,9 @@ import typer
 
 from headcount.app.console import inputs
 from headcount.core.errors import ArtifactError, UnsupportedModel, unknown
-from headcount.data.embedded.sentences import embedded as draw
-from headcount.data.embedded.sentences import embedded_translations
-from headcount.data.text.parsers import parsed, parser_of
+from headcount.data.embedded.sentences import draw_sentences as draw
+from headcount.data.embedded.sentences import draw_translations
+from headcount.data.text.parsers import parse_sentences, parser_of
 from headcount.data.text.sentences import read_text
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def trees_of(parser: str | None) -> Any:
         return None
 
     parse = parser_of(parser)
-    return lambda sentences: parsed(sentences, parse)
+    return lambda sentences: parse_sentences(sentences, parse)
 
 
 def _sentences(given: inputs.TaskOptions, text: Path | None, embedded: str | None, named: dict[str, Any]) -> Iterable[Sentence]:
@@ -118,5 +118,5 @@ def _sentences(given: inputs.TaskOptions, text: Path | None, embedded: str | Non
 
     number = given.limit or SENTENCES
     if embedded == "translation":
-        return embedded_translations(number=number, seed=given.seed)
+        return draw_translations(number=number, seed=given.seed)
     return draw(embedded, number, seed=given.seed)  # pyright: ignore[reportArgumentType]

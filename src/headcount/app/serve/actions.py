@@ -11,7 +11,8 @@ from headcount.app.serve.wants import Unwanted, choice, fields_of, number, place
 from headcount.core.errors import ArtifactError, DataError, HeadcountError, UnknownTokens
 from headcount.core.evaluation import compare_with
 from headcount.core.files import reopened_model
-from headcount.data.open_task import open_task
+from headcount.data.open_task import default_task, open_task
+from headcount.data.task_builder import TaskBuilder
 from headcount.data.text.annotated import pair
 from headcount.data.text.sentences import plain
 from headcount.models.provenance import weight_hash
@@ -87,9 +88,10 @@ class LiveRun:
                 "run.json does not say how the task is opened: it was made in Python, or by an older headcount. Run the command again"
             )
         names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in opened if name.endswith("_column")))
-        options = {name: opened[name] for name in names if name in opened}
-        options |= dict(pair.split("=", 1) for pair in opened.get("task_option", ()))
-        return open_task(opened.get("task") or self.record.task or None, self.model(), self.tokenizer(), **options)
+        arguments = {name: opened[name] for name in names if name in opened}
+        task = opened.get("task") or self.record.task or default_task(self.model())
+        builder = TaskBuilder.parse(task).with_texts(dict(pair.split("=", 1) for pair in opened.get("task_option", ())))
+        return open_task(builder, self.model(), self.tokenizer(), **arguments)
 
     def evaluated(self, limit: int) -> Any:
         """The whole model on the first examples of the report split."""

@@ -275,7 +275,7 @@ class _Sheet:
         for number in chosen:
             target = side_of(self.corpus.targets[number], self.tokenizer, start=start_id(self.model)) if self.corpus.targets else None
             sentence = self.corpus.sentences[number]
-            name = sentence.annotated.where or f"sentence {number}"
+            name = sentence.annotated.origin or f"sentence {number}"
             found.append({"id": name, "source": side_of(sentence, self.tokenizer), "target": target, "causal": causal})
         return {"sentences": found, "blocks": [block.path for block in self.heads.blocks]}
 

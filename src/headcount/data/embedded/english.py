@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headcount.data.embedded.annotated import Node, Sentence, finish, node
 from headcount.data.embedded.grammar import Clause, Phrase, Relative
 from headcount.data.embedded.lexicon import Place, Verb
+from headcount.data.embedded.trees import Node, Sentence, finish, node
 
 VOWELS = "aeiou"
 
@@ -24,18 +24,18 @@ def _noun(phrase: Phrase, relation: str) -> Node:
     if phrase.adjective:
         before.append(node(phrase.adjective.word, phrase.adjective.word, "ADJ", "amod"))
     form = phrase.noun.plural if phrase.plural else phrase.noun.singular
-    made = node(form, phrase.noun.singular, "NOUN", relation, before)
-    if phrase.where:
-        made.after.append(_place(phrase.where, "nmod"))
+    noun = node(form, phrase.noun.singular, "NOUN", relation, before)
+    if phrase.location:
+        noun.after.append(_locative(phrase.location, "nmod"))
     if phrase.relative:
-        made.after.append(_relative(phrase.relative, phrase))
-    return made
+        noun.after.append(_relative(phrase.relative, phrase))
+    return noun
 
 
-def _place(where: tuple[Place, Phrase], relation: str) -> Node:
-    made = _noun(where[1], relation)
-    made.before.insert(0, node(where[0].word, where[0].word, "ADP", "case"))
-    return made
+def _locative(location: tuple[Place, Phrase], relation: str) -> Node:
+    noun = _noun(location[1], relation)
+    noun.before.insert(0, node(location[0].word, location[0].word, "ADP", "case"))
+    return noun
 
 
 def _finite(verb: Verb, plural: bool, relation: str) -> Node:
@@ -45,18 +45,18 @@ def _finite(verb: Verb, plural: bool, relation: str) -> Node:
 def _relative(relative: Relative, head: Phrase) -> Node:
     pronoun = node("that", "that", "PRON", "nsubj" if relative.of_subject else "obj")
     if relative.of_subject:
-        made = _finite(relative.verb, head.plural, "acl:relcl")
-        made.before = [pronoun]
-        made.after = [_noun(relative.other, "obj")] if relative.other else []
-        return made
-    assert relative.other is not None
-    made = _finite(relative.verb, relative.other.plural, "acl:relcl")
-    made.before = [pronoun, _noun(relative.other, "nsubj")]
-    return made
+        verb = _finite(relative.verb, head.plural, "acl:relcl")
+        verb.before = [pronoun]
+        verb.after = [_noun(relative.participant, "obj")] if relative.participant else []
+        return verb
+    assert relative.participant is not None
+    verb = _finite(relative.verb, relative.participant.plural, "acl:relcl")
+    verb.before = [pronoun, _noun(relative.participant, "nsubj")]
+    return verb
 
 
 def say(clause: Clause) -> Sentence:
-    """The English sentence of a clause, with its tree."""
+    """Returns the English sentence of a clause, with its tree."""
     plural = clause.subject.plural
     if clause.negated:
         verb = node(clause.verb.plain, clause.verb.plain, "VERB", "root")
@@ -66,8 +66,8 @@ def say(clause: Clause) -> Sentence:
     verb.before.insert(0, _noun(clause.subject, "nsubj"))
     if clause.object:
         verb.after.append(_noun(clause.object, "obj"))
-    if clause.where:
-        verb.after.append(_place(clause.where, "obl"))
+    if clause.location:
+        verb.after.append(_locative(clause.location, "obl"))
     if clause.adverb:
         verb.after.append(node(clause.adverb.word, clause.adverb.word, "ADV", "advmod"))
     return finish(verb)

@@ -27,87 +27,89 @@ class Pair:
 
 
 def text_of(pair: Pair) -> str:
-    """Premise and hypothesis in English, whatever language the pair is put into: its identity."""
+    """Returns premise and hypothesis in English, whatever language the pair is put into: its identity."""
     return f"{english.say(pair.premise)} | {english.say(pair.hypothesis)}"
 
 
 def _facts(clause: Clause) -> list[Clause]:
-    """What a premise says in so many plain clauses: its own, and one for each relative clause."""
+    """Returns what a premise says as plain clauses: its own, and one for each relative clause."""
     main = replace(clause, subject=plain(clause.subject), object=plain(clause.object) if clause.object else None)
     facts = [main]
     for phrase in (clause.subject, clause.object):
         if phrase is not None and phrase.relative is not None:
-            facts.append(_told(phrase.relative, plain(phrase)))
+            facts.append(_relative_fact(phrase.relative, plain(phrase)))
     return facts
 
 
-def _told(relative: Relative, head: Phrase) -> Clause:
-    if relative.of_subject or relative.other is None:
-        return Clause(head, relative.verb, relative.other)
-    return Clause(relative.other, relative.verb, head)
+def _relative_fact(relative: Relative, head: Phrase) -> Clause:
+    if relative.of_subject or relative.participant is None:
+        return Clause(head, relative.verb, relative.participant)
+    return Clause(relative.participant, relative.verb, head)
 
 
 def _thin(random: Random, clause: Clause) -> Clause:
-    """A fact, some of its modifiers dropped or kept."""
-    return replace(clause, where=clause.where if random.random() < 0.5 else None, adverb=clause.adverb if random.random() < 0.5 else None)
+    """Returns a fact, with some of its modifiers dropped."""
+    return replace(
+        clause, location=clause.location if random.random() < 0.5 else None, adverb=clause.adverb if random.random() < 0.5 else None
+    )
 
 
-def _entailed(random: Random, premise: Clause) -> Clause | None:
+def _draw_entailed(random: Random, premise: Clause) -> Clause | None:
     fact = _thin(random, random.choice(_facts(premise)))
     return fact if fact != premise else None
 
 
-def _contradicted(random: Random, premise: Clause) -> Clause | None:
+def _draw_contradiction(random: Random, premise: Clause) -> Clause | None:
     fact = random.choice(_facts(premise))
     if fact.adverb and random.random() < 0.4:
         return replace(_thin(random, fact), adverb=lexicon.opposite(fact.adverb))
     return replace(_thin(random, replace(fact, adverb=None)), negated=True)
 
 
-def _exchanged(fact: Clause) -> Clause | None:
+def _exchange_participants(fact: Clause) -> Clause | None:
     if fact.object is None or not fact.object.noun.animate or fact.object == fact.subject:
         return None
     return replace(fact, subject=fact.object, object=fact.subject)
 
 
-def _mixed(premise: Clause) -> Clause | None:
-    """Somebody of a relative clause does what the main clause says."""
+def _mix_clauses(premise: Clause) -> Clause | None:
+    """Returns a clause in which somebody of a relative clause does what the main clause says."""
     relative = premise.subject.relative
-    return replace(premise, subject=relative.other) if relative and relative.other else None
+    return replace(premise, subject=relative.participant) if relative and relative.participant else None
 
 
-def _neutral(random: Random, premise: Clause) -> Clause | None:
+def _draw_neutral(random: Random, premise: Clause) -> Clause | None:
     fact = random.choice(_facts(premise))
     changes: list[Callable[[], Clause | None]] = [
-        lambda: _exchanged(fact),
-        lambda: _mixed(
+        lambda: _exchange_participants(fact),
+        lambda: _mix_clauses(
             _facts(premise)[0] if premise.subject.relative is None else replace(premise, object=fact.object and plain(fact.object))
         ),
         lambda: replace(fact, subject=replace(fact.subject, noun=random.choice(lexicon.PEOPLE))),
         lambda: replace(fact, verb=random.choice(lexicon.TRANSITIVE if fact.verb.transitive else lexicon.INTRANSITIVE)),
-        lambda: replace(fact, where=draw_place(random)) if fact.where is None else None,
+        lambda: replace(fact, location=draw_place(random)) if fact.location is None else None,
         lambda: replace(fact, adverb=random.choice(lexicon.ADVERBS)) if fact.adverb is None else None,
     ]
-    made = random.choice(changes)()
-    return None if made is None or _follows(premise, made) else made
+    hypothesis = random.choice(changes)()
+    return None if hypothesis is None or _follows(premise, hypothesis) else hypothesis
 
 
 def _follows(premise: Clause, hypothesis: Clause) -> bool:
     """Whether some fact of the premise says all that the hypothesis says, up to its modifiers."""
-    core = replace(hypothesis, where=None, adverb=None)
+    core = replace(hypothesis, location=None, adverb=None)
     return any(
-        replace(fact, where=None, adverb=None) == core
-        and hypothesis.where in (None, fact.where)
+        replace(fact, location=None, adverb=None) == core
+        and hypothesis.location in (None, fact.location)
         and (hypothesis.adverb is None or fact.adverb is not None)
         for fact in _facts(premise)
     )
 
 
-MAKERS = {"entailment": _entailed, "neutral": _neutral, "contradiction": _contradicted}
+MAKERS = {"entailment": _draw_entailed, "neutral": _draw_neutral, "contradiction": _draw_contradiction}
 
 
 def draw_pair(random: Random) -> Pair:
-    """A pair with a label drawn evenly; premises are affirmative."""
+    """Returns a pair with a label drawn evenly; premises are affirmative."""
     label = random.choice(LABELS)
     while True:
         premise = draw_clause(random, negation=0.0)

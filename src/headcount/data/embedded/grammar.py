@@ -11,22 +11,22 @@ from headcount.data.embedded.lexicon import Modifier, Noun, Place, Verb
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A noun with what belongs to it; at most one of `where` and `relative` is set."""
+    """A noun with what belongs to it; at most one of `location` and `relative` is set."""
 
     noun: Noun
     plural: bool = False
     definite: bool = True
     adjective: Modifier | None = None
-    where: tuple[Place, Phrase] | None = None
+    location: tuple[Place, Phrase] | None = None
     relative: Relative | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A relative clause: its verb and the other participant; `of_subject` says that the noun it belongs to acts in it."""
+    """A relative clause: its verb and the participant beside the noun it belongs to; `of_subject` says that this noun acts in it."""
 
     verb: Verb
-    other: Phrase | None
+    participant: Phrase | None
     of_subject: bool
 
 
@@ -37,14 +37,14 @@ class Clause:
     subject: Phrase
     verb: Verb
     object: Phrase | None = None
-    where: tuple[Place, Phrase] | None = None
+    location: tuple[Place, Phrase] | None = None
     adverb: Modifier | None = None
     negated: bool = False
 
 
 def plain(phrase: Phrase) -> Phrase:
-    """A noun phrase without its adjective, place and relative clause."""
-    return replace(phrase, adjective=None, where=None, relative=None)
+    """Returns a noun phrase without its adjective, place and relative clause."""
+    return replace(phrase, adjective=None, location=None, relative=None)
 
 
 def draw_phrase(random: Random, *, animate: bool, depth: int = 1) -> Phrase:
@@ -55,7 +55,7 @@ def draw_phrase(random: Random, *, animate: bool, depth: int = 1) -> Phrase:
         phrase = replace(phrase, adjective=random.choice(lexicon.ADJECTIVES))
     roll = random.random()
     if depth and roll < 0.25:
-        return replace(phrase, where=draw_place(random))
+        return replace(phrase, location=draw_place(random))
     if depth and roll < 0.5 and noun.animate:
         return replace(phrase, relative=_draw_relative(random))
     return phrase
@@ -63,17 +63,17 @@ def draw_phrase(random: Random, *, animate: bool, depth: int = 1) -> Phrase:
 
 def draw_place(random: Random) -> tuple[Place, Phrase]:
     """A place: a preposition and a thing without anything further."""
-    thing = Phrase(random.choice(lexicon.THINGS), plural=random.random() < 0.2)
+    phrase = Phrase(random.choice(lexicon.THINGS), plural=random.random() < 0.2)
     if random.random() < 0.2:
-        thing = replace(thing, adjective=random.choice(lexicon.ADJECTIVES))
-    return random.choice(lexicon.PLACES), thing
+        phrase = replace(phrase, adjective=random.choice(lexicon.ADJECTIVES))
+    return random.choice(lexicon.PLACES), phrase
 
 
 def _draw_relative(random: Random) -> Relative:
     if random.random() < 0.25:
         return Relative(random.choice(lexicon.INTRANSITIVE), None, of_subject=True)
-    other = plain(draw_phrase(random, animate=True, depth=0))
-    return Relative(random.choice(lexicon.TRANSITIVE), other, of_subject=random.random() < 0.6)
+    participant = plain(draw_phrase(random, animate=True, depth=0))
+    return Relative(random.choice(lexicon.TRANSITIVE), participant, of_subject=random.random() < 0.6)
 
 
 def draw_clause(random: Random, *, negation: float = 0.12) -> Clause:
@@ -83,7 +83,7 @@ def draw_clause(random: Random, *, negation: float = 0.12) -> Clause:
         subject=draw_phrase(random, animate=True),
         verb=verb,
         object=draw_phrase(random, animate=False) if verb.transitive else None,
-        where=draw_place(random) if random.random() < 0.2 else None,
+        location=draw_place(random) if random.random() < 0.2 else None,
         adverb=random.choice(lexicon.ADVERBS) if random.random() < 0.3 else None,
         negated=random.random() < negation,
     )

@@ -48,7 +48,7 @@ class Place:
 
 def _nouns(rows: str, *, animate: bool) -> tuple[Noun, ...]:
     cells = (row.split() for row in rows.strip().splitlines())
-    return tuple(Noun(one, many, stem, gender, animate) for one, many, stem, gender in cells)  # type: ignore[arg-type]
+    return tuple(Noun(singular, plural, stem, gender, animate) for singular, plural, stem, gender in cells)  # type: ignore[arg-type]
 
 
 PEOPLE = _nouns(
@@ -131,11 +131,11 @@ VERBS = TRANSITIVE + INTRANSITIVE
 
 
 def _pairs(rows: str) -> tuple[Modifier, ...]:
-    found = []
+    modifiers = []
     for row in rows.strip().splitlines():
-        word, stem, other, other_stem = row.split()
-        found += [Modifier(word, stem, other), Modifier(other, other_stem, word)]
-    return tuple(found)
+        word, stem, opposite_word, opposite_stem = row.split()
+        modifiers += [Modifier(word, stem, opposite_word), Modifier(opposite_word, opposite_stem, word)]
+    return tuple(modifiers)
 
 
 ADJECTIVES = _pairs(
@@ -172,11 +172,11 @@ SUFFIXES = (
     NEGATION_SUFFIX,
     SUBJECT_PARTICIPLE,
     OBJECT_PARTICIPLE,
-    *(place.suffix for place in PLACES),
+    *(preposition.suffix for preposition in PLACES),
 )
 DEFINITE_STEM, INDEFINITE_STEM = "yet", "wun"
 
 
 def opposite(modifier: Modifier) -> Modifier:
-    """The modifier that contradicts another."""
-    return next(other for other in ADJECTIVES + ADVERBS if other.word == modifier.opposite)
+    """Returns the modifier that contradicts another."""
+    return next(candidate for candidate in ADJECTIVES + ADVERBS if candidate.word == modifier.opposite)

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from headcount.core.errors import DataError, unknown
 from headcount.data.embedded import english, lexicon, tavi
-from headcount.data.embedded.annotated import Sentence
 from headcount.data.embedded.grammar import Clause, draw_clause
 from headcount.data.embedded.splits import Split, draw_split
+from headcount.data.embedded.trees import Sentence
 from headcount.data.text.annotated import Annotated, Word
 
 Language = Literal["english", "tavi"]
@@ -24,23 +24,25 @@ STEMS = {
 """(part of speech, English lemma) -> Tavi stem."""
 
 
-def embedded(language: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
-    """Sentences of one split, always the same for one seed; the same meanings in both languages."""
+def draw_sentences(language: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
+    """Returns sentences of one split, always the same for one seed; the same meanings in both languages."""
     speaker = _speaker(language)
-    return [_annotated(speaker.say(clause), f"sentence {i}") for i, clause in enumerate(_clauses(number, seed, split))]
+    return [_annotate(speaker.say(clause), f"sentence {i}") for i, clause in enumerate(_clauses(number, seed, split))]
 
 
-def embedded_translations(source: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
-    """The same sentences, each with its translation into the other language as `target` and its content words linked one to one."""
+def draw_translations(source: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
+    """Returns the same sentences, each with its translation into the other language as `target` and its content words linked one to one."""
     _speaker(source)
-    found = []
-    for place, clause in enumerate(_clauses(number, seed, split)):
-        ours, theirs = (_annotated(speaker.say(clause), f"sentence {place}") for speaker in (english, tavi))
-        links = _links(ours.words, theirs.words)
+    translations = []
+    for i, clause in enumerate(_clauses(number, seed, split)):
+        ours, theirs = (_annotate(speaker.say(clause), f"sentence {i}") for speaker in (english, tavi))
+        # Content words with the same meaning on the same path of relations to the root: no two of a clause have both in common.
+        by_path = {_path(theirs.words, number, {}): number for number, word in enumerate(theirs.words) if word.upos in CONTENT}
+        links = {(number, by_path[_path(ours.words, number, STEMS)]) for number, word in enumerate(ours.words) if word.upos in CONTENT}
         if source == "tavi":
             ours, theirs, links = theirs, ours, {(b, a) for a, b in links}
-        found.append(Annotated(ours.text, ours.words, target=theirs, links=frozenset(links), where=ours.where))
-    return found
+        translations.append(Annotated(ours.text, ours.words, target=theirs, links=frozenset(links), origin=ours.origin))
+    return translations
 
 
 def _speaker(language: str) -> Any:
@@ -55,25 +57,19 @@ def _clauses(number: int, seed: int, split: Split) -> list[Clause]:
     return draw_split(Random(f"trees/{split}/{seed}"), split, number, draw_clause, lambda clause: str(english.say(clause)))
 
 
-def _annotated(sentence: Sentence, where: str) -> Annotated:
+def _annotate(sentence: Sentence, origin: str) -> Annotated:
     words, at = [], 0
     for word in sentence.words:
         words.append(Word(word.form, word.lemma, word.pos, word.head - 1, word.relation, at, at + len(word.form)))
         at += len(word.form) + 1
-    return Annotated(str(sentence), tuple(words), where=where)
+    return Annotated(str(sentence), tuple(words), origin=origin)
 
 
-def _links(ours: tuple[Word, ...], theirs: tuple[Word, ...]) -> set[tuple[int, int]]:
-    """Content words with the same meaning on the same path of relations to the root: no two of a clause have both in common."""
-    place = {_path(theirs, word, {}): word for word, one in enumerate(theirs) if one.upos in CONTENT}
-    return {(word, place[_path(ours, word, STEMS)]) for word, one in enumerate(ours) if one.upos in CONTENT}
-
-
-def _path(words: tuple[Word, ...], word: int, stems: dict[tuple[str, str], str]) -> tuple[tuple[str, str], ...]:
+def _path(words: tuple[Word, ...], number: int | None, stems: dict[tuple[str, str], str]) -> tuple[tuple[str, str], ...]:
+    """Returns the relations and lemmas from a word to the root; lemmas as Tavi stems if `stems` translate them."""
     steps: list[tuple[str, str]] = []
-    at: int | None = word
-    while at is not None and at >= 0:
-        one = words[at]
-        steps.append((one.relation, stems.get((one.upos, one.lemma), one.lemma)))
-        at = one.head
+    while number is not None and number >= 0:
+        word = words[number]
+        steps.append((word.relation, stems.get((word.upos, word.lemma), word.lemma)))
+        number = word.head
     return tuple(steps)

@@ -14,15 +14,15 @@ _HELD_OUT: dict[int, Split] = {0: "calibration", 1: "selection", 2: "report"}
 
 
 def split_of(text: str) -> Split:
-    """The split that a text belongs to: 13 of 16 texts are for training."""
+    """Returns the split that a text belongs to: 13 of 16 texts are for training."""
     return _HELD_OUT.get(hashlib.sha256(text.encode()).digest()[0] % 16, "train")
 
 
 def draw_split(random: Random, split: Split, number: int, draw: Callable[[Random], Drawn], text: Callable[[Drawn], str]) -> list[Drawn]:
-    """`number` draws whose `text` belongs to `split`."""
-    drawn: list[Drawn] = []
-    while len(drawn) < number:
-        one = draw(random)
-        if split_of(text(one)) == split:
-            drawn.append(one)
-    return drawn
+    """Returns `number` draws whose `text` belongs to `split`."""
+    examples: list[Drawn] = []
+    while len(examples) < number:
+        candidate = draw(random)
+        if split_of(text(candidate)) == split:
+            examples.append(candidate)
+    return examples

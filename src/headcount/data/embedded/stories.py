@@ -9,22 +9,18 @@ from headcount.data.embedded import english, lexicon
 from headcount.data.embedded.grammar import Clause, Phrase, draw_place
 
 
-def _cast(random: Random) -> list[Phrase]:
-    people = random.sample(lexicon.PEOPLE, 3)
-    return [Phrase(noun, plural=random.random() < 0.3, adjective=random.choice(lexicon.ADJECTIVES)) for noun in people]
-
-
 def draw_story(random: Random, sentences: int = 5) -> list[str]:
-    """The sentences of one story; participants keep their adjectives throughout."""
-    cast = _cast(random)
-    told = []
+    """Returns the sentences of one story; participants keep their adjectives throughout."""
+    people = random.sample(lexicon.PEOPLE, 3)
+    cast = [Phrase(noun, plural=random.random() < 0.3, adjective=random.choice(lexicon.ADJECTIVES)) for noun in people]
+    story = []
     for _ in range(sentences):
-        subject, other = random.sample(cast, 2)
+        subject, participant = random.sample(cast, 2)
         verb = random.choice(lexicon.VERBS)
-        clause = Clause(subject, verb, other if verb.transitive else None)
+        clause = Clause(subject, verb, participant if verb.transitive else None)
         if random.random() < 0.3:
-            clause = replace(clause, where=draw_place(random))
+            clause = replace(clause, location=draw_place(random))
         if random.random() < 0.3:
             clause = replace(clause, adverb=random.choice(lexicon.ADVERBS))
-        told.append(str(english.say(clause)))
-    return told
+        story.append(str(english.say(clause)))
+    return story

@@ -7,9 +7,9 @@ places are cases; relative clauses stand before their noun as participles. Words
 from __future__ import annotations
 
 from headcount.data.embedded import lexicon
-from headcount.data.embedded.annotated import Node, Sentence, finish, node
 from headcount.data.embedded.grammar import Clause, Phrase, Relative
 from headcount.data.embedded.lexicon import Place
+from headcount.data.embedded.trees import Node, Sentence, finish, node
 
 
 def _agreement(phrase: Phrase) -> str:
@@ -22,33 +22,35 @@ def _noun(phrase: Phrase, relation: str, case: str = "") -> Node:
     before = [node(article + agreement, article, "DET", "det")]
     if phrase.relative:
         before.append(_relative(phrase.relative, phrase))
-    if phrase.where:
-        before.append(_place(phrase.where, "nmod"))
+    if phrase.location:
+        before.append(_locative(phrase.location, "nmod"))
     if phrase.adjective:
         before.append(node(phrase.adjective.stem + agreement, phrase.adjective.stem, "ADJ", "amod"))
     form = phrase.noun.stem + (lexicon.PLURAL_SUFFIX if phrase.plural else "") + case
     return node(form, phrase.noun.stem, "NOUN", relation, before)
 
 
-def _place(where: tuple[Place, Phrase], relation: str) -> Node:
-    return _noun(where[1], relation, where[0].suffix)
+def _locative(location: tuple[Place, Phrase], relation: str) -> Node:
+    return _noun(location[1], relation, location[0].suffix)
 
 
 def _relative(relative: Relative, head: Phrase) -> Node:
     suffix = lexicon.SUBJECT_PARTICIPLE if relative.of_subject else lexicon.OBJECT_PARTICIPLE
-    made = node(relative.verb.stem + suffix + _agreement(head), relative.verb.stem, "VERB", "acl:relcl")
-    if relative.other:
-        made.before = [_noun(relative.other, "obj", lexicon.OBJECT_SUFFIX) if relative.of_subject else _noun(relative.other, "nsubj")]
-    return made
+    participle = node(relative.verb.stem + suffix + _agreement(head), relative.verb.stem, "VERB", "acl:relcl")
+    if relative.participant:
+        participle.before = [
+            _noun(relative.participant, "obj", lexicon.OBJECT_SUFFIX) if relative.of_subject else _noun(relative.participant, "nsubj")
+        ]
+    return participle
 
 
 def say(clause: Clause) -> Sentence:
-    """The Tavi sentence of a clause, with its tree."""
+    """Returns the Tavi sentence of a clause, with its tree."""
     negation = lexicon.NEGATION_SUFFIX if clause.negated else ""
     verb = node(clause.verb.stem + negation + _agreement(clause.subject), clause.verb.stem, "VERB", "root")
     verb.before = [_noun(clause.subject, "nsubj")]
-    if clause.where:
-        verb.before.append(_place(clause.where, "obl"))
+    if clause.location:
+        verb.before.append(_locative(clause.location, "obl"))
     if clause.object:
         verb.before.append(_noun(clause.object, "obj", lexicon.OBJECT_SUFFIX))
     if clause.adverb:

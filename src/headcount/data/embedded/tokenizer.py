@@ -14,7 +14,7 @@ def vocabulary() -> list[str]:
     """Every token in a fixed order: specials, English words, Tavi stems, Tavi suffixes."""
     english = [*FUNCTION_WORDS, *(word for n in lexicon.NOUNS for word in (n.singular, n.plural))]
     english += [word for v in lexicon.VERBS for word in (v.third, v.plain)]
-    english += [m.word for m in lexicon.ADJECTIVES + lexicon.ADVERBS] + [place.word for place in lexicon.PLACES]
+    english += [m.word for m in lexicon.ADJECTIVES + lexicon.ADVERBS] + [preposition.word for preposition in lexicon.PLACES]
     stems = [lexicon.DEFINITE_STEM, lexicon.INDEFINITE_STEM, *(n.stem for n in lexicon.NOUNS), *(v.stem for v in lexicon.VERBS)]
     stems += [m.stem for m in lexicon.ADJECTIVES + lexicon.ADVERBS]
     return list(dict.fromkeys([*SPECIAL, *english, *stems, *(f"##{suffix}" for suffix in lexicon.SUFFIXES)]))

@@ -1,7 +1,8 @@
 """Treebanks in CoNLL-U, plain or gzipped: https://universaldependencies.org/format.html
 
 A multi-word token (`1-2`) is what stands in the text; its words have their own characters where their forms spell it, else all of them.
-Empty nodes (`1.1`) are left out.
+Empty nodes (`1.1`) are left out. Coreference is read in the bracket notation of CorefUD (`Entity=` in the MISC column), as far as mentions
+lie within one sentence.
 """
 
 from __future__ import annotations
@@ -9,14 +10,74 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from headcount.core.errors import DataError
-from headcount.data.readers.conll import FIELDS, NUMBER, Line, sentences
-from headcount.data.readers.coreference import DEFAULT, clusters, place_of_name
-from headcount.data.text.annotated import Annotated, Note, Word, inside
+from headcount.data.readers.lines import lines
+from headcount.data.text.annotated import Annotated, Cluster, Note, Span, Word, inside
 
+FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+"""The columns."""
+NUMBER = re.compile(r"(?P<first>[0-9]+)(?:-(?P<last>[0-9]+))?(?P<empty>\.[0-9]+)?")
+"""The ID of a word (1), of a multi-word token (1-2) or of an empty node (1.1)."""
 COMMENT = re.compile(r"#\s*(text|global\.Entity)\s*=\s*(.*?)\s*")
+MENTION = re.compile(r"(\()?([^()]+)(\))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a CoNLL-U file, split into its columns."""
+
+    path: Path
+    number: int
+    cells: Sequence[str]
+
+    @property
+    def position(self) -> str:
+        """File and line, for messages."""
+        return f"{self.path}, line {self.number}"
+
+    def error(self, message: str) -> DataError:
+        """Returns the error that says what is wrong with the line."""
+        return DataError(f"{self.position}: {message}")
+
+    @property
+    def form(self) -> str:
+        """The word as it is written."""
+        return self.cells[1]
+
+    @property
+    def misc(self) -> dict[str, str]:
+        """The last column by name."""
+        return {name: value for name, _, value in (part.partition("=") for part in self.cells[9].split("|"))}
+
+
+def read_sentences(path: Path) -> Iterator[tuple[list[str], list[Line]]]:
+    """Yields the comments and the lines of each run of lines, in order; comments may stand alone.
+
+    Raises:
+        DataError: a line that is not CoNLL-U, with its number.
+    """
+    is_first = True
+    for has_text, group in groupby(lines(path), lambda line: bool(line[1].strip())):
+        numbered = list(group) if has_text else []
+        comments = [text for _, text in numbered if text.startswith("#")]
+        sentence = [_line(path, number, text, first=is_first) for number, text in numbered if not text.startswith("#")]
+        is_first = is_first and not sentence
+        if numbered:
+            yield comments, sentence
+
+
+def _line(path: Path, number: int, text: str, *, first: bool) -> Line:
+    cells = text.split("\t")
+    if len(cells) != len(FIELDS):
+        hint = " This is no CoNLL-U file." if first and not NUMBER.fullmatch(cells[0]) else ""
+        raise DataError(f"{path}, line {number} has {len(cells)} columns, but CoNLL-U has {len(FIELDS)}, set apart by tabs.{hint}")
+    line = Line(path, number, cells)
+    if not line.form:
+        raise line.error("the form is empty; a word has characters")
+    return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +93,8 @@ class _Token:
 
 
 @dataclass(slots=True)
-class _Block:
-    """A sentence in the making."""
+class _Sentence:
+    """A sentence while its lines are read."""
 
     tokens: list[_Token] = field(default_factory=list)
     words: list[Line] = field(default_factory=list)
@@ -44,23 +105,21 @@ class _Block:
     def add(self, row: Line) -> None:
         number = NUMBER.fullmatch(row.cells[0])
         if number is None or (number["last"] and number["empty"]):
-            raise row.wrong(f"the ID is {row.cells[0]!r}; it is a number (1), a range (1-2) or an empty node (1.1)")
+            raise row.error(f"the ID is {row.cells[0]!r}; it is a number (1), a range (1-2) or an empty node (1.1)")
         if number["empty"]:
             self.empty_mentions += row.misc.get("Entity", "").count("(")
         elif number["last"]:
-            self._add_range(row, int(number["first"]), int(number["last"]))
+            first, last = int(number["first"]), int(number["last"])
+            if first != len(self.words) + 1 or last < first or self.last >= first:
+                raise row.error(f"the range {row.cells[0]} cannot follow word {len(self.words)}; it stands right before its first word")
+            self.last = last
+            self.tokens.append(_Token(row, []))
         else:
             self._add_word(row, int(number["first"]))
 
-    def _add_range(self, row: Line, first: int, last: int) -> None:
-        if first != len(self.words) + 1 or last < first or self.last >= first:
-            raise row.wrong(f"the range {row.cells[0]} cannot follow word {len(self.words)}; it stands right before its first word")
-        self.last = last
-        self.tokens.append(_Token(row, []))
-
     def _add_word(self, row: Line, number: int) -> None:
         if number != len(self.words) + 1:
-            raise row.wrong(f"word {number} follows word {len(self.words)}; words are numbered from 1 without gaps")
+            raise row.error(f"word {number} follows word {len(self.words)}; words are numbered from 1 without gaps")
         self.words.append(row)
         if number <= self.last:
             self.tokens[-1].words.append(row)
@@ -69,36 +128,42 @@ class _Block:
 
 
 def read_conllu(path: str | Path) -> Iterator[Annotated]:
-    """The sentences of a treebank, in order, one at a time; what is wrong with it is told with its line."""
-    path, place, empty = Path(path), 0, True
-    for texts, rows in sentences(path):
-        comments = {found[1]: found[2] for text in texts if (found := COMMENT.fullmatch(text))}
-        place = place_of_name(comments.get("global.Entity", DEFAULT)) if "global.Entity" in comments else place
+    """Yields the sentences of a treebank, in order, one at a time.
+
+    Raises:
+        DataError: the file is not CoNLL-U, with the line, or holds no sentence.
+    """
+    path, name_field, is_empty = Path(path), 0, True
+    for texts, rows in read_sentences(path):
+        comments = {match[1]: match[2] for text in texts if (match := COMMENT.fullmatch(text))}
+        name_field = entity_name_field(comments["global.Entity"]) if "global.Entity" in comments else name_field
         if rows:
-            empty = False
-            yield _sentence(rows, comments.get("text"), place)
-    if empty:
+            is_empty = False
+            yield _sentence(rows, comments.get("text"), name_field)
+    if is_empty:
         raise DataError(f"{path} holds no sentence; a CoNLL-U file has a line of {len(FIELDS)} columns for each word")
 
 
-def _sentence(rows: Sequence[Line], text: str | None, place: int) -> Annotated:
-    block = _Block()
+def _sentence(rows: Sequence[Line], text: str | None, name_field: int) -> Annotated:
+    sentence = _Sentence()
     for row in rows:
-        block.add(row)
-    if block.last > len(block.words):
-        raise block.tokens[-1].row.wrong(f"the range {block.tokens[-1].row.cells[0]} goes beyond the last word, {len(block.words)}")
-    if not block.words:
-        raise rows[0].wrong("the sentence has no words")
-    text, starts, rebuilt = _text(block.tokens, text)
+        sentence.add(row)
+    if sentence.last > len(sentence.words):
+        raise sentence.tokens[-1].row.error(
+            f"the range {sentence.tokens[-1].row.cells[0]} goes beyond the last word, {len(sentence.words)}"
+        )
+    if not sentence.words:
+        raise rows[0].error("the sentence has no words")
+    text, starts, rebuilt = _text(sentence.tokens, text)
     spans = [
         span
-        for token, start in zip(block.tokens, starts, strict=True)
+        for token, start in zip(sentence.tokens, starts, strict=True)
         for span in inside(token.row.form, [row.form for row in token.words], start)
     ]
-    words = tuple(_word(row, head, span) for row, head, span in zip(block.words, _heads(block.words), spans, strict=True))
-    found, left_out = clusters([row.misc.get("Entity", "") for row in block.words], place)
-    notes = (Note.REBUILT,) * rebuilt + (Note.MENTION,) * (left_out + block.empty_mentions)
-    return Annotated(text, words, found, where=rows[0].where, notes=notes)
+    words = tuple(_word(row, head, span) for row, head, span in zip(sentence.words, _heads(sentence.words), spans, strict=True))
+    entities, left_out = find_clusters([row.misc.get("Entity", "") for row in sentence.words], name_field)
+    notes = (Note.REBUILT,) * rebuilt + (Note.MENTION,) * (left_out + sentence.empty_mentions)
+    return Annotated(text, words, entities, origin=rows[0].position, notes=notes)
 
 
 def _word(row: Line, head: int | None, span: tuple[int, int]) -> Word:
@@ -110,43 +175,39 @@ def _known(cell: str) -> str:
     return "" if cell == "_" else cell
 
 
-def _text(tokens: Sequence[_Token], given: str | None) -> tuple[str, list[int], bool]:
-    """The text, where each token begins, and whether it had to be built from the forms against the text that was given."""
-    starts = None if given is None else _starts(tokens, given)
-    if given is not None and starts is not None:
-        return given, starts, False
-    made, starts = "", []
+def _text(tokens: Sequence[_Token], stated: str | None) -> tuple[str, list[int], bool]:
+    """Returns the text, the start of each token, and whether it had to be built from the forms because the stated text does not hold them."""
+    starts = None if stated is None else _starts(tokens, stated)
+    if stated is not None and starts is not None:
+        return stated, starts, False
+    text, starts = "", []
     for token in tokens:
-        starts.append(len(made))
-        made += token.row.form + " " * token.space_after
-    return made.removesuffix(" ") if tokens[-1].space_after else made, starts, given is not None
+        starts.append(len(text))
+        text += token.row.form + " " * token.space_after
+    return text.removesuffix(" ") if tokens[-1].space_after else text, starts, stated is not None
 
 
 def _starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
-    """Where each form begins in a text that holds all of them, and white space between them where it must be; None if it does not."""
-    starts, at, spaced = [], 0, False
+    """Returns the start of each form in a text that holds all of them, with white space between them where there must be; None if it does not."""
+    starts, end, needs_space = [], 0, False
     for token in tokens:
-        begin = _skip_white(text, at) if spaced else at
-        if not text.startswith(token.row.form, begin) or (spaced and begin == at):
+        start = end
+        while needs_space and start < len(text) and text[start].isspace():
+            start += 1
+        if not text.startswith(token.row.form, start) or (needs_space and start == end):
             return None
-        starts.append(begin)
-        at, spaced = begin + len(token.row.form), token.space_after
-    return starts if at == len(text) else None
-
-
-def _skip_white(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
+        starts.append(start)
+        end, needs_space = start + len(token.row.form), token.space_after
+    return starts if end == len(text) else None
 
 
 def _heads(words: Sequence[Line]) -> list[int | None]:
-    """The governor of every word from 0, -1 for roots; None for all where the column is empty throughout."""
+    """Returns the governor of every word, counted from 0, -1 for roots; None for all where the column is empty throughout."""
     if all(row.cells[6] == "_" for row in words):
         return [None] * len(words)
     heads = [_head(row, len(words)) for row in words]
     if -1 not in heads:
-        raise words[0].wrong("the sentence that begins here has no root; one of its words has head 0")
+        raise words[0].error("the sentence that begins here has no root; one of its words has head 0")
     for number, row in enumerate(words):
         _check_reaches_root(number, row, heads)
     return list(heads)
@@ -155,17 +216,47 @@ def _heads(words: Sequence[Line]) -> list[int | None]:
 def _head(row: Line, n_words: int) -> int:
     text = row.cells[6]
     if not (text.isascii() and text.isdecimal()):
-        raise row.wrong(f"the head of '{row.form}' is {text!r}; it is the number of a word, or 0 for the root")
+        raise row.error(f"the head of '{row.form}' is {text!r}; it is the number of a word, or 0 for the root")
     if int(text) > n_words or text == row.cells[0]:
-        told = "that is the word itself" if text == row.cells[0] else f"the sentence has {n_words} words"
-        raise row.wrong(f"the head of '{row.form}' is {text}, but {told}")
+        reason = "that is the word itself" if text == row.cells[0] else f"the sentence has {n_words} words"
+        raise row.error(f"the head of '{row.form}' is {text}, but {reason}")
     return int(text) - 1
 
 
 def _check_reaches_root(number: int, row: Line, heads: Sequence[int]) -> None:
-    at = number
     for _ in heads:
-        at = heads[at]
-        if at < 0:
+        number = heads[number]
+        if number < 0:
             return
-    raise row.wrong(f"the heads from '{row.form}' on go in a circle, so they never reach the root")
+    raise row.error(f"the heads from '{row.form}' on go in a circle, so they never reach the root")
+
+
+def entity_name_field(fields: str) -> int:
+    """Returns which of the fields that `# global.Entity` states, separated by hyphens, names the entity."""
+    names = fields.split("-")
+    return next((names.index(name) for name in ("eid", "GRP") if name in names), 0)
+
+
+def find_clusters(marks: Sequence[str], name_field: int = 0) -> tuple[tuple[Cluster, ...], int]:
+    """Returns the entities with two or more mentions, from the mark of every word, and how many mentions were left out.
+
+    Left out are mentions in several parts (`e1[1/2]`), and those that open or close in another sentence.
+    """
+    open_mentions: dict[str, list[int]] = {}
+    mentions: dict[str, list[Span]] = {}
+    left_out = 0
+    for word, mark in enumerate(marks):
+        for opens, inner, closes in MENTION.findall(mark):
+            fields = inner.split("-")
+            name = fields[name_field] if name_field < len(fields) else fields[0]
+            if "[" in name:
+                left_out += bool(opens)
+                continue
+            if opens:
+                open_mentions.setdefault(name, []).append(word)
+            if closes and open_mentions.get(name):
+                mentions.setdefault(name, []).append((open_mentions[name].pop(), word + 1))
+            elif closes:
+                left_out += 1
+    left_out += sum(map(len, open_mentions.values()))
+    return tuple(tuple(sorted(spans)) for spans in mentions.values() if len(spans) > 1), left_out

@@ -43,7 +43,7 @@ def count_lines(path: Path) -> int:
 
 
 def lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
-    """(number from 1, text without its end) of every line, or of the first and each `every`-th after it; a byte-order mark is dropped."""
+    """Yields (number from 1, text without its end) of every line, or of the first and each `every`-th after it, without byte-order mark."""
     number = 0
     with _open(path) as file:
         try:
@@ -56,15 +56,15 @@ def lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{path}, line {number} is not UTF-8: byte 0x{error.object[error.start]:02x} at place {error.start}. "
+                f"{path}, line {number} is not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}. "
                 "Convert the file, for example: iconv -f latin1 -t utf-8"
             ) from error
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def filled(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
-    """Lines up to the last that holds anything, or each `every`-th of them; an empty one before it is an error."""
+def nonempty_lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
+    """Yields the lines up to the last that holds anything, or each `every`-th of them; raises DataError for an empty one before it."""
     empty: int | None = None
     for number, text in lines(path, every):
         if not text.strip():
@@ -76,7 +76,7 @@ def filled(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
 
 
 def parallel(paths: tuple[Path, ...], every: int = 1) -> Iterator[tuple[int, list[str]]]:
-    """The lines of files that belong together, one from each; or each `every`-th of them."""
+    """Yields the lines of files that belong together, one from each; or each `every`-th of them."""
     open_files = [lines(path, every) for path in paths]
     while True:
         row = [next(file, None) for file in open_files]

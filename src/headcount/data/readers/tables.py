@@ -1,4 +1,4 @@
-"""Rows of tsv, csv, jsonl and parquet files, of parallel line files and of datasets, under the roles that a task gives their columns."""
+"""Rows of tsv, csv, jsonl and parquet files, of parallel line files and of datasets, with a task's roles for their columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headcount.core.errors import DataError, MissingExtra, PartlyRead
-from headcount.data.readers.lines import count_lines, filled, kind_of, lines, parallel
+from headcount.data.readers.lines import count_lines, kind_of, lines, nonempty_lines, parallel
 
 Source = tuple[Path, ...] | Any
 """Files that belong together (parallel ones), or a datasets.Dataset; None for nothing."""
@@ -21,7 +21,7 @@ Source = tuple[Path, ...] | Any
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".ndjson", ".parquet")
 """Endings of files that are tables wherever text is read; any other is plain text there."""
 KINDS = (*TABLES, ".txt")
-"""What is read as a table where only that is wanted: .txt with tabs too."""
+"""Endings that are read as a table where only tables are allowed: .txt with tabs too."""
 PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"), ("text", "text_pair"))
 SINGLE = (("text",), ("sentence",))
 """Names that columns of pairs of texts, and of single texts, usually have, tried in this order."""
@@ -34,8 +34,13 @@ GROUPS = 64
 
 
 def most_rows(limit: int) -> int:
-    """The most rows that a task of so many examples reads of a source."""
+    """Returns the most rows that a task of so many examples reads of a source."""
     return max(PER_EXAMPLE * limit, MOST)
+
+
+def source_label(source: Source) -> str:
+    """Returns the name of a source, for messages."""
+    return " + ".join(map(str, source)) if isinstance(source, tuple) else "the dataset"
 
 
 def warn_of_rest(source: str, number: int, total: int | None) -> None:
@@ -49,7 +54,7 @@ def warn_of_rest(source: str, number: int, total: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The values of one example by role, and where it stands."""
+    """The values of one example by role, and its position in the data."""
 
     values: Mapping[str, Any]
     source: str
@@ -57,20 +62,20 @@ class Row:
     unit: str = "line"
 
     @property
-    def where(self) -> str:
+    def origin(self) -> str:
         """File and line, for messages."""
         return f"{self.source}, {self.unit} {self.number}"
 
     def text(self, role: str) -> str:
-        """A value that must be text."""
+        """Returns a value that must be text."""
         value = self.values[role]
         if not isinstance(value, str):
-            raise DataError(f"{self.where}: the {role} must be text, got {value!r}")
+            raise DataError(f"{self.origin}: the {role} must be text, got {value!r}")
         return value
 
 
-class Named(NamedTuple):
-    """A label of a dataset that knows the names of its classes."""
+class ClassLabel(NamedTuple):
+    """A label of a dataset that names its classes."""
 
     number: int
     name: str
@@ -78,40 +83,41 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Columns found together: their roles, the option that names each, and the names they usually have, tried in order."""
+    """Columns that are found together: their roles, the argument that names each, and the names they usually have, tried in order."""
 
-    options: Mapping[str, str]
+    arguments: Mapping[str, str]
     usual: Sequence[tuple[str, ...]]
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles, in the order of the usual names."""
-        return tuple(self.options)
+        return tuple(self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a task finds its columns: as the user named them, by usual names, or by place (roles by number of columns) without a header."""
+    """How a task finds its columns: as the user named them, by usual names, or without a header by their order.
+
+    `roles` are the roles in order, by the number of columns.
+    """
 
     groups: tuple[Group, ...]
-    places: Mapping[int, tuple[str, ...]]
+    roles: Mapping[int, tuple[str, ...]]
     named: Mapping[str, str]
 
     def columns(self, header: Sequence[str], source: str) -> dict[str, str]:
-        """Role -> column, for a file with these columns."""
-        found: dict[str, str] = {}
+        """Returns the column of each role, for a file with these columns."""
+        columns: dict[str, str] = {}
         for group in self.groups:
             chosen = {role: self.named[role] for role in group.roles if role in self.named}
-            found |= chosen or self._usual(group, header) or {}
+            columns |= chosen or self._usual(group, header) or {}
             role = group.roles[0]
-            if role not in found:
-                raise DataError(
-                    f"{source} has no column for the {role}: it has {_listed(header)}. Name it with {_flag(group.options[role])}"
-                )
-        for role, column in found.items():
+            if role not in columns:
+                raise DataError(f"{source} has no column for the {role}: it has {_quote_names(header)}. Name it by {group.arguments[role]}")
+        for role, column in columns.items():
             if column not in header:
-                raise _missing(column, role, header, source)
-        return found
+                raise _no_column(column, role, header, source)
+        return columns
 
     def _usual(self, group: Group, header: Sequence[str]) -> dict[str, str] | None:
         names = next((names for names in group.usual if all(name in header for name in names)), None)
@@ -121,53 +127,49 @@ class Layout:
         """Whether the first line of a file names its columns."""
         return bool(self.named) or all(self._usual(group, cells) for group in self.groups)
 
-    def by_place(self, number: int, source: str) -> dict[str, int]:
-        """Role -> place, for a file without a header or for parallel files."""
-        if number not in self.places:
-            allowed = " or ".join(f"{n} ({', '.join(roles)})" for n, roles in self.places.items())
-            flags = ", ".join(_flag(option) for group in self.groups for option in group.options.values())
-            raise DataError(f"{source} has {number} columns and no header that is known; give {allowed}, or name columns with {flags}")
-        return {role: place for place, role in enumerate(self.places[number])}
+    def by_order(self, n_columns: int, source: str) -> dict[str, int]:
+        """Returns the index of each role, for a file without a header or for parallel files."""
+        if n_columns not in self.roles:
+            allowed = " or ".join(f"{n} ({', '.join(roles)})" for n, roles in self.roles.items())
+            arguments = ", ".join(argument for group in self.groups for argument in group.arguments.values())
+            raise DataError(f"{source} has {n_columns} columns and no header that is known; give {allowed}, or name columns by {arguments}")
+        return {role: index for index, role in enumerate(self.roles[n_columns])}
 
 
-def _flag(option: str) -> str:
-    return "--" + option.replace("_", "-")
-
-
-def _listed(names: Sequence[str]) -> str:
+def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names) or "none"
 
 
-def _missing(column: str, role: str, header: Sequence[str], source: str) -> DataError:
+def _no_column(column: str, role: str, header: Sequence[str], source: str) -> DataError:
     close = difflib.get_close_matches(column, list(header), n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
-    return DataError(f"{source} has no column '{column}' for the {role}.{hint} It has {_listed(header)}")
+    return DataError(f"{source} has no column '{column}' for the {role}.{hint} It has {_quote_names(header)}")
 
 
 def read(source: Source, layout: Layout, most: int | None = None) -> Iterator[Row]:
-    """The rows of files or of a dataset; of a source with more than `most` rows at most so many, spread evenly over it."""
+    """Yields the rows of files or of a dataset; of a source with more than `most` rows at most so many, spread evenly over it."""
     if not isinstance(source, tuple):
-        return _of_dataset(source, layout, most)
+        return _read_dataset(source, layout, most)
     if len(source) > 1:
-        return _of_parallel(source, layout, most)
+        return _read_parallel(source, layout, most)
     path = next(iter(source))
     if path.is_dir():
-        return read(_saved(path), layout, most)
+        return read(_load_saved(path), layout, most)
     kind = kind_of(path)
     if kind not in KINDS:
         known = f"known are {', '.join(KINDS)}, and .gz of those with lines"
-        raise DataError(f"{path}: unknown kind of file '{kind}'; {known}. Parallel files come together: --train A --train B")
+        raise DataError(f"{path}: unknown kind of file '{kind}'; {known}. Parallel files come together, as a list")
     if kind == ".parquet":
-        return _of_parquet(path, layout, most)
+        return _read_parquet(path, layout, most)
     if kind == ".csv":
-        return _of_cells(path, layout, _commas(path, most))
+        return _read_cells(path, layout, _read_csv(path, most))
     if kind in (".tsv", ".txt"):
-        return _of_cells(path, layout, ((n, text.split("\t")) for n, text in filled(path, _line_step(most, path))))
-    return _of_json(path, layout, most)
+        return _read_cells(path, layout, ((n, text.split("\t")) for n, text in nonempty_lines(path, _line_step(most, path))))
+    return _read_json(path, layout, most)
 
 
 def step_of(source: str, total: int, most: int | None) -> int:
-    """Every how many rows one is read, so that of `total` at most `most` are; warns where that is not each of them."""
+    """Returns the step between rows, so that of `total` at most `most` are read; warns where it is not 1."""
     step = 1 if most is None else -(-total // most)
     if step > 1:
         warn_of_rest(source, -(-total // step), total)
@@ -175,7 +177,7 @@ def step_of(source: str, total: int, most: int | None) -> int:
 
 
 def _line_step(most: int | None, *paths: Path) -> int:
-    """Every how many lines of files that belong together one is read."""
+    """Returns the step between the lines that are read of files that belong together."""
     if most is None:
         return 1
     counts = {path: count_lines(path) for path in paths}
@@ -184,12 +186,12 @@ def _line_step(most: int | None, *paths: Path) -> int:
     return step_of(" + ".join(map(str, paths)), counts[paths[0]], most)
 
 
-def _of_dataset(dataset: Any, layout: Layout, most: int | None) -> Iterator[Row]:
+def _read_dataset(dataset: Any, layout: Layout, most: int | None) -> Iterator[Row]:
     columns = layout.columns(dataset.column_names, "the dataset")
     names = {role: _class_names(dataset, column) for role, column in columns.items()}
     step = step_of("the dataset", len(dataset), most) if hasattr(dataset, "__len__") else 1
     rows = enumerate(dataset) if step == 1 else ((i, dataset[i]) for i in range(0, len(dataset), step))
-    for row in _of_records(rows, dataset.column_names, layout, ("the dataset", "row")):
+    for row in _rows(rows, dataset.column_names, layout, "the dataset", "row"):
         yield replace(row, values={role: _with_names(value, names[role]) for role, value in row.values.items()})
 
 
@@ -202,12 +204,12 @@ def _with_names(value: Any, names: list[str] | None) -> Any:
     if names is None:
         return value
     if isinstance(value, list):
-        return [_with_names(one, names) for one in value]
-    return Named(value, names[value]) if isinstance(value, int) and 0 <= value < len(names) else value
+        return [_with_names(entry, names) for entry in value]
+    return ClassLabel(value, names[value]) if isinstance(value, int) and 0 <= value < len(names) else value
 
 
-def _saved(path: Path) -> Any:
-    """A folder that `datasets` wrote by save_to_disk."""
+def _load_saved(path: Path) -> Any:
+    """Returns the dataset of a folder that `datasets` wrote by save_to_disk."""
     import datasets
 
     if (path / "dataset_dict.json").exists():
@@ -218,21 +220,21 @@ def _saved(path: Path) -> Any:
     return datasets.load_from_disk(str(path))
 
 
-def _of_parallel(paths: tuple[Path, ...], layout: Layout, most: int | None) -> Iterator[Row]:
+def _read_parallel(paths: tuple[Path, ...], layout: Layout, most: int | None) -> Iterator[Row]:
     source = " + ".join(path.name for path in paths)
-    places = layout.by_place(len(paths), source)
+    order = layout.by_order(len(paths), source)
     for number, cells in parallel(paths, _line_step(most, *paths)):
-        yield Row({role: cells[place] for role, place in places.items()}, source, number)
+        yield Row({role: cells[index] for role, index in order.items()}, source, number)
 
 
-def _commas(path: Path, most: int | None) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of the rows of a csv file; a row may be of several lines, so that rows have to be read to be counted."""
+def _read_csv(path: Path, most: int | None) -> Iterator[tuple[int, list[str]]]:
+    """Returns (line, cells) of the rows of a csv file. A row may span lines, so that rows have to be read to be counted."""
     if most is None or count_lines(path) <= most:
-        return _all_commas(path)
-    return islice(_all_commas(path), 0, None, step_of(str(path), sum(1 for _ in _all_commas(path)), most))
+        return _all_csv_rows(path)
+    return islice(_all_csv_rows(path), 0, None, step_of(str(path), sum(1 for _ in _all_csv_rows(path)), most))
 
 
-def _all_commas(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _all_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
     empty: int | None = None
     try:
@@ -247,40 +249,40 @@ def _all_commas(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}, line {reader.line_num} is no csv: {error}; check its quotes") from error
 
 
-def _of_cells(path: Path, layout: Layout, table: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
+def _read_cells(path: Path, layout: Layout, table: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
     first = next(table, None)
     if first is None:
         return
     width = len(first[1])
-    named = layout.is_header(first[1])
-    columns = layout.columns(first[1], str(path)) if named else {}
-    places = {role: first[1].index(name) for role, name in columns.items()} if named else layout.by_place(width, str(path))
-    for number, cells in table if named else chain([first], table):
+    has_header = layout.is_header(first[1])
+    columns = layout.columns(first[1], str(path)) if has_header else {}
+    order = {role: first[1].index(name) for role, name in columns.items()} if has_header else layout.by_order(width, str(path))
+    for number, cells in table if has_header else chain([first], table):
         if len(cells) != width:
             raise DataError(f"{path}, line {number} has {len(cells)} columns, but the first line has {width}; give every line the same")
-        yield Row({role: cells[place] for role, place in places.items()}, str(path), number)
+        yield Row({role: cells[index] for role, index in order.items()}, str(path), number)
 
 
-def _of_json(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
+def _read_json(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
     records = _records(path, _line_step(most, path))
     first = next(records, None)
     if first is None:
         return
-    yield from _of_records(chain([first], records), list(first[1]), layout, (str(path), "line"))
+    yield from _rows(chain([first], records), list(first[1]), layout, str(path), "line")
 
 
 def _records(path: Path, every: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, text in filled(path, every):
+    for number, text in nonempty_lines(path, every):
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number} is no JSON: {error}. One object a line is wanted") from error
+            raise DataError(f"{path}, line {number} is no JSON: {error}. Write one object a line") from error
         if not isinstance(record, dict):
-            raise DataError(f"{path}, line {number} holds a {type(record).__name__}; one JSON object a line is wanted")
+            raise DataError(f"{path}, line {number} holds a {type(record).__name__}; write one JSON object a line")
         yield number, record
 
 
-def _of_parquet(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
+def _read_parquet(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -289,7 +291,7 @@ def _of_parquet(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
         file = parquet.ParquetFile(path, buffer_size=2**20)  # so that a row group is not read whole for its first rows
         header = file.schema_arrow.names
         columns = list(layout.columns(header, str(path)).values())
-        yield from _of_records(_parquet_rows(file, str(path), columns, most), header, layout, (str(path), "row"))
+        yield from _rows(_parquet_rows(file, str(path), columns, most), header, layout, str(path), "row")
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
@@ -297,7 +299,7 @@ def _of_parquet(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
 
 
 def _parquet_rows(file: Any, source: str, columns: list[str], most: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, values) of the rows; of a file with more than `most`, the first ones of row groups spread evenly over it."""
+    """Yields (number, values) of the rows; of a file with more than `most`, the first ones of row groups spread evenly over it."""
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     starts, total = [0, *accumulate(sizes)], sum(sizes)
     if most is None or total <= most:
@@ -312,10 +314,10 @@ def _parquet_rows(file: Any, source: str, columns: list[str], most: int | None) 
         yield from enumerate(islice(rows, share), starts[group])
 
 
-def _of_records(records: Iterable[tuple[int, Any]], header: Sequence[str], layout: Layout, told: tuple[str, str]) -> Iterator[Row]:
-    columns = layout.columns(header, told[0])
+def _rows(records: Iterable[tuple[int, Any]], header: Sequence[str], layout: Layout, source: str, unit: str) -> Iterator[Row]:
+    columns = layout.columns(header, source)
     for number, record in records:
         absent = next((column for column in columns.values() if record.get(column) is None), None)
         if absent is not None:
-            raise DataError(f"{told[0]}, {told[1]} {number} has no value in column '{absent}'; fill it, or remove the row")
-        yield Row({role: record[column] for role, column in columns.items()}, told[0], number, told[1])
+            raise DataError(f"{source}, {unit} {number} has no value in column '{absent}'; fill it, or remove the row")
+        yield Row({role: record[column] for role, column in columns.items()}, source, number, unit)

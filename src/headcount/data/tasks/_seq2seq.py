@@ -1,93 +1,147 @@
-"""Source to target text: what translation and summarisation share."""
+"""Source text to target text: what translation and summarisation share, and the text that an encoder–decoder generates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
 
 from headcount.core.errors import DataError
-from headcount.data.metrics import FROM_TEXTS
-from headcount.data.open_task import Request
+from headcount.core.options import option
+from headcount.data.checks import positions
+from headcount.data.metrics import FROM_TEXTS, IGNORED
 from headcount.data.readers.tables import Group, Layout, Source, read
 from headcount.data.task import SPLITS, Split, Task, Text, Texts
-from headcount.data.tasks._generate import Translations, key, most_tokens
-from headcount.data.tasks._splits import divide, each
-from headcount.data.tasks._tokenize import Packed, check_tokenizer, encode, make_task, texts_of
-from headcount.models.modules import unwrap
+from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
+from headcount.data.tasks._splits import for_each_split, read_splits
+from headcount.data.tasks._tokenize import Packed, check_tokenizer, encode, make_task
+from headcount.models.modules import Batch, unwrap
+from headcount.models.state import preserve
 
-USES = (
-    *("train", "eval", "source_column", "target_column", "max_length", "truncate"),
-    *("metric", "num_beams", "max_new_tokens", "prefix"),
+SEQ2SEQ = TaskInfo(
+    uses=("train", "eval", "source_column", "target_column", "max_length", "truncate"), model="AutoModelForSeq2SeqLM", metric="BLEU, chrF"
 )
-Names = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A text and what becomes of it."""
+class TextPair:
+    """A source text, its target text, and their position in the data."""
 
     source: str
     target: str
-    where: str
+    origin: str
 
-    def key(self) -> bytes:
-        """Its content."""
+    def content(self) -> bytes:
+        """Returns what makes two pairs equal: their texts."""
         return f"{self.source}\0{self.target}".encode()
 
 
-def build(request: Request, sources: Names, targets: Names) -> Task:
-    """The task, with the usual names of both columns."""
-    check_model(request)
-    check_tokenizer(request)
-    named = {"source": request.source_column, "target": request.target_column}
-    groups = (Group({"source": "source_column"}, sources), Group({"target": "target_column"}, targets))
-    layout = Layout(groups, {2: ("source", "target")}, {role: name for role, name in named.items() if name})
+@dataclass(frozen=True)
+class GeneratedText(TaskBuilder):
+    """A task whose metric compares generated text with references."""
 
-    def pairs(source: Source) -> Iterator[Pair]:
-        return (Pair(row.text("source"), row.text("target"), row.where) for row in read(source, layout, request.most_rows))
+    _: KW_ONLY
+    metric: Literal["bleu", "chrf"] = option("bleu", "The metric of generated text")
+    num_beams: int = option(1, "Beams of the search; 1 is greedy", minimum=1)
+    max_new_tokens: int | None = option(
+        None, "Tokens generated at most; none is half as many again as the longest reference, plus 8", minimum=1
+    )
 
-    def divided() -> dict[Split, list[Pair]]:
-        return divide(request, pairs, Pair.key)
+    def build_from_pairs(
+        self, request: TaskRequest, pairs: Mapping[Split, Sequence[TextPair]], examples: Mapping[Split, Packed], texts: Texts
+    ) -> Task:
+        """Returns the task of text pairs and of the examples made of them."""
+        references = {
+            _example_key(example["input_ids"], example["labels"]): pair.target
+            for split in SPLITS
+            for example, pair in zip(examples[split], pairs[split], strict=True)
+        }
+        longest = max(len(example["labels"]) for split in SPLITS for example in examples[split]) * 3 // 2 + 8
+        room = positions(request.model, decoder=True)
+        most_tokens = self.max_new_tokens or (longest if room is None else min(longest, room - 1))
+        generated = GeneratedTexts(request.tokenizer, references, max_new_tokens=most_tokens, num_beams=self.num_beams)
+        return make_task(request, examples, FROM_TEXTS[self.metric](generated), texts)
 
-    rows, prefix = divided(), request.options.get("prefix", "")
-    texts = texts_of(request, lambda split: (Text(row.where, prefix + row.source, target=row.target) for row in divided()[split]))
-    return from_pairs(request, rows, each(lambda split: Packed(_examples(request, rows[split]))), texts)
+
+@dataclass(frozen=True)
+class TextToText(GeneratedText):
+    """A task on files of source and target texts. A subclass names their columns."""
+
+    _: KW_ONLY
+    prefix: str = option("", "Text set before every source text, such as 'summarize: ' for T5")
+    source_names: ClassVar[Sequence[tuple[str, ...]]] = ()
+    target_names: ClassVar[Sequence[tuple[str, ...]]] = ()
+
+    def build(self, request: TaskRequest) -> Task:
+        """Returns the task."""
+        _check_model(request)
+        check_tokenizer(request)
+        columns = {"source": request.source_column, "target": request.target_column}
+        groups = (Group({"source": "source_column"}, self.source_names), Group({"target": "target_column"}, self.target_names))
+        layout = Layout(groups, {2: ("source", "target")}, {role: name for role, name in columns.items() if name})
+
+        def read_pairs(source: Source) -> Iterator[TextPair]:
+            return (TextPair(row.text("source"), row.text("target"), row.origin) for row in read(source, layout, request.most_rows))
+
+        def pairs_by_split() -> dict[Split, list[TextPair]]:
+            return read_splits(request, read_pairs, TextPair.content)
+
+        def read_texts(split: Split) -> Iterator[Text]:
+            return (Text(pair.origin, self.prefix + pair.source, target=pair.target) for pair in pairs_by_split()[split])
+
+        pairs = pairs_by_split()
+        examples = for_each_split(lambda split: Packed(self._examples(request, pairs[split])))
+        return self.build_from_pairs(request, pairs, examples, Texts(read_texts, request.max_length, request.truncate))
+
+    def _examples(self, request: TaskRequest, pairs: Sequence[TextPair]) -> Iterator[dict[str, Any]]:
+        sources = encode(request, ((pair.origin, self.prefix + pair.source) for pair in pairs))
+        targets = encode(request, ((pair.origin, pair.target) for pair in pairs), is_target=True)
+        for source, target in zip(sources, targets, strict=True):
+            yield {**source, "labels": target["input_ids"]}
 
 
-def check_model(request: Request) -> None:
+def _check_model(request: TaskRequest) -> None:
     """Raises DataError for a model that is no encoder–decoder with a language head."""
     inner = unwrap(request.model)
-    if not getattr(inner.config, "is_encoder_decoder", False) or not any(
-        p in type(inner).__name__ for p in ("Generation", "MTModel", "LM")
-    ):
-        auto = "AutoModelForSeq2SeqLM"
+    has_head = any(part in type(inner).__name__ for part in ("Generation", "MTModel", "LM"))
+    if not getattr(inner.config, "is_encoder_decoder", False) or not has_head:
         raise DataError(
-            f"task '{request.name}' needs an encoder–decoder with a language head, not {type(inner).__name__}; load it as {auto}"
+            f"task '{request.name}' needs an encoder–decoder with a language head, not {type(inner).__name__}; load it as {SEQ2SEQ.model}"
         )
 
 
-def from_pairs(request: Request, rows: Mapping[Split, Sequence[Pair]], made: Mapping[Split, Packed], texts: Texts) -> Task:
-    """The task of pairs and of the examples made of them."""
-    metric = FROM_TEXTS[request.choice("metric", tuple(FROM_TEXTS))]
-    references = {
-        key(example["input_ids"], example["labels"]): row.target
-        for split in SPLITS
-        for example, row in zip(made[split], rows[split], strict=True)
-    }
-    longest = most_tokens(request.model, (len(example["labels"]) for split in SPLITS for example in made[split]))
-    said = Translations(
-        request.tokenizer,
-        references,
-        max_new_tokens=request.number("max_new_tokens", longest) or longest,
-        num_beams=request.number("num_beams", 1) or 1,
-    )
-    return make_task(request, made, metric(said), texts)
+def _example_key(source: Iterable[int], target: Iterable[int]) -> bytes:
+    """Returns the hash of the tokens of an example, by which it is recognised in a batch."""
+    tokens = array("q", [*source, IGNORED, *target])
+    return hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()
 
 
-def _examples(request: Request, rows: Sequence[Pair]) -> Iterator[dict[str, Any]]:
-    prefix = request.options.get("prefix", "")
-    sources = encode(request, ((row.where, prefix + row.source) for row in rows))
-    targets = encode(request, ((row.where, row.target) for row in rows), text_target=True)
-    for source, target in zip(sources, targets, strict=True):
-        yield {**source, "labels": target["input_ids"]}
+class GeneratedTexts:
+    """(model, batch) -> generated texts and reference texts; the latter as the file has them, because tokens do not give all letters back."""
+
+    def __init__(self, tokenizer: Any, references: Mapping[bytes, str], *, max_new_tokens: int, num_beams: int = 1) -> None:
+        self.tokenizer = tokenizer
+        self.references = references
+        self.options = {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "do_sample": False}
+
+    def __call__(self, model: nn.Module, batch: Batch) -> tuple[list[str], list[str]]:
+        """Returns the generated text and the reference of each example."""
+        inputs = {name: value for name, value in batch.items() if name not in ("labels", "decoder_input_ids")}
+        inner: Any = unwrap(model)
+        with torch.no_grad(), preserve(inner):
+            generated = inner.generate(**inputs, **self.options)
+        mask = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
+        references = []
+        for ids, visible, labels in zip(batch["input_ids"], mask, batch["labels"], strict=True):
+            target = labels[labels != IGNORED]
+            reference = self.references.get(_example_key(ids[visible].tolist(), target.tolist()))
+            references.append(reference or self._decode(target.unsqueeze(0))[0])
+        return self._decode(generated), references
+
+    def _decode(self, ids: Tensor) -> list[str]:
+        return [text.strip() for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]

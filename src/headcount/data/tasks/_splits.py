@@ -14,9 +14,9 @@ from itertools import accumulate
 from typing import TypeVar
 
 from headcount.core.errors import DataError
-from headcount.data.open_task import Request
-from headcount.data.readers.tables import Source, warn_of_rest
+from headcount.data.readers.tables import Source, source_label, warn_of_rest
 from headcount.data.task import SPLITS, Split
+from headcount.data.task_builder import TaskRequest
 
 T = TypeVar("T")
 Read = Callable[[Source], Iterable[T]]
@@ -24,13 +24,13 @@ HASHES = 2**64
 """How many values a hash can have here."""
 
 
-def each(make: Callable[[Split], T]) -> dict[Split, T]:
-    """What is made for each split."""
+def for_each_split(make: Callable[[Split], T]) -> dict[Split, T]:
+    """Returns what `make` returns for each split."""
     return {split: make(split) for split in SPLITS}
 
 
-def parts(items: Iterable[T], key: Callable[[T], bytes], shares: Sequence[int], limit: int | None = None) -> list[list[T]]:
-    """`items` in disjoint parts of about these shares, in order; of each part at most `limit` items, those with the smallest hashes.
+def split_by_hash(items: Iterable[T], key: Callable[[T], bytes], shares: Sequence[int], limit: int | None = None) -> list[list[T]]:
+    """Returns `items` in disjoint parts of about these shares, in order; of each part at most `limit` items, those with the smallest hashes.
 
     Items are read one at a time, and no more than `limit` of each part are in memory.
     """
@@ -49,20 +49,20 @@ def parts(items: Iterable[T], key: Callable[[T], bytes], shares: Sequence[int], 
     return [[item for _, _, item in sorted(heap, key=lambda entry: -entry[1])] for heap in heaps]
 
 
-def divide(request: Request, read: Read[T], key: Callable[[T], bytes]) -> dict[Split, list[T]]:
-    """The examples of each split, at most `request.limit`: calibration from `train`, selection and report from the halves of `eval`.
+def read_splits(request: TaskRequest, read: Read[T], key: Callable[[T], bytes]) -> dict[Split, list[T]]:
+    """Returns the examples of each split, at most `request.limit`: calibration from `train`, selection and report from the halves of `eval`.
 
-    A single source is divided in one half and two quarters. Of a limited task at most `request.most_rows` examples of a source are looked at.
+    A single source is divided in one half and two quarters. A limited task reads at most `request.most_rows` examples of a source.
     """
     train, held_out = request.train, request.eval
     _check_sources(request)
 
     def split(source: Source, names: Sequence[Split], shares: Sequence[int]) -> dict[Split, list[T]]:
-        divided = parts(_some(request, read, source), key, shares, request.limit)
+        divided = split_by_hash(_read_some(request, read, source), key, shares, request.limit)
         empty = next((name for name, items in zip(names, divided, strict=True) if not items), None)
         if empty is not None:
             raise DataError(
-                f"{told(source)} has {sum(map(len, divided))} examples, too few different ones to be divided into disjoint splits: a hash of "
+                f"{source_label(source)} has {sum(map(len, divided))} examples, too few different ones to be divided into disjoint splits: a hash of "
                 f"its content names the split of each, and none falls into {empty}; give more"
             )
         return dict(zip(names, divided, strict=True))
@@ -72,27 +72,22 @@ def divide(request: Request, read: Read[T], key: Callable[[T], bytes]) -> dict[S
     return {**split(train, SPLITS[:1], (1,)), **split(held_out, SPLITS[1:], (1, 1))}
 
 
-def _check_sources(request: Request) -> None:
+def _check_sources(request: TaskRequest) -> None:
     if request.train is None and request.eval is None:
-        raise DataError(f"task '{request.name}' needs data: --train FILE, and --eval FILE or a part of the same file is held out")
+        raise DataError(f"task '{request.name}' needs data: give train, and eval or a part of train is held out")
     if isinstance(request.train, tuple) and isinstance(request.eval, tuple):
         same = {path.resolve() for path in request.train} & {path.resolve() for path in request.eval}
         if same:
             raise DataError(f"train and eval are the same file, {min(same)}; give one of them, and fixed parts of it are used")
 
 
-def told(source: Source) -> str:
-    """A source in words."""
-    return " + ".join(map(str, source)) if isinstance(source, tuple) else "the dataset"
-
-
-def _some(request: Request, read: Read[T], source: Source) -> Iterator[T]:
-    """The examples of a source, up to the most that a limited task looks at; raises DataError where there is none."""
+def _read_some(request: TaskRequest, read: Read[T], source: Source) -> Iterator[T]:
+    """Yields the examples of a source, at most as many as a limited task reads; raises DataError where there is none."""
     number = -1
     for number, item in enumerate(read(source)):
         if request.most_rows is not None and number >= request.most_rows:
-            warn_of_rest(told(source), number, None)
+            warn_of_rest(source_label(source), number, None)
             return
         yield item
     if number < 0:
-        raise DataError(f"{told(source)} is empty: no example in it; give a file with examples")
+        raise DataError(f"{source_label(source)} is empty: no example in it; give a file with examples")

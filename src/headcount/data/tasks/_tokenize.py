@@ -1,9 +1,9 @@
-"""Text to tokens, with everything that can be wrong about it told before a model runs."""
+"""Text to tokens; whatever is wrong with it raises before a model runs."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,8 +13,8 @@ from headcount.core.errors import DataError
 from headcount.data.checks import positions, target_vocabulary, text_config, vocabulary
 from headcount.data.losses import accepts
 from headcount.data.metrics import Metric
-from headcount.data.open_task import Request
-from headcount.data.task import Example, Split, Task, Text, Texts, pad
+from headcount.data.task import Example, Split, Task, Texts, pad
+from headcount.data.task_builder import TaskRequest
 from headcount.data.text.unknown_tokens import unknown_id, warn_of_unknown
 from headcount.models.modules import unwrap
 
@@ -35,7 +35,7 @@ class Packed(Sequence[Example]):
             self._number += 1
 
     def frequency(self, token: int, *, besides: Collection[int]) -> tuple[int, int]:
-        """How many of the input tokens are this one, and how many there are besides some."""
+        """Returns how often a token occurs in the inputs, and how many input tokens there are besides some."""
         ids = np.frombuffer(self._flat.get("input_ids", array("i")), dtype=np.int32)
         return int((ids == token).sum()), int((~np.isin(ids, list(besides))).sum())
 
@@ -61,7 +61,7 @@ class Packed(Sequence[Example]):
         return flat[index] if ends is None else flat[ends[index] : ends[index + 1]].tolist()
 
 
-def check_tokenizer(request: Request) -> None:
+def check_tokenizer(request: TaskRequest) -> None:
     """Raises DataError unless the tokenizer can be the one of the model."""
     tokenizer, size = request.tokenizer, vocabulary(request.model)
     if tokenizer is None or not callable(getattr(tokenizer, "convert_ids_to_tokens", None)):
@@ -86,69 +86,73 @@ def _contradict(name: str, ours: int | None, theirs: Any, tokenizer: Any) -> boo
     return not (name == "pad" and ours in (tokenizer.eos_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id))
 
 
-def longest(request: Request, *, decoder: bool = False) -> int | None:
-    """How many tokens an example may have: `max_length`, or what model and tokenizer allow."""
+def longest(request: TaskRequest, *, decoder: bool = False) -> int | None:
+    """Returns how many tokens an example may have: `max_length`, or what model and tokenizer allow; None for any number."""
     room = positions(request.model, decoder=decoder)
     if request.max_length is None:
         stated = getattr(request.tokenizer, "model_max_length", None) or UNLIMITED
         return min((n for n in (room, stated if stated < UNLIMITED else None) if n is not None), default=None)
-    if request.max_length < 1:
-        raise DataError(f"max_length must be 1 or more, got {request.max_length}")
     if room is not None and request.max_length > room:
-        raise DataError(
-            f"max_length is {request.max_length}, but the model has positions for {room} tokens; give --max-length {room} or less"
-        )
+        raise DataError(f"max_length is {request.max_length}, but the model has positions for {room} tokens; give {room} or less")
     return request.max_length
 
 
-def encode(request: Request, items: Iterable[tuple[str, Any]], **options: Any) -> Iterator[dict[str, Any]]:
-    """The model's inputs for each (where it stands, text or (text, text)), in order; `options` go to the tokenizer."""
-    limit = longest(request, decoder="text_target" in options)
-    cut: dict[str, Any] = {"truncation": True, "max_length": limit} if request.truncate and limit else {"truncation": False}
-    target = options.pop("text_target", False)
-    rest = iter(items)
-    while chunk := list(islice(rest, 512)):
-        texts = [text for _, text in chunk]
-        made = _call(request, texts, target, {**cut, **options})
-        names = [name for name in made if name != "attention_mask" and (name == "input_ids" or accepts(request.model, name))]
-        for row, (where, _) in enumerate(chunk):
-            check_tokens(request, made["input_ids"][row], where, limit, target=target)
-            yield {name: list(made[name][row]) for name in names}
+def encode(
+    request: TaskRequest, items: Iterable[tuple[str, Any]], *, add_special_tokens: bool = True, is_target: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yields the model's inputs for each (position in the data, text or (text, text)), in order.
+
+    `is_target` tokenises texts that a decoder is to produce.
+    """
+    limit = longest(request, decoder=is_target)
+    options = {**truncation(request, limit), "add_special_tokens": add_special_tokens, "verbose": False}
+    remaining = iter(items)
+    while piece := list(islice(remaining, 512)):
+        texts = [text for _, text in piece]
+        if is_target:
+            encoded = request.tokenizer(text_target=texts, **options)
+        elif isinstance(texts[0], tuple):
+            encoded = request.tokenizer([a for a, _ in texts], [b for _, b in texts], **options)
+        else:
+            encoded = request.tokenizer(texts, **options)
+        names = [name for name in encoded if name != "attention_mask" and (name == "input_ids" or accepts(request.model, name))]
+        for row, (position, _) in enumerate(piece):
+            check_tokens(request, encoded["input_ids"][row], position, limit, is_target=is_target)
+            yield {name: list(encoded[name][row]) for name in names}
 
 
-def _call(request: Request, texts: list[Any], target: bool, options: dict[str, Any]) -> Any:
-    if target:
-        return request.tokenizer(text_target=texts, verbose=False, **options)
-    if isinstance(texts[0], tuple):
-        return request.tokenizer([a for a, _ in texts], [b for _, b in texts], verbose=False, **options)
-    return request.tokenizer(texts, verbose=False, **options)
+def truncation(request: TaskRequest, limit: int | None) -> dict[str, Any]:
+    """Returns the arguments of a tokenizer that cut texts to `limit` tokens, if the request says so."""
+    return {"truncation": True, "max_length": limit} if request.truncate and limit else {"truncation": False}
 
 
-def check_tokens(request: Request, ids: Sequence[int], where: str, limit: int | None, *, target: bool = False) -> None:
+def check_tokens(request: TaskRequest, ids: Sequence[int], position: str, limit: int | None, *, is_target: bool = False) -> None:
     """Raises DataError for a text without tokens, too long, or beyond the vocabulary."""
-    size = target_vocabulary(request.model) if target else vocabulary(request.model)
+    size = target_vocabulary(request.model) if is_target else vocabulary(request.model)
     if not ids:
-        raise DataError(f"{where}: the text is empty, so it has no token; remove it")
+        raise DataError(f"{position}: the text is empty, so it has no token; remove it")
     if limit is not None and len(ids) > limit:
-        raise DataError(f"{where} has {len(ids)} tokens, but at most {limit} are allowed; to cut texts: --max-length {limit} --truncate")
+        raise DataError(
+            f"{position} has {len(ids)} tokens, but at most {limit} are allowed; to cut texts: max_length={limit}, truncate=True"
+        )
     if size is not None and max(ids) >= size:
-        raise DataError(f"{where}: token id {max(ids)}, but the model's vocabulary ends at {size - 1}; use the model's own tokenizer")
+        raise DataError(f"{position}: token id {max(ids)}, but the model's vocabulary ends at {size - 1}; use the model's own tokenizer")
 
 
-def pad_id(request: Request) -> int:
-    """The token that fills short rows: the model's, by which some find the end of a text, else the tokenizer's, else 0; it is masked."""
+def pad_id(request: TaskRequest) -> int:
+    """Returns the token that fills short rows, which is masked: the model's (some find the end of a text by it), the tokenizer's, or 0."""
     config = text_config(request.model)
-    found = (getattr(config, "pad_token_id", None), getattr(request.tokenizer, "pad_token_id", None))
-    return next((value for value in found if isinstance(value, int) and value >= 0), 0)
+    tokens = (getattr(config, "pad_token_id", None), getattr(request.tokenizer, "pad_token_id", None))
+    return next((value for value in tokens if isinstance(value, int) and value >= 0), 0)
 
 
-def special_ids(request: Request) -> frozenset[int]:
-    """The tokenizer's special tokens."""
+def special_ids(request: TaskRequest) -> frozenset[int]:
+    """Returns the tokenizer's special tokens."""
     return frozenset(getattr(request.tokenizer, "all_special_ids", None) or ())
 
 
-def make_task(request: Request, examples: Mapping[Split, Packed], metric: Metric, texts: Texts | None = None) -> Task:
-    """The task of tokenised examples, which are padded to batches."""
+def make_task(request: TaskRequest, examples: Mapping[Split, Packed], metric: Metric, texts: Texts | None = None) -> Task:
+    """Returns the task of tokenised examples, which are padded to batches."""
     fill = pad_id(request)
     _warn_of_unknown(request, examples.values(), texts)
     return Task(
@@ -163,26 +167,21 @@ def make_task(request: Request, examples: Mapping[Split, Packed], metric: Metric
     )
 
 
-def _warn_of_unknown(request: Request, examples: Iterable[Packed], texts: Texts | None) -> None:
+def _warn_of_unknown(request: TaskRequest, examples: Iterable[Packed], texts: Texts | None) -> None:
     unknown = unknown_id(request.tokenizer)
     if unknown is None:
         return
     special = special_ids(request) - {unknown}
-    counts = [made.frequency(unknown, besides=special) for made in examples]
+    counts = [packed.frequency(unknown, besides=special) for packed in examples]
     total = sum(count for count, _ in counts), sum(number for _, number in counts)
     warn_of_unknown(f"task '{request.name}'", request.tokenizer, total, lambda: texts.read("calibration") if texts else ())
 
 
-def texts_of(request: Request, read: Callable[[Split], Iterable[Text]], **how: Any) -> Texts:
-    """The texts of a task, cut where its request cuts them; `how` are the other fields."""
-    return Texts(read, request.max_length, request.truncate, **how)
-
-
-def check_head(request: Request, parts: Sequence[str], auto: str) -> None:
+def check_head(request: TaskRequest, parts: Sequence[str], auto: str) -> None:
     """Raises DataError for a model whose head is made for another task, or that has none."""
     name = type(unwrap(request.model)).__name__
     others = ("Classification", "MaskedLM", "CausalLM", "LMHead", "QuestionAnswering", "MultipleChoice", "ConditionalGeneration", "MTModel")
-    mine = any(part in name for part in parts)
-    if not accepts(request.model, "labels") or (not mine and any(other in name for other in others)):
-        option = f" (--auto {auto})" if auto.startswith("Auto") else ""
+    fits = any(part in name for part in parts)
+    if not accepts(request.model, "labels") or (not fits and any(part in name for part in others)):
+        option = f" (auto={auto})" if auto.startswith("Auto") else ""
         raise DataError(f"task '{request.name}' needs a model with another head than {name}; load it as {auto}{option}")

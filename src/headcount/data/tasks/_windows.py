@@ -1,134 +1,177 @@
-"""Running text for language models: windows of a fixed number of tokens, or an example for each line or paragraph."""
+"""Running text for language models: windows of a fixed number of tokens, or an example for each line or paragraph; and which tokens are masked."""
 
 from __future__ import annotations
 
+import hashlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice, tee
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from headcount.core.errors import DataError
-from headcount.data.open_task import Request
+from headcount.core.options import option
+from headcount.data.metrics import IGNORED
 from headcount.data.readers.lines import count_lines, kind_of, lines
-from headcount.data.readers.tables import SINGLE, TABLES, Group, Layout, Source, read, step_of, warn_of_rest
+from headcount.data.readers.tables import SINGLE, TABLES, Group, Layout, Source, read, source_label, step_of, warn_of_rest
 from headcount.data.task import Split, Text, Texts
-from headcount.data.tasks._splits import told
-from headcount.data.tasks._tokenize import encode, longest, texts_of
+from headcount.data.task_builder import TaskBuilder, TaskRequest
+from headcount.data.tasks._splits import read_splits
+from headcount.data.tasks._tokenize import encode, longest
 
-BY = ("window", "line", "paragraph")
 WINDOW = 512
 """Tokens in a window where model and tokenizer allow more and max_length is not given."""
+MASKED_SHARE = 0.15
+TEXT_ARGUMENTS = ("train", "eval", "text_column", "max_length", "truncate")
+"""The arguments of `open_task` that tasks on running text use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """The tokens of one example, and where they stand."""
+    """The tokens of one example, their position in the source, and their text; windows begin and end within words, so they have none."""
 
     ids: list[int]
-    where: str
+    origin: str
     text: str | None = None
-    """What a line or paragraph says; windows begin and end within words."""
 
-    def key(self) -> bytes:
-        """Its content."""
+    def content(self) -> bytes:
+        """Returns what makes two passages equal: their tokens."""
         return np.asarray(self.ids, dtype=np.int64).tobytes()
 
 
-def passages(request: Request, source: Source) -> Iterator[Passage]:
-    """The examples of text files or of a dataset with a column of text."""
-    by = request.choice("by", BY)
-    if by == "window":
-        if request.truncate:
-            raise DataError(f"task '{request.name}' by windows cuts nothing off, so truncate means nothing; leave it out, or say by=line")
-        yield from _windows(request, source)
-    else:
-        wanted = _texts(request, source) if by == "line" else _paragraphs(_texts(request, source))
-        kept, again = tee((where, text) for where, text in wanted if text.strip())
-        for made, (where, text) in zip(encode(request, kept), again, strict=True):
-            yield Passage(made["input_ids"], where, text)
+@dataclass(frozen=True)
+class LanguageModelling(TaskBuilder):
+    """What the tasks on running text share."""
+
+    _: KW_ONLY
+    by: Literal["window", "line", "paragraph"] = option("window", "What an example is: a window of tokens, a line, or a paragraph")
+
+    def passages_by_split(self, request: TaskRequest) -> dict[Split, list[Passage]]:
+        """Returns the examples of each split."""
+        return read_splits(request, lambda source: self._passages(request, source), Passage.content)
+
+    def texts(self, request: TaskRequest) -> Texts | None:
+        """Returns the texts of lines or paragraphs; None for windows."""
+        if self.by == "window":
+            return None
+
+        def read_texts(split: Split) -> Iterator[Text]:
+            return (Text(passage.origin, passage.text or "") for passage in self.passages_by_split(request)[split])
+
+        return Texts(read_texts, request.max_length, request.truncate)
+
+    def _passages(self, request: TaskRequest, source: Source) -> Iterator[Passage]:
+        """Yields the examples of text files or of a dataset with a column of text."""
+        if self.by == "window":
+            if request.truncate:
+                raise DataError(
+                    f"task '{request.name}' by windows cuts nothing off, so truncate means nothing; leave it out, or use by=line"
+                )
+            yield from _windows(request, source_label(source), _first_rows(request, source))
+            return
+        rows = _rows(request, source, request.most_rows) if self.by == "line" else _paragraphs(_first_rows(request, source))
+        to_encode, again = tee((origin, text) for origin, text in rows if text.strip())
+        for encoded, (origin, text) in zip(encode(request, to_encode), again, strict=True):
+            yield Passage(encoded["input_ids"], origin, text)
 
 
-def texts(request: Request, divided: Callable[[], Mapping[Split, Sequence[Passage]]]) -> Texts | None:
-    """What the passages say; None by windows."""
-    if request.choice("by", BY) == "window":
-        return None
-    return texts_of(request, lambda split: (Text(passage.where, passage.text or "") for passage in divided()[split]))
-
-
-def _texts(request: Request, source: Source) -> Iterator[tuple[str, str]]:
-    """(where it stands, text) of each line or row. Of more than a limited task reads, single lines are spread over it, running text begins it."""
-    by_line = request.choice("by", BY) == "line"
-    rows = _rows(request, source, request.most_rows if by_line else None)
-    for number, row in enumerate(rows):
-        if not by_line and number == request.most_rows:
-            warn_of_rest(told(source), number, None)
+def _first_rows(request: TaskRequest, source: Source) -> Iterator[tuple[str, str]]:
+    """Yields the rows that a limited task reads of running text, from its beginning."""
+    for number, row in enumerate(_rows(request, source, None)):
+        if number == request.most_rows:
+            warn_of_rest(source_label(source), number, None)
             return
         yield row
 
 
-def _rows(request: Request, source: Source, most: int | None) -> Iterator[tuple[str, str]]:
+def _rows(request: TaskRequest, source: Source, most: int | None) -> Iterator[tuple[str, str]]:
+    """Yields position and text of each line or row; of a source with more than `most`, at most so many, spread evenly over it."""
     if not isinstance(source, tuple) or kind_of(source[0]) in TABLES or source[0].is_dir():
         named = {"text": request.text_column} if request.text_column else {}
         layout = Layout((Group({"text": "text_column"}, SINGLE),), {1: ("text",)}, named)
-        yield from ((row.where, row.text("text")) for row in read(source, layout, most))
+        yield from ((row.origin, row.text("text")) for row in read(source, layout, most))
         return
     if request.text_column:
-        raise DataError(f"{told(source)} is plain text, so it has no column '{request.text_column}'; leave text_column out")
-    step = 1 if most is None else step_of(told(source), sum(map(count_lines, source)), most)
+        raise DataError(f"{source_label(source)} is plain text, so it has no column '{request.text_column}'; leave text_column out")
+    step = 1 if most is None else step_of(source_label(source), sum(map(count_lines, source)), most)
     for path in source:
         yield from ((f"{path}, line {number}", text) for number, text in lines(path, step))
 
 
-def _paragraphs(texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Lines up to an empty one, as one text."""
-    where, kept = "", []
-    for place, text in texts:
+def _paragraphs(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yields the lines up to an empty one as one text, with the position of the first."""
+    start, paragraph = "", []
+    for origin, text in rows:
         if text.strip():
-            where = where if kept else place
-            kept.append(text)
-        elif kept:
-            yield where, "\n".join(kept)
-            kept = []
-    if kept:
-        yield where, "\n".join(kept)
+            start = start if paragraph else origin
+            paragraph.append(text)
+        elif paragraph:
+            yield start, "\n".join(paragraph)
+            paragraph = []
+    if paragraph:
+        yield start, "\n".join(paragraph)
 
 
-def _windows(request: Request, source: Source) -> Iterator[Passage]:
-    """All tokens in a row, cut into windows that each get the tokenizer's special tokens; a last window of a single token is left out."""
-    before, after = _special(request.tokenizer)
-    allowed = longest(request)
-    length = min(allowed or WINDOW, request.max_length or WINDOW)
+def _windows(request: TaskRequest, source: str, rows: Iterable[tuple[str, str]]) -> Iterator[Passage]:
+    """Yields all tokens in windows with the tokenizer's special tokens; a last window of a single token is left out."""
+    before, after = _special_tokens(request.tokenizer)
+    length = min(longest(request) or WINDOW, request.max_length or WINDOW)
     room = length - len(before) - len(after)
     if room < 2:
         raise DataError(f"max_length {length} leaves {room} tokens beside {len(before) + len(after)} special ones; give a greater one")
-    for number, ids in enumerate(_runs(_tokens(request, source), room)):
-        yield Passage([*before, *ids, *after], f"{told(source)}, window {number}")
+    tokens = (request.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"] for piece in _pieces(rows))
+    for number, ids in enumerate(_cut(tokens, room)):
+        yield Passage([*before, *ids, *after], f"{source}, window {number}")
 
 
-def _runs(tokens: Iterable[list[int]], room: int) -> Iterator[list[int]]:
-    kept: array[int] = array("i")
+def _pieces(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yields the text of 256 rows at a time."""
+    texts = (text + "\n" for _, text in rows)
+    while piece := "".join(islice(texts, 256)):
+        if piece.strip():
+            yield piece
+
+
+def _cut(tokens: Iterable[list[int]], length: int) -> Iterator[list[int]]:
+    pending: array[int] = array("i")
     for ids in tokens:
-        kept.extend(ids)
-        while len(kept) >= room:
-            yield kept[:room].tolist()
-            del kept[:room]
-    if len(kept) > 1:
-        yield kept.tolist()
+        pending.extend(ids)
+        while len(pending) >= length:
+            yield pending[:length].tolist()
+            del pending[:length]
+    if len(pending) > 1:
+        yield pending.tolist()
 
 
-def _tokens(request: Request, source: Source) -> Iterator[list[int]]:
-    texts = (text + "\n" for _, text in _texts(request, source))
-    while chunk := "".join(islice(texts, 256)):
-        if chunk.strip():
-            yield request.tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]
+def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Returns the special tokens that the tokenizer sets before and after a text."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    complete = tokenizer("a")["input_ids"]
+    start = next((i for i in range(len(complete)) if complete[i : i + len(plain)] == plain), 0)
+    return complete[:start], complete[start + len(plain) :]
 
 
-def _special(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The special tokens that the tokenizer sets before and after a text."""
-    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a")["input_ids"]
-    start = next((i for i in range(len(whole)) if whole[i : i + len(inner)] == inner), 0)
-    return whole[:start], whole[start + len(inner) :]
+def mask_tokens(ids: list[int], example: tuple[int, int], *, mask_id: int, special: frozenset[int]) -> dict[str, list[int]]:
+    """Returns tokens of which 15 % of the ordinary ones, and at least one, are replaced by the mask token; only these have labels.
+
+    The choice depends on `example`, (seed, number of the example), alone, so that every run masks the same tokens.
+    """
+    draws = np.frombuffer(hashlib.shake_128(repr(example).encode()).digest(4 * len(ids)), dtype="<u4") / 2**32
+    ordinary = [index for index, token in enumerate(ids) if token not in special]
+    if not ordinary:
+        raise DataError(f"example {example[1]} holds special tokens only, so nothing in it can be masked; remove it")
+    chosen = {index for index in ordinary if draws[index] < MASKED_SHARE} or {min(ordinary, key=lambda index: draws[index])}
+    return {
+        "input_ids": [mask_id if index in chosen else token for index, token in enumerate(ids)],
+        "labels": [token if index in chosen else IGNORED for index, token in enumerate(ids)],
+    }
+
+
+def mask_id(request: TaskRequest) -> int:
+    """Returns the tokenizer's mask token."""
+    token = getattr(request.tokenizer, "mask_token_id", None)
+    if token is None:
+        raise DataError(f"the tokenizer has no mask token, so task '{request.name}' is not for its model; try causal-lm")
+    return token

@@ -1,34 +1,30 @@
-"""Classes of images: a folder with one folder for each class, or a parquet file or dataset with columns image and label.
-
-Images go through the model's image processor; without one they must have the model's size, and become numbers from 0 to 1. The metric is accuracy.
-"""
-
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headcount.core.errors import DataError, MissingExtra
+from headcount.core.options import option
 from headcount.data.checks import config_of
-from headcount.data.open_task import Request
 from headcount.data.readers.tables import Group, Layout, Row, Source, read, step_of
 from headcount.data.task import Example, Task, pad
-from headcount.data.tasks._labels import LabelledRows, metric_of, n_labels, to_classes
-from headcount.data.tasks._splits import divide, each
+from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
+from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, to_classes
+from headcount.data.tasks._splits import for_each_split, read_splits
 from headcount.data.tasks._tokenize import check_head
 
-USES = ("train", "eval", "image_column", "label_column", "metric")
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 class Pictures(Sequence[Example]):
-    """Examples that are read when they are asked for."""
+    """Examples whose images are read when they are used."""
 
     def __init__(self, rows: Sequence[Row], labels: Sequence[int], pixels: Callable[[Row], Tensor]) -> None:
         self._rows, self._labels, self._pixels = rows, labels, pixels
@@ -40,44 +36,61 @@ class Pictures(Sequence[Example]):
         return {"pixel_values": self._pixels(self._rows[index]), "labels": self._labels[index]}
 
 
-def build(request: Request) -> Task:
-    """The task."""
-    check_head(request, ("ImageClassification",), "AutoModelForImageClassification")
-    if n_labels(request) == 1:
-        raise DataError("the model has num_labels=1, which means regression; load it with as many labels as there are classes")
-    labelled = LabelledRows(lambda source: _read(request, source), lambda row: [row.values["label"]])
-    rows = divide(request, labelled, _key)
-    labels = each(lambda split: to_classes(request, [(row.where, row.values["label"]) for row in rows[split]]))
-    labelled.check_several()
-    for row in chain.from_iterable(rows.values()):
-        _picture(row)
-    made = each(lambda split: Pictures(rows[split], labels[split], lambda row: _pixels(request, row)))
-    for examples in made.values():
-        _ = examples[0]
-    return Task(request.name, made["calibration"], made["selection"], made["report"], collate=pad, metric=metric_of(request))
+@dataclass(frozen=True)
+class ImageClassification(TaskBuilder):
+    """Classes of images: a folder with one folder for each class, or a parquet file or dataset with columns image and label.
+
+    Images go through the model's image processor; without one they must have the model's size, and become numbers from 0 to 1. The metric
+    is accuracy.
+    """
+
+    _: KW_ONLY
+    metric: Literal["auto", "accuracy", "f1", "matthews"] = option("auto", "The metric; auto is accuracy")
+    info = TaskInfo(
+        uses=("train", "eval", "image_column", "label_column"),
+        model="AutoModelForImageClassification",
+        metric="accuracy, F1, Matthews correlation",
+    )
+
+    def build(self, request: TaskRequest) -> Task:
+        """Returns the task."""
+        check_head(request, ("ImageClassification",), self.info.model)
+        if n_labels(request) == 1:
+            raise DataError("the model has num_labels=1, which means regression; load it with as many labels as there are classes")
+        metric = choose_metric(request, self.metric)
+        labelled = LabelledRows(lambda source: _read(request, source), lambda row: [row.values["label"]])
+        rows = read_splits(request, labelled, _content)
+        labels = for_each_split(lambda split: to_classes(request, [(row.origin, row.values["label"]) for row in rows[split]]))
+        labelled.check_several()
+        for row in chain.from_iterable(rows.values()):
+            _picture(row)
+        pictures = for_each_split(lambda split: Pictures(rows[split], labels[split], lambda row: _pixels(request, row)))
+        for examples in pictures.values():
+            _ = examples[0]
+        return Task(request.name, pictures["calibration"], pictures["selection"], pictures["report"], collate=pad, metric=metric)
 
 
-def _read(request: Request, source: Source) -> Iterator[Row]:
+def _read(request: TaskRequest, source: Source) -> Iterator[Row]:
     if isinstance(source, tuple) and len(source) == 1 and source[0].is_dir() and not (source[0] / "state.json").exists():
         if request.image_column or request.label_column:
             raise DataError(f"{source[0]} is a folder of images, which has no columns; leave image_column and label_column out")
-        return _of_folder(source[0], request.most_rows)
+        return _read_folder(source[0], request.most_rows)
     named = {"image": request.image_column, "label": request.label_column}
     images = Group({"image": "image_column"}, (("image",), ("img",), ("pixel_values",)))
     labels = Group({"label": "label_column"}, (("label",), ("labels",), ("fine_label",)))
     return read(source, Layout((images, labels), {}, {role: name for role, name in named.items() if name}), request.most_rows)
 
 
-def _of_folder(folder: Any, most: int | None) -> Iterator[Row]:
+def _read_folder(folder: Any, most: int | None) -> Iterator[Row]:
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     if not classes:
-        raise DataError(f"{folder} holds no folder; one for each class is wanted, named after the label")
+        raise DataError(f"{folder} holds no folder; it must hold one for each class, named after the label")
     images = [(label, path) for label in classes for path in sorted(label.iterdir()) if path.suffix.lower() in ENDINGS]
     for label, path in images[:: step_of(str(folder), len(images), most)]:
         yield Row({"image": path, "label": label.name}, str(path), 0)
 
 
-def _key(row: Row) -> bytes:
+def _content(row: Row) -> bytes:
     image = row.values["image"]
     if hasattr(image, "read_bytes"):
         return image.read_bytes()
@@ -87,11 +100,11 @@ def _key(row: Row) -> bytes:
 
 
 def _picture(row: Row) -> Any:
-    """The image as PIL has it, or as an array; only bytes and folders are read, never a path that stands in the data."""
+    """Returns the image as PIL has it, or as an array; only bytes and folders are read, never a path that stands in the data."""
     value = row.values["image"]
     source = io.BytesIO(value["bytes"]) if isinstance(value, dict) and value.get("bytes") else value
     if isinstance(source, dict):
-        raise DataError(f"{row.where}: the image holds no bytes, only a path; store the images in the file")
+        raise DataError(f"{row.origin}: the image holds no bytes, only a path; store the images in the file")
     if not hasattr(source, "read_bytes") and not isinstance(source, io.BytesIO):
         return source
     try:
@@ -102,23 +115,23 @@ def _picture(row: Row) -> Any:
         with Image.open(source) as image:
             image.load()
             return image
-    except Exception as error:  # a damaged image fails in any way it likes
-        raise DataError(f"{row.where} is no image that can be read: {error}") from error
+    except Exception as error:  # a damaged image can raise anything
+        raise DataError(f"{row.origin} is no image that can be read: {error}") from error
 
 
-def _pixels(request: Request, row: Row) -> Tensor:
+def _pixels(request: TaskRequest, row: Row) -> Tensor:
     image, channels = _picture(row), getattr(config_of(request.model), "num_channels", 3)
     if hasattr(image, "convert"):
         image = image.convert("L" if channels == 1 else "RGB")
     if request.tokenizer is not None:
         return torch.as_tensor(request.tokenizer(images=image, return_tensors="pt")["pixel_values"][0])
-    made = _numbers(image)
-    _check_size(request, row, made)
-    return made
+    pixels = _to_tensor(image)
+    _check_size(request, row, pixels)
+    return pixels
 
 
-def _numbers(image: Any) -> Tensor:
-    """Channels first; whole numbers from 0 to 255 become numbers from 0 to 1."""
+def _to_tensor(image: Any) -> Tensor:
+    """Returns an image with channels first; whole numbers from 0 to 255 become numbers from 0 to 1."""
     values = torch.as_tensor(np.array(image))
     values = values[..., None] if values.ndim == 2 else values
     if hasattr(image, "convert") or (values.shape[-1] in (1, 3) and values.shape[0] not in (1, 3)):
@@ -126,12 +139,12 @@ def _numbers(image: Any) -> Tensor:
     return values.float() if values.is_floating_point() else values.float() / 255
 
 
-def _check_size(request: Request, row: Row, made: Tensor) -> None:
+def _check_size(request: TaskRequest, row: Row, pixels: Tensor) -> None:
     config = config_of(request.model)
     size = getattr(config, "image_size", None)
-    sizes = (size, size) if isinstance(size, int) else tuple(size) if size else tuple(made.shape[1:])
-    wanted = (getattr(config, "num_channels", made.shape[0]), *sizes)
-    if tuple(made.shape) != wanted:
+    sizes = (size, size) if isinstance(size, int) else tuple(size) if size else tuple(pixels.shape[1:])
+    expected = (getattr(config, "num_channels", pixels.shape[0]), *sizes)
+    if tuple(pixels.shape) != expected:
         raise DataError(
-            f"{row.where}: the image has shape {tuple(made.shape)}, but the model takes {wanted}; pass the model's image processor"
+            f"{row.origin}: the image has shape {tuple(pixels.shape)}, but the model takes {expected}; pass the model's image processor"
         )

@@ -1,16 +1,21 @@
-"""Language modelling on text files: causal or masked, as the model is."""
-
 from __future__ import annotations
 
-from headcount.data.open_task import Request
+from dataclasses import dataclass
+
 from headcount.data.task import Task
-from headcount.data.tasks import causal_lm, masked_lm
-from headcount.data.tasks.causal_lm import USES
+from headcount.data.task_builder import TaskInfo, TaskRequest
+from headcount.data.tasks._windows import TEXT_ARGUMENTS, LanguageModelling
+from headcount.data.tasks.causal_lm import CausalLM
+from headcount.data.tasks.masked_lm import MaskedLM
 from headcount.models.modules import shifts
 
-__all__ = ["USES", "build"]
 
+@dataclass(frozen=True)
+class LM(LanguageModelling):
+    """Language modelling on text files: causal or masked, as the model is. See causal-lm and masked-lm."""
 
-def build(request: Request) -> Task:
-    """The task."""
-    return (causal_lm if shifts(request.model) else masked_lm).build(request)
+    info = TaskInfo(TEXT_ARGUMENTS, model="AutoModelForCausalLM or AutoModelForMaskedLM", metric="perplexity")
+
+    def build(self, request: TaskRequest) -> Task:
+        """Returns the task."""
+        return (CausalLM if shifts(request.model) else MaskedLM)(by=self.by).build(request)

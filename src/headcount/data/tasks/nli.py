@@ -1,21 +1,28 @@
-"""Natural language inference: classes of pairs of texts, from one table or from three parallel line files (premises, hypotheses, labels)."""
-
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from headcount.core.errors import DataError
-from headcount.data.open_task import Request
-from headcount.data.readers.tables import PAIRS, Layout, read
+from headcount.data.readers.tables import PAIRS, read
 from headcount.data.task import Task
-from headcount.data.tasks.classification import USES, check_model, from_rows, layout
+from headcount.data.task_builder import TaskRequest
+from headcount.data.tasks.classification import Classification, text_layout
 
-__all__ = ["USES", "build"]
 
+@dataclass(frozen=True)
+class NLI(Classification):
+    """Natural language inference: classes of pairs of texts, from one table or three parallel line files (premises, hypotheses, labels).
 
-def build(request: Request) -> Task:
-    """The task."""
-    check_model(request)
-    if request.text_column and not request.text_pair_column:
-        raise DataError(f"task '{request.name}' reads pairs: text_column is '{request.text_column}', name text_pair_column as well")
-    found = layout(request, PAIRS)
-    pairs = Layout(found.groups, {3: found.places[3]}, found.named)
-    return from_rows(request, lambda source: read(source, pairs, request.most_rows))
+    Without a header the columns are premise, hypothesis and label. The metric is accuracy.
+    """
+
+    info = Classification.info
+
+    def build(self, request: TaskRequest) -> Task:
+        """Returns the task."""
+        self.check_model(request)
+        if request.text_column and not request.text_pair_column:
+            raise DataError(f"task '{request.name}' reads pairs: text_column is '{request.text_column}', name text_pair_column as well")
+        layout = text_layout(request, PAIRS)
+        pairs_only = replace(layout, roles={3: layout.roles[3]})
+        return self.build_from_rows(request, lambda source: read(source, pairs_only, request.most_rows))

@@ -1,17 +1,17 @@
-"""Translation by an encoder–decoder, from two parallel line files (source, target) or a table; the loss is teacher-forced.
-
-The metric is BLEU (metric=chrf for chrF) of greedily generated text; num_beams, max_new_tokens and prefix are passed on.
-"""
-
 from __future__ import annotations
 
-from headcount.data.open_task import Request
-from headcount.data.task import Task
-from headcount.data.tasks import _seq2seq
+from dataclasses import dataclass
 
-USES = _seq2seq.USES
+from headcount.data.tasks._seq2seq import SEQ2SEQ, TextToText
 
 
-def build(request: Request) -> Task:
-    """The task."""
-    return _seq2seq.build(request, (("source",), ("src",)), (("target",), ("tgt",)))
+@dataclass(frozen=True)
+class Translation(TextToText):
+    """Translation by an encoder–decoder, from two parallel line files (source, target) or a table; the loss is teacher-forced.
+
+    The metric is BLEU (metric=chrf for chrF) of greedily generated text.
+    """
+
+    source_names = (("source",), ("src",))
+    target_names = (("target",), ("tgt",))
+    info = SEQ2SEQ

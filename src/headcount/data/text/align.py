@@ -1,4 +1,4 @@
-"""Words and the pieces of a tokenizer, brought together by offsets, for every fast tokenizer.
+"""Aligns words with the pieces of a tokenizer by offsets, for every fast tokenizer.
 
 The plain text is tokenized as a model would read it; nothing is tokenized again word by word.
 """
@@ -6,7 +6,7 @@ The plain text is tokenized as a model would read it; nothing is tokenized again
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Any
@@ -17,8 +17,8 @@ from headcount.data.text.annotated import Annotated
 
 UNLIMITED = 10**6
 """Tokenizers without a limit state a number beyond this one."""
-CHUNK = 256
-"""Sentences tokenized at once."""
+TOKENIZED_AT_ONCE = 256
+"""Sentences."""
 EXAMPLES = 3
 """Refused sentences shown for each reason."""
 
@@ -30,30 +30,36 @@ class _Encoder:
     tokenizer: Any
     limit: int | None
     truncate: bool
-    options: Mapping[str, Any]
+    add_special_tokens: bool
     as_target: bool
     end: tuple[int, ...]
 
-    def tokens(self, sentences: Sequence[Annotated], **options: Any) -> Iterator[Tokens]:
-        """The tokens of sentences that are all single or all pairs."""
+    def tokens(self, sentences: Sequence[Annotated], max_length: int | None = None) -> Iterator[Tokens]:
+        """Yields the tokens of sentences that are all single or all pairs, cut to `max_length` tokens if given."""
         texts = [[text for _, text in sentence.parts] for sentence in sentences]
         columns = [list(column) for column in zip(*texts, strict=True)]
         named = {"text_target": columns[0], **({"text_pair_target": columns[1]} if len(columns) > 1 else {})} if self.as_target else {}
-        made = self.tokenizer(
-            *(() if named else columns), **named, **self.options, **options, return_offsets_mapping=True, padding=False, verbose=False
+        encoded = self.tokenizer(
+            *(() if named else columns),
+            **named,
+            **({"truncation": False} if max_length is None else {"truncation": True, "max_length": max_length}),
+            add_special_tokens=self.add_special_tokens,
+            return_offsets_mapping=True,
+            padding=False,
+            verbose=False,
         )
         for row, sentence in enumerate(sentences):
-            yield self._tokens(made, row, sentence)
+            yield self._tokens(encoded, row, sentence)
 
-    def _tokens(self, made: Any, row: int, sentence: Annotated) -> Tokens:
-        encoding, sequences = made.encodings[row], made.sequence_ids(row)
+    def _tokens(self, encoded: Any, row: int, sentence: Annotated) -> Tokens:
+        encoding, sequences = encoded.encodings[row], encoded.sequence_ids(row)
         shift = [start for start, _ in sentence.parts]
-        offsets = [(a + shift[s or 0], b + shift[s or 0]) for (a, b), s in zip(made["offset_mapping"][row], sequences, strict=True)]
+        offsets = [(a + shift[s or 0], b + shift[s or 0]) for (a, b), s in zip(encoded["offset_mapping"][row], sequences, strict=True)]
         special = [bool(m) or s is None for m, s in zip(encoding.special_tokens_mask, sequences, strict=True)]
-        types = list(made["token_type_ids"][row]) if "token_type_ids" in made else None
+        types = list(encoded["token_type_ids"][row]) if "token_type_ids" in encoded else None
         n_end = len(self.end)
         return Tokens(
-            [*made["input_ids"][row], *self.end],
+            [*encoded["input_ids"][row], *self.end],
             [*encoding.tokens, *[""] * n_end],
             [*offsets, *[(0, 0)] * n_end],
             [*sequences, *[None] * n_end],
@@ -62,19 +68,19 @@ class _Encoder:
         )
 
     def align(self, sentence: Annotated, tokens: Tokens) -> Aligned | Refusal:
-        """The alignment, shortened if it is too long and may be."""
-        found = match(sentence, tokens)
-        if isinstance(found, Refusal) or self.limit is None or len(tokens.ids) <= self.limit:
-            return found
+        """Returns the alignment, truncated if it is too long and `truncate` is set."""
+        aligned = match(sentence, tokens)
+        if isinstance(aligned, Refusal) or self.limit is None or len(tokens.ids) <= self.limit:
+            return aligned
         if not self.truncate:
             raise DataError(
-                f"{sentence.where} has {len(tokens.ids)} tokens, but at most {self.limit} are allowed; "
-                f"to cut texts: --max-length {self.limit} --truncate"
+                f"{sentence.origin} has {len(tokens.ids)} tokens, but at most {self.limit} are allowed; "
+                f"to cut texts: max_length={self.limit}, truncate=True"
             )
         n_special = sum(tokens.special)
         if self.limit < n_special + len(sentence.parts):
             raise DataError(f"max_length {self.limit} leaves no room for text beside {n_special} special tokens; give a greater one")
-        short = next(self.tokens([sentence], truncation=True, max_length=self.limit - len(self.end)))
+        short = next(self.tokens([sentence], self.limit - len(self.end)))
         return replace(assign(sentence, short), truncated=True)
 
 
@@ -90,10 +96,10 @@ def _encoder(
         raise DataError(f"max_length must be 1 or more, got {max_length}")
     stated = getattr(tokenizer, "model_max_length", None) or UNLIMITED
     limit = max_length or (int(stated) if stated < UNLIMITED else None)
-    return _Encoder(tokenizer, limit, truncate, {"add_special_tokens": add_special_tokens}, as_target, tuple(end))
+    return _Encoder(tokenizer, limit, truncate, add_special_tokens, as_target, tuple(end))
 
 
-def stream(
+def align_each(
     sentences: Iterable[Annotated],
     tokenizer: Any,
     max_length: int | None = None,
@@ -103,38 +109,58 @@ def stream(
     as_target: bool = False,
     end: Sequence[int] = (),
 ) -> Iterator[Aligned | Refusal]:
-    """Each sentence aligned, or the reason why not, in order and one chunk at a time.
+    """Yields each sentence aligned, or the reason why it cannot be, in order.
 
-    `max_length` counts special tokens; without it the tokenizer's own limit holds, and the model's should be given. A longer sentence is an
-    error unless `truncate`. `as_target` reads texts as the tokenizer reads translations; `end` are special tokens set after every text.
+    Args:
+        sentences: Sentences or pairs of them.
+        tokenizer: A fast tokenizer.
+        max_length: The most tokens of a sentence, special tokens included; by default the tokenizer's own limit.
+        truncate: Cuts longer sentences instead of raising DataError.
+        add_special_tokens: Whether the tokenizer adds its special tokens.
+        as_target: Tokenises texts as targets of a translation.
+        end: Special tokens added after every text.
     """
-    encoder, rest = _encoder(tokenizer, max_length, truncate, add_special_tokens, as_target, end), iter(sentences)
-    while chunk := list(islice(rest, CHUNK)):
-        for _, alike in groupby(chunk, lambda sentence: len(sentence.parts)):
-            group = list(alike)
-            for sentence, tokens in zip(group, encoder.tokens(group, truncation=False), strict=True):
+    encoder, remaining = _encoder(tokenizer, max_length, truncate, add_special_tokens, as_target, end), iter(sentences)
+    while chunk := list(islice(remaining, TOKENIZED_AT_ONCE)):
+        for _, same_kind in groupby(chunk, lambda sentence: len(sentence.parts)):
+            group = list(same_kind)
+            for sentence, tokens in zip(group, encoder.tokens(group), strict=True):
                 yield encoder.align(sentence, tokens)
 
 
-def align(annotated: Annotated, tokenizer: Any, max_length: int | None = None, **options: Any) -> Aligned:
-    """A sentence and its tokens; `options` are those of `stream`. Unalignable, with its reason, where they cannot be brought together."""
-    found = next(stream([annotated], tokenizer, max_length, **options))
-    if isinstance(found, Refusal):
-        raise Unalignable(found)
-    return found
+def align(annotated: Annotated, tokenizer: Any, max_length: int | None = None, *, truncate: bool = False) -> Aligned:
+    """Returns a sentence with its tokens; see `align_each` for the arguments.
+
+    Raises:
+        Unalignable: words and tokens cannot be matched, with the reason.
+    """
+    result = next(align_each([annotated], tokenizer, max_length, truncate=truncate))
+    if isinstance(result, Refusal):
+        raise Unalignable(result)
+    return result
 
 
 def align_all(
-    sentences: Iterable[Annotated], tokenizer: Any, max_length: int | None = None, **options: Any
+    sentences: Iterable[Annotated],
+    tokenizer: Any,
+    max_length: int | None = None,
+    *,
+    truncate: bool = False,
+    add_special_tokens: bool = True,
+    as_target: bool = False,
+    end: Sequence[int] = (),
 ) -> tuple[list[Aligned], Refused]:
-    """Every sentence that can be aligned, in order, and an account of those that cannot; `options` are those of `stream`."""
-    kept: list[Aligned] = []
+    """Returns every sentence that can be aligned, in order, and an account of those that cannot; see `align_each` for the arguments."""
+    alignments: list[Aligned] = []
     counts: Counter[Reason] = Counter()
     examples: dict[Reason, tuple[Refusal, ...]] = {}
-    for found in stream(sentences, tokenizer, max_length, **options):
-        if isinstance(found, Refusal):
-            counts[found.reason] += 1
-            examples[found.reason] = (*examples.get(found.reason, ()), found)[:EXAMPLES]
+    results = align_each(
+        sentences, tokenizer, max_length, truncate=truncate, add_special_tokens=add_special_tokens, as_target=as_target, end=end
+    )
+    for result in results:
+        if isinstance(result, Refusal):
+            counts[result.reason] += 1
+            examples[result.reason] = (*examples.get(result.reason, ()), result)[:EXAMPLES]
         else:
-            kept.append(found)
-    return kept, Refused(counts, examples)
+            alignments.append(result)
+    return alignments, Refused(counts, examples)

@@ -35,11 +35,11 @@ class Refusal:
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.annotated.where}: {self.reason}: {self.detail}"
+        return f"{self.annotated.origin}: {self.reason}: {self.detail}"
 
 
 class Unalignable(DataError):
-    """A sentence whose words and tokens cannot be brought together."""
+    """A sentence whose words and tokens cannot be matched."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(str(refusal))
@@ -113,7 +113,7 @@ class Tokens:
 
 
 def match(sentence: Annotated, tokens: Tokens) -> Aligned | Refusal:
-    """The alignment of a sentence with all its tokens, or why there is none."""
+    """Returns the alignment of a sentence with all its tokens, or why there is none."""
     wrong = _wrong_offsets(sentence, tokens)
     if wrong:
         return Refusal(Reason.OFFSETS, sentence, wrong)
@@ -140,17 +140,17 @@ def _wrong_offsets(sentence: Annotated, tokens: Tokens) -> str | None:
 
 
 def assign(sentence: Annotated, tokens: Tokens) -> Aligned:
-    """Which word each token belongs to, and which tokens each word has; nothing is checked."""
+    """Returns which word each token belongs to, and which tokens each word has, without any check."""
     groups = _groups(sentence)
-    touched = _touched(sentence, tokens, groups)
+    touched = _count_characters(sentence, tokens, groups)
     words = [max(counts, key=lambda word: counts[word]) if counts else None for counts in touched]  # the first of equals
     own: dict[int, list[int]] = {}
     touching: dict[int, list[int]] = {}
     for token, (word, counts) in enumerate(zip(words, touched, strict=True)):
         if word is not None:
             own.setdefault(word, []).append(token)
-        for other in counts:
-            touching.setdefault(other, []).append(token)
+        for touched_word in counts:
+            touching.setdefault(touched_word, []).append(token)
     joint = {group for number, group in enumerate(groups) if group != number}
     return Aligned(
         tuple(tokens.ids),
@@ -167,7 +167,7 @@ def assign(sentence: Annotated, tokens: Tokens) -> Aligned:
 
 
 def _groups(sentence: Annotated) -> list[int]:
-    """For each word the first of those on the same characters."""
+    """Returns for each word the first of those on the same characters."""
     groups: list[int] = []
     for number, word in enumerate(sentence.words):
         before = sentence.words[number - 1] if number else None
@@ -175,24 +175,24 @@ def _groups(sentence: Annotated) -> list[int]:
     return groups
 
 
-def _touched(sentence: Annotated, tokens: Tokens, groups: list[int]) -> list[Counter[int]]:
-    """For each token how many characters it has of each word, in the order of the text."""
+def _count_characters(sentence: Annotated, tokens: Tokens, groups: list[int]) -> list[Counter[int]]:
+    """Returns for each token how many characters it has of each word, in the order of the text."""
     holder: list[int | None] = [None] * len(sentence.text)
     for word, group in zip(sentence.words, groups, strict=True):
         holder[word.start : word.end] = [group] * (word.end - word.start)
-    found: list[Counter[int]] = []
+    by_token: list[Counter[int]] = []
     for text, (start, end), special in zip(tokens.texts, tokens.offsets, tokens.special, strict=True):
         blank = special or _is_blank(text, sentence.text[start:end])
-        found.append(Counter(word for word in holder[start:end] if word is not None) if not blank else Counter())
-    return found
+        by_token.append(Counter(word for word in holder[start:end] if word is not None) if not blank else Counter())
+    return by_token
 
 
 def _is_blank(token: str, covered: str) -> bool:
     """Whether a token is white space, or only the marker of one, which some tokenizers set on the first letter of the text."""
     if not covered.strip():
         return True
-    return not token.strip(MARKERS) and not set(_folded(token)) & set(_folded(covered))
+    return not token.strip(MARKERS) and not set(_fold(token)) & set(_fold(covered))
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     return unicodedata.normalize("NFKD", text.casefold())

@@ -26,7 +26,7 @@ class Note(StrEnum):
 class Word:
     """A word at the characters `start:end` of its sentence; words of one multi-word token may have the same characters.
 
-    `head` is the place of its governor from 0, -1 for a root, None where no tree is known; a field that is not known is empty.
+    `head` is the number of its governor from 0, -1 for a root, None where no tree is known; a field that is not known is empty.
     """
 
     form: str
@@ -42,7 +42,7 @@ class Word:
 class Annotated:
     """A sentence; with `pair_at` two texts in a row, the second from that character on.
 
-    `clusters` hold two or more mentions each. `links` are (word, word of `target`), where `target` is the translation. `where` is for messages.
+    `clusters` hold two or more mentions each. `links` are (word, word of `target`), where `target` is the translation. `origin` is for messages.
     """
 
     text: str
@@ -51,13 +51,13 @@ class Annotated:
     pair_at: int | None = None
     target: Annotated | None = None
     links: frozenset[tuple[int, int]] = frozenset()
-    where: str = "a sentence"
+    origin: str = "a sentence"
     notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
         wrong = _wrong_text(self) or _wrong_words(self) or _wrong_marks(self)
         if wrong:
-            raise DataError(f"{self.where}: {wrong}")
+            raise DataError(f"{self.origin}: {wrong}")
 
     @property
     def parts(self) -> tuple[tuple[int, str], ...]:
@@ -107,31 +107,31 @@ def base(relation: str) -> str:
 
 
 def pair(first: Annotated, second: Annotated) -> Annotated:
-    """Two sentences as the input of one model: the second text begins where the first ends, its words are counted on."""
+    """Returns two sentences as the input of one model: the second text begins where the first ends, its words are counted on."""
     if first.pair_at is not None or second.pair_at is not None:
-        raise DataError(f"{first.where}: a pair is made of two single texts, not of pairs")
+        raise DataError(f"{first.origin}: a pair is made of two single texts, not of pairs")
     at, n_words = len(first.text), len(first.words)
-    moved = tuple(_moved(word, at, n_words) for word in second.words)
+    words = tuple(_shift(word, at, n_words) for word in second.words)
     clusters = tuple(tuple((start + n_words, end + n_words) for start, end in cluster) for cluster in second.clusters)
     return Annotated(
         first.text + second.text,
-        first.words + moved,
+        first.words + words,
         first.clusters + clusters,
         at,
-        where=first.where,
+        origin=first.origin,
         notes=first.notes + second.notes,
     )
 
 
-def _moved(word: Word, characters: int, words: int) -> Word:
+def _shift(word: Word, characters: int, words: int) -> Word:
     head = word.head if word.head is None or word.head < 0 else word.head + words
     return replace(word, head=head, start=word.start + characters, end=word.end + characters)
 
 
 def inside(surface: str, forms: Sequence[str], start: int) -> list[tuple[int, int]]:
-    """The characters of each word of a multi-word token that begins at `start`: its own where the forms spell it (do + n't), else all (im)."""
-    whole = "".join(forms)
-    if len(whole) != len(surface) or whole.lower() != surface.lower():
+    """Returns the characters of each word of a multi-word token that begins at `start`: its own where the forms spell it (do + n't), else all (im)."""
+    spelled = "".join(forms)
+    if len(spelled) != len(surface) or spelled.lower() != surface.lower():
         return [(start, start + len(surface))] * len(forms)
     ends = [start + size for size in accumulate(map(len, forms))]
     return list(zip([start, *ends[:-1]], ends, strict=True))

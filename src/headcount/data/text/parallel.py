@@ -16,19 +16,19 @@ LINK = re.compile(r"([0-9]+)-([0-9]+)")
 
 
 def read_links(path: str | Path) -> Iterator[frozenset[tuple[int, int]]]:
-    """Word alignments, a line for each sentence: `0-0 1-2`, source word and target word, from 0 (the format of fast_align and its kin)."""
+    """Yields word alignments, a line for each sentence: `0-0 1-2`, source word and target word, from 0 (the format of fast_align and its kin)."""
     for number, text in lines(Path(path)):
-        found = [LINK.fullmatch(one) for one in text.split()]
-        wrong = next((one for one, link in zip(text.split(), found, strict=True) if link is None), None)
+        links = [(part, LINK.fullmatch(part)) for part in text.split()]
+        wrong = next((part for part, link in links if link is None), None)
         if wrong is not None:
             raise DataError(f"{path}, line {number}: {wrong!r} is no alignment of two words; 3-5 aligns word 3 with word 5, from 0")
-        yield frozenset((int(link[1]), int(link[2])) for link in found if link)
+        yield frozenset((int(link[1]), int(link[2])) for _, link in links if link)
 
 
 def translations(
     sources: Iterable[Annotated], targets: Iterable[Annotated], links: Iterable[frozenset[tuple[int, int]]] | None = None
 ) -> Iterator[Annotated]:
-    """Each source sentence with its translation and, if given, its word alignments; there must be as many of each."""
+    """Yields each source sentence with its translation and, if given, its word alignments; there must be as many of each."""
     columns = [sources, targets] if links is None else [sources, targets, links]
     for number, row in enumerate(zip_longest(*columns)):
         if any(value is None for value in row):

@@ -16,12 +16,12 @@ from headcount.data.text.annotated import Annotated, Word, inside, pair
 Parse = Callable[[str], tuple[Word, ...]]
 
 
-def parsed(sentences: Iterable[Annotated], parse: Parse) -> Iterator[Annotated]:
-    """The same texts with the parser's words and trees; both texts of a pair are parsed apart. Clusters and links go, as words change."""
+def parse_sentences(sentences: Iterable[Annotated], parse: Parse) -> Iterator[Annotated]:
+    """Yields the same texts with the parser's words and trees, without clusters and links; the texts of a pair are parsed separately."""
     for sentence in sentences:
-        parts = [Annotated(text, parse(text), where=sentence.where) for _, text in sentence.parts]
-        whole = parts[0] if len(parts) == 1 else pair(*parts)
-        yield replace(whole, target=sentence.target, notes=sentence.notes)
+        parts = [Annotated(text, parse(text), origin=sentence.origin) for _, text in sentence.parts]
+        sentence_or_pair = parts[0] if len(parts) == 1 else pair(*parts)
+        yield replace(sentence_or_pair, target=sentence.target, notes=sentence.notes)
 
 
 def parser_of(spec: str) -> Parse:
@@ -36,7 +36,7 @@ def parser_of(spec: str) -> Parse:
 
 def spacy_parser(name: str) -> Parse:
     """A parser by the spaCy pipeline of this name, such as en_core_web_sm."""
-    spacy = _imported("spacy")
+    spacy = _import_package("spacy")
     try:
         pipeline = spacy.load(name)
     except OSError as error:
@@ -49,7 +49,7 @@ def spacy_parser(name: str) -> Parse:
 
 def stanza_parser(language: str) -> Parse:
     """A parser by stanza's default models of a language, such as en, which must be there already."""
-    stanza = _imported("stanza")
+    stanza = _import_package("stanza")
     try:
         pipeline = stanza.Pipeline(language, download_method=None, verbose=False)
     except Exception as error:  # stanza's own errors for missing resources share no base class across its releases
@@ -69,7 +69,7 @@ PARSERS: dict[str, tuple[Callable[[str], Parse], str]] = {
 """By package: the parser of a model's name, and an example of how it is named."""
 
 
-def _imported(name: str) -> Any:
+def _import_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
@@ -78,29 +78,28 @@ def _imported(name: str) -> Any:
 
 def from_spacy(doc: Any) -> tuple[Word, ...]:
     """The words of a spaCy Doc; its white-space tokens are left out, and what hangs on one hangs on the next governor."""
-    kept = [token for token in doc if not token.is_space]
-    place = {token.i: number for number, token in enumerate(kept)}
+    tokens = [token for token in doc if not token.is_space]
+    numbers = {token.i: number for number, token in enumerate(tokens)}
     return tuple(
         Word(
             token.text,
             token.lemma_,
             token.pos_,
-            _governor(token, place),
+            _governor(token, numbers),
             token.dep_.lower() if token.dep_ == "ROOT" else token.dep_,
             token.idx,
             token.idx + len(token.text),
         )
-        for token in kept
+        for token in tokens
     )
 
 
-def _governor(token: Any, place: dict[int, int]) -> int:
-    """spaCy's roots are their own heads."""
-    at = token
-    while at.head.i != at.i:
-        at = at.head
-        if at.i in place:
-            return place[at.i]
+def _governor(token: Any, numbers: dict[int, int]) -> int:
+    """Returns the number of the next governor that is a word, -1 for roots, which in spaCy are their own heads."""
+    while token.head.i != token.i:
+        token = token.head
+        if token.i in numbers:
+            return numbers[token.i]
     return -1
 
 

@@ -1,10 +1,14 @@
-"""Text without annotation: lines or paragraphs of a file, columns of tables and datasets, pairs; words are what white space sets apart."""
+"""Text as sentences: lines or paragraphs of a file, columns of tables and datasets, texts, pairs, and examples of a task.
+
+Without annotation, words are separated by white space.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +17,7 @@ from headcount.core.errors import DataError, unknown
 from headcount.data.readers.conllu import read_conllu
 from headcount.data.readers.lines import kind_of, lines
 from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, Group, Layout, Row, read
+from headcount.data.task import Text
 from headcount.data.text.annotated import Annotated, Word, pair
 
 By = Literal["line", "paragraph"]
@@ -21,18 +26,18 @@ WORD = re.compile(r"\S+")
 NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?")
 
 
-def plain(text: str, where: str = "a sentence") -> Annotated:
-    """A text with its words; no tree is known."""
-    words = tuple(Word(found[0], "", "", None, "", found.start(), found.end()) for found in WORD.finditer(text))
+def plain(text: str, origin: str = "a sentence") -> Annotated:
+    """Returns a text with its words, without a tree."""
+    words = tuple(Word(match[0], "", "", None, "", match.start(), match.end()) for match in WORD.finditer(text))
     if not words:
-        raise DataError(f"{where}: the text is empty; remove it")
-    return Annotated(text, words, where=where)
+        raise DataError(f"{origin}: the text is empty; remove it")
+    return Annotated(text, words, origin=origin)
 
 
 def read_text(
     source: str | Path | Any, *, by: By = "line", text_column: str | None = None, text_pair_column: str | None = None
 ) -> Iterator[Annotated]:
-    """The sentences of a treebank (.conllu), of a table or a datasets.Dataset, or of plain text (any other file), one at a time.
+    """Yields the sentences of a treebank (.conllu), of a table or a datasets.Dataset, or of plain text (any other file), one at a time.
 
     Of a table, the columns named, or those with usual names; without a header one column of texts, or two of pairs. Plain text is taken `by` line
     or paragraph, and empty lines count for nothing.
@@ -49,49 +54,72 @@ def read_text(
         return _table((path,), str(path), by, named)
     if named:
         raise DataError(f"{path} has no columns that can be named, so it has no '{next(iter(named.values()))}'; leave the columns out")
-    return _treebank(path, by) if kind_of(path) == ".conllu" else _lines(path, by)
-
-
-def _treebank(path: Path, by: By) -> Iterator[Annotated]:
+    if kind_of(path) != ".conllu":
+        return _lines(path, by)
     if by != "line":
         raise DataError(f"{path} is a treebank, which is read by sentence; leave by={by} out")
     return read_conllu(path)
 
 
-def _table(source: Any, told: str, by: By, named: Mapping[str, str]) -> Iterator[Annotated]:
+def _table(source: Any, label: str, by: By, named: Mapping[str, str]) -> Iterator[Annotated]:
     if by != "line":
-        raise DataError(f"{told} is a table, which is read by row; leave by={by} out")
+        raise DataError(f"{label} is a table, which is read by row; leave by={by} out")
     group = Group({"text": "text_column", "text_pair": "text_pair_column"}, (*PAIRS, *SINGLE))
     rows = read(source, Layout((group,), {1: ("text",), 2: ("text", "text_pair")}, named))
-    return _some((_row(row, first=not number and not named) for number, row in enumerate(rows)), told)
+    return _require_some((_row(row, first=not number and not named) for number, row in enumerate(rows)), label)
 
 
 def _row(row: Row, *, first: bool) -> Annotated:
-    """The text or pair of a row; of the `first` of columns that nobody named, a second text that is a number is taken for a label."""
-    text = plain(row.text("text"), row.where)
+    """Returns the text or pair of a row; in the `first` row of columns without names, raises DataError if the second text is a number."""
+    text = plain(row.text("text"), row.origin)
     if "text_pair" not in row.values:
         return text
     if first and NUMBER.fullmatch(row.text("text_pair").strip()):
         raise DataError(
-            f"{row.where}: the second text is {row.text('text_pair')!r}, which is a label rather than a text. Keep the texts alone "
-            "(cut -f1 FILE > texts.txt), name the columns in a first line, or read it as a task: --task classification --train FILE"
+            f"{row.origin}: the second text is {row.text('text_pair')!r}, which is a label rather than a text. Keep the texts alone "
+            "(cut -f1 FILE > texts.txt), name the columns in a first line, or read it as a task, classification"
         )
-    return pair(text, plain(row.text("text_pair"), row.where))
+    return pair(text, plain(row.text("text_pair"), row.origin))
 
 
 def _lines(path: Path, by: By) -> Iterator[Annotated]:
-    """Runs of lines with content are paragraphs; each of their lines is a text of its own by line."""
+    """Yields the lines that are not empty, or by=paragraph runs of them."""
     runs = (list(run) for full, run in groupby(lines(path), lambda line: bool(line[1].strip())) if full)
     texts = (
         ((run[0][0], "\n".join(text for _, text in run)) for run in runs) if by == "paragraph" else (line for run in runs for line in run)
     )
-    return _some((plain(text, f"{path}, line {number}") for number, text in texts), str(path))
+    return _require_some((plain(text, f"{path}, line {number}") for number, text in texts), str(path))
 
 
-def _some(sentences: Iterator[Annotated], told: str) -> Iterator[Annotated]:
-    found = False
+def _require_some(sentences: Iterator[Annotated], label: str) -> Iterator[Annotated]:
+    is_empty = True
     for sentence in sentences:
-        found = True
+        is_empty = False
         yield sentence
-    if not found:
-        raise DataError(f"{told} is empty; give a file with text")
+    if is_empty:
+        raise DataError(f"{label} is empty; give a file with text")
+
+
+def sentences_of(source: Any) -> Iterator[Annotated]:
+    """Yields the sentences of a file, a datasets.Dataset, or of texts, pairs of texts (two strings) and annotated sentences in any mixture."""
+    if isinstance(source, str | os.PathLike) or hasattr(source, "column_names"):
+        return read_text(source)
+    return (_sentence(item, f"sentence {number}") for number, item in enumerate(source))
+
+
+def sentences_of_examples(texts: Iterable[Text]) -> Iterator[Annotated]:
+    """Yields the sentences of the examples of a task; words are separated by white space."""
+    for text in texts:
+        first = plain(text.text, text.origin)
+        sentence = first if text.pair is None else pair(first, plain(text.pair, text.origin))
+        yield sentence if text.target is None else replace(sentence, target=plain(text.target, text.origin))
+
+
+def _sentence(item: Any, origin: str) -> Annotated:
+    if isinstance(item, Annotated):
+        return item
+    if isinstance(item, str):
+        return plain(item, origin)
+    if isinstance(item, list | tuple) and len(item) == 2 and all(isinstance(part, str) for part in item):
+        return pair(*(plain(part, origin) for part in item))
+    raise DataError(f"{origin} must be a text, a pair of two texts or an annotated sentence, got {type(item).__name__}")

@@ -1,4 +1,4 @@
-"""A warning where much of a text is unknown to the tokenizer: the model runs on it all the same, and its numbers mean little."""
+"""A warning where many tokens of a text are unknown to the tokenizer: a model runs on it, but its numbers mean little."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ def unknown_id(tokenizer: Any) -> int | None:
     return None if ours in others else ours
 
 
-def warn_of_unknown(told: str, tokenizer: Any, counts: tuple[int, int], texts: Callable[[], Iterable[Text]]) -> None:
-    """Warns of `told` if of its ordinary tokens, `counts` being how many are unknown and how many there are, a fifth or more are unknown."""
+def warn_of_unknown(label: str, tokenizer: Any, counts: tuple[int, int], texts: Callable[[], Iterable[Text]]) -> None:
+    """Warns if a fifth or more of the ordinary tokens are unknown.
+
+    `label` names the text in the message, `counts` are the unknown tokens and all of them, `texts` are searched for an example.
+    """
     unknown, total = counts
     if not total or unknown / total < SHARE:
         return
-    found = next((word for text in islice(texts(), LOOKED_AT) if (word := _unknown_word(tokenizer, text))), "")
+    example = next((word for text in islice(texts(), LOOKED_AT) if (word := _unknown_word(tokenizer, text))), "")
     warnings.warn(
-        f"{told}: {unknown / total:.0%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}){found and f', such as {found}'}; "
+        f"{label}: {unknown / total:.0%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}){example and f', such as {example}'}; "
         "a model reads little of such a text. Give text in the language and spelling that it was trained on",
         UnknownTokens,
         stacklevel=2,
@@ -38,14 +41,16 @@ def warn_of_unknown(told: str, tokenizer: Any, counts: tuple[int, int], texts: C
 
 
 def _unknown_word(tokenizer: Any, text: Text) -> str:
-    """The first part of a text that becomes an unknown token, and where it stands; empty if there is none."""
-    fast, wanted = getattr(tokenizer, "is_fast", False), tokenizer.unk_token_id
+    """Returns the first part of a text that becomes an unknown token, with its origin; empty if there is none."""
+    is_fast = getattr(tokenizer, "is_fast", False)
     for part in (text.text, text.pair, text.target):
-        made = (
-            tokenizer(part, add_special_tokens=False, verbose=False, **({"return_offsets_mapping": True} if fast else {})) if part else {}
+        encoded = (
+            tokenizer(part, add_special_tokens=False, verbose=False, **({"return_offsets_mapping": True} if is_fast else {}))
+            if part
+            else {}
         )
-        place = next((i for i, token in enumerate(made.get("input_ids", ())) if token == wanted), None)
-        if place is not None and part:
-            start, end = made["offset_mapping"][place] if fast else (0, len(part))
-            return f"'{part[start:end]}' in {text.where}"
+        index = next((i for i, token in enumerate(encoded.get("input_ids", ())) if token == tokenizer.unk_token_id), None)
+        if index is not None and part:
+            start, end = encoded["offset_mapping"][index] if is_fast else (0, len(part))
+            return f"'{part[start:end]}' in {text.origin}"
     return ""

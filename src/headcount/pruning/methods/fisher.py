@@ -18,8 +18,9 @@ from headcount.core.errors import PlanError
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.data.checks import check_batch
+from headcount.data.chunks import batch_size_of, chunks, rows_of
 from headcount.data.losses import ExampleLosses, OneByOne, finite_losses
-from headcount.data.task import Task, batch_size_of, blocks, rows_of
+from headcount.data.task import Task
 from headcount.models.gates import HeadGates
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import evaluating, frozen, model_inputs
@@ -46,10 +47,10 @@ def _gate_gradients(work: Work, limit: int) -> Tensor:
     losses = ExampleLosses(model, work.data.loss if isinstance(work.data, Task) else None)
     found = []
     with evaluating(model), frozen(model):
-        for block in blocks(work.data, limit=limit, pad_id=pad_id(model)):
-            rows = torch.zeros(block.size, len(work.heads), dtype=torch.float64)
-            for places, batch in block.batches(batch_size_of(work.data)):
-                rows[places] = _of_batch(work, model, model_inputs(batch, model), [block.first + place for place in places], losses)
+        for chunk in chunks(work.data, limit=limit, pad_id=pad_id(model)):
+            rows = torch.zeros(chunk.size, len(work.heads), dtype=torch.float64)
+            for places, batch in chunk.batches(batch_size_of(work.data)):
+                rows[places] = _of_batch(work, model, model_inputs(batch, model), [chunk.first + place for place in places], losses)
             found.append(rows)
     return torch.cat(found)
 

@@ -17,7 +17,8 @@ from torch import nn
 from headcount.core.errors import PlanError, UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.core.plan import Plan
-from headcount.data.task import Data, batches
+from headcount.data.chunks import batches
+from headcount.data.task import Data
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import mean_outputs

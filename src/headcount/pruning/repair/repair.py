@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from headcount.core.errors import DataError
 from headcount.core.heads import AttentionBlock
 from headcount.core.plan import Plan
-from headcount.data.task import Data, Split, Task, batch_size_of, blocks
+from headcount.data.chunks import batch_size_of, chunks
+from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, model_inputs
@@ -93,8 +94,8 @@ def _batches(model: nn.Module, data: Data, split: Split, limit: int, size: int) 
         raise DataError(f"limit and batch_size must be 1 or more, got {limit} and {size}")
 
     def read_split(name: Split, number: int) -> list[Batch]:
-        found = blocks(data, split=name, limit=number, pad_id=pad_id(model))
-        return [model_inputs(batch, model) for block in found for _, batch in block.batches(size)]
+        found = chunks(data, split=name, limit=number, pad_id=pad_id(model))
+        return [model_inputs(batch, model) for chunk in found for _, batch in chunk.batches(size)]
 
     fitting = read_split(split, limit)
     if isinstance(data, Task):

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from headcount.core.errors import NonFinite
 from headcount.core.heads import AttentionBlock, Head
 from headcount.data.checks import check_batch
+from headcount.data.chunks import batch_size_of, chunks, rows_of
 from headcount.data.losses import ExampleLosses, OneByOne, finite_losses
-from headcount.data.task import Data, Split, Task, batch_size_of, blocks, rows_of
+from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import evaluating, frozen, model_inputs
@@ -50,9 +51,9 @@ def survey(
     found = {block.path: _empty(inner, block) for block in HeadMap.of(inner).blocks if block.n_heads}
     losses = ExampleLosses(inner, data.loss if isinstance(data, Task) else None)
     with evaluating(inner), frozen(inner), _Collector(inner, found) as collector:
-        for block in blocks(data, split=split, limit=limit, pad_id=pad_id(inner)):
-            for places, batch in block.batches(batch_size or batch_size_of(data)):
-                collector.add(batch, [block.first + place for place in places], losses)
+        for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id(inner)):
+            for places, batch in chunk.batches(batch_size or batch_size_of(data)):
+                collector.add(batch, [chunk.first + place for place in places], losses)
     return found
 
 

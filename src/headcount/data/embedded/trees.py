@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word: its form, lemma, part of speech, the place of its head (from 1; 0 for the root) and its relation to it."""
+    """A word: its form, lemma, part of speech, the number of its head (from 1; 0 for the root) and its relation to it."""
 
     form: str
     lemma: str
@@ -35,7 +35,7 @@ class Sentence:
 
 @dataclass(slots=True)
 class Node:
-    """A word in the making, with its dependents before and after it."""
+    """A word of a tree that is being built, with its dependents before and after it."""
 
     form: str
     lemma: str
@@ -50,14 +50,14 @@ class Node:
 
 
 def node(form: str, lemma: str, pos: str, relation: str, before: list[Node] | None = None, after: list[Node] | None = None) -> Node:
-    """A node with dependents."""
+    """Returns a node with dependents."""
     return Node(form, lemma, pos, relation, before or [], after or [])
 
 
 def finish(root: Node) -> Sentence:
-    """The sentence of a tree, a full stop added."""
+    """Returns the sentence of a tree, with a full stop added."""
     root.after.append(node(".", ".", "PUNCT", "punct"))
     order = root.flat()
-    place = {id(n): i for i, n in enumerate(order, 1)}
-    head = {id(child): place[id(n)] for n in order for child in (*n.before, *n.after)}
+    numbers = {id(n): i for i, n in enumerate(order, 1)}
+    head = {id(child): numbers[id(n)] for n in order for child in (*n.before, *n.after)}
     return Sentence(tuple(Word(n.form, n.lemma, n.pos, head.get(id(n), 0), n.relation) for n in order))

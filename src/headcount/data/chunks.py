@@ -1,0 +1,183 @@
+"""What goes through a model: tasks, datasets or plain batches, cut into fixed chunks of examples in a fixed order.
+
+A chunk does not depend on the batch size or on how many processes share the work, so sums over chunks in their order do not either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headcount.core.errors import DataError
+from headcount.data.task import Data, Example, Split, Task, pad
+from headcount.models.modules import Batch
+
+CHUNK = 128
+"""Examples per chunk."""
+BATCH = 32
+"""Examples per batch where neither the call nor the task names a number."""
+Collate = Callable[[list[Example]], Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive examples; `first` is the number of the first one. Batches of a chunk are padded together.
+
+    `digest` is the concatenation of the hashes of its examples, so that the digest of all chunks does not depend on where a chunk ends.
+    """
+
+    first: int
+    size: int
+    digest: bytes
+    _make: Callable[[list[int]], Batch]
+    _lengths: tuple[int, ...]
+
+    def batch(self, numbers: list[int]) -> Batch:
+        """Returns some examples of the chunk, by their numbers in it, as one batch."""
+        return self._make(numbers)
+
+    def batches(self, size: int, start: int = 0) -> Iterator[tuple[list[int], Batch]]:
+        """Yields batches of at most `size` examples of similar length, with the numbers of these in the chunk; skips the first `start`."""
+        order = sorted(range(self.size), key=lambda i: (self._lengths[i], i))
+        for first in range(start, self.size, size):
+            numbers = order[first : first + size]
+            yield numbers, self._make(numbers)
+
+
+def chunks(data: Data, *, split: Split = "calibration", limit: int | None = None, size: int = CHUNK, pad_id: int = 0) -> Iterator[Chunk]:
+    """Yields the examples of `data` in order, at most `limit`, in chunks of `size`. Of plain batches each is a chunk.
+
+    Raises:
+        DataError: `limit` is below 1, the data are empty, or a batch is no mapping of tensors.
+    """
+    if limit is not None and limit < 1:
+        raise DataError(f"limit must be 1 or more, got {limit}")
+    source = _examples(data, split, pad_id)
+    pieces = _chunk_examples(*source, limit, size) if source else _chunk_batches([data] if isinstance(data, Mapping) else data, limit)
+    is_empty = True
+    for chunk in pieces:
+        is_empty = False
+        yield chunk
+    if is_empty:
+        raise DataError("the data are empty: no batch came. An iterator can be read once; pass a list or a DataLoader to use data again")
+
+
+def batches(data: Data, *, split: Split = "calibration", limit: int | None = None, pad_id: int = 0) -> Iterator[Batch]:
+    """Yields the examples of `data`, at most `limit`, in batches of the task's size; plain batches without a limit come unchanged."""
+    if limit is not None or _examples(data, split, pad_id) is not None:
+        for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id):
+            yield from (batch for _, batch in chunk.batches(batch_size_of(data)))
+        return
+    for batch in [data] if isinstance(data, Mapping) else data:
+        _check_mapping(batch)
+        yield batch
+
+
+def number_of_examples(data: Data, split: Split = "calibration", limit: int | None = None) -> int | None:
+    """Returns how many examples there are, at most `limit`; None where that is not known before they are read."""
+    examples = data.split(split) if isinstance(data, Task) else data if hasattr(data, "column_names") else None
+    if examples is None:
+        return None
+    return len(examples) if limit is None else min(limit, len(examples))
+
+
+def batch_size_of(data: Data) -> int:
+    """Returns how many examples of the data are read at a time: the task's batch size, else 32."""
+    return (data.batch_size if isinstance(data, Task) else None) or BATCH
+
+
+def n_rows(batch: Batch) -> int:
+    """Returns how many examples a batch holds: the first size of its inputs."""
+    names = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
+    ordered = [batch[name] for name in names if name in batch] + list(batch.values())
+    first = next((value for value in ordered if isinstance(value, Tensor) and value.ndim), None)
+    if first is None:
+        raise DataError(f"a batch holds tensors whose first size is the number of examples; this one has {', '.join(batch) or 'nothing'}")
+    return int(first.shape[0])
+
+
+def rows_of(batch: Batch, rows: slice | list[int]) -> dict[str, Any]:
+    """Returns a batch of some examples of a batch."""
+    total = n_rows(batch)
+    return {
+        name: value[rows] if isinstance(value, Tensor) and value.ndim and value.shape[0] == total else value
+        for name, value in batch.items()
+    }
+
+
+def _examples(data: Any, split: Split, pad_id: int) -> tuple[Sequence[Example], Collate] | None:
+    """Returns the examples of a task or dataset and how they become a batch; None for plain batches."""
+    if isinstance(data, Task):
+        return data.split(split), data.collate
+    if not hasattr(data, "column_names"):
+        return None
+    if not len(data):
+        raise DataError("the dataset is empty; give one with examples")
+    text_columns = [name for name, value in data[0].items() if isinstance(value, str)]
+    if text_columns:
+        raise DataError(
+            f"column '{text_columns[0]}' of the dataset holds text; a model takes tokens. Tokenise the dataset and remove text columns, or make "
+            "a task of it (see docs/tasks.md)"
+        )
+    return data, lambda examples: pad(examples, pad_id)
+
+
+def _chunk_examples(examples: Sequence[Example], collate: Collate, limit: int | None, size: int) -> Iterator[Chunk]:
+    n_examples = len(examples) if limit is None else min(limit, len(examples))
+    for first in range(0, n_examples, size):
+        part = [examples[i] for i in range(first, min(first + size, n_examples))]
+        lengths = tuple(_length(example) for example in part)
+        yield Chunk(first, len(part), b"".join(map(_digest, part)), lambda numbers, part=part: collate([part[i] for i in numbers]), lengths)
+
+
+def _chunk_batches(plain_batches: Iterable[Batch], limit: int | None) -> Iterator[Chunk]:
+    first = 0
+    for batch in plain_batches:
+        if limit is not None and first >= limit:
+            return
+        chunk = _chunk_batch(batch, first)
+        if limit is not None and first + chunk.size > limit:
+            chunk = _chunk_batch(rows_of(batch, slice(0, limit - first)), first)
+        yield chunk
+        first += chunk.size
+
+
+def _chunk_batch(batch: Batch, first: int) -> Chunk:
+    _check_mapping(batch)
+    size, mask = n_rows(batch), batch.get("attention_mask")
+    if not size:
+        raise DataError(f"the batch that begins at example {first} is empty; leave such batches out")
+    has_lengths = isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[0] == size and not mask.is_floating_point()
+    lengths = batch["attention_mask"].sum(-1).tolist() if has_lengths else [0] * size
+    every = list(range(size))
+    return Chunk(first, size, _digest(batch), lambda numbers: batch if numbers == every else rows_of(batch, numbers), tuple(lengths))
+
+
+def _check_mapping(batch: Batch) -> None:
+    if not isinstance(batch, Mapping):
+        raise DataError(f"data must yield batches (mappings of tensors that model(**batch) takes), got {type(batch).__name__}")
+
+
+def _length(example: Example) -> int:
+    value = example.get("input_ids", ())
+    return len(value) if hasattr(value, "__len__") else 0
+
+
+def _digest(example: Example) -> bytes:
+    """Returns the SHA-256 of the names and values of an example."""
+    digest = hashlib.sha256()
+    for name in sorted(example):
+        value = example[name]
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            digest.update(str((value.dtype, tuple(value.shape))).encode())
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        else:
+            digest.update(json.dumps(value, default=lambda v: v.tolist() if hasattr(v, "tolist") else repr(v)).encode())
+    return digest.digest()
