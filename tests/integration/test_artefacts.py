@@ -314,7 +314,7 @@ def test_a_failed_save_leaves_nothing_and_harms_nothing(folder: Path, small: nn.
     with pytest.raises(ArtifactError, match="is not empty"):
         hc.save(small, folder)
     with (
-        mock.patch("headcount.surgery.card.write_card", side_effect=OSError(28, "No space left on device")),
+        mock.patch("headcount.surgery.save.write_card", side_effect=OSError(28, "No space left on device")),
         pytest.raises(ArtifactError, match="could not be written: the disk is full"),
     ):
         hc.save(small, folder, overwrite=True)
@@ -336,7 +336,7 @@ def test_tokenizer_files_come_along(small: nn.Module, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "tokenizer.json").write_text("{}")
     (tmp_path / "in" / "secret.env").write_text("no")
-    hc.save(small, tmp_path / "out", companions=tmp_path / "in")
+    hc.save(small, tmp_path / "out", tokenizer=tmp_path / "in")
     assert (tmp_path / "out" / "tokenizer.json").is_file()
     assert not (tmp_path / "out" / "secret.env").exists()
     hc.load(tmp_path / "out")

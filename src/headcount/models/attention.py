@@ -22,7 +22,7 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs.geometry import family_of
 from headcount.models.modules import unwrap
-from headcount.models.ownership import Hold, holding, hooks_suspended
+from headcount.models.ownership import Ownership, holding, hooks_suspended
 
 SOFTMAX = {F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax}
 
@@ -47,7 +47,7 @@ def _configs(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
-_EAGER: dict[int, list[Hold]] = {}
+_EAGER: dict[int, list[Ownership]] = {}
 """Who runs the eager path of a configuration, by its identity."""
 
 
@@ -63,7 +63,7 @@ def _eager_class(cls: type) -> type:
     return type(cls.__name__, (cls,), attributes)
 
 
-def _run_eager(config: Any, hold: Hold) -> None:
+def _run_eager(config: Any, hold: Ownership) -> None:
     """Lets `hold` run the eager path of a configuration; contexts may close in any order."""
     with _CLASSES:
         holds = _EAGER.setdefault(id(config), [])
@@ -72,7 +72,7 @@ def _run_eager(config: Any, hold: Hold) -> None:
         holds.append(hold)
 
 
-def _run_as_before(config: Any, hold: Hold) -> None:
+def _run_as_before(config: Any, hold: Ownership) -> None:
     with _CLASSES:
         _EAGER[id(config)].remove(hold)
         if not _EAGER[id(config)]:
@@ -81,7 +81,7 @@ def _run_as_before(config: Any, hold: Hold) -> None:
 
 
 @contextmanager
-def eager(model: nn.Module) -> Iterator[Hold]:
+def eager(model: nn.Module) -> Iterator[Ownership]:
     """Runs the model's eager attention inside, and what it had before afterwards; for the caller alone, in whatever order contexts close.
 
     A pass of another thread that is on its way keeps its own path: its mask was made for that one.
@@ -180,7 +180,7 @@ class AttentionTap:
         while self._active:
             self._active.pop().__exit__(None, None, None)
 
-    def _hooks(self, block: AttentionBlock, module: nn.Module, hold: Hold) -> tuple[Callable, Callable]:
+    def _hooks(self, block: AttentionBlock, module: nn.Module, hold: Ownership) -> tuple[Callable, Callable]:
         def before(module: nn.Module, _args: Any) -> None:
             hold.check(module)
             if hooks_suspended():

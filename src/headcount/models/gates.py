@@ -22,7 +22,7 @@ from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.models.observe import evaluating, frozen
-from headcount.models.ownership import Hold, holding, hooks_suspended
+from headcount.models.ownership import Ownership, holding, hooks_suspended
 from headcount.models.randomness import pass_rng
 from headcount.models.state import feature_caches_bypassed, forward
 
@@ -118,7 +118,9 @@ class HeadGates:
             raise GateError(f"gates for {gate.shape[0]} examples met a tensor with {rows} rows, which is no multiple of it")
         return gate if rows == gate.shape[0] else gate.repeat_interleave(rows // gate.shape[0], dim=0)
 
-    def _hook(self, block: AttentionBlock, head_size: int, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
+    def _hook(
+        self, block: AttentionBlock, head_size: int, hold: Ownership
+    ) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         span, size = self.heads.positions(block), (block.n_heads, head_size)
         mean = self.means[block.path] if self.means is not None else None
 

@@ -17,7 +17,7 @@ from headcount.models.archs.addresses import MEDIA
 from headcount.models.attention import AttentionTap
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, device_of, transposed, unwrap
-from headcount.models.ownership import Hold, SavedStates, holding, hooks_suspended
+from headcount.models.ownership import Ownership, SavedStates, holding, hooks_suspended
 from headcount.models.padding import with_positions
 from headcount.models.state import forward, preserve
 
@@ -267,7 +267,7 @@ class Observer:
             self._projections[block.path] = projection_of(self.model, block)
         return self._projections[block.path]
 
-    def _hook(self, block: AttentionBlock, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
+    def _hook(self, block: AttentionBlock, hold: Ownership) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         def output_projection_runs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             hold.check(module)
             if hooks_suspended():

@@ -53,7 +53,7 @@ def write_card(manifest: Manifest, plain: bool) -> str:
         f"{as_text(manifest.model_class)} with {left} of its {total} attention heads, cut and verified by headcount {manifest.headcount}.",
         "",
     ]
-    lines += [*(f"- {as_text(sentence)}" for sentence in manifest.told), ""] if manifest.told else []
+    lines += [*(f"- {as_text(sentence)}" for sentence in manifest.notes), ""] if manifest.notes else []
     if manifest.cost:
         lines += _costs(manifest.cost)
     lines += ["| block | heads kept | of |", "|---|---|---:|"]
@@ -64,7 +64,7 @@ def write_card(manifest: Manifest, plain: bool) -> str:
     else:
         lines += [
             "Plain `from_pretrained` of transformers refuses these head counts; after `headcount.register()` it accepts them. "
-            "`headcount export --to portable` makes a copy of full size that every tool can load.",
+            "`headcount.export(model, folder)` makes a copy of full size that every tool can load.",
             "",
         ]
     if manifest.command:

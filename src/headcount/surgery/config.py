@@ -181,7 +181,7 @@ def _dotted(part: str, name: str) -> str:
 
 def unexpress(model: nn.Module, heads: HeadMap) -> None:
     """Takes a uniform cut out of the configuration again, before another cut: it goes back to what it was, blocks keep their own counts."""
-    values = record.replaced(model)
+    values = record.replaced_values(model)
     if not values:
         return
     for config, blocks in _by_config(model, heads):

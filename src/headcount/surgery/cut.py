@@ -23,7 +23,7 @@ from headcount.surgery.caches import keep_caches_apart, requiring_separate_cache
 from headcount.surgery.config import express, unexpress
 from headcount.surgery.named_heads import follow_cut, original_fields
 from headcount.surgery.reshape import Cut, cuts_of, kept_numel, numel, removed_from_tables, reshape
-from headcount.surgery.verify import HALF, check, every_block_runs, float_dtype, run, run_gated, upcast
+from headcount.surgery.verify import HALF, check_equal, every_block_runs, float_dtype, run, run_gated, upcast
 
 NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs",
           "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # fmt: skip
@@ -107,7 +107,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
     with _undone_on_error(target):
         _carry_out(target, HeadMap.of(target), plan)
         try:
-            check(expected, run(target, batch), dtype, "the cut model")
+            check_equal(expected, run(target, batch), dtype, "the cut model")
         except VerificationError:
             raise
         except Exception as error:  # the model's own code fails in its own ways on sizes that it does not expect
@@ -117,7 +117,9 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
             ) from error
         if reference is not None:  # in half precision rounding could hide an error: the proof is repeated in float32
             exact, same_batch = reference
-            check(run_gated(exact, plan, same_batch), run(upcast(target, {})[0], same_batch), torch.float32, "the cut model in float32")
+            check_equal(
+                run_gated(exact, plan, same_batch), run(upcast(target, {})[0], same_batch), torch.float32, "the cut model in float32"
+            )
     return target
 
 

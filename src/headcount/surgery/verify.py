@@ -87,22 +87,22 @@ def every_block_runs(model: nn.Module, blocks: Iterable[AttentionBlock]) -> Iter
 CUT_UNDONE = "The cut was not made. Evaluate the plan with gates, and report the model class."
 
 
-def check(
+def check_equal(
     expected: Sequence[Tensor],
-    found: Sequence[Tensor],
+    outputs: Sequence[Tensor],
     dtype: torch.dtype,
-    what: str,
+    name: str,
     *,
-    than: str = "the gated model",
-    end: str = CUT_UNDONE,
+    reference: str = "the gated model",
+    remedy: str = CUT_UNDONE,
 ) -> float:
-    """The difference of a model's outputs (`what`) from those expected (`than`); raises VerificationError above the dtype's tolerance.
+    """Returns the relative difference of a model's outputs from the expected ones; raises VerificationError above the dtype's tolerance.
 
-    `end` says what was not made, and what to do.
+    `name` and `reference` name the two models in the error, `remedy` says what was not made and what to do.
     """
     if not any(bool(tensor.isfinite().any()) for tensor in expected):
         raise VerificationError("the model gives no finite number on the inputs, so nothing is proven. Pass inputs= on which it works.")
-    gap, allowed = difference(found, expected), TOLERANCE[dtype]
+    gap, allowed = difference(outputs, expected), TOLERANCE[dtype]
     if not gap <= allowed:
         rounding = dtype == torch.float64 and gap <= TOLERANCE[torch.float32]
         hint = (
@@ -111,6 +111,6 @@ def check(
             else ""
         )
         raise VerificationError(
-            f"{what} differs from {than} by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. {hint}{end}"
+            f"{name} differs from {reference} by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. {hint}{remedy}"
         )
     return gap

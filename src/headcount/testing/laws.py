@@ -281,12 +281,6 @@ def cutting_twice_is_cutting_once(subject: Subject) -> str:
     return f"difference {gap:.1e}"
 
 
-def _kernels(model: nn.Module) -> dict[str, Any]:
-    """The kernels that a model runs with, which a configuration file does not keep; sdpa is the default of the classes that have it."""
-    options = {name: getattr(model.config, f"_{name}", None) for name in ("attn_implementation", "experts_implementation")}
-    return {name: value for name, value in options.items() if value not in (None, "sdpa")}
-
-
 def _same_bits(first: Tensor, second: Tensor) -> bool:
     return torch.equal(first, second) or torch.equal(torch.nan_to_num(first), torch.nan_to_num(second))
 
@@ -320,8 +314,15 @@ def casts_survive_saving(subject: Subject) -> str:
 
 def reload_is_equal(model: nn.Module, batch: Batch) -> None:
     """Raises LawBroken unless a model, saved and loaded, has the same tensors, buffers, outputs and head addresses, bit for bit."""
+    # A configuration file does not keep the kernels that a model runs with; sdpa is the default of the classes that have it.
+    names = ("_attn_implementation", "_experts_implementation")
+    attention, experts = (value if value != "sdpa" else None for value in (getattr(model.config, name, None) for name in names))
     with tempfile.TemporaryDirectory() as scratch:
-        again = load(save(model, Path(scratch) / "model"), **_kernels(model))
+        again = load(
+            save(model, Path(scratch) / "model"),
+            attn_implementation=attention,
+            model_kwargs={"experts_implementation": experts} if experts is not None else None,
+        )
     for ours, theirs in zip(model.modules(), again.modules(), strict=True):  # parts of a model may run other kernels than the whole
         kernel = getattr(getattr(ours, "config", None), "_attn_implementation_internal", None)
         if kernel is not None:

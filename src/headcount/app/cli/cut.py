@@ -167,7 +167,7 @@ def run(
     small = cut(live, going, in_place=True)
     after = cost(small)
     say.doing("saving")
-    save(small, out, command=say.command, cost=(before, after), companions=folder, overwrite=overwrite)
+    save(small, out, command=say.command, cost=(before, after), tokenizer=folder, overwrite=overwrite)
     say.note(f"cut equals gate; wrote {out}")
     show_costs(say, before, after)
     removed = [str(head) for head in going.removed]

@@ -39,7 +39,7 @@ def run(
     model = load_legacy(source, auto=auto, allow_pickle=allow_pickle)
     heads = HeadMap.of(model)
     decided(say, model, heads)
-    save(model, out, command=say.command, companions=source, overwrite=overwrite)
+    save(model, out, command=say.command, tokenizer=source, overwrite=overwrite)
     say.note(f"wrote {out}")
     rows = [(b.name, b.n_heads, b.n_original, ", ".join(str(head.index) for head in b.heads) or "none") for b in heads.blocks]
     say.table(("block", "heads", "of", "kept"), rows, right=("heads", "of"))

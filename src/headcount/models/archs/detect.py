@@ -119,7 +119,9 @@ def _leftovers(modules: dict[str, nn.Module], known: set[str]) -> dict[str, Refu
     return left
 
 
-def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: record.Kept | None, kv_source: str = "") -> AttentionBlock:
+def _block(
+    model: nn.Module, path: str, geometry: Geometry, place: Place, kept: record.KeptHeads | None, kv_source: str = ""
+) -> AttentionBlock:
     indices = kept.heads if kept else tuple(range(geometry.n_heads))
     if len(indices) != geometry.n_heads:
         raise UnsupportedModel(
