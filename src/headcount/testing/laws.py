@@ -133,7 +133,7 @@ def every_gate_acts(subject: Subject) -> str:
 def gate_one_is_identity(subject: Subject) -> str:
     """Gates of one change no bit."""
     plain = run(subject.model, subject.batch)
-    with HeadGates(subject.model, torch.ones(len(subject.heads), dtype=torch.float64)):
+    with HeadGates(subject.model, torch.ones(len(subject.heads), dtype=torch.float64), heads=subject.heads):
         _require(_equal(plain, run(subject.model, subject.batch)), "gates of one changed the output")
     return "bit-identical"
 
@@ -149,12 +149,12 @@ def leaving_restores(subject: Subject) -> str:
     model, batch = subject.model, subject.batch
     before, plain = _state(model), run(model, batch)
     seed = torch.get_rng_state()
-    with HeadGates(model, torch.zeros(len(subject.heads))):
+    with HeadGates(model, torch.zeros(len(subject.heads)), heads=subject.heads):
         pass
     _require(torch.equal(seed, torch.get_rng_state()), "the random state changed")
     for how in ("zero", "uniform"):
         try:
-            with HeadGates(model, torch.zeros(len(subject.heads)), how=how):
+            with HeadGates(model, torch.zeros(len(subject.heads)), how=how, heads=subject.heads):
                 run(model, batch)
                 raise _Interruption
         except _Interruption:
@@ -175,7 +175,7 @@ def gate_zero_is_no_attention(subject: Subject) -> str:
             raise DoesNotApply(f"{reason}, so a head with attention probabilities of zero is not yet silent")
     values = torch.ones(len(subject.heads), dtype=torch.float64)
     values[::3] = 0.0
-    with HeadGates(subject.model, values), eager(subject.model):
+    with HeadGates(subject.model, values, heads=subject.heads), eager(subject.model):
         gated = run(subject.model, subject.batch)
 
     def silence(block: AttentionBlock, probabilities: Tensor, _visible: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ def cut_equals_gate(subject: Subject) -> str:
     worst = 0.0
     for name, plan in _plans(subject).items():
         small = cut(subject.model, plan, inputs=subject.batch)
-        gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch))
+        gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
         _require(gap <= subject.tolerance, f"{name}: the cut differs from the gates by {gap:.3g}")
         worst = max(worst, gap)
     return f"difference {worst:.1e} over {len(_plans(subject))} plans"
@@ -231,7 +231,7 @@ def attention_maps_follow_the_cut(subject: Subject) -> str:
     """A cut model returns the attention maps of the heads that stay, as the gated model has them."""
     plan = uneven(subject.cuttable)
     small = cut(subject.model, plan, inputs=subject.batch)
-    with HeadGates(subject.model, gates_of(subject.heads, plan)):
+    with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
         dense = _attention_maps(subject.model, subject.batch)
     cut_maps, compared = _attention_maps(small, subject.batch), 0
     for name, maps in dense.items():
@@ -395,7 +395,7 @@ def _generate(model: nn.Module, options: Batch) -> Tensor:
 
 def same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: Batch) -> None:
     """Raises LawBroken unless the cut model generates what the gated one generates."""
-    with HeadGates(subject.model, gates_of(subject.heads, plan)):
+    with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
         expected = _generate_dense(subject, options)
     agree = torch.equal(expected, _generate(small, options))
     _require(agree, f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")

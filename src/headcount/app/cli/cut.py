@@ -163,7 +163,7 @@ def run(
     live, found, folder = loading.open(say, model)
     going = wanted.plan_for(given, live, found)
     say.doing("cutting, and comparing with the gated model")
-    before = cost(live)
+    before = cost(live, heads=found)
     small = cut(live, going, in_place=True)
     after = cost(small)
     say.doing("saving")
