@@ -37,14 +37,14 @@ Change = Callable[[AttentionBlock, Tensor, Tensor], Tensor | None]
 
 def _configs(model: nn.Module) -> list[Any]:
     """Every configuration object that modules of the model read, once each."""
-    found: dict[int, Any] = {}
+    configs: dict[int, Any] = {}
     for module in model.modules():
         config = getattr(module, "config", None)
         while hasattr(config, "headcount_base"):
             config = config.headcount_base  # pyright: ignore[reportOptionalMemberAccess]
         if hasattr(config, "_attn_implementation_internal"):
-            found[id(config)] = config
-    return list(found.values())
+            configs[id(config)] = config
+    return list(configs.values())
 
 
 _EAGER: dict[int, list[Ownership]] = {}
@@ -98,10 +98,10 @@ def visible_keys(block: AttentionBlock, module: nn.Module, scores: Tensor) -> Te
     weight = next((p for p in module.parameters() if p.is_floating_point()), scores)
     floor = max(torch.finfo(scores.dtype).min / 2, torch.finfo(weight.dtype).min / 2, MASKED)
     masked_below = family_of(module).masked_below
-    seen = scores > (floor if masked_below is None else masked_below)
+    visible = scores > (floor if masked_below is None else masked_below)
     if block.sink:
-        seen = torch.cat([seen[..., :-1], torch.zeros_like(seen[..., -1:])], dim=-1)
-    return seen
+        visible = torch.cat([visible[..., :-1], torch.zeros_like(visible[..., -1:])], dim=-1)
+    return visible
 
 
 class _Softmax(TorchFunctionMode):
@@ -122,8 +122,8 @@ class _Softmax(TorchFunctionMode):
             return result
         scores = args[0] if args else (kwargs or {})["input"]
         grid = (-1, self.block.n_heads, *result.shape[-2:])
-        seen = visible_keys(self.block, self.module, scores).reshape(grid)
-        changed = self.change(self.block, result.reshape(grid), seen)
+        visible = visible_keys(self.block, self.module, scores).reshape(grid)
+        changed = self.change(self.block, result.reshape(grid), visible)
         return result if changed is None else changed.reshape(result.shape).to(result.dtype)
 
     def _per_head(self, result: Tensor) -> bool:

@@ -205,7 +205,7 @@ class SavedStates(Generic[State]):
         finally:
             with _STATES:
                 entries = self._open[model]
-                index = next(number for number, other in enumerate(entries) if other is entry)
+                index = next(number for number, saved in enumerate(entries) if saved is entry)
                 later = entries[index + 1] if index + 1 < len(entries) else None
                 del entries[index]
                 if later is None:

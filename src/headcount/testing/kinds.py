@@ -45,7 +45,7 @@ class _Checks:
             raise LawBroken(f"{self.kind} '{self.method}' breaks the law that {law}: {detail}")
 
     @contextmanager
-    def required(self, law: str) -> Iterator[None]:
+    def require_success(self, law: str) -> Iterator[None]:
         """Turns any error inside into LawBroken."""
         try:
             yield
@@ -69,7 +69,7 @@ def _check_declaration(method: str | Configurable, registry: Registry) -> tuple[
         "it is a frozen dataclass derived from the base class of its kind",
         f"{cls.__qualname__} is not; write @dataclass(frozen=True) above it",
     )
-    with checks.required("every field is an option"):
+    with checks.require_success("every field is an option"):
         options = options_of(cls)
     for option in options:
         checks.require(bool(option.help.strip()), "every option has a help text", f"{option.name} has none; write option(default, help)")
@@ -83,7 +83,7 @@ def _check_declaration(method: str | Configurable, registry: Registry) -> tuple[
     for field in fields(info) if is_dataclass(info) else ():
         is_required = field.default is MISSING and field.default_factory is MISSING
         checks.require(not is_required or getattr(info, field.name) != "", "its info is complete", f"info.{field.name} is empty")
-    with checks.required("its text and its plain data give it back"):
+    with checks.require_success("its text and its plain data give it back"):
         checks.require(cls.from_dict(method.to_dict()) == method, "its plain data give it back", f"{method.to_dict()} does not")
         parsed = registry.parse(str(method), Configurable)
         checks.require(parsed == method and hash(parsed) == hash(method), "its text gives it back", f"'{method}' gives '{parsed}'")
@@ -132,7 +132,7 @@ def check_importance(importance: str | Configurable) -> None:
     method, checks = _check_declaration(importance, IMPORTANCES)
     model = _make_model()
     heads, task = hc.HeadMap.of(model), _make_task(model)
-    with checks.required("it scores a model and leaves it as it was"), require_unchanged(model, str(method)):
+    with checks.require_success("it scores a model and leaves it as it was"), require_unchanged(model, str(method)):
         scores = hc.score(model, task, method)  # pyright: ignore[reportArgumentType]
     checks.require(
         tuple(scores.heads) == heads.heads and len(scores.values) == len(heads),
@@ -142,7 +142,7 @@ def check_importance(importance: str | Configurable) -> None:
     infinite = [str(head) for head, value in zip(heads, scores.values, strict=True) if not math.isfinite(value)]
     checks.require(not infinite, "its scores are finite", f"those of {', '.join(infinite)} are not")
     for options, law in (({}, "the same seed gives the same scores"), ({"batch_size": 3}, "batches do not matter")):
-        with checks.required(law):
+        with checks.require_success(law):
             again = hc.score(model, task, method, **options)  # pyright: ignore[reportArgumentType]
         gap = max(abs(first - second) for first, second in zip(scores.values, again.values, strict=True))
         scale = max(1.0, *map(abs, scores.values))
@@ -151,7 +151,7 @@ def check_importance(importance: str | Configurable) -> None:
         return
     silent = heads[len(heads) // 2]
     _zero_output_projection(model, silent, heads)
-    with checks.required("it scores a model with a silent head"):
+    with checks.require_success("it scores a model with a silent head"):
         scores = hc.score(model, task, method, normalise="none")  # pyright: ignore[reportArgumentType]
     law = "a head whose output projection is zero scores zero and ranks last"
     checks.require(abs(scores[silent]) <= 1e-9, law, f"it scores {scores[silent]:.3g}; declare sees_projection=False if that is meant")
@@ -215,7 +215,7 @@ def check_role(role: str | Configurable) -> None:
         checks.require(fits, law, f"got the shape {tuple(sieve.shape)}, expected {expected}")
 
     with (
-        checks.required("it is tested on a model and leaves it as it was"),
+        checks.require_success("it is tested on a model and leaves it as it was"),
         require_unchanged(model, str(method)),
         _record_sieves(method, check_sieve) as sieves,
     ):
@@ -245,13 +245,16 @@ def check_pruner(pruner: str | Configurable) -> None:
     size = None if getattr(method, "sizes_itself", "") else len(heads) // 2
 
     def prune(*protected: hc.Head) -> Any:
-        with checks.required("it prunes a model and leaves it as it was"), require_unchanged(model, str(method), random_numbers=False):
+        with (
+            checks.require_success("it prunes a model and leaves it as it was"),
+            require_unchanged(model, str(method), random_numbers=False),
+        ):
             return hc.prune(model, task, method, size, protected=protected, repair=False)  # pyright: ignore
 
     pruned = prune()
-    left = len(hc.HeadMap.of(pruned.model))
-    checks.require(left == len(heads) - len(pruned.plan.removed), "its plan is carried out", f"{left} heads are left")
-    checks.require(size in (None, left), "it keeps exactly the heads that are asked for", f"{left} are left, {size} were asked for")
+    n_left = len(hc.HeadMap.of(pruned.model))
+    checks.require(n_left == len(heads) - len(pruned.plan.removed), "its plan is carried out", f"{n_left} heads are left")
+    checks.require(size in (None, n_left), "it keeps exactly the heads that are asked for", f"{n_left} are left, {size} were asked for")
     again = prune()
     checks.require(again.plan.removed == pruned.plan.removed, "the same seed gives the same plan", "two runs remove different heads")
     if size is None or not pruned.plan.removed:

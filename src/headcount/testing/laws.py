@@ -118,7 +118,7 @@ def emptying(block: AttentionBlock) -> Plan:
     return Plan.removing(block.heads)
 
 
-def thinned(blocks: Sequence[AttentionBlock]) -> Plan | None:
+def thin_groups(blocks: Sequence[AttentionBlock]) -> Plan | None:
     """A plan that takes one query head of every KV group in the first block where groups have several; None where none do."""
     block = next((block for block in blocks if block.group_size > 1 and block.n_kv_heads > 1), None)
     return Plan.removing([group[-1] for group in block.groups()]) if block else None
@@ -152,15 +152,15 @@ def leaving_restores(subject: Subject) -> str:
     with HeadGates(model, torch.zeros(len(subject.heads)), heads=subject.heads):
         pass
     _require(torch.equal(seed, torch.get_rng_state()), "the random state changed")
-    for how in ("zero", "uniform"):
+    for intervention in ("zero", "uniform"):
         try:
-            with HeadGates(model, torch.zeros(len(subject.heads)), how=how, heads=subject.heads):
+            with HeadGates(model, torch.zeros(len(subject.heads)), how=intervention, heads=subject.heads):
                 run(model, batch)
                 raise _Interruption
         except _Interruption:
             pass
         except UnsupportedModel:
-            if how == "zero":
+            if intervention == "zero":
                 raise
     _require(_state(model) == before, "the model was not left as it was found")
     _require(_equal(plain, run(model, batch)), "the output changed after leaving")
@@ -194,7 +194,7 @@ def gate_zero_is_no_attention(subject: Subject) -> str:
 def _plans(subject: Subject) -> dict[str, Plan]:
     blocks = subject.cuttable
     plans = {"uneven": uneven(blocks), "first block empty": emptying(blocks[0]), "last block empty": emptying(blocks[-1])}
-    thin = thinned(blocks)
+    thin = thin_groups(blocks)
     return plans | ({"thinner groups": thin} if thin else {})
 
 
@@ -253,14 +253,14 @@ def parameters_fall_as_predicted(subject: Subject) -> str:
     total = 0
     for name, plan in _plans(subject).items():
         small = cut(subject.model, plan, inputs=subject.batch)
-        gone = sum(p.numel() for p in subject.model.parameters()) - sum(p.numel() for p in small.parameters())
+        n_removed = sum(p.numel() for p in subject.model.parameters()) - sum(p.numel() for p in small.parameters())
         _require(
-            gone == removed_parameters(subject.heads, plan),
-            f"{name}: {gone} parameters went, {removed_parameters(subject.heads, plan)} predicted",
+            n_removed == removed_parameters(subject.heads, plan),
+            f"{name}: {n_removed} parameters went, {removed_parameters(subject.heads, plan)} predicted",
         )
-        left = [head for head in subject.heads if head not in plan.removed]
-        _require(list(HeadMap.of(small)) == left, f"{name}: the cut model does not show the heads that stay")
-        total += gone
+        remaining = [head for head in subject.heads if head not in plan.removed]
+        _require(list(HeadMap.of(small)) == remaining, f"{name}: the cut model does not show the heads that stay")
+        total += n_removed
     return f"{total} parameters removed and predicted"
 
 
@@ -268,10 +268,10 @@ def cutting_twice_is_cutting_once(subject: Subject) -> str:
     """Two cuts, one after the other, equal one cut with both plans."""
     first = uneven(subject.cuttable)
     middle = cut(subject.model, first, inputs=subject.batch)
-    rest = [block for block in HeadMap.of(middle).blocks if block.can_cut and block.n_heads > block.group_size]
-    if not rest:
+    blocks = [block for block in HeadMap.of(middle).blocks if block.can_cut and block.n_heads > block.group_size]
+    if not blocks:
         return "no heads left for a second cut"
-    last = rest[-1].groups()[-1]
+    last = blocks[-1].groups()[-1]
     second = Plan.removing(next(unit for unit in HeadMap.of(middle).units() if last[0] in unit))
     twice = cut(middle, second, inputs=subject.batch)
     once = cut(subject.model, Plan.removing([*first.removed, *second.removed]), inputs=subject.batch)
