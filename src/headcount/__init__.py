@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from headcount.importance.score import score
     from headcount.models.gates import HeadGates
     from headcount.models.head_map import HeadMap
+    from headcount.models.observe import observe
     from headcount.pruning.prune import prune
     from headcount.pruning.repair.repair import repair
     from headcount.surgery.cut import cut
+    from headcount.surgery.export_base import export
     from headcount.surgery.legacy import load_legacy
     from headcount.surgery.load import load, register
     from headcount.surgery.save import save
@@ -36,9 +38,11 @@ _HOME = {
     "Task": "data.task",
     "analyze": "workflows.analyze",
     "cut": "surgery.cut",
+    "export": "surgery.export_base",
     "load": "surgery.load",
     "load_legacy": "surgery.legacy",
     "mask": "data.mask",
+    "observe": "models.observe",
     "prune": "pruning.prune",
     "register": "surgery.load",
     "repair": "pruning.repair.repair",
@@ -59,9 +63,11 @@ __all__ = [
     "__version__",
     "analyze",
     "cut",
+    "export",
     "load",
     "load_legacy",
     "mask",
+    "observe",
     "prune",
     "register",
     "repair",

@@ -81,7 +81,7 @@ def test_a_kv_head_goes_with_all_its_readers(name: str, tmp_path) -> None:
         plan = hc.Plan.removing(removed)
         small = hc.cut(model, plan)
         assert difference(run(small, batch), run_gated(model, plan, batch)) < 1e-9
-        again = hc.load(hc.save(small, tmp_path / "model", overwrite=True), experts_implementation="eager")
+        again = hc.load(hc.save(small, tmp_path / "model", overwrite=True), model_kwargs={"experts_implementation": "eager"})
         assert difference(run(again, batch), run(small, batch)) == 0
 
 

@@ -17,7 +17,6 @@ from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import build_model, tiny_config, tiny_model
 from headcount.models.tiny.families import variant
 from headcount.surgery import state
-from headcount.surgery.export.targets import export_portable
 from headcount.testing.laws import Subject, casts_survive_saving, reload_is_equal, save_then_load_is_equal, uneven
 
 
@@ -91,4 +90,4 @@ def test_portable_export(name: str, tmp_path: Path) -> None:
     model = variant(name).build()
     heads = hc.HeadMap.of(model)
     for number, plan in enumerate((uneven(heads.blocks), hc.Plan.removing(heads.blocks[0].heads))):
-        export_portable(hc.cut(model, plan), tmp_path / str(number))  # proven equal before it is written
+        hc.export(hc.cut(model, plan), tmp_path / str(number))  # proven equal before it is written

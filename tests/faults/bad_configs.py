@@ -282,7 +282,7 @@ def record_with_heads_out_of_range(kit: Kit) -> Call:
     return _load(kit, headcount={"schema": 1, "blocks": {"encoder.layer.0.attention.self": {"heads": [0, 6], "of": 6}}})
 
 
-@case("configs", "config.pruned_heads", "headcount load-legacy DIR --out NEW")
+@case("configs", "config.pruned_heads", "headcount load-legacy")
 def pruned_heads_of_transformers_4(kit: Kit) -> Call:
     return _load(kit, pruned_heads={"0": [1]})
 

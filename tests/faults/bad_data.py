@@ -18,9 +18,9 @@ GOOD = "".join(f"{'the ' * (1 + i)}dog sees a cat\tthe dog sees\t{i % 3}\n" for 
 def _entailment() -> tuple[Any, Any]:
     from transformers import AutoTokenizer
 
-    from headcount.surgery.source import embedded
+    from headcount.surgery.source import embedded_folder
 
-    folder = embedded("demo/entailment")
+    folder = embedded_folder("demo/entailment")
     return hc.load("demo/entailment"), AutoTokenizer.from_pretrained(folder)
 
 

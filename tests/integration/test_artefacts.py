@@ -336,7 +336,7 @@ def test_tokenizer_files_come_along(small: nn.Module, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "tokenizer.json").write_text("{}")
     (tmp_path / "in" / "secret.env").write_text("no")
-    hc.save(small, tmp_path / "out", companions=tmp_path / "in")
+    hc.save(small, tmp_path / "out", tokenizer=tmp_path / "in")
     assert (tmp_path / "out" / "tokenizer.json").is_file()
     assert not (tmp_path / "out" / "secret.env").exists()
     hc.load(tmp_path / "out")

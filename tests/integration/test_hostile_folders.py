@@ -84,12 +84,12 @@ def explicit_file(folder: Path) -> dict[str, object]:
 
 def variant(folder: Path) -> dict[str, object]:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.fp16.bin")
-    return {"variant": "fp16"}
+    return {"model_kwargs": {"variant": "fp16"}}
 
 
 def asked_for(folder: Path) -> dict[str, object]:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    return {"use_safetensors": False}
+    return {"model_kwargs": {"use_safetensors": False}}
 
 
 def in_a_subfolder(folder: Path) -> dict[str, object]:
@@ -116,7 +116,7 @@ def test_no_way_leads_to_a_pickle(folder: Path, way: Callable[[Path], dict[str, 
     options = way(folder)
     for path in folder.rglob("*.bin"):
         path.write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
-    with pytest.raises(ArtifactError, match=r"is a pickle, which can run code.*--allow-pickle"):
+    with pytest.raises(ArtifactError, match=r"is a pickle, which can run code.*allow_pickle=True"):
         hc.load(folder, **options)
     assert not (tmp_path / "sprung").exists()
 

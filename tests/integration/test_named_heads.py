@@ -14,7 +14,6 @@ from headcount.core.errors import PlanError
 from headcount.core.files import read_json
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
-from headcount.surgery.export.targets import export_portable
 
 LISTED = [[0, 1], [0, 4], [1, 0], [1, 5]]
 
@@ -50,7 +49,7 @@ def test_alignment_heads_follow_cuts(tmp_path: Path) -> None:
     twice: Any = hc.cut(again, hc.Plan.removing(["cross.L1H0"]))
     assert twice.generation_config.alignment_heads == [[0, 0], [1, 2]]
 
-    portable: Any = hc.load(export_portable(twice, tmp_path / "portable"))
+    portable: Any = hc.load(hc.export(twice, tmp_path / "portable"))
     assert portable.generation_config.alignment_heads == LISTED
     assert portable.generation_config.suppress_tokens == [3]
 
@@ -65,7 +64,7 @@ def test_a_list_that_loses_all_its_heads_is_removed(tmp_path: Path) -> None:
     features = probe_inputs(model)["input_features"]
     with pytest.raises(ValueError, match="alignment_heads"):
         small.generate(features, return_token_timestamps=True, max_new_tokens=3)
-    portable: Any = hc.load(export_portable(again, tmp_path / "portable"))
+    portable: Any = hc.load(hc.export(again, tmp_path / "portable"))
     assert portable.generation_config.alignment_heads == [[1, 2]]
 
 
@@ -73,7 +72,7 @@ def test_a_list_edited_after_a_cut_counts_as_it_is(tmp_path: Path) -> None:
     small: Any = hc.cut(whisper(), hc.Plan.removing(["cross.L0H0"]))
     small.generation_config.alignment_heads = [[0, 0]]
     assert hc.cut(small, hc.Plan.removing(["cross.L0H2"])).generation_config.alignment_heads == [[0, 0]]
-    portable: Any = hc.load(export_portable(small, tmp_path / "portable"))
+    portable: Any = hc.load(hc.export(small, tmp_path / "portable"))
     assert portable.generation_config.alignment_heads == [[0, 1]]
 
 

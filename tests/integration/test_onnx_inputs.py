@@ -17,7 +17,7 @@ from headcount.data.chunks import batches
 from headcount.data.open_task import open_task
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
-from headcount.surgery.export import targets as export
+from headcount.surgery.export import onnx as export
 from headcount.surgery.samples import sample_batches, varying_inputs
 from headcount.surgery.source import local_folder
 
@@ -56,7 +56,7 @@ def test_a_file_that_ignores_segments_is_refused(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(export, "_to_onnx", write_without_segments)
     with pytest.raises(VerificationError, match="differs from the model"):
-        export.export_onnx(model, tmp_path / "m.onnx")
+        hc.export(model, tmp_path / "m.onnx", "onnx")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -64,11 +64,11 @@ def test_what_did_not_vary_is_not_claimed(tmp_path: Path) -> None:
     model = tiny_model("bert", dtype=torch.float32)
     probe = probe_inputs(model)
     inputs = {**probe, "token_type_ids": torch.zeros_like(probe["input_ids"])}
-    made = export.export_onnx(model, tmp_path / "m.onnx", inputs=inputs)
-    assert made["unproven"] == ["token_type_ids"] and set(made["varied"]) == {"input_ids", "attention_mask"}
-    assert made["compared"] == ["2x9", "1x9"]
+    exported = export.Onnx().write(model, tmp_path / "m.onnx", inputs=inputs)
+    assert exported.unproven == ("token_type_ids",) and set(exported.varied) == {"input_ids", "attention_mask"}
+    assert exported.compared == ("2x9", "1x9")
     with pytest.raises(DataError, match="several with the same names"):
-        export.export_onnx(model, tmp_path / "n.onnx", inputs=[inputs, probe])
+        hc.export(model, tmp_path / "n.onnx", "onnx", inputs=[inputs, probe])
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "t5", "vit"])

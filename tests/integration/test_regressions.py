@@ -25,8 +25,8 @@ from headcount.models.observe import mean_outputs, observe
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.cost import cost
 from headcount.surgery.cut import cut
-from headcount.surgery.export import targets as export
-from headcount.surgery.export.targets import export_onnx, export_portable
+from headcount.surgery.export import portable
+from headcount.surgery.export.onnx import Onnx
 from headcount.surgery.verify import difference, run
 from headcount.testing.laws import emptying, uneven
 
@@ -47,7 +47,7 @@ def test_a_uneven_cut_after_a_uniform_one_loads_and_exports(name: str, tmp_path:
         assert difference(run(again, batch), run(small, batch)) == 0
         assert hc.HeadMap.of(again).heads == hc.HeadMap.of(small).heads
         for source in (middle, again):
-            out = export_portable(source, tmp_path / "whole", overwrite=(tmp_path / "whole").exists())
+            out = hc.export(source, tmp_path / "whole", overwrite=(tmp_path / "whole").exists())
             whole = type(model).from_pretrained(out)
             assert {n: p.shape for n, p in whole.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
             assert difference(run(whole, batch), run(source, batch)) < 1e-9
@@ -278,9 +278,9 @@ def test_gates_that_are_open_forbid_a_cut() -> None:
 
 def test_a_portable_export_that_differs_says_what_was_not_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small = cut(tiny_model("bert"), hc.Plan.removing(["L1H0"]))
-    monkeypatch.setattr(export, "widen", lambda _: tiny_model("bert", seed=1))
+    monkeypatch.setattr(portable, "widen", lambda _: tiny_model("bert", seed=1))
     with pytest.raises(VerificationError, match=r"the portable model differs from the smaller one .* Nothing was written\."):
-        export.export_portable(small, tmp_path / "made")
+        hc.export(small, tmp_path / "made")
     assert not (tmp_path / "made").exists()
 
 
@@ -377,11 +377,11 @@ def test_onnx_files_of_others_are_never_overwritten(tmp_path: Path) -> None:
     mine = tmp_path / "mine.onnx"
     mine.write_text("precious")
     with pytest.raises(ArtifactError, match="was not written by headcount"):
-        export_onnx(model, mine, overwrite=True)
+        hc.export(model, mine, "onnx", overwrite=True)
     assert mine.read_text() == "precious"
-    made = export_onnx(model, tmp_path / "model.onnx")
-    assert all(Path(name).is_file() for name in made["files"])
-    export_onnx(model, tmp_path / "model.onnx", overwrite=True)
+    exported = Onnx().write(model, tmp_path / "model.onnx")
+    assert all(Path(name).is_file() for name in exported.files)
+    hc.export(model, tmp_path / "model.onnx", Onnx(), overwrite=True)
 
 
 FORGETFUL = ["bert", "distilbert", "gpt2", "llama", "t5", "bart", "vit", "modernbert", "deberta-v2", "mpnet", "bloom", "falcon", "opt", "whisper",

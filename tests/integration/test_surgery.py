@@ -18,7 +18,7 @@ from headcount.models.tiny.build import tiny_model
 from headcount.surgery import reshape as reshaping
 from headcount.surgery.cost import cost
 from headcount.surgery.cut import cut, removed_parameters
-from headcount.surgery.export.targets import export_onnx, export_portable
+from headcount.surgery.export.onnx import Onnx
 from headcount.surgery.verify import difference, run, run_gated
 from headcount.testing.laws import emptying, uneven
 
@@ -226,14 +226,14 @@ def test_onnx_gives_the_same_logits(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     small, _ = half_cut(tiny_model(name, dtype=torch.float32))
     small = cut(small, emptying(hc.HeadMap.of(small).blocks[0]))
-    made = export_onnx(small, tmp_path / "model.onnx")
-    assert made["difference"] < 1e-4
-    assert made["dynamic"], made["reason"]
+    exported = Onnx().write(small, tmp_path / "model.onnx")
+    assert exported.difference < 1e-4
+    assert exported.dynamic, exported.reason
     assert (tmp_path / "model.onnx").is_file()
     with pytest.raises(hc.HeadcountError, match="exists already"):
-        export_onnx(small, tmp_path / "model.onnx")
+        hc.export(small, tmp_path / "model.onnx", to="onnx")
     with pytest.raises(hc.HeadcountError, match="needs float32"):
-        export_onnx(small.half(), tmp_path / "half.onnx")
+        hc.export(small.half(), tmp_path / "half.onnx", to="onnx")
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "mistral", "t5", "falcon", "swin", "bloom"])
@@ -242,7 +242,7 @@ def test_portable_keeps_shapes_and_outputs(name: str, tmp_path: Path) -> None:
     small, _ = half_cut(model)
     small = cut(small, emptying(hc.HeadMap.of(small).blocks[0]))
     batch = probe_inputs(model)
-    export_portable(small, tmp_path / "out")
+    assert hc.export(small, tmp_path / "out") == tmp_path / "out"
     plain = type(model).from_pretrained(tmp_path / "out")
     assert {n: p.shape for n, p in plain.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
     assert difference(run(plain, batch), run(small, batch)) < 1e-9

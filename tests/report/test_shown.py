@@ -84,7 +84,7 @@ def test_a_model_card_holds_no_markup_from_names(text: str) -> None:
         removed=[text],
         blocks=[block],
         cost=None,
-        told=[text, text],
+        notes=[text, text],
         files={},
     )
     card = write_card(manifest, plain=False)

@@ -165,8 +165,9 @@ IMPORTANCES = Registry("importance", "importance", "headcount.importance.methods
 PRUNERS = Registry("pruners", "pruner", "headcount.pruning.methods")
 ROLES = Registry("roles", "role", "headcount.behaviour.catalogue")
 TASKS = Registry("tasks", "task", "headcount.data.tasks")
+EXPORTS = Registry("exports", "export target", "headcount.surgery.export")
 STUDIES = Registry("studies", "study", "headcount.studies")
-KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in (IMPORTANCES, PRUNERS, ROLES, TASKS, STUDIES)}
+KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in (IMPORTANCES, PRUNERS, ROLES, TASKS, EXPORTS, STUDIES)}
 """The one registry of every kind, so that what is registered is known everywhere."""
 
 

@@ -22,7 +22,7 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs.geometry import family_of
 from headcount.models.modules import unwrap
-from headcount.models.ownership import Hold, holding, hooks_suspended
+from headcount.models.ownership import Ownership, holding, hooks_suspended
 
 SOFTMAX = {F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax}
 
@@ -37,17 +37,17 @@ Change = Callable[[AttentionBlock, Tensor, Tensor], Tensor | None]
 
 def _configs(model: nn.Module) -> list[Any]:
     """Every configuration object that modules of the model read, once each."""
-    found: dict[int, Any] = {}
+    configs: dict[int, Any] = {}
     for module in model.modules():
         config = getattr(module, "config", None)
         while hasattr(config, "headcount_base"):
             config = config.headcount_base  # pyright: ignore[reportOptionalMemberAccess]
         if hasattr(config, "_attn_implementation_internal"):
-            found[id(config)] = config
-    return list(found.values())
+            configs[id(config)] = config
+    return list(configs.values())
 
 
-_EAGER: dict[int, list[Hold]] = {}
+_EAGER: dict[int, list[Ownership]] = {}
 """Who runs the eager path of a configuration, by its identity."""
 
 
@@ -63,7 +63,7 @@ def _eager_class(cls: type) -> type:
     return type(cls.__name__, (cls,), attributes)
 
 
-def _run_eager(config: Any, hold: Hold) -> None:
+def _run_eager(config: Any, hold: Ownership) -> None:
     """Lets `hold` run the eager path of a configuration; contexts may close in any order."""
     with _CLASSES:
         holds = _EAGER.setdefault(id(config), [])
@@ -72,7 +72,7 @@ def _run_eager(config: Any, hold: Hold) -> None:
         holds.append(hold)
 
 
-def _run_as_before(config: Any, hold: Hold) -> None:
+def _run_as_before(config: Any, hold: Ownership) -> None:
     with _CLASSES:
         _EAGER[id(config)].remove(hold)
         if not _EAGER[id(config)]:
@@ -81,7 +81,7 @@ def _run_as_before(config: Any, hold: Hold) -> None:
 
 
 @contextmanager
-def eager(model: nn.Module) -> Iterator[Hold]:
+def eager(model: nn.Module) -> Iterator[Ownership]:
     """Runs the model's eager attention inside, and what it had before afterwards; for the caller alone, in whatever order contexts close.
 
     A pass of another thread that is on its way keeps its own path: its mask was made for that one.
@@ -98,10 +98,10 @@ def visible_keys(block: AttentionBlock, module: nn.Module, scores: Tensor) -> Te
     weight = next((p for p in module.parameters() if p.is_floating_point()), scores)
     floor = max(torch.finfo(scores.dtype).min / 2, torch.finfo(weight.dtype).min / 2, MASKED)
     masked_below = family_of(module).masked_below
-    seen = scores > (floor if masked_below is None else masked_below)
+    visible = scores > (floor if masked_below is None else masked_below)
     if block.sink:
-        seen = torch.cat([seen[..., :-1], torch.zeros_like(seen[..., -1:])], dim=-1)
-    return seen
+        visible = torch.cat([visible[..., :-1], torch.zeros_like(visible[..., -1:])], dim=-1)
+    return visible
 
 
 class _Softmax(TorchFunctionMode):
@@ -122,8 +122,8 @@ class _Softmax(TorchFunctionMode):
             return result
         scores = args[0] if args else (kwargs or {})["input"]
         grid = (-1, self.block.n_heads, *result.shape[-2:])
-        seen = visible_keys(self.block, self.module, scores).reshape(grid)
-        changed = self.change(self.block, result.reshape(grid), seen)
+        visible = visible_keys(self.block, self.module, scores).reshape(grid)
+        changed = self.change(self.block, result.reshape(grid), visible)
         return result if changed is None else changed.reshape(result.shape).to(result.dtype)
 
     def _per_head(self, result: Tensor) -> bool:
@@ -180,7 +180,7 @@ class AttentionTap:
         while self._active:
             self._active.pop().__exit__(None, None, None)
 
-    def _hooks(self, block: AttentionBlock, module: nn.Module, hold: Hold) -> tuple[Callable, Callable]:
+    def _hooks(self, block: AttentionBlock, module: nn.Module, hold: Ownership) -> tuple[Callable, Callable]:
         def before(module: nn.Module, _args: Any) -> None:
             hold.check(module)
             if hooks_suspended():

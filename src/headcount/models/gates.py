@@ -20,9 +20,9 @@ from headcount.core.heads import AttentionBlock, Head
 from headcount.models.attention import AttentionTap
 from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import unwrap
+from headcount.models.modules import Batch, unwrap
 from headcount.models.observe import evaluating, frozen
-from headcount.models.ownership import Hold, holding, hooks_suspended
+from headcount.models.ownership import Ownership, holding, hooks_suspended
 from headcount.models.randomness import pass_rng
 from headcount.models.state import feature_caches_bypassed, forward
 
@@ -33,7 +33,7 @@ Means = Mapping[str, Float[Tensor, "heads head_dim"]]
 
 
 def _stale_graphs() -> bool:
-    """Whether anything was compiled that might have been traced without these hooks: compiled code does not look for new ones."""
+    """Returns whether anything was compiled that might have been traced without these hooks: compiled code does not look for new ones."""
     import sys
 
     frames = sys.modules.get("torch._dynamo.convert_frame")
@@ -41,16 +41,40 @@ def _stale_graphs() -> bool:
 
 
 class HeadGates:
-    """Multiplies every head by its gate inside the context; leaves the model as it found it. Contexts nest and compose.
+    """Multiplies every head by its gate inside the context; leaves the model as it was before. Contexts nest and compose.
 
-    `values` has one entry per head in the order of `HeadMap.of(model)`, or one row per example; it may require gradients, and may be
-    replaced (`gates.values = …`) or changed in place while the context is open. Rows of a batch that the model itself multiplies (beams,
-    windows) follow their example.
+    Args:
+        model: A transformers model, plain or wrapped (peft, DDP, torch.compile).
+        values: One gate per head in the order of `HeadMap.of(model)`, or one row of gates per example; None for gates of one. The tensor may
+            require gradients, and may be replaced (`gates.values = …`) or changed in place while the context is open. Rows of a batch that the
+            model itself multiplies (beams, windows) follow their example.
+        how: What takes the place of a head as its gate goes to zero: nothing ("zero"), its mean output ("mean"), or uniform attention over
+            the visible keys ("uniform").
+        means: The mean output of every head by block path, for `how="mean"`: `headcount.models.observe.mean_outputs(model, data)`.
+        heads: The heads of the model, if the caller knows them already.
+
+    Raises:
+        GateError: the number of gates is not that of the heads, a gate is not finite, or `how` and `means` do not fit together.
+        UnsupportedModel: the model has no attention heads that can be gated.
+
+    Example:
+        >>> gates = torch.ones(len(hc.HeadMap.of(model)))
+        >>> gates[0] = 0.0
+        >>> with hc.HeadGates(model, gates):
+        ...     logits = model(**batch).logits
     """
 
-    def __init__(self, model: nn.Module, values: Values | Sequence[float] | None = None, *, how: How = "zero", means: Means | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        values: Values | Sequence[float] | None = None,
+        *,
+        how: How = "zero",
+        means: Means | None = None,
+        heads: HeadMap | None = None,
+    ) -> None:
         self.model = unwrap(model)
-        self.heads = HeadMap.of(self.model)
+        self.heads = HeadMap.of(self.model) if heads is None else heads
         self.how = how
         self.means = means
         self._check_how()
@@ -110,7 +134,7 @@ class HeadGates:
         self._open.pop().close()
 
     def _gate(self, span: slice, rows: int, like: Tensor) -> Tensor:
-        """The gates of one block as [heads] or [rows, heads], for `rows` leading entries."""
+        """Returns the gates of one block as [heads] or [rows, heads], for `rows` leading entries."""
         gate = self._values[..., span].to(device=like.device, dtype=like.dtype)
         if gate.ndim == 1:
             return gate
@@ -118,7 +142,9 @@ class HeadGates:
             raise GateError(f"gates for {gate.shape[0]} examples met a tensor with {rows} rows, which is no multiple of it")
         return gate if rows == gate.shape[0] else gate.repeat_interleave(rows // gate.shape[0], dim=0)
 
-    def _hook(self, block: AttentionBlock, head_size: int, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
+    def _hook(
+        self, block: AttentionBlock, head_size: int, hold: Ownership
+    ) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         span, size = self.heads.positions(block), (block.n_heads, head_size)
         mean = self.means[block.path] if self.means is not None else None
 
@@ -151,19 +177,19 @@ class HeadGates:
 
 
 def _gates_are_open(*_: Any) -> None:
-    """A hook that does nothing, by which `gates_open` knows of gates that act on attention."""
+    """Does nothing: a hook by which `gates_open` recognises gates that act on attention."""
 
 
 _gates_are_open.headcount_gate = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def gates_open(model: nn.Module) -> bool:
-    """Whether gates act on a model now."""
+    """Returns whether gates act on a model now."""
     return any(getattr(hook, "headcount_gate", False) for module in model.modules() for hook in module._forward_pre_hooks.values())
 
 
 def output_tensors(output: Any) -> list[Tensor]:
-    """The floating-point results of a forward pass: logits, hidden states, losses; no caches and no attention maps."""
+    """Returns the floating-point results of a forward pass: logits, hidden states, losses; no caches and no attention maps."""
     if isinstance(output, Tensor):
         return [output] if output.is_floating_point() else []
     if isinstance(output, Mapping):
@@ -174,13 +200,13 @@ def output_tensors(output: Any) -> list[Tensor]:
     return []
 
 
-def verify_gates(model: nn.Module, heads: HeadMap, inputs: dict | None = None) -> None:
+def verify_gates(model: nn.Module, heads: HeadMap, inputs: Batch | None = None) -> None:
     """Raises VerificationError unless the gate of every head changes the model's output on a probe batch.
 
     One backward pass decides for most: a gate with a gradient has an effect. A gate without one is set to zero and tried for real.
     """
     inner = unwrap(model)
-    batch = inputs if inputs is not None else probe_inputs(inner)
+    batch = dict(inputs) if inputs is not None else probe_inputs(inner)
     with evaluating(inner), reporting_inputs(inner, batch, dummy=inputs is None):
         silent = _without_gradient(inner, heads, batch)
         dead = [head for head in silent if not _has_effect(inner, heads, head, batch)]
@@ -192,10 +218,10 @@ def verify_gates(model: nn.Module, heads: HeadMap, inputs: dict | None = None) -
         )
 
 
-def _without_gradient(model: nn.Module, heads: HeadMap, batch: dict) -> list[Head]:
+def _without_gradient(model: nn.Module, heads: HeadMap, batch: Batch) -> list[Head]:
     values = torch.full((len(heads),), 0.9, dtype=torch.float64, requires_grad=True)
     try:
-        with frozen(model), torch.enable_grad(), HeadGates(model, values):
+        with frozen(model), torch.enable_grad(), HeadGates(model, values, heads=heads):
             results = output_tensors(forward(model, batch))
             total = sum((result * _weights(result)).sum() for result in results)
         if not isinstance(total, Tensor) or not total.requires_grad:
@@ -207,18 +233,18 @@ def _without_gradient(model: nn.Module, heads: HeadMap, batch: dict) -> list[Hea
 
 
 def _weights(result: Tensor) -> Tensor:
-    """Fixed uneven weights, so that effects of opposite sign do not cancel."""
+    """Returns fixed uneven weights, so that effects of opposite sign do not cancel."""
     steps = torch.arange(result.numel(), device=result.device, dtype=torch.float64)
     return (steps * 0.754877666).sin().view(result.shape).to(result.dtype)
 
 
-def _has_effect(model: nn.Module, heads: HeadMap, head: Head, batch: dict) -> bool:
+def _has_effect(model: nn.Module, heads: HeadMap, head: Head, batch: Batch) -> bool:
     values = torch.ones(len(heads), dtype=torch.float64)
     values[heads.position(head)] = 0.0
     with torch.no_grad(), pass_rng(model, seed=0):
         plain = output_tensors(forward(model, batch))
         torch.manual_seed(0)
-        with HeadGates(model, values):
+        with HeadGates(model, values, heads=heads):
             gated = output_tensors(forward(model, batch))
     # Numbers that are not finite say nothing: NaN differs from itself.
     return any(not torch.equal(a.nan_to_num(0, 0, 0), b.nan_to_num(0, 0, 0)) for a, b in zip(plain, gated, strict=True))

@@ -39,16 +39,16 @@ def device_of(model: nn.Module) -> torch.device:
 
 def pad_id(model: nn.Module) -> int:
     """The token that fills a model's batches; 0 where its configuration names none."""
-    found = getattr(model.config, "pad_token_id", None)
-    return found if isinstance(found, int) else 0
+    token = getattr(model.config, "pad_token_id", None)
+    return token if isinstance(token, int) else 0
 
 
 def start_id(model: nn.Module) -> int | None:
     """The token that a decoder behind an encoder starts with; None for other models."""
     if not getattr(model.config, "is_encoder_decoder", False):
         return None
-    found = getattr(model.config, "decoder_start_token_id", None)
-    return found if isinstance(found, int) else pad_id(model)
+    token = getattr(model.config, "decoder_start_token_id", None)
+    return token if isinstance(token, int) else pad_id(model)
 
 
 def transposed(module: nn.Module) -> bool:
@@ -76,10 +76,10 @@ def inner_path(module: nn.Module, path: str) -> str:
 def child(module: nn.Module, path: str) -> nn.Module | None:
     """The descendant at a dotted path, or None."""
     for name in path.split("."):
-        found = module._modules.get(name)
-        if found is None:
+        descendant = module._modules.get(name)
+        if descendant is None:
             return None
-        module = found
+        module = descendant
     return module
 
 
@@ -110,7 +110,7 @@ def _names(code: CodeType) -> set[str]:
 @lru_cache(maxsize=4096)
 def runtime_names(cls: type) -> frozenset[str]:
     """Every attribute and global name that the methods of a class read, its constructor apart."""
-    found: set[str] = set()
+    names: set[str] = set()
     for base in cls.__mro__:
         if base in (nn.Module, object):
             continue
@@ -118,8 +118,8 @@ def runtime_names(cls: type) -> frozenset[str]:
             function = getattr(member, "__wrapped__", member)
             code = getattr(getattr(function, "__func__", function), "__code__", None)
             if code is not None and name != "__init__":
-                found |= _names(code)
-    return frozenset(found)
+                names |= _names(code)
+    return frozenset(names)
 
 
 def shifts(model: nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headcount.core.errors import GateError, UnsupportedModel
+from headcount.core.errors import DataError, GateError, UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs.addresses import MEDIA
 from headcount.models.attention import AttentionTap
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, device_of, transposed, unwrap
-from headcount.models.ownership import Hold, SavedStates, holding, hooks_suspended
+from headcount.models.ownership import Ownership, SavedStates, holding, hooks_suspended
 from headcount.models.padding import with_positions
 from headcount.models.state import forward, preserve
 
@@ -95,13 +95,13 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 def on_device(batch: Batch, model: nn.Module) -> dict[str, Any]:
-    """The batch with its tensors on the model's device."""
+    """Returns the batch with its tensors on the model's device."""
     device = device_of(model)
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
 
 
 def model_inputs(batch: Batch, model: nn.Module) -> dict[str, Any]:
-    """The batch on the model's device, with position ids where padding on the left would otherwise change what the model computes."""
+    """Returns the batch on the model's device, with position ids where padding on the left would otherwise change what the model computes."""
     return with_positions(model, on_device(batch, model))
 
 
@@ -110,12 +110,12 @@ def _reads_decoder(model: nn.Module, block: AttentionBlock) -> bool:
 
 
 def reads_text(block: AttentionBlock) -> bool:
-    """Whether a block belongs to no tower for images, sound or video."""
+    """Returns whether a block belongs to no tower for images, sound or video."""
     return not any(part.startswith(MEDIA) for part in block.path.lower().split("."))
 
 
 def _shifted_labels(model: nn.Module, batch: Batch) -> Tensor | None:
-    """The decoder's input tokens where the batch gives only labels: these, one place later, behind the start token."""
+    """Returns the decoder's input tokens where the batch has only labels: these, shifted by one, behind the start token."""
     labels = batch.get("labels")
     if not isinstance(labels, Tensor) or labels.ndim != 2:
         return None
@@ -124,17 +124,17 @@ def _shifted_labels(model: nn.Module, batch: Batch) -> Tensor | None:
 
 
 def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
-    """The token ids that a block's queries stand for, if any; ignored labels stay -100."""
+    """Returns the token ids that a block's queries stand for, if any; ignored labels stay -100."""
     if not reads_text(block):
         return None
     if not _reads_decoder(model, block):
         return batch.get("input_ids")
-    given = batch.get("decoder_input_ids")
-    return _shifted_labels(model, batch) if given is None else given
+    tokens = batch.get("decoder_input_ids")
+    return _shifted_labels(model, batch) if tokens is None else tokens
 
 
 def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int, length: int) -> Bool[Tensor, "batch q"]:
-    """Which query positions of a block are no padding; all of them where the batch does not say."""
+    """Returns which query positions of a block are no padding; all of them where the batch does not say."""
     if _reads_decoder(model, block):
         mask, labels = batch.get("decoder_attention_mask"), batch.get("labels")
         if mask is None and isinstance(labels, Tensor) and labels.ndim == 2:
@@ -158,22 +158,22 @@ def _special(tokens: Tensor | None, ids: frozenset[int], shape: tuple[int, int])
 
 
 def _special_ids(model: nn.Module) -> frozenset[int]:
-    found: set[int] = set()
+    ids: set[int] = set()
     parts = [model.config, *(getattr(model.config, name, None) for name in getattr(model.config, "sub_configs", {}))]
     for name in SPECIAL_IDS:
         for part in parts:
             value = getattr(part, name, None)
-            found.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
-    return frozenset(found)
+            ids.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
+    return frozenset(ids)
 
 
 def key_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
-    """The token ids that a block's keys stand for, if any: in cross-attention those of the encoder."""
+    """Returns the token ids that a block's keys stand for, if any: in cross-attention those of the encoder."""
     return batch.get("input_ids") if block.kind == "cross" and reads_text(block) else query_tokens(model, block, batch)
 
 
 def projection_of(model: nn.Module, block: AttentionBlock) -> Float[Tensor, "heads head_dim hidden"]:
-    """The part of the output projection that each head of a block feeds; of adapted or packed layers, what they really do."""
+    """Returns the part of the output projection that each head of a block feeds, measured where the layer is adapted or packed."""
     block.require_one_output("reading the output projection")
     module: Any = model.get_submodule(block.o.path)
     width = block.n_heads * block.value_dim
@@ -240,7 +240,7 @@ class Observer:
         self._stack.close()
 
     def run(self, batch: Batch) -> Any:
-        """One forward pass over a batch, and its output."""
+        """Runs one forward pass over a batch and returns its output."""
         self.batch = model_inputs(batch, self.model)
         self._forward = True
         with torch.set_grad_enabled(self.gradient):
@@ -262,12 +262,7 @@ class Observer:
             probabilities, visible = probabilities[..., :-1], visible[..., :-1]
         self._pending[block.path] = _Pending(probabilities.detach(), visible)
 
-    def _projection(self, block: AttentionBlock) -> Tensor:
-        if block.path not in self._projections:
-            self._projections[block.path] = projection_of(self.model, block)
-        return self._projections[block.path]
-
-    def _hook(self, block: AttentionBlock, hold: Hold) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
+    def _hook(self, block: AttentionBlock, hold: Ownership) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         def output_projection_runs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             hold.check(module)
             if hooks_suspended():
@@ -276,19 +271,20 @@ class Observer:
             if self.gradient and not merged.requires_grad:
                 merged = merged.detach().requires_grad_(True)
             if self._forward:
-                seen = self._observation(block, merged.detach())
+                observation = self._observation(block, merged.detach())
                 if self.gradient:
-                    merged.register_hook(self._with_gradient(replace(seen, attention=None)))
-                self.consume(seen)
+                    merged.register_hook(self._with_gradient(replace(observation, attention=None)))
+                self.consume(observation)
             return (merged, *args[1:]) if self.gradient else None
 
         return output_projection_runs
 
-    def _with_gradient(self, seen: Observation) -> Callable[[Tensor], None]:
+    def _with_gradient(self, observation: Observation) -> Callable[[Tensor], None]:
+        block = observation.block
+
         def gradient_arrives(gradient: Tensor) -> None:
-            self.consume(
-                replace(seen, gradient=_rows_first(gradient, seen.block).unflatten(-1, (seen.block.n_heads, seen.block.value_dim)))
-            )
+            per_head = _rows_first(gradient, block).unflatten(-1, (block.n_heads, block.value_dim))
+            self.consume(replace(observation, gradient=per_head))
 
         return gradient_arrives
 
@@ -300,6 +296,8 @@ class Observer:
         queries = query_mask(self.model, block, self.batch, rows, length)
         if keys is not None and block.kind != "cross" and keys.shape == queries.shape:
             queries = queries & keys
+        if self.outputs and block.path not in self._projections:
+            self._projections[block.path] = projection_of(self.model, block)
         return Observation(
             block=block,
             attention=pending.attention,
@@ -311,12 +309,12 @@ class Observer:
             if pending.attention is None
             else _special(key_tokens(self.model, block, self.batch), self.special_ids, (rows, pending.attention.shape[-1])),
             visible=None if pending.visible is None else pending.visible.any(dim=1),
-            projection=self._projection(block) if self.outputs else None,
+            projection=self._projections[block.path] if self.outputs else None,
         )
 
 
 def _rows_first(merged: Tensor, block: AttentionBlock) -> Float[Tensor, "batch q width"]:
-    """What meets the output projection, with one row per example; batches that the model flattened are one row."""
+    """Returns the input of the output projection with one row per example; batches that the model flattened are one row."""
     merged = merged.transpose(0, 1) if block.time_first else merged
     return merged if merged.ndim == 3 else merged.reshape(1 if merged.ndim == 2 else merged.shape[0], -1, merged.shape[-1])
 
@@ -330,30 +328,56 @@ def observe(
     outputs: bool = True,
     special_ids: Iterable[int] | None = None,
 ) -> Iterator[list[Observation]]:
-    """Yields, for each batch, one Observation per block and call, in the order in which they ran.
+    """Runs batches through a model and yields what its heads did: attention maps and head outputs.
 
     Memory holds the chosen blocks of one batch; `Observer` holds one block at a time. The model is in eval mode without gradients while a
     batch runs, and as it was whenever control is with the caller. Attention needs the eager path and switches to it for the pass.
+
+    Args:
+        model: A transformers model, plain or wrapped (peft, DDP, torch.compile).
+        data: Batches: mappings of the keyword arguments of the forward pass.
+        blocks: The attention blocks to observe, from `HeadMap.of(model).blocks`; None for all.
+        attention: Whether attention maps are observed.
+        outputs: Whether head outputs are observed.
+        special_ids: Token ids of delimiters, such as `tokenizer.all_special_ids`; None for those that the configuration names.
+
+    Yields:
+        For each batch, one Observation per block and call, in the order in which they ran.
+
+    Raises:
+        GateError: neither attention nor outputs are asked for.
+        UnsupportedModel: the model has no heads, or they cannot be observed.
+
+    Example:
+        >>> for observations in hc.observe(model, [batch]):
+        ...     entropy = [-(o.attention * o.attention.clamp(min=1e-9).log()).sum(-1).mean() for o in observations]
     """
-    found: list[Observation] = []
-    observer = Observer(model, found.append, blocks=blocks, attention=attention, outputs=outputs, special_ids=special_ids)
-    for batch in data:
-        found.clear()
-        with observer:
-            observer.run(batch)
-        yield list(found)
+    observations: list[Observation] = []
+    observer = Observer(model, observations.append, blocks=blocks, attention=attention, outputs=outputs, special_ids=special_ids)
+    if isinstance(data, Mapping | str) or not isinstance(data, Iterable):
+        raise DataError(f"observe takes batches, each a mapping of tensors; got {type(data).__name__}. Write [batch] for one batch")
+
+    def run_batches() -> Iterator[list[Observation]]:
+        for batch in data:
+            observations.clear()
+            with observer:
+                observer.run(batch)
+            yield list(observations)
+
+    return run_batches()
 
 
 def mean_outputs(model: nn.Module, data: Iterable[Batch]) -> dict[str, Float[Tensor, "heads head_dim"]]:
-    """The mean output of every head over the real tokens of `data`, by block path, accumulated in float64."""
+    """Returns the mean output of every head over the real tokens of `data`, by block path, accumulated in float64."""
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
 
-    def add(seen: Observation) -> None:
-        assert seen.outputs is not None
-        real = seen.outputs[seen.queries].double()
-        sums[seen.block.path] = sums.get(seen.block.path, torch.zeros_like(real[:1].sum(0))) + real.sum(0)
-        counts[seen.block.path] = counts.get(seen.block.path, 0) + real.shape[0]
+    def add(observation: Observation) -> None:
+        assert observation.outputs is not None
+        path = observation.block.path
+        real = observation.outputs[observation.queries].double()
+        sums[path] = sums.get(path, torch.zeros_like(real[:1].sum(0))) + real.sum(0)
+        counts[path] = counts.get(path, 0) + real.shape[0]
 
     observer = Observer(model, add, attention=False)
     with observer:

@@ -45,7 +45,7 @@ def _is_autograd_thread() -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class Ownership:
     """A model in use: what for, by which thread and task, and whether others may use it for what puts no hooks on it."""
 
     purpose: str
@@ -75,8 +75,8 @@ class Hold:
         )
 
 
-_MINE: ContextVar[tuple[Hold, ...]] = ContextVar("headcount_holds", default=())
-_OPEN: WeakKeyDictionary[nn.Module, list[Hold]] = WeakKeyDictionary()
+_MINE: ContextVar[tuple[Ownership, ...]] = ContextVar("headcount_holds", default=())
+_OPEN: WeakKeyDictionary[nn.Module, list[Ownership]] = WeakKeyDictionary()
 _SUSPENDED: ContextVar[bool] = ContextVar("headcount_hooks_suspended", default=False)
 _TURNS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 
@@ -129,13 +129,13 @@ def for_owner(model: nn.Module, function: Callable[..., R], module: nn.Module | 
 
 
 @contextmanager
-def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterator[Hold]:
+def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterator[Ownership]:
     """Keeps a model for this thread and task; raises ModelInUse where another one has it.
 
     Without `exclusive` only those are refused that put hooks on the model or change its mode, and they are refused meanwhile.
     """
     models = _models_in(unwrap(model))
-    own = Hold(purpose, exclusive, threading.current_thread(), _task())
+    own = Ownership(purpose, exclusive, threading.current_thread(), _task())
     try:
         with _LOCK:
             holds_on_it = [hold for part in models for hold in _OPEN.get(part, ()) if exclusive or hold.exclusive]
@@ -169,15 +169,19 @@ def _typed_memory_errors(purpose: str) -> Iterator[None]:
 
 
 def holds(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Function]:
-    """A decorator for functions of a model, which is kept for the caller until they return; what ran out of memory says so by OutOfMemory."""
+    """Decorates functions and methods whose first argument is a model: it belongs to the caller until they return.
+
+    Errors by which libraries say that memory ran out become OutOfMemory.
+    """
 
     def decorate(function: Function) -> Function:
         @wraps(function)
-        def run(model: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            model = kwargs.get("model", next((argument for argument in args[:2] if isinstance(argument, nn.Module)), None))
             if not isinstance(model, nn.Module):  # the function says what is wrong with it
-                return function(model, *args, **kwargs)
+                return function(*args, **kwargs)
             with holding(model, purpose, exclusive=exclusive), _typed_memory_errors(purpose):
-                return function(model, *args, **kwargs)
+                return function(*args, **kwargs)
 
         return run  # pyright: ignore[reportReturnType]
 
@@ -201,7 +205,7 @@ class SavedStates(Generic[State]):
         finally:
             with _STATES:
                 entries = self._open[model]
-                index = next(number for number, other in enumerate(entries) if other is entry)
+                index = next(number for number, saved in enumerate(entries) if saved is entry)
                 later = entries[index + 1] if index + 1 < len(entries) else None
                 del entries[index]
                 if later is None:

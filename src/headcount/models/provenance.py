@@ -52,8 +52,8 @@ def determined_by_type(model: nn.Module) -> dict[str, Any]:
 
 def machine_of(model: nn.Module) -> dict[str, Any]:
     """What run.json says of where a model computes: threads, instructions of the processor, kind of device, number type."""
-    where = {name: value for name, value in determined_by_type(model).items() if name in ("device", "dtype")}
-    return {name: value for name, value in provenance().items() if name != "versions"} | where
+    settings = {name: value for name, value in determined_by_type(model).items() if name in ("device", "dtype")}
+    return {name: value for name, value in provenance().items() if name != "versions"} | settings
 
 
 def provenance() -> dict[str, Any]:

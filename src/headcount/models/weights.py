@@ -24,4 +24,4 @@ def weights_of(model: nn.Module, block: AttentionBlock, part: str) -> list[Tenso
     cut, *_ = projection_slices(model, projection)
     weight = model.get_parameter(cut.tensor).detach()
     units = [weight.index_select(cut.axis, torch.tensor(list(cut.rows.of(unit)), device=weight.device)) for unit in range(cut.rows.count)]
-    return [units[place if cut.unit == "head" else block.group(place)] for place in range(block.n_heads)]
+    return [units[position if cut.unit == "head" else block.group(position)] for position in range(block.n_heads)]

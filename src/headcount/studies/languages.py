@@ -206,7 +206,7 @@ def fine_tuned(
     if run.find(spec) is None or run.problem_of_model(place.name) is not None:
         with say.progress(f"training {given.model} on {task.name}") as advance:
             made = fine_tune(live, task, recipe, folder=run.folder / WORK / spec.digest[:24], progress=advance)
-        save(live, place, command=say.command, companions=folder, overwrite=True)
+        save(live, place, command=say.command, tokenizer=folder, overwrite=True)
         run.list_model(place)
         run.commit(spec, {"folder": place.name, "steps": made.steps}, provenance=provenance())
         _clean(run.folder / WORK / spec.digest[:24])
@@ -239,7 +239,7 @@ def _with_head(given: inputs.TaskOptions, say: Session, labels: str | None) -> t
     torch.manual_seed(given.seed)
     classes = {"id2label": names, "label2id": {name: number for number, name in names.items()}}
     how = {name: getattr(given, name) for name in ("dtype", "allow_pickle", "trust_remote_code")}
-    live = load(folder, auto=f"AutoModelFor{CLASSIFIER}", new_layers=True, **classes, **how)
+    live = load(folder, auto=f"AutoModelFor{CLASSIFIER}", new_layers=True, model_kwargs=classes, **how)
     return live.to(choose_device(given.device)).eval(), folder
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from headcount.core.errors import DataError
+from headcount.core.plan import Plan
 from headcount.data.checks import positions
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates
-from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.models.observe import evaluating, on_device
 from headcount.surgery.verify import gates_of
@@ -38,77 +38,89 @@ class Timing:
     rounds: int
 
 
-def inputs_of(model: nn.Module, batch: int, length: int) -> dict[str, Any]:
-    """A batch of that size for a model: the probe batch, repeated; text of that length."""
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A model to time, and the gates that mask its heads, if any."""
+
+    model: nn.Module
+    gates: HeadGates | None
+
+    @classmethod
+    def of(cls, model: nn.Module | tuple[nn.Module, Plan]) -> _Candidate:
+        if not isinstance(model, tuple):
+            return cls(unwrap(model), None)
+        gates = HeadGates(model[0])
+        gates.values = gates_of(gates.heads, model[1])
+        return cls(gates.model, gates)
+
+    def time_pass(self, batch: int, length: int) -> float:
+        """Returns the seconds of one forward pass."""
+        inputs = make_batch(self.model, batch, length)
+        with evaluating(self.model), self.gates or nullcontext():
+            start = time.perf_counter()
+            self.model(**inputs)
+            if next(self.model.parameters()).is_cuda:
+                torch.cuda.synchronize()
+            return time.perf_counter() - start
+
+
+def make_batch(model: nn.Module, batch: int, length: int) -> dict[str, Any]:
+    """Returns a batch of a given size for a model: the probe batch, repeated; text of the given length."""
     inner: Any = unwrap(model)
     probe = probe_inputs(inner)
-    made = {}
+    text = next((name for name in ("input_ids", "decoder_input_ids") if name in probe), next(iter(probe)))
+    inputs = {}
     for name, value in probe.items():
         if not isinstance(value, torch.Tensor) or not value.ndim:
-            made[name] = value
+            inputs[name] = value
             continue
         rows = value[:1].repeat(batch, *([1] * (value.ndim - 1)))
-        if value.ndim == 2 and not value.is_floating_point() and value.shape[1] == probe[_text(probe)].shape[1]:
+        if value.ndim == 2 and not value.is_floating_point() and value.shape[1] == probe[text].shape[1]:
             rows = rows.repeat(1, -(-length // rows.shape[1]))[:, :length]
-        made[name] = rows
-    return on_device(made, inner)
-
-
-def _text(probe: Mapping[str, Any]) -> str:
-    return next((name for name in ("input_ids", "decoder_input_ids") if name in probe), next(iter(probe)))
+        inputs[name] = rows
+    return on_device(inputs, inner)
 
 
 def bench(
-    models: Mapping[str, nn.Module | tuple[nn.Module, Any]],
+    models: Mapping[str, nn.Module | tuple[nn.Module, Plan]],
     *,
     batches: Sequence[int] = BATCHES,
     lengths: Sequence[int] = LENGTHS,
     rounds: int = 5,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> list[Timing]:
-    """Timings of every model for every batch size and length; a pair (model, plan) is that model masked. The first model is the measure."""
+    """Returns timings of every model for every batch size and length, relative to the first model.
+
+    Args:
+        models: Models by name; a pair (model, plan) is that model with the plan's heads masked.
+        batches: Batch sizes.
+        lengths: Text lengths in tokens; a length beyond the positions that the models share is replaced by their number.
+        rounds: How often each pass is timed, after one round that warms up.
+        progress: Called with the number of finished cases, and of all.
+    """
     if rounds < 1 or not models:
         raise DataError(f"a bench needs a model and at least one round, got {len(models)} models and {rounds} rounds")
-    found: list[Timing] = []
-    most = min((limit for made in models.values() if (limit := positions(unwrap(_model(made)))) is not None), default=None)
-    cases = [(batch, min(length, most or length)) for batch in batches for length in lengths]
-    cases = list(dict.fromkeys(cases))
-    for number, (batch, length) in enumerate(cases):
-        found += _case(models, batch, length, rounds)
+    candidates = {name: _Candidate.of(model) for name, model in models.items()}
+    limits = [limit for candidate in candidates.values() if (limit := positions(candidate.model)) is not None]
+    cases = list(dict.fromkeys((batch, min(length, *limits)) if limits else (batch, length) for batch in batches for length in lengths))
+    timings: list[Timing] = []
+    for number, (batch, length) in enumerate(cases, 1):
+        timings += _time_case(candidates, batch, length, rounds)
         if progress is not None:
-            progress(number + 1, len(cases))
-    return found
+            progress(number, len(cases))
+    return timings
 
 
-def _model(made: Any) -> nn.Module:
-    return made[0] if isinstance(made, tuple) else made
-
-
-def _case(models: Mapping[str, Any], batch: int, length: int, rounds: int) -> list[Timing]:
-    times: dict[str, list[float]] = {name: [] for name in models}
+def _time_case(candidates: Mapping[str, _Candidate], batch: int, length: int, rounds: int) -> list[Timing]:
+    times: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(rounds + 1):
-        for name, made in models.items():
-            seconds = _once(made, batch, length)
+        for name, candidate in candidates.items():
+            seconds = candidate.time_pass(batch, length)
             if turn:  # the first round warms up
                 times[name].append(seconds)
     base = median(next(iter(times.values())))
-    return [
-        Timing(
-            name, batch, length, median(seen), sorted(seen)[len(seen) // 4], sorted(seen)[(3 * len(seen)) // 4], base / median(seen), rounds
-        )
-        for name, seen in times.items()
-    ]
-
-
-def _once(made: Any, batch: int, length: int) -> float:
-    model = unwrap(_model(made))
-    inputs = inputs_of(model, batch, length)
-    with ExitStack() as stack:
-        stack.enter_context(evaluating(model))
-        if isinstance(made, tuple):
-            stack.enter_context(HeadGates(model, gates_of(HeadMap.of(model), made[1])))
-        start = time.perf_counter()
-        model(**inputs)
-        if next(model.parameters()).is_cuda:
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
+    timings = []
+    for name, seconds in times.items():
+        low, high = sorted(seconds)[len(seconds) // 4], sorted(seconds)[(3 * len(seconds)) // 4]
+        timings.append(Timing(name, batch, length, median(seconds), low, high, base / median(seconds), rounds))
+    return timings

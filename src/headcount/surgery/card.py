@@ -18,8 +18,8 @@ LABELS = {
 
 def as_text(value: str) -> str:
     """A string as inline code that no Markdown or HTML reader takes for markup, nor a terminal for a command."""
-    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(value.split()))
-    return f"`{html.escape(shown.replace('`', chr(39)), quote=False) or ' '}`"
+    printable = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(value.split()))
+    return f"`{html.escape(printable.replace('`', chr(39)), quote=False) or ' '}`"
 
 
 def in_table(value: str) -> str:
@@ -48,12 +48,12 @@ def write_card(manifest: Manifest, plain: bool) -> str:
         "",
     ]
     total = sum(block.of for block in manifest.blocks)
-    left = sum(len(block.heads) for block in manifest.blocks)
+    n_left = sum(len(block.heads) for block in manifest.blocks)
     lines += [
-        f"{as_text(manifest.model_class)} with {left} of its {total} attention heads, cut and verified by headcount {manifest.headcount}.",
+        f"{as_text(manifest.model_class)} with {n_left} of its {total} attention heads, cut and verified by headcount {manifest.headcount}.",
         "",
     ]
-    lines += [*(f"- {as_text(sentence)}" for sentence in manifest.told), ""] if manifest.told else []
+    lines += [*(f"- {as_text(sentence)}" for sentence in manifest.notes), ""] if manifest.notes else []
     if manifest.cost:
         lines += _costs(manifest.cost)
     lines += ["| block | heads kept | of |", "|---|---|---:|"]
@@ -64,7 +64,7 @@ def write_card(manifest: Manifest, plain: bool) -> str:
     else:
         lines += [
             "Plain `from_pretrained` of transformers refuses these head counts; after `headcount.register()` it accepts them. "
-            "`headcount export --to portable` makes a copy of full size that every tool can load.",
+            "`headcount.export(model, folder)` makes a copy of full size that every tool can load.",
             "",
         ]
     if manifest.command:

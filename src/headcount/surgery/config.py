@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,17 +36,16 @@ class ConfigView:
 
 
 def base_config(config: Any) -> Any:
-    """The model's configuration behind a view, or the configuration itself."""
+    """Returns the model's configuration behind a view, or the configuration itself."""
     return getattr(config, "headcount_base", config)
 
 
 def head_counts(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[str], list[str]]:
-    """The names under which a configuration holds the number of heads, and of KV heads."""
+    """Returns the names under which a configuration holds the number of heads, and of KV heads."""
 
-    def holding(wanted: tuple[str, ...], value: int) -> list[str]:
-        return [name for name in wanted if whole_number(config, name) == value]
-
-    return holding(names.HEAD_COUNTS, n_heads), holding(names.KV_COUNTS, n_kv_heads)
+    counts = ((names.HEAD_COUNTS, n_heads), (names.KV_COUNTS, n_kv_heads))
+    heads, kv_heads = ([name for name in candidates if whole_number(config, name) == number] for candidates, number in counts)
+    return heads, kv_heads
 
 
 def show_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -> None:
@@ -79,7 +79,7 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def built_heads(model: nn.Module) -> HeadMap | None:
-    """The heads of the model that the configuration builds, without the record of a cut; None where it builds none."""
+    """Returns the heads of the model that the configuration builds, without the record of a cut; None where it builds none."""
     config = copy.deepcopy(model.config)
     vars(config).pop(KEY, None)  # pyright: ignore[reportArgumentType]
     try:
@@ -90,30 +90,30 @@ def built_heads(model: nn.Module) -> HeadMap | None:
 
 
 def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
-    """Whether building the model from the saved `config` gives every tensor shape and every scalar of its attention that the model has."""
+    """Returns whether building the model from the saved `config` gives every tensor shape and every scalar of its attention that the model has."""
     try:
         config = type(config).from_dict(json.loads(config.to_json_string()))  # a class may compute attributes anew on reading, as head_dim
         if hasattr(config, "validate"):
             config.validate()
         with torch.device("meta"):
             built = type(model)(config)
-    except Exception:  # a configuration that its class rejects, in whatever way, does not say the cut
+    except Exception:  # a configuration that its class rejects, in whatever way, does not describe the cut
         return False
     if _shapes(model) != _shapes(built):
         return False
     return all(_scalars(model.get_submodule(block.path)) == _scalars(built.get_submodule(block.path)) for block in heads.blocks)
 
 
-def _by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[AttentionBlock]]]:
-    found: dict[int, tuple[Any, list[AttentionBlock]]] = {}
+def _group_by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[AttentionBlock]]]:
+    blocks_by_config: dict[int, tuple[Any, list[AttentionBlock]]] = {}
     for block in heads.blocks:
         config = base_config(getattr(model.get_submodule(block.path), "config", model.config))
-        found.setdefault(id(config), (config, []))[1].append(block)
-    return list(found.values())
+        blocks_by_config.setdefault(id(config), (config, []))[1].append(block)
+    return list(blocks_by_config.values())
 
 
 def _change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
-    """The attributes that say a uniform cut, or nothing if the configuration has no name for the number of heads."""
+    """Returns the attributes that describe a uniform cut; empty if the configuration has no name for the number of heads."""
     heads = {*head_counts(config, *before)[0], *head_counts(config, block.n_original, 0)[0]}
     kv_heads = [name for name in names.KV_COUNTS if whole_number(config, name) is not None]
     if not heads:
@@ -125,19 +125,19 @@ def _change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict
     return change | {"head_dim": block.head_dim} if settable and one_size else change
 
 
-def _name_in(config: Any, whole: Any) -> str:
-    """The attribute of `whole` that is `config`; nothing for the whole itself, and for models (T5) that hand copies of it to their stacks."""
-    return next((name for name, value in vars(whole).items() if value is config), "")
+def _name_in(config: Any, model_config: Any) -> str:
+    """Returns the attribute of `model_config` that is `config`; empty for itself, and for models (T5) whose stacks have copies of it."""
+    return next((name for name, value in vars(model_config).items() if value is config), "")
 
 
-def _part(whole: Any, name: str) -> Any:
-    return getattr(whole, name) if name else whole
+def _part(model_config: Any, name: str) -> Any:
+    return getattr(model_config, name) if name else model_config
 
 
 def _uniform_changes(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> list[tuple[Any, dict[str, int]]] | None:
-    """For every configuration that cut blocks read, the values that would say the cut; None where it is not uniform or has no name."""
+    """Returns, for every configuration that cut blocks read, the values that describe the cut; None if it is not uniform or has no name."""
     changes = []
-    for config, blocks in _by_config(model, heads):
+    for config, blocks in _group_by_config(model, heads):
         if all(before[block.path] == (block.n_heads, block.n_kv_heads) and block.n_heads == block.n_original for block in blocks):
             continue  # another tower, which the cut does not touch
         same = len({(block.n_heads, block.n_kv_heads) for block in blocks}) == 1 and blocks[0].n_heads
@@ -149,7 +149,7 @@ def _uniform_changes(model: nn.Module, heads: HeadMap, before: dict[str, tuple[i
 
 
 def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> bool:
-    """Writes a uniform cut into the ordinary configuration, if that builds exactly this model; says whether it did.
+    """Writes a uniform cut into the ordinary configuration, if that builds exactly this model; returns whether it did.
 
     `before` holds the head and KV head counts of each block before the cut, by path. The values replaced go into the record.
     """
@@ -163,7 +163,7 @@ def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
     if not builds_same(model, trial, heads):
         return False
     named = [(_name_in(config, model.config), config, change) for config, change in changes]
-    values = {_dotted(name, key): whole_number(_part(model.config, name), key) for name, _, change in named for key in change}
+    values = {f"{name}.{key}" if name else key: whole_number(_part(model.config, name), key) for name, _, change in named for key in change}
     for name, config, change in named:
         assign(config, change)
         assign(_part(model.config, name), change)
@@ -175,16 +175,12 @@ def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
     return True
 
 
-def _dotted(part: str, name: str) -> str:
-    return f"{part}.{name}" if part else name
-
-
 def unexpress(model: nn.Module, heads: HeadMap) -> None:
-    """Takes a uniform cut out of the configuration again, before another cut: it goes back to what it was, blocks keep their own counts."""
-    values = record.replaced(model)
+    """Undoes `express` before another cut: the configuration gets its old values, blocks keep their own counts."""
+    values = record.replaced_values(model)
     if not values:
         return
-    for config, blocks in _by_config(model, heads):
+    for config, blocks in _group_by_config(model, heads):
         part = _name_in(config, model.config)
         own = {name.removeprefix(f"{part}."): value for name, value in values.items() if name.rpartition(".")[0] == part}
         now = (blocks[0].n_heads, blocks[0].n_kv_heads)
@@ -198,7 +194,7 @@ def unexpress(model: nn.Module, heads: HeadMap) -> None:
     record.write(model, record.read(model), {})
 
 
-def assign(config: Any, change: dict[str, Any]) -> None:
+def assign(config: Any, change: Mapping[str, Any]) -> None:
     """Sets attributes of a configuration, by dotted name; None removes one."""
     for dotted, value in change.items():
         part, _, name = dotted.rpartition(".")

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from headcount.models.attention import eager
 from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import unwrap
+from headcount.models.modules import Batch, unwrap
 from headcount.models.observe import evaluating, frozen
 from headcount.models.ownership import holds
 from headcount.models.state import forward
@@ -30,20 +30,15 @@ class Cost:
     kv_bytes_per_token: int
 
     def to_dict(self) -> dict[str, float]:
-        """Plain numbers by name."""
+        """Returns the counts by name."""
         return asdict(self)
 
 
-def _cache_layers(output: Any) -> list[Any]:
-    """The self-attention entries of the cache that a pass returns."""
-    cache = output.get("past_key_values") if isinstance(output, Mapping) else None
-    return list(getattr(getattr(cache, "self_attention_cache", cache), "layers", []) or [])
-
-
 def kv_bytes_per_token(output: Any) -> int:
-    """Bytes that one token of one example takes in the cache of a pass, over all layers; an empty block caches its idle head."""
+    """Returns the bytes that one token of one example takes in the cache of a pass, over all layers; an empty block caches its idle head."""
     total = 0
-    for layer in _cache_layers(output):
+    cache = output.get("past_key_values") if isinstance(output, Mapping) else None
+    for layer in getattr(getattr(cache, "self_attention_cache", cache), "layers", None) or ():
         for states in (getattr(layer, "keys", None), getattr(layer, "values", None)):
             if isinstance(states, Tensor) and states.ndim == 4 and states.numel():
                 total += states.shape[1] * states.shape[3] * states.element_size()
@@ -51,14 +46,14 @@ def kv_bytes_per_token(output: Any) -> int:
 
 
 @holds("a count of its operations")
-def cost(model: nn.Module, inputs: dict[str, Any] | None = None) -> Cost:
-    """The cost of a model, its operations counted and its cache measured on a probe batch or on `inputs`.
+def cost(model: nn.Module, inputs: Batch | None = None, *, heads: HeadMap | None = None) -> Cost:
+    """Returns the cost of a model, its operations counted and its cache measured on a probe batch or on `inputs`.
 
-    Operations are counted on the eager path, where all of them can be seen.
+    Operations are counted on the eager path, where all of them can be seen. `heads` are those of the model, if known already.
     """
     inner = unwrap(model)
-    heads = HeadMap.of(inner)
-    batch = inputs if inputs is not None else probe_inputs(inner)
+    heads = HeadMap.of(inner) if heads is None else heads
+    batch = dict(inputs) if inputs is not None else probe_inputs(inner)
     positions: list[int] = []
     first = inner.get_submodule(heads.blocks[0].o.path)
     hook = first.register_forward_pre_hook(lambda _, args: positions.append(args[0].shape[:-1].numel()))

@@ -6,7 +6,6 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,31 +15,31 @@ from headcount.core.plan import Plan
 from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
 from headcount.models.gates import gates_open
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import unwrap
+from headcount.models.modules import Batch, unwrap
 from headcount.models.ownership import holds
 from headcount.models.state import copy_model
 from headcount.surgery.caches import keep_caches_apart, requiring_separate_caches
 from headcount.surgery.config import express, unexpress
 from headcount.surgery.named_heads import follow_cut, original_fields
 from headcount.surgery.reshape import Cut, cuts_of, kept_numel, numel, removed_from_tables, reshape
-from headcount.surgery.verify import HALF, check, every_block_runs, float_dtype, run, run_gated, upcast
+from headcount.surgery.verify import HALF, check_equal, every_block_runs, float_dtype, run, run_gated, upcast
 
 NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs",
           "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # fmt: skip
 
 
 def removed_parameters(heads: HeadMap, plan: Plan) -> int:
-    """How many parameters a cut takes away, by arithmetic on shapes."""
-    cuts = _cuts(heads, plan)
+    """Returns how many parameters a cut removes, by arithmetic on shapes."""
+    cuts = _plan_cuts(heads, plan)
     return removed_from_tables(cuts) + sum(numel(cut.block) - kept_numel(cut) for cut in cuts if not cut.unchanged)
 
 
-def _cuts(heads: HeadMap, plan: Plan) -> list[Cut]:
+def _plan_cuts(heads: HeadMap, plan: Plan) -> list[Cut]:
     return cuts_of(heads, {block.path: plan.kept(block) for block in heads.blocks})
 
 
 @contextmanager
-def _undone_on_error(model: nn.Module) -> Iterator[None]:
+def _undo_on_error(model: nn.Module) -> Iterator[None]:
     """Puts every module and the configuration back if anything inside raises. Tensors are replaced by a cut, never written to."""
     states = []
     for module in model.modules():
@@ -60,7 +59,7 @@ def _undone_on_error(model: nn.Module) -> Iterator[None]:
 
 
 def _check_tied(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
-    """Refuses to cut a tensor that a module outside the block shares."""
+    """Raises PlanError if the plan cuts a tensor that a module outside the block shares."""
     owners: dict[int, set[int]] = defaultdict(set)
     for module in model.modules():
         for parameter in module._parameters.values():
@@ -77,11 +76,24 @@ def _check_tied(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
 
 
 @holds("a cut")
-def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[str, Any] | None = None) -> nn.Module:
-    """A smaller model without the plan's heads, proven equal to the gated one on a probe batch (or on `inputs`).
+def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch | None = None) -> nn.Module:
+    """Removes heads from the weights of a model, after proving the smaller model equal to the gated one.
 
-    The model given stays as it is unless `in_place` saves its memory; then it is the result, and an optimiser that holds its parameters must
-    be made anew. Impossible plans raise PlanError, a result that differs raises VerificationError; both leave the model untouched.
+    Args:
+        model: A transformers model, plain or wrapped.
+        plan: The heads to remove, such as `Plan.removing(["L0H3"])`.
+        in_place: Whether to cut the model itself, which saves memory; an optimiser that holds its parameters must then be made anew.
+        inputs: The keyword arguments of a forward pass that runs every block to be cut; None for a batch that is made for the model.
+
+    Returns:
+        The smaller model. Its heads keep their addresses.
+
+    Raises:
+        PlanError: the plan cannot be carried out; the model is unchanged.
+        VerificationError: the smaller model differs from the gated one; the model is unchanged.
+
+    Example:
+        >>> small = hc.cut(model, hc.Plan.removing(["L0H3", "L1H7"]))
     """
     if not isinstance(plan, Plan):
         raise PlanError(f"cut takes a Plan, got {type(plan).__name__}; write headcount.Plan.removing([...])")
@@ -93,21 +105,21 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
     _check_tied(source, heads, plan)
     if next(source.parameters()).is_meta:
         raise PlanError("the model is on the meta device and has no weights to cut; load them first")
-    batch = inputs if inputs is not None else probe_inputs(source)
+    batch = dict(inputs) if inputs is not None else probe_inputs(source)
     affected = [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]
     with (
         every_block_runs(source, affected),
         requiring_separate_caches(source, heads),
         reporting_inputs(source, batch, dummy=inputs is None),
     ):
-        expected = run_gated(source, plan, batch)
+        expected = run_gated(source, plan, batch, heads)
     dtype = float_dtype(source)
     reference = upcast(source, batch) if dtype in HALF else None
     target = source if in_place else copy_model(source)
-    with _undone_on_error(target):
-        _carry_out(target, HeadMap.of(target), plan)
+    with _undo_on_error(target):
+        _carry_out(target, heads, plan)
         try:
-            check(expected, run(target, batch), dtype, "the cut model")
+            check_equal(expected, run(target, batch), dtype, "the cut model")
         except VerificationError:
             raise
         except Exception as error:  # the model's own code fails in its own ways on sizes that it does not expect
@@ -116,8 +128,13 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: dict[st
                 "The cut was not made. Evaluate the plan with gates."
             ) from error
         if reference is not None:  # in half precision rounding could hide an error: the proof is repeated in float32
-            exact, same_batch = reference
-            check(run_gated(exact, plan, same_batch), run(upcast(target, {})[0], same_batch), torch.float32, "the cut model in float32")
+            exact, exact_batch = reference
+            check_equal(
+                run_gated(exact, plan, exact_batch, heads),
+                run(upcast(target, {})[0], exact_batch),
+                torch.float32,
+                "the cut model in float32",
+            )
     return target
 
 
@@ -125,7 +142,7 @@ def _carry_out(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
     lists = original_fields(model, heads)
     unexpress(model, heads)
     before = {block.path: (block.n_heads, block.n_kv_heads) for block in heads.blocks}
-    reshape(model, _cuts(heads, plan))
+    reshape(model, _plan_cuts(heads, plan))
     cut_heads = HeadMap.of(model)
     express(model, cut_heads, before)
     keep_caches_apart(model, cut_heads)

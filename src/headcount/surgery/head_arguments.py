@@ -1,9 +1,10 @@
-"""Arguments with a head axis that reach a cut block whole: T5's shared position bias, MPNet's, ALiBi. Each block takes its own heads of them."""
+"""Arguments with a head axis that reach a cut block with all heads: T5's and MPNet's shared bias, ALiBi. A block takes its own heads of them."""
 
 from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,33 +15,33 @@ from headcount.core.heads import HeadArgument
 
 
 def _caller() -> int:
-    """Which thread is running the block: calls of several threads must not meet. Compiled code has no threads to tell apart."""
+    """Returns the thread that runs the block, so that calls of several threads do not mix; 0 in compiled code."""
     return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
-def take_heads(value: Tensor, kept: list[int], of: int) -> Tensor:
-    """The kept heads of [batch or 1, heads, …] or [batch * heads, …]; what has no head axis, or one for all heads alike, stays."""
+def take_heads(value: Tensor, positions: list[int], n_heads: int) -> Tensor:
+    """Returns some heads of [batch or 1, heads, …] or [batch * heads, …]; a tensor without a head axis, or with one of size 1, stays."""
     if value.ndim < 3:
         return value
-    if value.ndim == 4 and value.shape[1] == of:
-        return value[:, kept]
+    if value.ndim == 4 and value.shape[1] == n_heads:
+        return value[:, positions]
     if value.ndim == 4 and value.shape[1] == 1:
         return value
-    if value.ndim == 3 and value.shape[0] % of == 0:
-        return value.unflatten(0, (-1, of))[:, kept].flatten(0, 1)
-    raise UnsupportedModel(f"an argument of shape {tuple(value.shape)} has no axis for {of} heads")
+    if value.ndim == 3 and value.shape[0] % n_heads == 0:
+        return value.unflatten(0, (-1, n_heads))[:, positions].flatten(0, 1)
+    raise UnsupportedModel(f"an argument of shape {tuple(value.shape)} has no axis for {n_heads} heads")
 
 
 class ArgumentSlicer:
-    """Hooks of one cut block: slice what comes in; hand on whole what the block returns for later layers.
+    """Hooks of one cut block: they slice its arguments and return to later layers all heads of what the block returns.
 
-    Arguments come with `of` heads; `kept` are the places among them that this block keeps.
+    Arguments come with `n_heads` heads; `positions` are those that this block keeps.
     """
 
-    def __init__(self, arguments: tuple[HeadArgument, ...], kept: list[int], of: int) -> None:
-        self.arguments, self.kept, self.of = arguments, kept, of
+    def __init__(self, arguments: tuple[HeadArgument, ...], positions: list[int], n_heads: int) -> None:
+        self.arguments, self.positions, self.n_heads = arguments, positions, n_heads
         self.order: list[str] = []
-        self.given: dict[int, Tensor] = {}
+        self.received: dict[int, Tensor] = {}
         self.computed: dict[int, Tensor] = {}
 
     def install(self, module: nn.Module) -> None:
@@ -53,45 +54,45 @@ class ArgumentSlicer:
             if table is not None:
                 table.register_forward_hook(self.table_read)
 
-    def before(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def before(self, _module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Slices the arguments of a call."""
         values, named = list(args), dict(kwargs)
         self._forget()
         for argument in self.arguments:
-            place = self.order.index(argument.name)
-            value = named.get(argument.name, values[place] if place < len(values) else None)
+            index = self.order.index(argument.name)
+            value = named.get(argument.name, values[index] if index < len(values) else None)
             if not isinstance(value, Tensor):
                 continue
             if argument.returned:
-                self.given[_caller()] = value
-            part = take_heads(value, self.kept, self.of)
+                self.received[_caller()] = value
+            part = take_heads(value, self.positions, self.n_heads)
             if argument.name in named:
                 named[argument.name] = part
             else:
-                values[place] = part
+                values[index] = part
         return tuple(values), named
 
     def table_read(self, _table: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Keeps the whole bias [q, k, heads] for later layers and gives the block its own heads."""
+        """Keeps the bias [q, k, heads] of all heads for later layers and returns that of the block's own heads."""
         self.computed[_caller()] = output.permute(2, 0, 1).unsqueeze(0)
-        return output[..., self.kept]
+        return output[..., self.positions]
 
     def after(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
-        """Puts the whole bias in place of the part that the block returns."""
+        """Puts the bias of all heads in place of the part that the block returns."""
         part, caller = output[1], _caller()
-        if caller in self.given:
-            whole = self.given[caller]
+        if caller in self.received:
+            full_bias = self.received[caller]
         elif caller in self.computed:
             bias = self.computed[caller][:, :, -part.shape[2] :, : part.shape[3]]
-            mask = (part[:, :1] - bias[:, self.kept[:1]]).detach()  # some releases add the attention mask to the bias here
-            whole = bias + mask
+            mask = (part[:, :1] - bias[:, self.positions[:1]]).detach()  # some releases add the attention mask to the bias here
+            full_bias = bias + mask
         else:
-            whole = part[:, :1].expand(-1, self.of, -1, -1)  # no table: the same for all heads
+            full_bias = part[:, :1].expand(-1, self.n_heads, -1, -1)  # no table: the same for all heads
         self._forget()
-        return (output[0], whole, *output[2:])
+        return (output[0], full_bias, *output[2:])
 
     def _forget(self) -> None:
-        self.given.pop(_caller(), None)
+        self.received.pop(_caller(), None)
         self.computed.pop(_caller(), None)
 
 

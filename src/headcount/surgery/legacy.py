@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +14,34 @@ from headcount.core.errors import ArtifactError
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.surgery.load import load_blocks
+from headcount.surgery.load import load_blocks, loading_options
 from headcount.surgery.sizes import MAX_RATIO, bounded_build, check_counts
-from headcount.surgery.source import built, check_weights, class_of, local_folder, read_config
+from headcount.surgery.source import build_from_config, check_weight_files, class_of, local_folder, read_config
 
 FIELD = "pruned_heads"
 
 
-def _pruned(path: Path, config: dict[str, Any]) -> dict[int, list[int]]:
+def _read_pruned_heads(path: Path, config: Mapping[str, Any]) -> dict[int, list[int]]:
+    """Returns the heads that transformers 4 pruned, by layer; raises ArtifactError unless the configuration lists them."""
     raw = config.get(FIELD)
     if not isinstance(raw, dict) or not raw:
         raise ArtifactError(
             f"{path / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it as any other model"
         )
-    found: dict[int, list[int]] = {}
+    pruned: dict[int, list[int]] = {}
     for layer, heads in raw.items():
-        whole = isinstance(heads, list) and all(type(head) is int for head in heads)
+        are_numbers = isinstance(heads, list) and all(type(head) is int for head in heads)
         number = int(layer) if re.fullmatch("[0-9]{1,6}", str(layer)) else None
-        if number is None or number in found or not whole or len(set(heads)) != len(heads):
+        if number is None or number in pruned or not are_numbers or len(set(heads)) != len(heads):
             raise ArtifactError(
                 f"{path / 'config.json'}: {FIELD} must map each layer once to a list of distinct heads, got {layer!r:.20}: {heads!r:.60}"
             )
-        found[number] = heads
-    return found
+        pruned[number] = heads
+    return pruned
 
 
-def _block(heads: HeadMap, layer: int) -> AttentionBlock:
-    """The block that transformers 4 meant by a layer number: the encoder's, or that of the only stack."""
+def _find_block(heads: HeadMap, layer: int) -> AttentionBlock:
+    """Returns the block that transformers 4 meant by a layer number: the encoder's, or that of the only stack."""
     first = heads.blocks[0].stack
     for block in heads.blocks:
         if block.stack == first and block.layer == layer and block.kind != "cross":
@@ -47,33 +49,57 @@ def _block(heads: HeadMap, layer: int) -> AttentionBlock:
     raise ArtifactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}. Use the config.json that came with the weights")
 
 
-def _record(heads: HeadMap, model: nn.Module, pruned: dict[int, list[int]]) -> dict[str, record.Kept]:
-    found = {}
-    for layer, gone in pruned.items():
-        block = _block(heads, layer)
-        wrong = [head for head in gone if head >= block.n_heads or head < 0]
+def _make_record(heads: HeadMap, model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str, record.KeptHeads]:
+    """Returns the record of a cut that removed the pruned heads from the dense model."""
+    blocks = {}
+    for layer, indices in pruned.items():
+        block = _find_block(heads, layer)
+        wrong = [index for index in indices if index >= block.n_heads or index < 0]
         if wrong:
             raise ArtifactError(
                 f"{FIELD} names head {wrong[0]} of layer {layer}, which has {block.n_heads}; use the config.json that came with the weights"
             )
-        kept = tuple(index for index in range(block.n_heads) if index not in gone)
+        remaining = tuple(index for index in range(block.n_heads) if index not in indices)
         columns = tuple(range(block.n_heads)) if any(argument.returned for argument in block.arguments) else None
-        found[record.relative(model, block.path)] = record.Kept(kept, block.n_heads, columns)
-    return found
+        blocks[record.relative(model, block.path)] = record.KeptHeads(remaining, block.n_heads, columns)
+    return blocks
 
 
-def load_legacy(folder: str | Path, *, auto: Any = None, allow_pickle: bool = False, **kwargs: Any) -> nn.Module:
-    """The model of a checkpoint that transformers 4.x pruned, as a cut model of headcount: save it and it loads like any other."""
+def load_legacy(
+    folder: str | Path,
+    *,
+    auto: Any = None,
+    dtype: str | torch.dtype = "auto",
+    allow_pickle: bool = False,
+) -> nn.Module:
+    """Loads a checkpoint that transformers 4.x pruned, as a cut model of headcount: save it and it loads like any other.
+
+    Args:
+        folder: A folder or hub id whose config.json has `pruned_heads`.
+        auto: An Auto class of transformers or its name; None for the class that saved the model.
+        dtype: The dtype of the weights, by name or as a torch.dtype; "auto" for the stored one.
+        allow_pickle: Whether to read weights in pickle format, which can run code; only if you trust their author.
+
+    Returns:
+        The model; its heads keep the addresses that they had before pruning.
+
+    Raises:
+        ArtifactError: the folder has no `pruned_heads`, or they do not fit the model.
+
+    Example:
+        >>> hc.save(hc.load_legacy("old"), "new")
+    """
     path = local_folder(folder)
     config = read_config(path)
-    pruned = _pruned(path, config)
-    sizes = check_weights(path, allow_pickle, config, kwargs)
+    pruned = _read_pruned_heads(path, config)
+    options = loading_options(dtype)
+    sizes = check_weight_files(path, allow_pickle, config, options)
     check_counts(path / "config.json", config, sizes)
     cls = class_of(path, config, auto)
-    kwargs = kwargs if allow_pickle else {**kwargs, "use_safetensors": True}
-    everything = {"": record.Kept((0,), MAX_RATIO)}  # what is left of each layer is known only when the whole model is built
-    with bounded_build(path / "config.json", config, sizes, everything), torch.device("meta"):
-        dense = built(path, cls.__name__, lambda: cls(cls.config_class.from_pretrained(path)))  # pyright: ignore[reportAttributeAccessIssue]
-    model = load_blocks(path, cls, _record(HeadMap.of(dense), dense, pruned), **kwargs)
+    options |= {} if allow_pickle else {"use_safetensors": True}
+    most_pruned = {"": record.KeptHeads((0,), MAX_RATIO)}  # what is left of each layer is known only when the dense model is built
+    with bounded_build(path / "config.json", config, sizes, most_pruned), torch.device("meta"):
+        dense = build_from_config(path, cls.__name__, lambda: cls(cls.config_class.from_pretrained(path)))  # pyright: ignore[reportAttributeAccessIssue]
+    model = load_blocks(path, cls, _make_record(HeadMap.of(dense), dense, pruned), options)
     vars(model.config).pop(FIELD, None)
     return model

@@ -3,89 +3,88 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from headcount.core.errors import ArtifactError, HeadcountError
+from headcount.core.errors import ArtifactError, HeadcountError, OptionError, unknown
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
 from headcount.surgery import manifest
 from headcount.surgery.caches import keep_caches_apart
 from headcount.surgery.reshape import cuts_of, reshape
 from headcount.surgery.sizes import bounded_build, check_counts
-from headcount.surgery.source import HUB_OPTIONS, check_weights, class_of, local_folder, read_config
+from headcount.surgery.source import check_weight_files, class_of, local_folder, read_config
 from headcount.surgery.state import restore_state
 
-Blocks = Mapping[str, record.Kept]
+Blocks = Mapping[str, record.KeptHeads]
+"""What is left of each attention block, by its path relative to the base model."""
+LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies", "subfolder")
+"""Arguments of from_pretrained that say where the files of a model are."""
 
 
 def fit(model: nn.Module, blocks: Blocks) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
-    values, lists = record.replaced(model), record.read_named(model)
+    values, lists = record.replaced_values(model), record.read_named(model)
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
-    absolute = {record.relative(model, block.path): block for block in heads.blocks}
-    kept: dict[str, tuple[int, ...]] = {}
+    by_path = {record.relative(model, block.path): block for block in heads.blocks}
+    positions: dict[str, tuple[int, ...]] = {}
     columns: dict[str, tuple[int, ...]] = {}
-    small: dict[str, record.Kept] = {}
+    built_small: dict[str, record.KeptHeads] = {}
     for path, entry in blocks.items():
-        block = absolute.get(path)
+        block = by_path.get(path)
         if block is None:
-            if any(path.partition(".")[0] == name.partition(".")[0] for name in absolute):
+            if any(path.partition(".")[0] == name.partition(".")[0] for name in by_path):
                 raise ArtifactError(
                     f"the record of the cut names block '{path}', which {type(model).__name__} does not have; use the config.json that was "
                     "saved with it"
                 )
             continue  # a class that holds only part of the model, such as an encoder
         if block.n_heads == len(entry.heads) < entry.of:
-            small[path] = entry
+            built_small[path] = entry
             continue
         if block.n_heads != entry.of:
             raise ArtifactError(
                 f"block '{path}' is built with {block.n_heads} heads, the record of the cut says {len(entry.heads)} of {entry.of}"
             )
-        kept[block.path] = entry.heads
+        positions[block.path] = entry.heads
         if entry.columns is not None:
             columns[block.path] = entry.columns
-    if kept:
-        reshape(model, cuts_of(heads, kept), columns)
+    if positions:
+        reshape(model, cuts_of(heads, positions), columns)
     keep_caches_apart(model, heads)
-    record.write(model, record.read(model) | small, values)
+    record.write(model, record.read(model) | built_small, values)
     if lists:
         record.write_named(model, lists)
 
 
-def shaped(cls: type, blocks: Blocks) -> type:
-    """A subclass that is cut as soon as it is built, before any weights arrive."""
+def cut_class(cls: type, blocks: Blocks) -> type:
+    """Returns a subclass whose instances are cut as soon as they are built, before any weights arrive."""
 
     def post_init(self: Any) -> None:
         cls.post_init(self)  # pyright: ignore[reportAttributeAccessIssue]
-        if type(self).__dict__.get("_headcount_shaped"):  # not a sub-model of the same kind
+        if type(self).__dict__.get("_headcount_cut"):  # not a sub-model of the same kind
             fit(self, blocks)
 
-    return type(cls.__name__, (cls,), {"post_init": post_init, "__module__": cls.__module__, "_headcount_shaped": True})
+    return type(cls.__name__, (cls,), {"post_init": post_init, "__module__": cls.__module__, "_headcount_cut": True})
 
 
-def from_pretrained(original: Callable[..., Any], cls: type, folder: Any, blocks: Blocks, *args: Any, **kwargs: Any) -> Any:
-    """What `original` (an unbound from_pretrained) loads into a class cut to `blocks`; the result is an instance of the class itself."""
-    result = original(shaped(cls, blocks), folder, *args, **kwargs)
+def load_cut(cls: type, blocks: Blocks, load_class: Callable[[type], Any]) -> Any:
+    """Returns what `load_class` loads into a class that is cut to `blocks`; the model becomes an instance of `cls` itself."""
+    result = load_class(cut_class(cls, blocks))
     model = result[0] if isinstance(result, tuple) else result
     model.__class__ = cls
     return result
 
 
-def _in_the_stack(key: str) -> bool:
-    """Whether a tensor belongs to numbered layers or embeddings, rather than to a pooler or a task head on top."""
-    return "embed" in key or any(part.isdigit() for part in key.split("."))
-
-
-def _of_an_absent_part(model: nn.Module, key: str) -> bool:
-    """Whether a left-over tensor belongs to a part that the class does not have at all, rather than to one of its numbered layers."""
+def _belongs_to_absent_part(model: nn.Module, key: str) -> bool:
+    """Returns whether a left-over tensor belongs to a part that the class does not have at all, rather than to one of its numbered layers."""
     prefix = getattr(model, "base_model_prefix", "")
     *parts, leaf = key.removeprefix(f"{prefix}.").split(".")
     module = getattr(model, prefix) if prefix and key.startswith(f"{prefix}.") and hasattr(model, prefix) else model
@@ -97,8 +96,8 @@ def _of_an_absent_part(model: nn.Module, key: str) -> bool:
     return not parts and not hasattr(module, leaf)
 
 
-def _made_by_the_class(model: nn.Module, key: str) -> bool:
-    """Whether a missing tensor is a fixed table, such as sinusoidal positions, that the class computes itself."""
+def _is_computed_by_class(model: nn.Module, key: str) -> bool:
+    """Returns whether a missing tensor is a fixed table, such as sinusoidal positions, that the class computes itself."""
     try:
         owner = model.get_submodule(key.rpartition(".")[0])
     except AttributeError:
@@ -106,21 +105,22 @@ def _made_by_the_class(model: nn.Module, key: str) -> bool:
     return "Sinusoidal" in type(owner).__name__
 
 
-def _check_loaded(model: nn.Module, info: Mapping[str, Any], folder: Path, new_layers: bool) -> None:
-    wrong = {
-        problem: sorted(map(str, info.get(problem) or ()))
+def _check_loaded(model: nn.Module, problems: Mapping[str, Iterable[object] | None], folder: Path, new_layers: bool) -> None:
+    """Raises ArtifactError for weights that are missing, left over, mismatched or not finite; `problems` is transformers' loading info."""
+    keys = {
+        problem: sorted(map(str, problems.get(problem) or ()))
         for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
     }
     if type(model).__name__ not in (getattr(model.config, "architectures", None) or []):  # another class leaves the old head behind
-        wrong["unexpected_keys"] = [key for key in wrong["unexpected_keys"] if not _of_an_absent_part(model, key)]
-    wrong["missing_keys"] = [key for key in wrong["missing_keys"] if not _made_by_the_class(model, key)]
-    if new_layers:
-        wrong["missing_keys"] = [key for key in wrong["missing_keys"] if _in_the_stack(key)]
-    for problem, found in wrong.items():
-        if found:
+        keys["unexpected_keys"] = [key for key in keys["unexpected_keys"] if not _belongs_to_absent_part(model, key)]
+    keys["missing_keys"] = [key for key in keys["missing_keys"] if not _is_computed_by_class(model, key)]
+    if new_layers:  # a fresh pooler or task head has no numbered layers and no embeddings
+        keys["missing_keys"] = [key for key in keys["missing_keys"] if "embed" in key or any(part.isdigit() for part in key.split("."))]
+    for problem, names in keys.items():
+        if names:
             raise ArtifactError(
-                f"{folder}: weights and configuration do not belong together as {type(model).__name__}: {problem.replace('_', ' ')}: {found[0]}"
-                f"{f' and {len(found) - 1} more' if len(found) > 1 else ''}. Nothing is filled in at random, unless new_layers=True (in Python) "
+                f"{folder}: weights and configuration do not belong together as {type(model).__name__}: {problem.replace('_', ' ')}: {names[0]}"
+                f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}. Nothing is filled in at random, unless new_layers=True (in Python) "
                 "asks for a fresh pooler or task head."
             )
     for name, parameter in model.named_parameters():
@@ -128,78 +128,125 @@ def _check_loaded(model: nn.Module, info: Mapping[str, Any], folder: Path, new_l
             raise ArtifactError(f"{folder}: tensor '{name}' holds NaN or infinity; the file is damaged, or training diverged")
 
 
-def load(
+def load(  # noqa: PLR0913 - one argument, the rest by name
     folder: str | Path,
     *,
     auto: Any = None,
     new_layers: bool = False,
+    dtype: str | torch.dtype = "auto",
+    device_map: Any = None,
+    attn_implementation: str | None = None,
+    subfolder: str = "",
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
-    **kwargs: Any,
+    model_kwargs: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """The model in a folder (or hub id), cut or not, as its own class or as an Auto class sees it.
+    """Loads the model of a folder or hub id, cut or not, bit for bit as it was saved.
 
-    Hashes and seal are checked where heads.json is there; weights that are missing, left over, mismatched, damaged or not finite are refused,
-    except that `new_layers` lets a class start with a fresh pooler or task head that the checkpoint never had. Further arguments (dtype,
-    device_map, attn_implementation…) go to transformers' from_pretrained.
+    Hashes and seal are checked where heads.json is there. Weights that are missing, left over, mismatched, damaged or not finite are refused.
+    Nothing of the folder is executed.
+
+    Args:
+        folder: A folder with config.json and weights, a hub id, or an embedded model, `demo/NAME`.
+        auto: An Auto class of transformers or its name, such as "AutoModelForMaskedLM"; None for the class that saved the model.
+        new_layers: Whether the class may start with a fresh pooler or task head that the checkpoint never had.
+        dtype: The dtype of the weights, by name or as a torch.dtype; "auto" for the stored one.
+        device_map: Where the layers go, as in transformers.
+        attn_implementation: The attention implementation, such as "eager" or "sdpa"; None for the default of the class.
+        subfolder: The folder of the model inside `folder`.
+        revision: The branch, tag or commit of a hub repository.
+        token: The access token of a private hub repository.
+        cache_dir: Where downloads are stored.
+        local_files_only: Whether to refuse downloads.
+        trust_remote_code: Whether to run code that the folder brings; only if you trust its author.
+        allow_pickle: Whether to read weights in pickle format, which can run code; only if you trust their author.
+        model_kwargs: Further arguments of transformers' `from_pretrained`, such as {"experts_implementation": "eager"}.
+
+    Returns:
+        The model, on its device and in the mode that transformers loads it in (eval).
+
+    Raises:
+        ArtifactError: the folder is no model, is damaged, asks for code or pickles that are not allowed, or was pruned by transformers 4.
+        UnknownName: `auto` or `dtype` names nothing.
+
+    Example:
+        >>> model = hc.load("smaller")
+        >>> model = hc.load("smaller", auto="AutoModelForMaskedLM", dtype="bfloat16")
     """
-    path = local_folder(folder, **{name: kwargs.pop(name) for name in HUB_OPTIONS if name in kwargs}) / (
-        kwargs.pop("subfolder", None) or ""
-    )
+    options = loading_options(dtype, model_kwargs=model_kwargs, device_map=device_map, attn_implementation=attn_implementation)
+    path = local_folder(folder, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only) / subfolder
     config = read_config(path, trust_remote_code)
     if config.get("pruned_heads"):
         raise ArtifactError(
-            f"{path} was pruned by transformers 4 (config.pruned_heads). Import it: headcount.load_legacy(folder), or on the command line "
-            "headcount load-legacy DIR --out NEW"
+            f"{path} was pruned by transformers 4 (config.pruned_heads). Import it with headcount.load_legacy(folder), or on the command "
+            "line with headcount load-legacy"
         )
     listed = manifest.read(path)
     if listed is not None:
         manifest.check_files(path, listed)
     elif config.get(record.KEY):
         warnings.warn(f"{path} has no {manifest.NAME}: its files cannot be checked for damage", stacklevel=2)
-    sizes = check_weights(path, allow_pickle, config, kwargs)
+    sizes = check_weight_files(path, allow_pickle, config, options)
     check_counts(path / "config.json", config, sizes)
     cls, blocks = class_of(path, config, auto), record.parse(config.get(record.KEY))
-    kwargs = kwargs if allow_pickle else {**kwargs, "use_safetensors": True}
+    options |= ({} if allow_pickle else {"use_safetensors": True}) | ({"trust_remote_code": True} if trust_remote_code else {})
     with bounded_build(path / "config.json", config, sizes, blocks):
-        model = load_blocks(path, cls, blocks, new_layers=new_layers, trust_remote_code=trust_remote_code, **kwargs)
+        model = load_blocks(path, cls, blocks, options, new_layers=new_layers)
     if listed is not None and type(model).__name__ == listed.model_class:
         manifest.check_heads(path, listed, HeadMap.of(model))
     return model
 
 
-def load_blocks(folder: Path, cls: type, blocks: Blocks, *, new_layers: bool = False, **kwargs: Any) -> nn.Module:
-    """A model of some class with the blocks of a record, its weights checked for completeness."""
-    original = _unpatched()
-    options = {"dtype": "auto", **kwargs, "output_loading_info": True}
-    if not options.get("trust_remote_code"):
-        options.pop("trust_remote_code", None)
+def loading_options(
+    dtype: str | torch.dtype,
+    *,
+    model_kwargs: Mapping[str, Any] | None = None,
+    device_map: Any = None,
+    attn_implementation: str | None = None,
+) -> dict[str, Any]:
+    """Returns arguments of from_pretrained; raises where `dtype` is none, or an argument of `load` stands in `model_kwargs`."""
+    if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise unknown("dtype", dtype, ("auto", "float64", "float32", "bfloat16", "float16"))
+    if not isinstance(dtype, str | torch.dtype):
+        raise OptionError(f"dtype is a torch.dtype, its name, or 'auto'; got {dtype!r}")
+    own = sorted(set(model_kwargs or {}) & set(inspect.signature(load).parameters))
+    if own:
+        raise OptionError(f"{own[0]} is an argument of load; pass it by itself, not in model_kwargs")
+    named = {"device_map": device_map, "attn_implementation": attn_implementation}
+    return {"dtype": dtype, **{name: value for name, value in named.items() if value is not None}, **(model_kwargs or {})}
+
+
+def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, Any], *, new_layers: bool = False) -> nn.Module:
+    """Returns a model of a class with the blocks of a record, its weights checked; `options` are arguments of from_pretrained."""
+    original = _original_from_pretrained()
+
+    def load_class(loaded_class: type) -> Any:
+        return original(loaded_class, folder, **options, output_loading_info=True)
+
     try:
-        result = from_pretrained(original, cls, folder, blocks, **options) if blocks else original(cls, folder, **options)
+        model, loading_info = load_cut(cls, blocks, load_class) if blocks else load_class(cls)
     except (HeadcountError, torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:  # configurations and weights that do not fit make transformers fail in any way it likes
+    except Exception as error:  # transformers raises many kinds of errors for configurations and weights that do not fit
         reason = " ".join(str(error).split())[:400]
         if "ignore_mismatched_sizes" in reason:
             reason = "its tensors have other shapes than its config.json builds"
         raise ArtifactError(
             f"{folder} cannot be loaded as {cls.__name__}: {reason}. Use config.json and weights that were saved together"
         ) from error
-    model, info = result
-    _check_loaded(model, info, folder, new_layers)
+    _check_loaded(model, loading_info, folder, new_layers)
     restore_state(model, folder, options["dtype"])
-    _align(model)
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and tensor.data_ptr() % 64:  # kernels round differently across cache lines, as files map tensors
+            tensor.data = tensor.data.clone()
     return model
 
 
-def _align(model: nn.Module) -> None:
-    """Moves tensors that lie across cache lines, as files map them: kernels round differently there, and a reload should repeat every bit."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.device.type == "cpu" and tensor.data_ptr() % 64:
-            tensor.data = tensor.data.clone()
-
-
-def _unpatched() -> Callable[..., Any]:
+def _original_from_pretrained() -> Callable[..., Any]:
     from transformers import PreTrainedModel
 
     function = PreTrainedModel.from_pretrained.__func__
@@ -207,21 +254,28 @@ def _unpatched() -> Callable[..., Any]:
 
 
 def register() -> None:
-    """Lets plain `AutoModelFor….from_pretrained` load folders of cut models, for the rest of this process. Calling it twice does no harm."""
+    """Lets plain `from_pretrained` of transformers, and with it `pipeline`, load folders of cut models for the rest of this process.
+
+    Calling it twice does no harm; `unregister` takes it back.
+
+    Example:
+        >>> hc.register()
+        >>> model = AutoModelForMaskedLM.from_pretrained("smaller")
+    """
     from transformers import PreTrainedModel
 
-    original = _unpatched()
+    original = _original_from_pretrained()
 
     @functools.wraps(original)
     def with_heads(cls: type, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("config")
         if config is None and pretrained_model_name_or_path is not None and hasattr(cls, "config_class"):
-            where = {name: kwargs[name] for name in (*HUB_OPTIONS, "subfolder") if name in kwargs}
-            config = cls.config_class.from_pretrained(pretrained_model_name_or_path, **where)
+            location = {name: kwargs[name] for name in LOCATION_OPTIONS if name in kwargs}
+            config = cls.config_class.from_pretrained(pretrained_model_name_or_path, **location)
         blocks = record.parse(getattr(config, record.KEY, None))
-        if not blocks or getattr(cls, "_headcount_shaped", False):
+        if not blocks or getattr(cls, "_headcount_cut", False):
             return original(cls, pretrained_model_name_or_path, *args, **kwargs)
-        return from_pretrained(original, cls, pretrained_model_name_or_path, blocks, *args, **kwargs)
+        return load_cut(cls, blocks, lambda loaded_class: original(loaded_class, pretrained_model_name_or_path, *args, **kwargs))
 
     with_heads.headcount_original = original  # pyright: ignore[reportAttributeAccessIssue]
     PreTrainedModel.from_pretrained = classmethod(with_heads)  # pyright: ignore[reportAttributeAccessIssue]
@@ -231,4 +285,4 @@ def unregister() -> None:
     """Takes back what `register` did."""
     from transformers import PreTrainedModel
 
-    PreTrainedModel.from_pretrained = classmethod(_unpatched())  # pyright: ignore[reportAttributeAccessIssue]
+    PreTrainedModel.from_pretrained = classmethod(_original_from_pretrained())  # pyright: ignore[reportAttributeAccessIssue]

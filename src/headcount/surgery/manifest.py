@@ -53,7 +53,7 @@ class Manifest(BaseModel):
     removed: list[str]
     blocks: list[BlockEntry]
     cost: dict[str, dict[str, float]] | None = None
-    told: list[str] = []
+    notes: list[str] = []
     named_heads: dict[str, list[list[int]]] = {}
     """Configuration fields that name heads as [layer, head], by dotted name, in original indices; a cut renumbers the fields themselves."""
     files: dict[str, FileEntry]

@@ -27,15 +27,15 @@ def read_fields(model: Any) -> dict[str, Pairs]:
     return {name: [list(pair) for pair in pairs] for name, pairs in fields.items() if pairs is not None}
 
 
-def _blocks(heads: HeadMap, name: str) -> dict[int, tuple[Head, ...]]:
+def _heads_by_layer(heads: HeadMap, name: str) -> dict[int, tuple[Head, ...]]:
     """The heads that the pairs of a field count, by layer."""
     kind = FIELDS[name.rpartition(".")[2]]
     return {block.layer: block.heads for block in heads.blocks if block.kind == kind}
 
 
-def _originals(heads: HeadMap, name: str, pairs: Pairs) -> Pairs:
+def _original_pairs(heads: HeadMap, name: str, pairs: Pairs) -> Pairs:
     """Pairs that count the heads a model has now, as pairs of original indices."""
-    by_layer = _blocks(heads, name)
+    by_layer = _heads_by_layer(heads, name)
     for layer, position in pairs:
         if not 0 <= position < len(by_layer.get(layer, ())):
             raise PlanError(
@@ -45,17 +45,17 @@ def _originals(heads: HeadMap, name: str, pairs: Pairs) -> Pairs:
     return [[layer, by_layer[layer][position].index] for layer, position in pairs]
 
 
-def _places(heads: HeadMap, name: str, originals: Pairs) -> Pairs:
+def _current_pairs(heads: HeadMap, name: str, originals: Pairs) -> Pairs:
     """Pairs of original indices, as pairs that count the heads a model has now; heads that are gone leave the list."""
-    by_layer = {layer: [head.index for head in block] for layer, block in _blocks(heads, name).items()}
+    by_layer = {layer: [head.index for head in block] for layer, block in _heads_by_layer(heads, name).items()}
     return [[layer, by_layer[layer].index(index)] for layer, index in originals if index in by_layer.get(layer, ())]
 
 
 def original_fields(model: nn.Module, heads: HeadMap) -> dict[str, Pairs]:
     """The lists as the dense model has them, heads that were removed since included; a list that was edited after a cut counts as it is."""
     recorded, fields = record.read_named(model), read_fields(model)
-    originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _places(heads, name, pairs)}
-    return originals | {name: _originals(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
+    originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _current_pairs(heads, name, pairs)}
+    return originals | {name: _original_pairs(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
 
 
 def assign_fields(model: Any, fields: dict[str, Pairs]) -> None:
@@ -77,5 +77,5 @@ def assign_fields(model: Any, fields: dict[str, Pairs]) -> None:
 def follow_cut(model: nn.Module, originals: dict[str, Pairs], heads: HeadMap) -> None:
     """Renumbers the lists for the heads that a cut left, and records the original ones."""
     if originals:
-        assign_fields(model, {name: _places(heads, name, pairs) for name, pairs in originals.items()})
+        assign_fields(model, {name: _current_pairs(heads, name, pairs) for name, pairs in originals.items()})
         record.write_named(model, originals)

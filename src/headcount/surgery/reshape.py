@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ Columns = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What one block keeps: places of its heads among those it has, and of the KV heads that a kept head of any block still reads."""
+    """What one block keeps: positions of its heads among those it has, and of the KV heads that a kept head of any block still reads."""
 
     block: AttentionBlock
     heads: tuple[int, ...]
@@ -56,34 +56,34 @@ class Cut:
 
     def units(self, slice_: Slice) -> tuple[int, ...]:
         """The units of a tensor that stay; per-head tensors of an empty block keep the first one, for the idle head."""
-        kept = self.heads if slice_.unit == "head" else self.kv_heads
-        return (0,) if self.empty and slice_.extra else kept
+        units = self.heads if slice_.unit == "head" else self.kv_heads
+        return (0,) if self.empty and slice_.extra else units
 
 
 def kept_numel(cut: Cut) -> int:
-    """How many numbers the tensors of a block hold after the cut, by arithmetic on shapes."""
+    """Returns how many numbers the tensors of a block hold after the cut, by arithmetic on shapes."""
     return sum(len(cut.units(s)) * s.unit_numel for s in cut.block.slices)
 
 
 def numel(block: AttentionBlock) -> int:
-    """How many numbers of a block's tensors belong to heads."""
+    """Returns how many numbers of a block's tensors belong to heads."""
     return sum(s.rows.count * s.unit_numel for s in block.slices)
 
 
 def removed_from_tables(cuts: Iterable[Cut]) -> int:
-    """How many numbers leave bias tables that layers share: all blocks of a stack must keep the same heads for that."""
-    gone = 0
-    for members in _sharing(list(cuts)):
-        left = _same_heads(members)
-        for cut in members if left else ():
-            gone += sum(a.table[0] * (a.table[1] - len(left)) for a in cut.block.arguments if a.table and len(left) < a.table[1])
-    return gone
+    """Returns how many numbers leave bias tables that layers share: all blocks of a stack must keep the same heads for that."""
+    removed = 0
+    for members in _group_by_stack(list(cuts)):
+        indices = _same_heads(members)
+        for cut in members if indices else ():
+            removed += sum(a.table[0] * (a.table[1] - len(indices)) for a in cut.block.arguments if a.table and len(indices) < a.table[1])
+    return removed
 
 
 def _same_heads(members: list[Cut]) -> tuple[int, ...]:
-    """The heads that every block of a stack keeps, if they are the same in each and come from a table that the blocks share."""
+    """Returns the heads that every block of a stack keeps, if they are the same in each and come from a table that the blocks share."""
     shared = all(argument.returned for cut in members for argument in cut.block.arguments)
-    return _left(members[0]) if shared and len({_left(cut) for cut in members}) == 1 else ()
+    return _kept_indices(members[0]) if shared and len({_kept_indices(cut) for cut in members}) == 1 else ()
 
 
 def _replace(model: nn.Module, name: str, tensor: Tensor) -> None:
@@ -99,9 +99,9 @@ def _slice_tensors(model: nn.Module, cut: Cut, slices: Iterable[Slice]) -> None:
     for s in slices:
         by_tensor[s.tensor].append(s)
     for name, parts in by_tensor.items():
-        kept = sorted(entry for s in parts for entry in s.rows.keep(cut.units(s)))
+        entries = sorted(entry for s in parts for entry in s.rows.keep(cut.units(s)))
         old = model.get_parameter(name).data
-        _replace(model, name, old.index_select(parts[0].axis, torch.tensor(kept, dtype=torch.long, device=old.device)))
+        _replace(model, name, old.index_select(parts[0].axis, torch.tensor(entries, dtype=torch.long, device=old.device)))
         _fit_layer(model.get_submodule(name.rpartition(".")[0]))
 
 
@@ -138,7 +138,7 @@ def _install_ghosts(model: nn.Module, cut: Cut) -> None:
 
 
 def _attributes(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, dict[int, int]]:
-    """For every attribute name, what its old value becomes."""
+    """Returns, for every attribute name, the new value of each old one."""
     table: dict[str, dict[int, int]] = {name: {block.n_heads: heads} for name in names.HEAD_COUNTS}
     table |= {name: {block.n_kv_heads: kv_heads} for name in names.KV_COUNTS}
     table |= {name: {block.group_size: heads // kv_heads} for name in names.GROUP_SIZES}
@@ -181,14 +181,14 @@ def reshape(model: nn.Module, cuts: Iterable[Cut], columns: Columns | None = Non
         show_counts(module, (block.n_heads, block.n_kv_heads), (heads, kv_heads))
         show_counts_to_owner(model.get_submodule(block.path.rpartition(".")[0]), block, heads)
     tables = {}
-    for members in _sharing(cuts):
-        left = _slice_arguments(model, members, columns or {})
-        tables |= {cut.block.path: left for cut in members}
+    for members in _group_by_stack(cuts):
+        indices = _slice_arguments(model, members, columns or {})
+        tables |= {cut.block.path: indices for cut in members}
     _write_record(model, cuts, tables)
 
 
-def _sharing(cuts: list[Cut]) -> list[list[Cut]]:
-    """The blocks whose arguments come from one place, stack by stack."""
+def _group_by_stack(cuts: list[Cut]) -> list[list[Cut]]:
+    """Returns the cuts of blocks that have head arguments, grouped by stack: arguments come from one module per stack."""
     stacks: dict[str, list[Cut]] = defaultdict(list)
     for cut in cuts:
         if cut.block.arguments:
@@ -196,37 +196,37 @@ def _sharing(cuts: list[Cut]) -> list[list[Cut]]:
     return list(stacks.values())
 
 
-def _left(cut: Cut) -> tuple[int, ...]:
-    return tuple(cut.block.heads[place].index for place in cut.heads)
+def _kept_indices(cut: Cut) -> tuple[int, ...]:
+    return tuple(cut.block.heads[position].index for position in cut.heads)
 
 
-def _slice_arguments(model: nn.Module, members: list[Cut], wanted: Columns) -> tuple[int, ...]:
+def _slice_arguments(model: nn.Module, members: list[Cut], columns: Columns) -> tuple[int, ...]:
     """Makes every block of a stack take its heads of the arguments; returns the heads that the arguments carry.
 
     Where all blocks keep the same heads of a table that they share, the table itself is cut and nothing needs slicing.
     """
     blocks = record.read(model)
     recorded = (blocks.get(record.relative(model, cut.block.path)) for cut in members)
-    now = next((kept.columns for kept in recorded if kept and kept.columns), tuple(range(members[0].block.n_original)))
-    given = next((wanted[cut.block.path] for cut in members if cut.block.path in wanted), ())
-    target = given or _same_heads(members) or now
+    now = next((entry.columns for entry in recorded if entry and entry.columns), tuple(range(members[0].block.n_original)))
+    fixed = next((columns[cut.block.path] for cut in members if cut.block.path in columns), ())
+    target = fixed or _same_heads(members) or now
     if target != now:
         _slice_tables(model, members, [now.index(head) for head in target])
     for cut in members:
         module = model.get_submodule(cut.block.path)
         uninstall(module)
-        kept = [target.index(head) for head in _left(cut)] or [0]
-        if len(kept) < len(target):
-            ArgumentSlicer(cut.block.arguments, kept, len(target)).install(module)
+        positions = [target.index(head) for head in _kept_indices(cut)] or [0]
+        if len(positions) < len(target):
+            ArgumentSlicer(cut.block.arguments, positions, len(target)).install(module)
     return target
 
 
-def _slice_tables(model: nn.Module, members: list[Cut], places: list[int]) -> None:
+def _slice_tables(model: nn.Module, members: list[Cut], positions: list[int]) -> None:
     for cut in members:
         table = getattr(model.get_submodule(cut.block.path), "relative_attention_bias", None)
         if isinstance(table, nn.Embedding):
-            table.weight = nn.Parameter(table.weight.data[:, places].clone(), requires_grad=table.weight.requires_grad)
-            table.embedding_dim = len(places)
+            table.weight = nn.Parameter(table.weight.data[:, positions].clone(), requires_grad=table.weight.requires_grad)
+            table.embedding_dim = len(positions)
 
 
 def _write_record(model: nn.Module, cuts: list[Cut], tables: dict[str, tuple[int, ...]]) -> None:
@@ -236,13 +236,13 @@ def _write_record(model: nn.Module, cuts: list[Cut], tables: dict[str, tuple[int
         shared = any(argument.returned for argument in cut.block.arguments)
         columns = tables[cut.block.path] if shared else None
         if len(cut.heads) < total or (columns and len(columns) < total):
-            blocks[path] = record.Kept(_left(cut), total, columns)
+            blocks[path] = record.KeptHeads(_kept_indices(cut), total, columns)
     record.write(model, blocks)
 
 
-def cuts_of(heads: HeadMap, kept: dict[str, tuple[int, ...]]) -> list[Cut]:
-    """Cuts for every block: the places given by path, everything where none are."""
-    positions = {block.path: kept.get(block.path, tuple(range(block.n_heads))) for block in heads.blocks}
+def cuts_of(heads: HeadMap, kept_positions: Mapping[str, tuple[int, ...]]) -> list[Cut]:
+    """Returns the cut of every block, by the positions of the heads that it keeps; a block that is not named keeps all."""
+    positions = {block.path: kept_positions.get(block.path, tuple(range(block.n_heads))) for block in heads.blocks}
     kv_heads: dict[str, tuple[int, ...]] = {}
     for members in heads.sharing():
         read = tuple(sorted({block.group(position) for block in members for position in positions[block.path]}))

@@ -26,6 +26,8 @@ from headcount.surgery.state import write_state
 COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm",
               "target.spm", "preprocessor_config.json", "processor_config.json", "chat_template*", "normalizer.json")  # fmt: skip
 """Files of a model folder that belong to its tokenizer or processor."""
+MAX_SHARD_SIZE = "50GB"
+"""The largest weight file unless another size is asked for, as in transformers."""
 
 
 def _copy_companions(source: Path, target: Path) -> None:
@@ -48,22 +50,43 @@ def _check_inside(path: Path) -> None:
 
 
 @holds("saving")
-def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
+def save(  # noqa: PLR0913 - two arguments, the rest by name
     model: nn.Module,
     folder: str | Path,
     *,
+    tokenizer: Any = None,
+    notes: Sequence[str] = (),
     command: str | None = None,
     cost: tuple[Cost, Cost] | None = None,
-    companions: str | Path | None = None,
-    told: Sequence[str] = (),
-    overwrite: bool = False,
+    max_shard_size: int | str = MAX_SHARD_SIZE,
     push_to_hub: str | None = None,
-    **kwargs: Any,
+    overwrite: bool = False,
 ) -> Path:
-    """Writes a model, cut or not, so that `load` restores it bit for bit; returns the folder.
+    """Writes a model, cut or not, so that `load` restores it bit for bit.
 
-    `command`, `cost` (before, after) and `told` (sentences about the model) go into the model card, `companions` names a folder whose tokenizer
-    files come along, `push_to_hub` a repository that receives the folder. Further arguments (max_shard_size…) go to transformers' save_pretrained.
+    The folder holds safetensors, configuration, `heads.json` with a hash of every file, and a model card. It appears when it is complete.
+
+    Args:
+        model: A transformers model; adapters must be merged first.
+        folder: The folder to write: new, empty, or with `overwrite` one that headcount wrote before.
+        tokenizer: A tokenizer or processor, whose files are written too; or the folder of a model, whose tokenizer files are copied.
+        notes: Sentences about the model, for the model card.
+        command: The command line that made the model, for the model card.
+        cost: The costs of the model before and after its cut, for the model card.
+        max_shard_size: The largest weight file, such as "2GB"; more weights are split into several files.
+        push_to_hub: The hub repository that receives the folder, such as "me/model".
+        overwrite: Whether to replace what headcount wrote there before.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ArtifactError: the folder holds something else, or a tokenizer file links out of its folder.
+        UnsupportedModel: the model is no transformers model, has an unmerged adapter, or is a part of a cut model.
+
+    Example:
+        >>> hc.save(small, "smaller", tokenizer=tokenizer, notes=["Fine-tuned on SST-2."])
+        >>> small = hc.load("smaller")
     """
     if hasattr(model, "peft_config"):
         raise UnsupportedModel("the model has an adapter that is not merged; merge it first (model.merge_and_unload()), then save")
@@ -71,6 +94,10 @@ def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
         raise UnsupportedModel(f"{type(model).__name__} is no transformers model; pass the model inside the wrapper")
     if push_to_hub is not None and not isinstance(push_to_hub, str):
         raise UnsupportedModel(f"push_to_hub names the repository that receives the folder, such as 'me/model'; got {push_to_hub!r}")
+    if isinstance(notes, str):
+        raise ArtifactError(f"notes is a list of sentences; got a text, {notes!r:.40}. Write notes=[…]")
+    if tokenizer is not None and not isinstance(tokenizer, str | Path) and not hasattr(tokenizer, "save_pretrained"):
+        raise ArtifactError(f"tokenizer is a tokenizer, a processor or the folder of one; got {type(tokenizer).__name__}")
     heads = HeadMap.of(model)
     _check_recorded(model, heads)
     target = Path(folder)
@@ -78,16 +105,18 @@ def save(  # noqa: PLR0913 - two arguments, the rest are wishes by name
         new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
         preserve(model),
     ):  # transformers writes into configurations
-        _write_weights(model, fresh, **kwargs)
-        if companions is not None:
-            _copy_companions(Path(companions), fresh)
+        _write_weights(model, fresh, max_shard_size)
+        if isinstance(tokenizer, str | Path):
+            _copy_companions(Path(tokenizer), fresh)
+        elif tokenizer is not None:
+            tokenizer.save_pretrained(fresh)
         listing = _manifest(model, heads, command, cost)
-        listing.told = list(told)
+        listing.notes = list(notes)
         (fresh / "README.md").write_text(write_card(listing, plain=builds_same(model, model.config, heads)), encoding="utf-8")
         listing.files = manifest.hash_files(fresh)
         manifest.write(fresh, listing)
     if push_to_hub is not None:
-        push(target, push_to_hub)
+        _push(target, push_to_hub)
     return target
 
 
@@ -104,10 +133,10 @@ def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
             )
 
 
-def _write_weights(model: nn.Module, folder: Path, **kwargs: Any) -> None:
+def _write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> None:
     """Writes weights and configuration, and what transformers would not restore of them."""
     try:
-        model.save_pretrained(folder, **kwargs)  # pyright: ignore[reportCallIssue]
+        model.save_pretrained(folder, max_shard_size=max_shard_size)  # pyright: ignore[reportCallIssue]
     except RuntimeError as error:  # conversions to the layout of the first release count on the dense number of heads
         raise UnsupportedModel(
             f"transformers cannot write this {type(model).__name__}: {' '.join(str(error).split())[:300]}. It converts the weights to the layout "
@@ -134,7 +163,7 @@ def _manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple
     )
 
 
-def push(folder: Path, repository: str) -> None:
+def _push(folder: Path, repository: str) -> None:
     """Uploads a saved folder, model card included, to a hub repository, which is created if need be."""
     from huggingface_hub import HfApi
 

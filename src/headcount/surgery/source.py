@@ -6,53 +6,65 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedModel, unknown
 from headcount.core.files import check_safetensors, finish_replacement, read_json
 from headcount.surgery.sizes import WeightSizes, check_counts
 
-HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies")
-"""Arguments of from_pretrained that say where a hub id comes from."""
-
-
+Built = TypeVar("Built")
 EMBEDDED = Path(__file__).parents[1] / "data" / "embedded" / "models"
 """The models that come with the package."""
 
 
-def embedded(name: str | Path) -> Path | None:
-    """The folder of an embedded model, which `demo/NAME` names."""
+def embedded_folder(name: str | Path) -> Path | None:
+    """Returns the folder of an embedded model, which `demo/NAME` names; None for other names."""
     owner, _, model = str(name).partition("/")
     if owner != "demo" or not EMBEDDED.is_dir():
         return None
     known = sorted(path.name for path in EMBEDDED.iterdir() if (path / "config.json").is_file())
     if model not in known:
-        raise unknown("embedded model", str(name), [f"demo/{each}" for each in known])
+        raise unknown("embedded model", str(name), [f"demo/{model_name}" for model_name in known])
     return EMBEDDED / model
 
 
-def local_folder(name: str | Path, **hub: Any) -> Path:
-    """The folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code)."""
+def local_folder(
+    name: str | Path,
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+) -> Path:
+    """Returns the folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code)."""
     path = Path(name)
     finish_replacement(path)
     try:
         if path.is_dir():
             return path
-        there = path.exists()
+        exists = path.exists()
     except (OSError, ValueError):  # longer than a file system takes, or no text
-        there = True
-    if (folder := embedded(name)) is not None:
+        exists = True
+    if (folder := embedded_folder(name)) is not None:
         return folder
-    if there or str(name).startswith((".", "/", "~")):
+    if exists or str(name).startswith((".", "/", "~")):
         raise ArtifactError(f"{name!s:.200} is no folder; name a folder with config.json and weights, or a hub id")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.md", "*.jinja", "heads.state"]
     try:
-        return Path(snapshot_download(str(name), allow_patterns=patterns, **hub))
+        snapshot = snapshot_download(
+            str(name),
+            allow_patterns=patterns,
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+        )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ArtifactError(f"'{name}' is neither a folder nor a hub id that can be fetched: {error}") from error
+    return Path(snapshot)
 
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.distcp")
@@ -62,8 +74,8 @@ DISTRIBUTED = "shard-*-model-*-of-*.safetensors"
 MAX_BEAMS = 1024
 
 
-def check_weights(folder: Path, allow_pickle: bool, config: Mapping[str, object], options: Mapping[str, object]) -> WeightSizes:
-    """What the weights of a folder hold; refuses missing and damaged ones, and pickles that nobody allowed, whatever lies beside them.
+def check_weight_files(folder: Path, allow_pickle: bool, config: Mapping[str, object], options: Mapping[str, object]) -> WeightSizes:
+    """Returns the sizes of a folder's weights; raises ArtifactError for missing and damaged files, and for pickles that are not allowed.
 
     `options` are the arguments of from_pretrained that choose files (variant, use_safetensors, target_lang).
     """
@@ -86,14 +98,14 @@ def check_weights(folder: Path, allow_pickle: bool, config: Mapping[str, object]
         unsafe = f"adapter.{options['target_lang']}.bin"
     if unsafe is not None and not allow_pickle:
         raise ArtifactError(
-            f"{folder / unsafe} is a pickle, which can run code when read{why}. Convert it to safetensors, or allow it (allow_pickle=True, "
-            "--allow-pickle) if you trust it."
+            f"{folder / unsafe} is a pickle, which can run code when read{why}. Convert it to safetensors, or allow it "
+            "(allow_pickle=True) if you trust it."
         )
     return WeightSizes.of(shapes, sum(path.stat().st_size for path in pickles) if unsafe is not None else 0)
 
 
 def _choose_file(folder: Path, config: Mapping[str, object], options: Mapping[str, object]) -> tuple[str | None, str]:
-    """The file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
+    """Returns the file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
     distributed = sorted(folder.glob(DISTRIBUTED))
     if distributed:  # read before anything else, by way of a pickled index
         raise ArtifactError(f"{distributed[0]} is part of a distributed checkpoint; gather it into one model (save_pretrained) first")
@@ -119,7 +131,7 @@ def _choose_file(folder: Path, config: Mapping[str, object], options: Mapping[st
 
 
 def _check_index(path: Path) -> list[str]:
-    """The shards of a list; refuses one that names files outside its folder, or missing ones."""
+    """Returns the shards of an index; raises ArtifactError if it names files outside its folder, or missing ones."""
     content = read_json(path)
     shards = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(shards, dict):
@@ -134,7 +146,7 @@ def _check_index(path: Path) -> list[str]:
 
 
 def _check_generation(folder: Path) -> None:
-    """Refuses a generation_config.json that is no object, or that asks for more beams than memory is meant for."""
+    """Raises ArtifactError for a generation_config.json that is no object, or that asks for more than MAX_BEAMS beams."""
     path = folder / "generation_config.json"
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
@@ -146,31 +158,32 @@ def _check_generation(folder: Path) -> None:
             )
 
 
-def _code(config: dict[str, Any], part: str = "") -> str | None:
-    """What in a configuration asks for code from outside transformers: classes of its own, or kernels of a hub repository."""
+def _find_remote_code(config: Mapping[str, Any], part: str = "") -> str | None:
+    """Returns the field of a configuration that asks for code from outside transformers: classes of its own, or kernels of a hub repository."""
     for name, value in config.items():
         if name == "auto_map":
             return f"{part}{name}"
-        chosen = value.values() if isinstance(value, dict) else [value]
-        if name.endswith(("attn_implementation", "experts_implementation")) and any("/" in str(one) for one in chosen):
+        implementations = value.values() if isinstance(value, dict) else [value]
+        if name.endswith(("attn_implementation", "experts_implementation")) and any(
+            "/" in str(implementation) for implementation in implementations
+        ):
             return f"{part}{name}: {value!r:.60}"
-        if isinstance(value, dict) and name.endswith("config") and (found := _code(value, f"{part}{name}.")):
-            return found
+        if isinstance(value, dict) and name.endswith("config") and (field := _find_remote_code(value, f"{part}{name}.")):
+            return field
     return None
 
 
 def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, Any]:
-    """The raw configuration of a model folder; refuses one that asks for code of its own."""
+    """Returns the raw configuration of a model folder; raises ArtifactError if it asks for code of its own that is not trusted."""
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
         raise ArtifactError(
             f"{folder / 'config.json'} must hold an object, got {type(config).__name__}; use the one that came with the weights"
         )
     check_counts(folder / "config.json", config)
-    if (code := _code(config)) is not None and not trust_remote_code:
+    if (field := _find_remote_code(config)) is not None and not trust_remote_code:
         raise ArtifactError(
-            f"{folder / 'config.json'} asks for remote code ({code}). Allow it (trust_remote_code=True, --trust-remote-code) "
-            "only if you trust its author."
+            f"{folder / 'config.json'} asks for remote code ({field}). Allow it (trust_remote_code=True) only if you trust its author."
         )
     return config
 
@@ -181,35 +194,35 @@ def _auto_class(auto: Any) -> Any:
     known = [name for name in dir(transformers) if name.startswith("AutoModel")]
     if isinstance(auto, str) and auto not in known:
         raise unknown("Auto class of transformers", auto, known)
-    found = getattr(transformers, auto) if isinstance(auto, str) else auto
-    if not hasattr(found, "_model_mapping"):
+    auto_class = getattr(transformers, auto) if isinstance(auto, str) else auto
+    if not hasattr(auto_class, "_model_mapping"):
         raise UnsupportedModel(f"auto must be an Auto class of transformers, or its name, such as 'AutoModelForCausalLM'; got {auto!r}")
-    return found
+    return auto_class
 
 
 def _remote_class(folder: Path, auto_map: Any, auto: Any) -> type:
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     names = [name for name in auto_map if name.startswith("AutoModel")] if isinstance(auto_map, dict) else []
-    wanted = getattr(auto, "__name__", auto) or next(iter(names), None)
-    if wanted not in names:
-        raise UnsupportedModel(f"{folder / 'config.json'} brings code for {', '.join(names) or 'no model'}, not for {wanted}")
-    return get_class_from_dynamic_module(auto_map[wanted], str(folder))
+    requested = getattr(auto, "__name__", auto) or next(iter(names), None)
+    if requested not in names:
+        raise UnsupportedModel(f"{folder / 'config.json'} brings code for {', '.join(names) or 'no model'}, not for {requested}")
+    return get_class_from_dynamic_module(auto_map[requested], str(folder))
 
 
-def built(folder: Path, what: str, make: Callable[[], Any]) -> Any:
-    """What `make` makes of a folder's config.json; a configuration that its class rejects fails in any way it likes, which becomes one."""
+def build_from_config(folder: Path, name: str, build: Callable[[], Built]) -> Built:
+    """Returns what `build` builds from a folder's config.json; wraps any error of the configuration class in ArtifactError."""
     try:
-        return make()
+        return build()
     except HeadcountError:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        raise ArtifactError(f"{folder / 'config.json'} builds no {what}: {type(error).__name__}: {reason}. Correct it") from error
+        raise ArtifactError(f"{folder / 'config.json'} builds no {name}: {type(error).__name__}: {reason}. Correct it") from error
 
 
 def _inner_class(model_type: Any, name: str) -> type | None:
-    """A class that transformers has but does not export, such as the decoder of a sequence-to-sequence model."""
+    """Returns a class that transformers has but does not export, such as the decoder of a sequence-to-sequence model."""
     from transformers import CONFIG_MAPPING, PreTrainedModel
 
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
@@ -223,21 +236,21 @@ def _inner_class(model_type: Any, name: str) -> type | None:
     return None
 
 
-def class_of(folder: Path, config: dict[str, Any], auto: Any = None) -> type:
-    """The transformers class that a folder's model has, or that an Auto class gives it."""
+def class_of(folder: Path, config: Mapping[str, Any], auto: Any = None) -> type:
+    """Returns the transformers class that a folder's model has, or that an Auto class gives it."""
     import transformers
 
     if "auto_map" in config:  # allowed by read_config before we came here
         return _remote_class(folder, config["auto_map"], auto)
     if auto is not None:
         auto = _auto_class(auto)
-        kind = built(folder, "configuration", lambda: transformers.AutoConfig.from_pretrained(folder))
+        kind = build_from_config(folder, "configuration", lambda: transformers.AutoConfig.from_pretrained(folder))
         if type(kind) not in auto._model_mapping:
             raise UnsupportedModel(f"{auto.__name__} has no class for the model type '{config.get('model_type')}'")
-        found = auto._model_mapping[type(kind)]
-        return found[0] if isinstance(found, tuple | list) else found
-    wanted = config.get("architectures")
-    name = wanted[0] if isinstance(wanted, list) and wanted else wanted
+        classes = auto._model_mapping[type(kind)]
+        return classes[0] if isinstance(classes, tuple | list) else classes
+    architectures = config.get("architectures")
+    name = architectures[0] if isinstance(architectures, list) and architectures else architectures
     cls = getattr(transformers, name, None) or _inner_class(config.get("model_type"), name) if isinstance(name, str) else None
     if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
         raise UnsupportedModel(

@@ -25,31 +25,33 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def float_dtype(model: nn.Module) -> torch.dtype:
-    """The lowest floating-point precision among the model's parameters."""
+    """Returns the lowest floating-point precision among the model's parameters."""
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} or {torch.float32}
     return min(dtypes, key=lambda dtype: (torch.finfo(dtype).bits, -torch.finfo(dtype).eps))
 
 
 def gates_of(heads: HeadMap, plan: Plan) -> Tensor:
-    """One gate per head: 0 for those that the plan removes."""
-    going = frozenset(plan.removed)
-    return torch.tensor([0.0 if head in going else 1.0 for head in heads], dtype=torch.float64)
+    """Returns one gate per head: 0 for those that the plan removes."""
+    removed = frozenset(plan.removed)
+    return torch.tensor([0.0 if head in removed else 1.0 for head in heads], dtype=torch.float64)
 
 
 def run(model: nn.Module, batch: Batch) -> list[Tensor]:
-    """The outputs of a plain forward pass in eval mode; models that draw random numbers even there draw the same ones every time."""
+    """Returns the outputs of a plain forward pass in eval mode; models that draw random numbers even there draw the same ones every time."""
     with evaluating(model), pass_rng(model, seed=0):
         return [tensor.detach().clone() for tensor in output_tensors(model(**batch))]
 
 
-def run_gated(model: nn.Module, plan: Plan, batch: Batch) -> list[Tensor]:
-    """The outputs of the model with the plan's heads gated to zero."""
-    with HeadGates(model, gates_of(HeadMap.of(model), plan)):
+def run_gated(model: nn.Module, plan: Plan, batch: Batch, heads: HeadMap | None = None) -> list[Tensor]:
+    """Returns the outputs of the model with the plan's heads gated to zero; `heads` are those of the model, if known already."""
+    gates = HeadGates(model, heads=heads)
+    gates.values = gates_of(gates.heads, plan)
+    with gates:
         return run(model, batch)
 
 
 def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """The largest difference between two lists of outputs, relative to the largest entry (or one); infinite where shapes or finiteness differ."""
+    """Returns the largest difference of two lists of outputs, relative to the largest entry (or one); infinite where shapes or finiteness differ."""
     if len(ours) != len(theirs) or any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)):
         return float("inf")
     worst = 0.0
@@ -63,10 +65,10 @@ def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     return worst
 
 
-def upcast(model: nn.Module, batch: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-    """Copies of a model and a batch in float32."""
-    same = {name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in batch.items()}
-    return copy_model(model).float(), same
+def upcast(model: nn.Module, batch: Batch) -> tuple[nn.Module, dict[str, Any]]:
+    """Returns copies of a model and a batch in float32."""
+    converted = {name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in batch.items()}
+    return copy_model(model).float(), converted
 
 
 @contextmanager
@@ -87,22 +89,22 @@ def every_block_runs(model: nn.Module, blocks: Iterable[AttentionBlock]) -> Iter
 CUT_UNDONE = "The cut was not made. Evaluate the plan with gates, and report the model class."
 
 
-def check(
+def check_equal(
     expected: Sequence[Tensor],
-    found: Sequence[Tensor],
+    outputs: Sequence[Tensor],
     dtype: torch.dtype,
-    what: str,
+    name: str,
     *,
-    than: str = "the gated model",
-    end: str = CUT_UNDONE,
+    reference: str = "the gated model",
+    remedy: str = CUT_UNDONE,
 ) -> float:
-    """The difference of a model's outputs (`what`) from those expected (`than`); raises VerificationError above the dtype's tolerance.
+    """Returns the relative difference of a model's outputs from the expected ones; raises VerificationError above the dtype's tolerance.
 
-    `end` says what was not made, and what to do.
+    `name` and `reference` name the two models in the error, `remedy` says what was not made and what to do.
     """
     if not any(bool(tensor.isfinite().any()) for tensor in expected):
         raise VerificationError("the model gives no finite number on the inputs, so nothing is proven. Pass inputs= on which it works.")
-    gap, allowed = difference(found, expected), TOLERANCE[dtype]
+    gap, allowed = difference(outputs, expected), TOLERANCE[dtype]
     if not gap <= allowed:
         rounding = dtype == torch.float64 and gap <= TOLERANCE[torch.float32]
         hint = (
@@ -111,6 +113,6 @@ def check(
             else ""
         )
         raise VerificationError(
-            f"{what} differs from {than} by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. {hint}{end}"
+            f"{name} differs from {reference} by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. {hint}{remedy}"
         )
     return gap

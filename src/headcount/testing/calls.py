@@ -25,7 +25,7 @@ from headcount.models.observe import observe
 from headcount.pruning.repair.repair import repair
 from headcount.surgery.cost import cost
 from headcount.surgery.cut import cut
-from headcount.surgery.export.targets import export_portable
+from headcount.surgery.export_base import export
 from headcount.surgery.save import save
 from headcount.surgery.verify import run
 from headcount.testing.fingerprint import require_unchanged
@@ -78,7 +78,7 @@ def calls_on(model: nn.Module, batch: Inputs, plan: Plan | None, folder: Path) -
         calls |= {
             "repair": lambda: repair(model, plan, [batch]),
             "cut": lambda: cut(model, plan, inputs=batch),
-            "export": lambda: export_portable(model, folder / "portable", inputs=batch, overwrite=True),
+            "export": lambda: export(model, folder / "portable", inputs=batch, overwrite=True),
         }
     return calls
 

@@ -211,10 +211,10 @@ def _cut_and_compare(subject: Subject, plan: Plan) -> nn.Module:
                 small = cut(subject.model, plan)
         except HeadcountError:
             raise error from None
-    gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch))
+    gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
     if not gap <= subject.tolerance:
         with Float64():
-            gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch))
+            gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
     if not gap <= subject.tolerance:
         raise LawBroken(f"the cut differs from the gates by {gap:.3g} on inputs that it was not verified on")
     return small
@@ -249,7 +249,7 @@ def _compare_attentions_without_rounding(subject: Subject, plan: Plan, small: nn
 def _compare_attentions(subject: Subject, plan: Plan, small: nn.Module) -> None:
     """Raises LawBroken unless the attention maps of the cut model are those of the kept heads in the gated one."""
     try:
-        with HeadGates(subject.model, gates_of(subject.heads, plan)):
+        with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
             gated = _observe_attentions(subject.model, subject.batch)
     except Exception as error:  # the class has no such argument, or fails with it by itself
         raise DoesNotApply(_NO_ATTENTIONS) from error

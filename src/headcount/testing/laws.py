@@ -118,7 +118,7 @@ def emptying(block: AttentionBlock) -> Plan:
     return Plan.removing(block.heads)
 
 
-def thinned(blocks: Sequence[AttentionBlock]) -> Plan | None:
+def thin_groups(blocks: Sequence[AttentionBlock]) -> Plan | None:
     """A plan that takes one query head of every KV group in the first block where groups have several; None where none do."""
     block = next((block for block in blocks if block.group_size > 1 and block.n_kv_heads > 1), None)
     return Plan.removing([group[-1] for group in block.groups()]) if block else None
@@ -133,7 +133,7 @@ def every_gate_acts(subject: Subject) -> str:
 def gate_one_is_identity(subject: Subject) -> str:
     """Gates of one change no bit."""
     plain = run(subject.model, subject.batch)
-    with HeadGates(subject.model, torch.ones(len(subject.heads), dtype=torch.float64)):
+    with HeadGates(subject.model, torch.ones(len(subject.heads), dtype=torch.float64), heads=subject.heads):
         _require(_equal(plain, run(subject.model, subject.batch)), "gates of one changed the output")
     return "bit-identical"
 
@@ -149,18 +149,18 @@ def leaving_restores(subject: Subject) -> str:
     model, batch = subject.model, subject.batch
     before, plain = _state(model), run(model, batch)
     seed = torch.get_rng_state()
-    with HeadGates(model, torch.zeros(len(subject.heads))):
+    with HeadGates(model, torch.zeros(len(subject.heads)), heads=subject.heads):
         pass
     _require(torch.equal(seed, torch.get_rng_state()), "the random state changed")
-    for how in ("zero", "uniform"):
+    for intervention in ("zero", "uniform"):
         try:
-            with HeadGates(model, torch.zeros(len(subject.heads)), how=how):
+            with HeadGates(model, torch.zeros(len(subject.heads)), how=intervention, heads=subject.heads):
                 run(model, batch)
                 raise _Interruption
         except _Interruption:
             pass
         except UnsupportedModel:
-            if how == "zero":
+            if intervention == "zero":
                 raise
     _require(_state(model) == before, "the model was not left as it was found")
     _require(_equal(plain, run(model, batch)), "the output changed after leaving")
@@ -175,7 +175,7 @@ def gate_zero_is_no_attention(subject: Subject) -> str:
             raise DoesNotApply(f"{reason}, so a head with attention probabilities of zero is not yet silent")
     values = torch.ones(len(subject.heads), dtype=torch.float64)
     values[::3] = 0.0
-    with HeadGates(subject.model, values), eager(subject.model):
+    with HeadGates(subject.model, values, heads=subject.heads), eager(subject.model):
         gated = run(subject.model, subject.batch)
 
     def silence(block: AttentionBlock, probabilities: Tensor, _visible: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ def gate_zero_is_no_attention(subject: Subject) -> str:
 def _plans(subject: Subject) -> dict[str, Plan]:
     blocks = subject.cuttable
     plans = {"uneven": uneven(blocks), "first block empty": emptying(blocks[0]), "last block empty": emptying(blocks[-1])}
-    thin = thinned(blocks)
+    thin = thin_groups(blocks)
     return plans | ({"thinner groups": thin} if thin else {})
 
 
@@ -203,7 +203,7 @@ def cut_equals_gate(subject: Subject) -> str:
     worst = 0.0
     for name, plan in _plans(subject).items():
         small = cut(subject.model, plan, inputs=subject.batch)
-        gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch))
+        gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
         _require(gap <= subject.tolerance, f"{name}: the cut differs from the gates by {gap:.3g}")
         worst = max(worst, gap)
     return f"difference {worst:.1e} over {len(_plans(subject))} plans"
@@ -231,7 +231,7 @@ def attention_maps_follow_the_cut(subject: Subject) -> str:
     """A cut model returns the attention maps of the heads that stay, as the gated model has them."""
     plan = uneven(subject.cuttable)
     small = cut(subject.model, plan, inputs=subject.batch)
-    with HeadGates(subject.model, gates_of(subject.heads, plan)):
+    with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
         dense = _attention_maps(subject.model, subject.batch)
     cut_maps, compared = _attention_maps(small, subject.batch), 0
     for name, maps in dense.items():
@@ -253,14 +253,14 @@ def parameters_fall_as_predicted(subject: Subject) -> str:
     total = 0
     for name, plan in _plans(subject).items():
         small = cut(subject.model, plan, inputs=subject.batch)
-        gone = sum(p.numel() for p in subject.model.parameters()) - sum(p.numel() for p in small.parameters())
+        n_removed = sum(p.numel() for p in subject.model.parameters()) - sum(p.numel() for p in small.parameters())
         _require(
-            gone == removed_parameters(subject.heads, plan),
-            f"{name}: {gone} parameters went, {removed_parameters(subject.heads, plan)} predicted",
+            n_removed == removed_parameters(subject.heads, plan),
+            f"{name}: {n_removed} parameters went, {removed_parameters(subject.heads, plan)} predicted",
         )
-        left = [head for head in subject.heads if head not in plan.removed]
-        _require(list(HeadMap.of(small)) == left, f"{name}: the cut model does not show the heads that stay")
-        total += gone
+        remaining = [head for head in subject.heads if head not in plan.removed]
+        _require(list(HeadMap.of(small)) == remaining, f"{name}: the cut model does not show the heads that stay")
+        total += n_removed
     return f"{total} parameters removed and predicted"
 
 
@@ -268,10 +268,10 @@ def cutting_twice_is_cutting_once(subject: Subject) -> str:
     """Two cuts, one after the other, equal one cut with both plans."""
     first = uneven(subject.cuttable)
     middle = cut(subject.model, first, inputs=subject.batch)
-    rest = [block for block in HeadMap.of(middle).blocks if block.can_cut and block.n_heads > block.group_size]
-    if not rest:
+    blocks = [block for block in HeadMap.of(middle).blocks if block.can_cut and block.n_heads > block.group_size]
+    if not blocks:
         return "no heads left for a second cut"
-    last = rest[-1].groups()[-1]
+    last = blocks[-1].groups()[-1]
     second = Plan.removing(next(unit for unit in HeadMap.of(middle).units() if last[0] in unit))
     twice = cut(middle, second, inputs=subject.batch)
     once = cut(subject.model, Plan.removing([*first.removed, *second.removed]), inputs=subject.batch)
@@ -279,12 +279,6 @@ def cutting_twice_is_cutting_once(subject: Subject) -> str:
     _require(gap <= subject.tolerance, f"cutting twice differs from cutting once by {gap:.3g}")
     _require(list(HeadMap.of(twice)) == list(HeadMap.of(once)), "cutting twice leaves other heads than cutting once")
     return f"difference {gap:.1e}"
-
-
-def _kernels(model: nn.Module) -> dict[str, Any]:
-    """The kernels that a model runs with, which a configuration file does not keep; sdpa is the default of the classes that have it."""
-    options = {name: getattr(model.config, f"_{name}", None) for name in ("attn_implementation", "experts_implementation")}
-    return {name: value for name, value in options.items() if value not in (None, "sdpa")}
 
 
 def _same_bits(first: Tensor, second: Tensor) -> bool:
@@ -320,8 +314,15 @@ def casts_survive_saving(subject: Subject) -> str:
 
 def reload_is_equal(model: nn.Module, batch: Batch) -> None:
     """Raises LawBroken unless a model, saved and loaded, has the same tensors, buffers, outputs and head addresses, bit for bit."""
+    # A configuration file does not keep the kernels that a model runs with; sdpa is the default of the classes that have it.
+    names = ("_attn_implementation", "_experts_implementation")
+    attention, experts = (value if value != "sdpa" else None for value in (getattr(model.config, name, None) for name in names))
     with tempfile.TemporaryDirectory() as scratch:
-        again = load(save(model, Path(scratch) / "model"), **_kernels(model))
+        again = load(
+            save(model, Path(scratch) / "model"),
+            attn_implementation=attention,
+            model_kwargs={"experts_implementation": experts} if experts is not None else None,
+        )
     for ours, theirs in zip(model.modules(), again.modules(), strict=True):  # parts of a model may run other kernels than the whole
         kernel = getattr(getattr(ours, "config", None), "_attn_implementation_internal", None)
         if kernel is not None:
@@ -394,7 +395,7 @@ def _generate(model: nn.Module, options: Batch) -> Tensor:
 
 def same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: Batch) -> None:
     """Raises LawBroken unless the cut model generates what the gated one generates."""
-    with HeadGates(subject.model, gates_of(subject.heads, plan)):
+    with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
         expected = _generate_dense(subject, options)
     agree = torch.equal(expected, _generate(small, options))
     _require(agree, f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")

@@ -317,8 +317,8 @@ class Pruning:
             self.place(spec),
             command=self.command or None,
             cost=(self.whole_cost, cost(made.model)),
-            companions=self.companions,
-            told=card_sentences(wish, self.task.name, self.dense(), left, self._change(self.dense(), left), timings),
+            tokenizer=self.companions,
+            notes=card_sentences(wish, self.task.name, self.dense(), left, self._change(self.dense(), left), timings),
             overwrite=True,
         )
         self.run.list_model(self.place(spec))

@@ -313,7 +313,7 @@ def _prove(work: Analysis, heads: HeadMap, pruning: Pruning, artifact: Artifact,
         f"{len(HeadMap.of(back))} heads under their old addresses"
     )
     yield work.step("load", text, equal_weights=weights, equal_outputs=outputs)
-    gap = difference(run(small, batch), run_gated(work.model, plan, batch))
+    gap = difference(run(small, batch), run_gated(work.model, plan, batch, heads))
     yield work.step(
         "verify",
         f"the cut was proven equal to the gates before it was saved; repair and training move its output by {gap:.2g} from the masked dense model's",

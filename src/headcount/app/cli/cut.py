@@ -163,11 +163,11 @@ def run(
     live, found, folder = loading.open(session, model)
     going = wanted.plan_for(given, live, found)
     session.doing("cutting, and comparing with the gated model")
-    before = cost(live)
+    before = cost(live, heads=found)
     small = cut(live, going, in_place=True)
     after = cost(small)
     session.doing("saving")
-    save(small, out, command=session.command, cost=(before, after), companions=folder, overwrite=overwrite)
+    save(small, out, command=session.command, cost=(before, after), tokenizer=folder, overwrite=overwrite)
     session.note(f"cut equals gate; wrote {out}")
     show_costs(session, before, after)
     removed = [str(head) for head in going.removed]

@@ -12,20 +12,21 @@ from headcount.app.console.inputs import TaskName, reader_of
 from headcount.app.console.options import AllowPickle, Auto, Dtype, Model, Overwrite, TrustRemoteCode
 from headcount.app.console.session import Session
 from headcount.core.errors import unknown
-from headcount.core.files import check_target
+from headcount.core.registry import EXPORTS
 from headcount.data.open_task import open_task
 
-FORMATS = ("onnx", "portable")
 
-
-def _format(name: str) -> str:
-    if name not in FORMATS:
-        raise unknown("export format", name, FORMATS)
-    return name
+def _check_target(text: str) -> str:
+    """Refuses the name of no target without importing torch; its options are read by the target itself."""
+    name = text.partition("(")[0].partition(":")[0].strip()
+    if name not in EXPORTS.names():
+        raise unknown(EXPORTS.singular, name, EXPORTS.names())
+    return text
 
 
 To = Annotated[
-    str, typer.Option("--to", metavar="onnx|portable", callback=_format, help="An ONNX file, or a folder of full size with zeroed heads.")
+    str,
+    typer.Option("--to", metavar="TARGET", callback=_check_target, help="A target of `headcount ls exports`: onnx, or portable."),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
 
@@ -44,31 +45,25 @@ def run(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Write a model as an ONNX file, or as a portable folder that keeps its shapes and zeroes the removed heads."""
-    from headcount.surgery.manifest import NAME
+    from headcount.surgery.export_base import ExportTarget
 
-    if to == "portable":
-        check_target(out, overwrite, NAME)
+    target = ExportTarget.parse(to)
+    if task is not None and not target.info.compares_text:
+        raise typer.BadParameter(f"--task has no meaning for {target.name}, which is compared on one batch; leave it out")
+    target.check_path(out, overwrite=overwrite)
     from headcount.app.console.models import open_model
-    from headcount.surgery.export.targets import check_onnx_target, export_onnx, export_portable
-
-    if to == "onnx":
-        check_onnx_target(out, overwrite)
 
     live, _, folder = open_model(
         session, model, device="cpu", dtype=dtype, auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
     )
     session.doing(f"exporting to {to}")
-    if to == "onnx":
-        tokenizer = reader_of(live, folder, trust_remote_code)
-        data = None if task is None else open_task(task, live, tokenizer)
-        made = export_onnx(live, out, tokenizer=tokenizer, data=data, overwrite=overwrite)
-        if made["unproven"]:
-            session.note(
-                f"nothing is known of other values of {', '.join(made['unproven'])}: the comparison had one only; name a --task that has others"
-            )
-    else:
-        made = {"path": str(export_portable(live, out, command=session.command, companions=folder, overwrite=overwrite))}
-    for name, value in made.items():
-        if value not in ("", []):
-            session.line(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
-    session.result({"model": model, "to": to, **made})
+    tokenizer = reader_of(live, folder, trust_remote_code) if target.info.compares_text else folder
+    data = None if task is None else open_task(task, live, tokenizer)
+    facts = target.write(live, out, tokenizer=tokenizer, data=data, command=session.command, overwrite=overwrite).to_dict()
+    if facts.get("unproven"):
+        unproven = ", ".join(facts["unproven"])
+        session.note(f"nothing is known of other values of {unproven}: the comparison had one only; name a --task that has others")
+    for name, value in facts.items():
+        if value not in ("", [], ()):
+            session.line(f"{name}: {', '.join(value) if isinstance(value, list | tuple) else value}")
+    session.result({"model": model, "to": to, **facts})

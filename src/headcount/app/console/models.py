@@ -14,8 +14,8 @@ from torch import nn
 from headcount.app.console.session import Session
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.surgery.load import load, shaped
-from headcount.surgery.source import built, class_of, local_folder, read_config
+from headcount.surgery.load import cut_class, load
+from headcount.surgery.source import build_from_config, class_of, local_folder, read_config
 from headcount.surgery.verify import float_dtype
 
 
@@ -84,7 +84,7 @@ def open_without_weights(session: Session, name: str, *, auto: str | None = None
     return model, heads
 
 
-def _skeleton(folder: Path, cls: type, blocks: dict[str, record.Kept]) -> nn.Module:
-    made = shaped(cls, blocks) if blocks else cls
+def _skeleton(folder: Path, cls: type, blocks: dict[str, record.KeptHeads]) -> nn.Module:
+    skeleton_class = cut_class(cls, blocks) if blocks else cls
     with torch.device("meta"):
-        return built(folder, cls.__name__, lambda: made(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]
+        return build_from_config(folder, cls.__name__, lambda: skeleton_class(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]

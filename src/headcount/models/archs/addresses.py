@@ -19,20 +19,12 @@ SUFFIXES = ("_model", "_tower", "_encoder", "_transformer", "_backbone")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockAddress:
     """The address of one block."""
 
     stack: str
     layer: int
     kind: Kind
-
-
-def _pattern(path: str) -> str:
-    return ".".join("*" if part.isdigit() else part for part in path.split("."))
-
-
-def _indices(path: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in path.split(".") if part.isdigit())
 
 
 def _causal_type(model: nn.Module) -> bool:
@@ -64,13 +56,13 @@ def kind_of(model: nn.Module, module: nn.Module, path: str) -> Kind:
 
 
 def _layers(paths: list[str]) -> dict[str, int]:
-    """Layer numbers of the blocks of one pattern: the index in the path where only one varies, else their order."""
-    rows = [_indices(path) for path in paths]
+    """Returns layer numbers of the blocks of one pattern: the index in the path where only one varies, else their order."""
+    rows = [tuple(int(part) for part in path.split(".") if part.isdigit()) for path in paths]
     varying = [i for i in range(len(rows[0])) if len({row[i] for row in rows}) > 1]
     if len(varying) > 1:
         return {path: order for order, path in enumerate(paths)}
-    place = varying[0] if varying else 0
-    return {path: (row[place] if row else 0) for path, row in zip(paths, rows, strict=True)}
+    axis = varying[0] if varying else 0
+    return {path: (row[axis] if row else 0) for path, row in zip(paths, rows, strict=True)}
 
 
 def _clean(word: str) -> str:
@@ -80,14 +72,14 @@ def _clean(word: str) -> str:
 
 
 def _words(patterns: list[str]) -> dict[str, list[str]]:
-    """The parts of each pattern that tell it from the others."""
+    """Returns the parts of each pattern that tell it from the others."""
     split = {pattern: [part for part in pattern.split(".") if part != "*"] for pattern in patterns}
     common = set.intersection(*(set(parts) for parts in split.values()))
     return {pattern: [part for part in parts if part not in common] for pattern, parts in split.items()}
 
 
 def _stacks(kinds: dict[str, Kind]) -> dict[str, str]:
-    """A short unique name for each pattern: none, enc / dec / cross where that is enough, else from the path."""
+    """Returns a short unique name for each pattern: none, enc / dec / cross where that is enough, else from the path."""
     if len(kinds) == 1:
         return dict.fromkeys(kinds, "")
     words, leads = _words(list(kinds)), _leads(list(kinds))
@@ -104,7 +96,7 @@ def _stacks(kinds: dict[str, Kind]) -> dict[str, str]:
 
 
 def _leads(patterns: list[str]) -> dict[str, str]:
-    """The first part of each pattern behind what all of them begin with."""
+    """Returns the first part of each pattern behind what all of them begin with."""
     split = [pattern.split(".") for pattern in patterns]
     shared = 0
     while all(len(parts) > shared + 1 for parts in split) and len({parts[shared] for parts in split}) == 1:
@@ -118,21 +110,22 @@ def _simple(kind: Kind, lead: str, words: list[str], kinds: dict[str, Kind]) -> 
     if lead in SHORT:
         return SHORT[lead]
     first = words[0] if words else ""
-    only_self = sum(other != "cross" for other in kinds.values()) == 1
+    only_self = sum(any_kind != "cross" for any_kind in kinds.values()) == 1
     return "" if only_self and kind != "cross" else _clean(first)
 
 
-def places_of(model: nn.Module, blocks: dict[str, nn.Module]) -> dict[str, Place]:
-    """The address of every block, keyed by path, in flat order: stack by stack, layer by layer."""
+def addresses_of(model: nn.Module, blocks: dict[str, nn.Module]) -> dict[str, BlockAddress]:
+    """Returns the address of every block, keyed by path, in flat order: stack by stack, layer by layer."""
     groups: dict[str, list[str]] = defaultdict(list)
     for path in blocks:
-        groups[_pattern(path)].append(path)
+        pattern = ".".join("*" if part.isdigit() else part for part in path.split("."))
+        groups[pattern].append(path)
     kinds: dict[str, Kind] = {pattern: kind_of(model, blocks[paths[0]], paths[0]) for pattern, paths in groups.items()}
     stacks = _stacks(kinds)
-    found: dict[str, Place] = {}
+    addresses: dict[str, BlockAddress] = {}
     for pattern, paths in groups.items():
         layers = _layers(paths)
         for path in sorted(paths, key=lambda p: layers[p]):
-            found[path] = Place(stacks[pattern], layers[path], kind_of(model, blocks[path], path))
+            addresses[path] = BlockAddress(stacks[pattern], layers[path], kind_of(model, blocks[path], path))
     order = {name: i for i, name in enumerate(("", "enc", "dec", "cross"))}
-    return dict(sorted(found.items(), key=lambda item: order.get(item[1].stack, len(order))))
+    return dict(sorted(addresses.items(), key=lambda item: order.get(item[1].stack, len(order))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,8 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is left of one block: the original indices of its heads, how many there were, and, where a bias table that layers share
+class KeptHeads:
+    """What is left of one attention block: the original indices of its heads, how many there were, and, where a bias table that layers share
     was cut as well, the heads that are its columns."""
 
     heads: tuple[int, ...]
@@ -24,7 +25,7 @@ class Kept:
 
 
 def relative(model: nn.Module, path: str) -> str:
-    """A block's path without the prefix of the base model, the same with and without a task head."""
+    """Returns a block's path without the prefix of the base model, the same with and without a task head."""
     prefix = getattr(model, "base_model_prefix", "")
     return path.removeprefix(f"{prefix}.") if prefix and hasattr(model, prefix) else path
 
@@ -37,54 +38,54 @@ def _ascending(path: str, values: Any, total: int) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _kept(path: str, entry: Any) -> Kept:
+def _parse_block(path: str, entry: Any) -> KeptHeads:
     total = entry.get("of") if isinstance(entry, dict) else None
     if type(total) is not int or not 0 < total < 10**6:
         raise ArtifactError(f"config.{KEY}: block '{path}' must say which heads are kept of how many, got {entry!r:.80}")
     columns = entry.get("columns")
-    return Kept(_ascending(path, entry.get("heads"), total), total, None if columns is None else _ascending(path, columns, total))
+    return KeptHeads(_ascending(path, entry.get("heads"), total), total, None if columns is None else _ascending(path, columns, total))
 
 
-def parse(record: Any) -> dict[str, Kept]:
-    """The blocks of a record as found in a configuration, validated."""
+def parse(record: Any) -> dict[str, KeptHeads]:
+    """Returns the blocks of a record in a configuration; raises ArtifactError unless it is valid."""
     if record is None:
         return {}
     if not isinstance(record, dict) or not isinstance(record.get("blocks"), dict):
         raise ArtifactError(f"config.{KEY} must be an object with 'schema' and 'blocks', got {record!r:.80}")
     if record.get("schema") != SCHEMA:
         raise ArtifactError(f"config.{KEY} has schema {record.get('schema')!r:.20}; this version reads {SCHEMA}. Update headcount.")
-    return {path: _kept(path, entry) for path, entry in record["blocks"].items()}
+    return {path: _parse_block(path, entry) for path, entry in record["blocks"].items()}
 
 
 def _raw(model: nn.Module) -> Any:
     return getattr(getattr(model, "config", None), KEY, None)
 
 
-def read(model: nn.Module) -> dict[str, Kept]:
-    """What is left of each cut block of a live model, by path relative to the base model."""
+def read(model: nn.Module) -> dict[str, KeptHeads]:
+    """Returns what is left of each cut block of a live model, by path relative to the base model."""
     return parse(_raw(model))
 
 
-def replaced(model: nn.Module) -> dict[str, Any]:
-    """The values that the configuration had before a uniform cut was written into it, by dotted name; None for those it did not have."""
+def replaced_values(model: nn.Module) -> dict[str, Any]:
+    """Returns the values that the configuration had before a uniform cut was written into it, by dotted name; None for those it did not have."""
     return dict((_raw(model) or {}).get("replaced", {}))
 
 
-def write(model: nn.Module, blocks: dict[str, Kept], values: dict[str, Any] | None = None) -> None:
+def write(model: nn.Module, blocks: dict[str, KeptHeads], values: Mapping[str, Any] | None = None) -> None:
     """Puts the record into the model's configuration; `values` are those that a uniform cut replaced there."""
     entries: dict[str, dict[str, Any]] = {}
-    for path, kept in blocks.items():
-        entries[path] = {"heads": list(kept.heads), "of": kept.of}
-        if kept.columns is not None:
-            entries[path]["columns"] = list(kept.columns)
+    for path, block in blocks.items():
+        entries[path] = {"heads": list(block.heads), "of": block.of}
+        if block.columns is not None:
+            entries[path]["columns"] = list(block.columns)
     content: dict[str, Any] = {"schema": SCHEMA, "blocks": entries}
-    values = replaced(model) if values is None else values
+    values = replaced_values(model) if values is None else values
     lists = read_named(model)
-    setattr(model.config, KEY, content | ({"replaced": values} if values else {}) | ({"named": lists} if lists else {}))
+    setattr(model.config, KEY, content | ({"replaced": dict(values)} if values else {}) | ({"named": lists} if lists else {}))
 
 
 def read_named(model: nn.Module) -> dict[str, list[list[int]]]:
-    """The lists of heads in configurations (Whisper's alignment heads) as they were before any cut, by dotted name."""
+    """Returns the lists of heads in configurations (Whisper's alignment heads) as they were before any cut, by dotted name."""
     return dict((_raw(model) or {}).get("named", {}))
 
 

@@ -21,36 +21,36 @@ OFFLOADED = "is offloaded to the meta device; load the model onto one device fir
 
 
 def arguments_of(module: nn.Module) -> tuple[HeadArgument, ...]:
-    """The forward arguments of a module that carry a head axis."""
+    """Returns the forward arguments of a module that carry a head axis."""
     known = inspect.signature(type(module).forward).parameters
     shared = hasattr(module, "has_relative_attention_bias")
     table = module._modules.get("relative_attention_bias") if shared else None
     shape = (table.num_embeddings, table.embedding_dim) if isinstance(table, nn.Embedding) else None
     family = family_of(module)
     candidates = (*names.HEAD_ARGUMENTS, *family.head_arguments)
-    found = [name for name in candidates if name in known and name not in family.headless_arguments]
-    if "alibi" in found and "attention_mask" in known:
-        found.append("attention_mask")  # Falcon adds the slopes to the mask, which then has heads
+    present = [name for name in candidates if name in known and name not in family.headless_arguments]
+    if "alibi" in present and "attention_mask" in known:
+        present.append("attention_mask")  # Falcon adds the slopes to the mask, which then has heads
     # LayoutLM's biases come in for every layer; only T5 and its relatives return theirs to the next one.
-    return tuple(HeadArgument(name, shared and name == "position_bias", shape) for name in found)
+    return tuple(HeadArgument(name, shared and name == "position_bias", shape) for name in present)
 
 
 def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:
-    """The weight and bias of a projection, cut on the side where its heads lie."""
+    """Returns the weight and bias of a projection, cut on the side where its heads lie."""
     layer = model.get_submodule(projection.path)
     weight = layer._parameters["weight"]
     assert weight is not None
     outward = projection.role != "o"
     axis = int(transposed(layer) == outward)
-    found = [Slice(f"{projection.path}.weight", tuple(weight.shape), axis, projection.rows, projection.unit)]
+    slices = [Slice(f"{projection.path}.weight", tuple(weight.shape), axis, projection.rows, projection.unit)]
     bias = layer._parameters.get("bias")
     if outward and bias is not None:
-        found.append(Slice(f"{projection.path}.bias", tuple(bias.shape), 0, projection.rows, projection.unit))
-    return found
+        slices.append(Slice(f"{projection.path}.bias", tuple(bias.shape), 0, projection.rows, projection.unit))
+    return slices
 
 
 def twin_projections(model: nn.Module, module: nn.Module, path: str, geometry: Geometry) -> tuple[Projection, ...]:
-    """The further projections of the same heads that a family's row names."""
+    """Returns the further projections of the same heads that a family's row names."""
     parent, twins = path.rpartition(".")[0], []
     for role, name in family_of(module).twins:
         layer: Any = model.get_submodule(join(parent, name))
@@ -63,7 +63,7 @@ def twin_projections(model: nn.Module, module: nn.Module, path: str, geometry: G
 
 
 def _units(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None:
-    """How an axis of some size is made of heads; one entry per head is believed only of known tables where head_dim is the same number."""
+    """Returns how an axis is divided into heads, or None. One entry per head counts only in known tables if head_dim is the same number."""
     heads, kv = geometry.n_heads, geometry.n_kv_heads
     if not set(names.PER_HEAD_LAYERS).isdisjoint(name.split(".")) and heads and size % heads == 0:
         return Rows(heads, size // heads), "head"
@@ -81,7 +81,7 @@ def _units(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None
 
 
 def _axes(owner: nn.Module, shape: torch.Size) -> list[int]:
-    """The axes that may hold heads, the likeliest first: a linear layer's outputs, a table's columns, else from the front."""
+    """Returns the axes that may hold heads, the likeliest first: a linear layer's outputs, a table's columns, else from the front."""
     if linear_size(owner) is not None:
         return [len(shape) - 1 if transposed(owner) else 0]
     order = list(range(len(shape)))
@@ -90,7 +90,7 @@ def _axes(owner: nn.Module, shape: torch.Size) -> list[int]:
 
 def _tensors(module: nn.Module, taken: set[str], path: str) -> Iterator[tuple[str, torch.Tensor, nn.Module]]:
     for owner_path, owner in module.named_modules(prefix=path):
-        if any(owner_path == place or owner_path.startswith(f"{place}.") for place in taken):
+        if any(owner_path == taken_path or owner_path.startswith(f"{taken_path}.") for taken_path in taken):
             continue
         for name, tensor in owner._parameters.items():
             if tensor is not None:
@@ -98,7 +98,7 @@ def _tensors(module: nn.Module, taken: set[str], path: str) -> Iterator[tuple[st
 
 
 def is_shared(path: str) -> bool:
-    """Whether a path inside an attention module leads to something that all heads share."""
+    """Returns whether a path inside an attention module leads to something that all heads share."""
     return not set(names.SHARED_PARTS).isdisjoint(path.split("."))
 
 
@@ -107,10 +107,10 @@ def _is_norm(owner: nn.Module) -> bool:
 
 
 def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice]:
-    """Every further tensor of an attention module that has heads along an axis."""
-    taken = {place.path for place in (geometry.q, geometry.k, geometry.v, geometry.o)}
+    """Returns every further tensor of an attention module that has heads along an axis."""
+    taken = {projection.path for projection in (geometry.q, geometry.k, geometry.v, geometry.o)}
     shared_table = any(argument.returned for argument in arguments_of(module))
-    found = []
+    slices = []
     for name, tensor, owner in _tensors(module, taken, path):
         if shared_table and isinstance(owner, nn.Embedding):
             continue  # the table serves other layers too: it stays whole, each layer takes its own heads of the bias
@@ -122,13 +122,13 @@ def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice
         for axis in axes:
             units = _units(geometry, tensor.shape[axis], name)
             if units is not None:
-                found.append(Slice(name, tuple(tensor.shape), axis, *units, extra=True))
+                slices.append(Slice(name, tuple(tensor.shape), axis, *units, extra=True))
                 break
-    return found
+    return slices
 
 
 def projection_problem(model: nn.Module, projection: Projection) -> str:
-    """Why a projection has no plain weight that could be read and cut, or nothing."""
+    """Returns why a projection has no plain weight that could be read and cut; empty if it has one."""
     layer = model.get_submodule(projection.path)
     weight = layer._parameters.get("weight")
     if weight is None:
@@ -144,18 +144,18 @@ def projection_problem(model: nn.Module, projection: Projection) -> str:
 
 
 def _norm_problem(module: nn.Module, geometry: Geometry) -> str:
-    """A norm of queries or keys over the whole width of all heads."""
+    """Returns FULL_WIDTH_NORM if queries or keys are normalised over all heads at once, else an empty text."""
     widths = {geometry.n_heads * geometry.head_dim, geometry.n_kv_heads * geometry.head_dim} - {geometry.head_dim}
     for name, child in module._modules.items():
         weight = getattr(child, "weight", None) if child is not None else None
-        whole = isinstance(weight, torch.Tensor) and weight.ndim == 1 and weight.shape[0] in widths
-        if whole and child is not None and _is_norm(child) and name[:1] in "qk":
+        spans_heads = isinstance(weight, torch.Tensor) and weight.ndim == 1 and weight.shape[0] in widths
+        if spans_heads and child is not None and _is_norm(child) and name[:1] in "qk":
             return FULL_WIDTH_NORM
     return ""
 
 
 def gate_only_reason(model: nn.Module, module: nn.Module, geometry: Geometry) -> str:
-    """Why a cut of this block cannot equal a gate, or nothing."""
+    """Returns why a cut of this block cannot equal a gate; empty if it can."""
     reason = family_of(module).gate_only or _norm_problem(module, geometry)
     for projection in (geometry.q, geometry.k, geometry.v, geometry.o):
         reason = reason or projection_problem(model, projection)

@@ -11,7 +11,7 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock, Head, Refusal
 from headcount.models.archs import cut_record as record
 from headcount.models.archs import names
-from headcount.models.archs.addresses import Place, places_of
+from headcount.models.archs.addresses import BlockAddress, addresses_of
 from headcount.models.archs.dependents import (
     arguments_of,
     extra_slices,
@@ -27,25 +27,20 @@ from headcount.models.modules import unwrap
 FUNCTIONAL = "torch.nn.MultiheadAttention uses its projections functionally, so no hook on them fires (a pooling or decoder head)"
 
 
-def _not_softmax(module: nn.Module) -> str:
-    name = type(module).__name__
-    if not name.endswith(names.MIXERS):
-        return ""  # a layer or a model around it, which may hold softmax attention too
-    return next((reason for part, reason in names.NOT_SOFTMAX if part in name), "")
-
-
 def _examine(module: nn.Module, path: str, parent: nn.Module | None) -> Geometry | str | None:
-    """A geometry, the reason for a refusal, or None for a module that is no attention."""
+    """Returns a geometry, the reason for a refusal, or None for a module that is no attention."""
     if isinstance(module, nn.MultiheadAttention):
         return FUNCTIONAL
-    refuse = family_of(module).refuse
-    reason = _not_softmax(module) or (refuse(module) if callable(refuse) else refuse)
+    name, refuse = type(module).__name__, family_of(module).refuse
+    is_mixer = name.endswith(names.MIXERS)  # not a layer or a model around it, which may hold softmax attention too
+    not_softmax = next((reason for part, reason in names.NOT_SOFTMAX if is_mixer and part in name), "")
+    reason = not_softmax or (refuse(module) if callable(refuse) else refuse)
     if reason:
         return reason if next(module.parameters(), None) is not None else None
     try:
         return read_geometry(module, path, parent)
     except NotUnderstood as error:
-        return str(error) if "ttention" in type(module).__name__ or "Attn" in type(module).__name__ else None
+        return str(error) if "ttention" in name or "Attn" in name else None
 
 
 def _looks_like_attention(module: nn.Module) -> bool:
@@ -57,7 +52,7 @@ def _looks_like_attention(module: nn.Module) -> bool:
 
 
 def _source_of(path: str, modules: dict[str, nn.Module], geometries: dict[str, Geometry]) -> str:
-    """The path of the block whose keys and values a block reads: the last of its stack and layer type that hands them on; else nothing."""
+    """Returns the path of the block whose keys and values a block reads: the last of its stack and layer type that hands them on; or ""."""
 
     def stack(of: str) -> list[str]:
         return [part for part in of.split(".") if not part.isdigit()]
@@ -71,7 +66,7 @@ def _source_of(path: str, modules: dict[str, nn.Module], geometries: dict[str, G
 
 
 def _examine_reader(module: nn.Module, path: str, source: Geometry | None) -> Geometry | str:
-    """The geometry of a block that reads the keys and values of another one, or the reason for a refusal."""
+    """Returns the geometry of a block that reads the keys and values of another one, or the reason for a refusal."""
     if source is None:
         return "it reads keys and values that no block of this model makes"
     try:
@@ -81,46 +76,48 @@ def _examine_reader(module: nn.Module, path: str, source: Geometry | None) -> Ge
 
 
 def _walk(model: nn.Module) -> tuple[dict[str, Geometry], dict[str, str], list[Refusal]]:
-    """Geometries by path, for blocks that read keys and values of another block the path of that, and refusals."""
+    """Returns geometries by path, for blocks that read keys and values of another block the path of that, and refusals."""
     modules = dict(model.named_modules())
     sources: dict[str, str] = {}
-    found: dict[str, Geometry] = {}
+    geometries: dict[str, Geometry] = {}
     refused: dict[str, Refusal] = {}
     for path, module in modules.items():
-        if refused.keys() & _above(path):
+        if refused.keys() & _ancestors(path):
             continue
         if reads_other_block(module):
-            sources[path] = _source_of(path, modules, found)
-            result = _examine_reader(module, path, found.get(sources[path]))
+            sources[path] = _source_of(path, modules, geometries)
+            result = _examine_reader(module, path, geometries.get(sources[path]))
         else:
             result = _examine(module, path, modules.get(path.rpartition(".")[0]) if path else None)
         if isinstance(result, Geometry):
-            found[path] = result
+            geometries[path] = result
         elif isinstance(result, str):
             refused[path] = Refusal(path, type(module).__name__, result)
-    refused |= _leftovers(modules, {*found, *refused})
-    return found, sources, list(refused.values())
+    refused |= _find_unexplained(modules, {*geometries, *refused})
+    return geometries, sources, list(refused.values())
 
 
-def _above(path: str) -> set[str]:
-    """A path and those of all modules that contain it."""
+def _ancestors(path: str) -> set[str]:
+    """Returns a path and those of all modules that contain it."""
     parts = path.split(".")
     return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
 
 
-def _leftovers(modules: dict[str, nn.Module], known: set[str]) -> dict[str, Refusal]:
-    """Modules called attention, with weights, that nothing above accounts for."""
-    containers = set().union(*map(_above, known)) if known else set()
-    left: dict[str, Refusal] = {}
+def _find_unexplained(modules: dict[str, nn.Module], known: set[str]) -> dict[str, Refusal]:
+    """Returns refusals of modules that are named like attention, have weights, and are neither known nor part of a known module."""
+    containers = set().union(*map(_ancestors, known)) if known else set()
+    unexplained: dict[str, Refusal] = {}
     for path, module in modules.items():
-        if path in containers or not _looks_like_attention(module) or _above(path) & (known | left.keys()):
+        if path in containers or not _looks_like_attention(module) or _ancestors(path) & (known | unexplained.keys()):
             continue
-        left[path] = Refusal(path, type(module).__name__, "no query, key and value projections were recognised")
-    return left
+        unexplained[path] = Refusal(path, type(module).__name__, "no query, key and value projections were recognised")
+    return unexplained
 
 
-def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: record.Kept | None, kv_source: str = "") -> AttentionBlock:
-    indices = kept.heads if kept else tuple(range(geometry.n_heads))
+def _build_block(
+    model: nn.Module, path: str, geometry: Geometry, address: BlockAddress, recorded: record.KeptHeads | None, kv_source: str = ""
+) -> AttentionBlock:
+    indices = recorded.heads if recorded else tuple(range(geometry.n_heads))
     if len(indices) != geometry.n_heads:
         raise UnsupportedModel(
             f"the configuration says that block '{path}' keeps {len(indices)} heads, but its weights hold {geometry.n_heads}. "
@@ -139,11 +136,11 @@ def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: 
         slices += [s for s in extra_slices(module, path, geometry) if s.tensor not in {t.tensor for t in slices}]
     return AttentionBlock(
         path=path,
-        kind=place.kind,
-        stack=place.stack,
-        layer=place.layer,
-        heads=tuple(Head(place.stack, place.layer, index) for index in indices),
-        n_original=kept.of if kept else geometry.n_heads,
+        kind=address.kind,
+        stack=address.stack,
+        layer=address.layer,
+        heads=tuple(Head(address.stack, address.layer, index) for index in indices),
+        n_original=recorded.of if recorded else geometry.n_heads,
         n_kv_heads=geometry.n_kv_heads,
         head_dim=geometry.head_dim,
         value_dim=geometry.value_dim,
@@ -163,7 +160,7 @@ def _block(model: nn.Module, path: str, geometry: Geometry, place: Place, kept: 
 
 
 def _check_not_a_part(model: nn.Module, paths: Iterable[str], recorded: Collection[str]) -> None:
-    """Refuses a part of a cut model, whose record names its blocks by their paths in the whole."""
+    """Raises UnsupportedModel for a part of a cut model: the record names its blocks by their paths in the whole model."""
     for path in map(partial(record.relative, model), paths):
         longer = next((name for name in recorded if name.endswith(f".{path}")), None) if path not in recorded else None
         if longer is not None:
@@ -174,20 +171,20 @@ def _check_not_a_part(model: nn.Module, paths: Iterable[str], recorded: Collecti
 
 
 def detect(model: nn.Module) -> HeadMap:
-    """The head map of a model; raises UnsupportedModel where no head can be found."""
+    """Returns the head map of a model; raises UnsupportedModel if no head is found."""
     inner = unwrap(model)
     if not hasattr(inner, "config"):
         raise UnsupportedModel(f"{type(model).__name__} has no config: headcount works on transformers models (PreTrainedModel)")
-    found, sources, refused = _walk(inner)
+    geometries, sources, refused = _walk(inner)
     model_type = str(getattr(inner.config, "model_type", ""))
-    if not found:
+    if not geometries:
         reasons = "; ".join(f"{r.class_name} at '{r.path}': {r.reason}" for r in refused[:3]) or "it has no attention modules"
         raise UnsupportedModel(f"no attention heads were found in {type(inner).__name__} ({model_type}): {reasons}")
-    places = places_of(inner, {path: inner.get_submodule(path) for path in found})
-    kept = record.read(inner)
-    _check_not_a_part(inner, places, kept.keys())
+    addresses = addresses_of(inner, {path: inner.get_submodule(path) for path in geometries})
+    recorded = record.read(inner)
+    _check_not_a_part(inner, addresses, recorded.keys())
     blocks = [
-        _block(inner, path, found[path], place, kept.get(record.relative(inner, path)), sources.get(path, ""))
-        for path, place in places.items()
+        _build_block(inner, path, geometries[path], address, recorded.get(record.relative(inner, path)), sources.get(path, ""))
+        for path, address in addresses.items()
     ]
     return HeadMap(tuple(blocks), model_type, tuple(refused))

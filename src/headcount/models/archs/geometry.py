@@ -13,7 +13,7 @@ from headcount.models.modules import attribute, child, inner_path, join, linear_
 
 
 class NotUnderstood(Exception):
-    """A module that owns attention projections, but whose heads cannot be told; its text is the reason."""
+    """A module that owns attention projections, but whose heads cannot be determined; its text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Geometry:
 
 
 def family_of(module: nn.Module) -> Family:
-    """The data row of an attention class, or an empty one."""
+    """Returns the data row of an attention class, or an empty one."""
     for cls in type(module).__mro__:
         for name in (cls.__name__, f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"):
             if name in FAMILIES:
@@ -45,7 +45,7 @@ def _linears(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def inputs_of(module: nn.Module) -> tuple[str, ...] | None:
-    """The names of the projections that make queries, keys and values: three, two (query and a key-value pair) or one (fused)."""
+    """Returns the names of the projections that make queries, keys and values: three, two (query and a key-value pair) or one (fused)."""
     linears = _linears(module)
     for option in (*names.TRIPLES, *names.LATENT, *names.QUERY_AND_PAIR):
         if all(name in linears for name in option):
@@ -57,7 +57,7 @@ def inputs_of(module: nn.Module) -> tuple[str, ...] | None:
 
 
 def output_of(module: nn.Module, parent: nn.Module | None, taken: tuple[str, ...]) -> tuple[nn.Module, str, bool] | None:
-    """The output projection, its name, and whether it hangs on the parent (as in BERT)."""
+    """Returns the output projection, its name, and whether it belongs to the parent module (as in BERT)."""
     for name in names.OUTPUTS:
         layer = child(module, name)
         if layer is None or name in taken:
@@ -75,7 +75,7 @@ def output_of(module: nn.Module, parent: nn.Module | None, taken: tuple[str, ...
 
 
 def counts(module: nn.Module, width: int) -> tuple[int, int]:
-    """(heads, dimension of a head's output) from what enters the output projection; the module is believed before its config."""
+    """Returns (heads, dimension of a head's output) from the input size of the output projection; the module counts before its config."""
     config = getattr(module, "config", None)
     dim = attribute(module, names.VALUE_DIMS) or attribute(module, names.HEAD_DIMS)
     number = attribute(module, names.HEAD_COUNTS)
@@ -91,57 +91,57 @@ def counts(module: nn.Module, width: int) -> tuple[int, int]:
     raise NotUnderstood(f"the output projection reads {width} numbers, which is not {number or '?'} heads of {dim or '?'}")
 
 
-def _share(total: int, units: int, what: str) -> int:
+def _divide_outputs(total: int, units: int, layer_name: str) -> int:
     if units <= 0 or total % units:
-        raise NotUnderstood(f"{what} has {total} outputs, which is no multiple of {units} heads")
+        raise NotUnderstood(f"{layer_name} has {total} outputs, which is no multiple of {units} heads")
     return total // units
 
 
 def _kv_heads(module: nn.Module, width: int, dim: int, n_heads: int) -> int:
-    """KV heads of a key projection: by the size of a head, since configurations lie; by attribute where sizes differ."""
+    """Returns the KV heads of a key projection: by the size of a head, since configurations can be wrong; by attribute where sizes differ."""
     if width % dim == 0 and width // dim <= n_heads and n_heads % (width // dim) == 0:
         return width // dim
     number = attribute(module, names.KV_COUNTS) or n_heads
-    _share(width, number, "the key projection")
+    _divide_outputs(width, number, "the key projection")
     if n_heads % number:
         raise NotUnderstood(f"{n_heads} query heads are no multiple of {number} KV heads")
     return number
 
 
-def _separate(module: nn.Module, found: tuple[str, ...], n_heads: int, value_dim: int) -> dict[str, tuple[str, Rows]]:
-    q, k, v = found
-    q_out, k_out, v_out = (linear_size(module._modules[name])[1] for name in found)  # pyright: ignore[reportOptionalSubscript]
-    q_dim = _share(q_out, n_heads, f"'{q}'")
+def _read_separate(module: nn.Module, projections: tuple[str, ...], n_heads: int, value_dim: int) -> dict[str, tuple[str, Rows]]:
+    q, k, v = projections
+    q_out, k_out, v_out = (linear_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
+    q_dim = _divide_outputs(q_out, n_heads, f"'{q}'")
     dim = attribute(module, names.HEAD_DIMS) or q_dim
     n_kv = _kv_heads(module, k_out, dim, n_heads)
-    k_dim, v_dim = _share(k_out, n_kv, f"'{k}'"), _share(v_out, n_kv, f"'{v}'")
+    k_dim, v_dim = _divide_outputs(k_out, n_kv, f"'{k}'"), _divide_outputs(v_out, n_kv, f"'{v}'")
     if v_dim != value_dim:
         raise NotUnderstood(f"'{v}' gives {v_dim} numbers per head, the output projection reads {value_dim}")
     return {"q": (q, Rows(n_heads, q_dim)), "k": (k, Rows(n_kv, k_dim)), "v": (v, Rows(n_kv, v_dim))}
 
 
-def _paired(module: nn.Module, found: tuple[str, ...], n_heads: int, value_dim: int) -> dict[str, tuple[str, Rows]]:
-    """A query projection, and keys and values in one: stacked, or per head where they come from a latent."""
-    q, pair = found
-    q_out, pair_out = (linear_size(module._modules[name])[1] for name in found)  # pyright: ignore[reportOptionalSubscript]
-    q_dim = _share(q_out, n_heads, f"'{q}'")
-    if found in names.LATENT:
-        both = _share(pair_out, n_heads, f"'{pair}'")
+def _read_pair(module: nn.Module, projections: tuple[str, ...], n_heads: int, value_dim: int) -> dict[str, tuple[str, Rows]]:
+    """Returns the rows of a query projection, and of keys and values in one: stacked, or per head where they come from a latent."""
+    q, pair = projections
+    q_out, pair_out = (linear_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
+    q_dim = _divide_outputs(q_out, n_heads, f"'{q}'")
+    if projections in names.LATENT:
+        both = _divide_outputs(pair_out, n_heads, f"'{pair}'")
         k = Rows(n_heads, both - value_dim, 0, 1, both)
         v = Rows(n_heads, value_dim, both - value_dim, 1, both)
     else:
         n_kv = _kv_heads(module, pair_out // 2, q_dim, n_heads)
-        size = _share(pair_out // 2, n_kv, f"'{pair}'")
+        size = _divide_outputs(pair_out // 2, n_kv, f"'{pair}'")
         k, v = Rows(n_kv, size), Rows(n_kv, size, pair_out // 2)
     return {"q": (q, Rows(n_heads, q_dim)), "k": (pair, k), "v": (pair, v)}
 
 
-def _fused(module: nn.Module, name: str, n_heads: int, dim: int) -> dict[str, tuple[str, Rows]]:
+def _read_fused(module: nn.Module, name: str, n_heads: int, dim: int) -> dict[str, tuple[str, Rows]]:
     width = linear_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
-    rest = width - n_heads * dim
-    if rest <= 0 or rest % (2 * dim) or n_heads % (rest // (2 * dim)):
+    kv_width = width - n_heads * dim
+    if kv_width <= 0 or kv_width % (2 * dim) or n_heads % (kv_width // (2 * dim)):
         raise NotUnderstood(f"'{name}' has {width} outputs, which is not {n_heads} queries of {dim} with their keys and values")
-    n_kv = rest // (2 * dim)
+    n_kv = kv_width // (2 * dim)
     fusion = family_of(module).fusion
     kind: Fusion = (fusion(module) if callable(fusion) else fusion) or DEFAULT_FUSION.get(name, "stacked")
     q, k, v = fused_rows(kind, n_heads, n_kv, dim)
@@ -149,7 +149,7 @@ def _fused(module: nn.Module, name: str, n_heads: int, dim: int) -> dict[str, tu
 
 
 def fused_rows(kind: Fusion, n_heads: int, n_kv: int, dim: int) -> tuple[Rows, Rows, Rows]:
-    """Where q, k and v lie in a fused projection of a given layout."""
+    """Returns where q, k and v lie in a fused projection of some layout."""
     if kind == "stacked":
         return Rows(n_heads, dim), Rows(n_kv, dim, n_heads * dim), Rows(n_kv, dim, (n_heads + n_kv) * dim)
     if kind == "blocked":  # four shards, each with its queries, values, keys
@@ -162,31 +162,31 @@ def fused_rows(kind: Fusion, n_heads: int, n_kv: int, dim: int) -> tuple[Rows, R
     return Rows(n_heads, dim, 0, per, stride), Rows(n_kv, dim, per * dim, 1, stride), Rows(n_kv, dim, (per + 1) * dim, 1, stride)
 
 
-def _live_rows(module: nn.Module, name: str) -> Rows:
-    """The KV heads of a block that has no query heads left."""
+def _read_live_rows(module: nn.Module, name: str) -> Rows:
+    """Returns the KV heads of a block that has no query heads left."""
     width = linear_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
     dim = attribute(module, names.HEAD_DIMS)
     if dim is None:
         raise NotUnderstood(f"'{name}' has {width} outputs, and nothing says how many of them are a head")
-    return Rows(_share(width, dim, f"'{name}'"), dim)
+    return Rows(_divide_outputs(width, dim, f"'{name}'"), dim)
 
 
 def reads_other_block(module: nn.Module) -> bool:
-    """Whether an attention module makes queries only, for the keys and values of an earlier layer."""
+    """Returns whether an attention module makes queries only, for the keys and values of an earlier layer."""
     linears = _linears(module)
     return getattr(module, "is_kv_shared_layer", False) is True and "q_proj" in linears and "k_proj" not in linears
 
 
 def read_queries(module: nn.Module, path: str, source: Geometry) -> Geometry:
-    """The geometry of a module that reads the keys and values of another one."""
+    """Returns the geometry of a module that reads the keys and values of another one."""
     output = output_of(module, None, ("q_proj",))
     if output is None:
         raise NotUnderstood("no output projection was found")
     layer, name, _ = output
     query = module.get_submodule("q_proj")
     ghost = getattr(layer, "is_ghost", False)
-    n_heads = 0 if ghost else _share(linear_size(layer)[0], source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
-    size = source.head_dim if ghost else _share(linear_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
+    n_heads = 0 if ghost else _divide_outputs(linear_size(layer)[0], source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
+    size = source.head_dim if ghost else _divide_outputs(linear_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
     if source.n_kv_heads and n_heads % source.n_kv_heads:
         raise NotUnderstood(f"{n_heads} query heads are no multiple of the {source.n_kv_heads} KV heads of the layer whose keys they read")
     q = Projection("q", inner_path(query, join(path, "q_proj")), Rows(n_heads, size), "head")
@@ -195,11 +195,11 @@ def read_queries(module: nn.Module, path: str, source: Geometry) -> Geometry:
 
 
 def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geometry | None:
-    """The geometry of a module that owns attention projections; None if it owns none."""
-    found = inputs_of(module)
-    if found is None:
+    """Returns the geometry of a module that owns attention projections; None if it owns none."""
+    projections = inputs_of(module)
+    if projections is None:
         return None
-    output = output_of(module, parent, found)
+    output = output_of(module, parent, projections)
     if output is None:
         raise NotUnderstood("no output projection was found")
     layer, name, on_parent = output
@@ -207,17 +207,19 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
     width = linear_size(layer)[0]  # pyright: ignore[reportOptionalSubscript]
     ghost_dim = whole_number(layer, "value_dim") if getattr(layer, "is_ghost", False) else None
     n_heads, value_dim = (0, ghost_dim) if ghost_dim else counts(module, width)
-    if getattr(module._modules[found[0]], "is_ghost", False):
-        places = {role: (found[min(i, len(found) - 1)], Rows(0, value_dim)) for i, role in enumerate("qkv")}
-        if len(found) == 3 and not getattr(module._modules[found[1]], "is_ghost", False):  # other blocks read these keys and values
-            places |= {role: (name, _live_rows(module, name)) for role, name in zip("kv", found[1:], strict=True)}
-    elif len(found) == 1:
-        places = _fused(module, found[0], n_heads, value_dim)
+    if getattr(module._modules[projections[0]], "is_ghost", False):
+        rows_by_role = {role: (projections[min(i, len(projections) - 1)], Rows(0, value_dim)) for i, role in enumerate("qkv")}
+        if len(projections) == 3 and not getattr(
+            module._modules[projections[1]], "is_ghost", False
+        ):  # other blocks read these keys and values
+            rows_by_role |= {role: (name, _read_live_rows(module, name)) for role, name in zip("kv", projections[1:], strict=True)}
+    elif len(projections) == 1:
+        rows_by_role = _read_fused(module, projections[0], n_heads, value_dim)
     else:
-        places = (_separate if len(found) == 3 else _paired)(module, found, n_heads, value_dim)
+        rows_by_role = (_read_separate if len(projections) == 3 else _read_pair)(module, projections, n_heads, value_dim)
 
     def projection(role: str) -> Projection:
-        child_name, rows = places[role]
+        child_name, rows = rows_by_role[role]
         unit = "head" if role == "q" else "kv_head"
         return Projection(role, inner_path(module._modules[child_name], join(path, child_name)), rows, unit)  # pyright: ignore[reportArgumentType]
 

@@ -182,5 +182,5 @@ def time_features(source: str) -> Maker:
 
 def flattened_patches(probe: Probe) -> Tensor:
     """Pix2Struct patches: row, column, then the pixels."""
-    places = probe.integers(1, GRID, probe.batch, GRID * GRID, 2)
-    return torch.cat([places, probe.floats(probe.batch, GRID * GRID, probe.find("patch_embed_hidden_size"))], dim=-1)
+    positions = probe.integers(1, GRID, probe.batch, GRID * GRID, 2)
+    return torch.cat([positions, probe.floats(probe.batch, GRID * GRID, probe.find("patch_embed_hidden_size"))], dim=-1)

@@ -97,9 +97,9 @@ def parts(config: Any) -> Iterator[Any]:
 
 def special_tokens(config: Any) -> set[int]:
     """Every token id that some part of the configuration names."""
-    found: set[int] = set()
+    tokens: set[int] = set()
     for part in parts(config):
         for name, value in vars(part).items():
             if _TOKEN.search(name):
-                found |= {v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, int)}
-    return found
+                tokens |= {v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, int)}
+    return tokens

@@ -36,7 +36,7 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
     padded positions where the model takes an attention mask. Multimodal models get a longer sequence: one placeholder token for
     each feature of the image or the audio. Counting these runs the vision or audio tower once.
     """
-    model = _unwrapped(model)
+    model = _unwrap_peft(model)
     is_fixed, length = length is not None, probe_length(model) if length is None else length
     generator = torch.Generator().manual_seed(seed)
     probe = Probe(model, batch, length, generator, dict(inspect.signature(model.forward).parameters))
@@ -47,11 +47,11 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
             for name, maker in makers.items():
                 value = maker(probe)
                 if value is not None:
-                    probe.made[name] = _place(value, model)
+                    probe.made[name] = _to_device(value, model)
     except Exception as error:  # a maker may call the model's own code, which fails in its own ways
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ProbeError(f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_remedy(model)}") from error
-    return _by_choice(probe.made) if _chooses(model) else probe.made
+    return _group_choices(probe.made) if _chooses(model) else probe.made
 
 
 def _fit_sizes(probe: Probe, *, keep_length: bool) -> None:
@@ -75,7 +75,7 @@ def _chooses(model: nn.Module) -> bool:
     return type(model).__name__.endswith("ForMultipleChoice")
 
 
-def _by_choice(inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+def _group_choices(inputs: Mapping[str, Tensor]) -> dict[str, Any]:
     """The inputs of a multiple-choice model, [batch, choices, …] for text and one image or page per question."""
     return {
         name: value[::N_CHOICES] if value.is_floating_point() else value.unflatten(0, (-1, N_CHOICES)) for name, value in inputs.items()
@@ -84,7 +84,7 @@ def _by_choice(inputs: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _remedy(model: nn.Module) -> str:
     """The end of every message: which inputs to pass."""
-    names = [name for name in inspect.signature(_unwrapped(model).forward).parameters if not _OPTIONS.match(name)]
+    names = [name for name in inspect.signature(_unwrap_peft(model).forward).parameters if not _OPTIONS.match(name)]
     listing = ", ".join(names[:_N_NAMED]) + (", …" if len(names) > _N_NAMED else "")
     return f"pass inputs=, a dict of the keyword arguments of its forward pass: {listing}"
 
@@ -100,13 +100,13 @@ def reporting_inputs(model: nn.Module, batch: Mapping[str, object], *, dummy: bo
         shapes = [f"{name} {tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__}" for name, value in batch.items()]
         origin = "dummy inputs" if dummy else "the inputs"
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        text = f"{type(_unwrapped(model)).__name__} does not run on {origin} ({', '.join(shapes)}): {reason}; {_remedy(model)}"
+        text = f"{type(_unwrap_peft(model)).__name__} does not run on {origin} ({', '.join(shapes)}): {reason}; {_remedy(model)}"
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in reason:
             raise OutOfMemory(text) from error
         raise ProbeError(text) from error
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def _unwrap_peft(model: nn.Module) -> nn.Module:
     """The model inside a peft wrapper, whose own forward pass names no arguments."""
     unwrap = getattr(model, "get_base_model", None)
     return unwrap() if callable(unwrap) else model  # pyright: ignore[reportReturnType]
@@ -133,7 +133,7 @@ def _makers(probe: Probe) -> dict[str, Maker]:
     return makers
 
 
-def _place(value: Tensor, model: nn.Module) -> Tensor:
+def _to_device(value: Tensor, model: nn.Module) -> Tensor:
     """The tensor on the model's device, floating point in the model's precision."""
     reference = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     return value.to(device_of(model), reference.dtype if value.is_floating_point() else value.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -88,7 +88,9 @@ def tiny_config(model_type: str | type[PretrainedConfig], **overrides: Any) -> P
     name = model_type if isinstance(model_type, str) else model_type.model_type
     try:
         default = config_class(**DEFAULTS.get(name, {}))
-        _check_overrides(default, overrides)
+        unknown = [key for key in overrides if not hasattr(default, key) and key not in UNDECLARED.get(default.model_type, ())]
+        if unknown:
+            raise ShrinkError(f"{default.model_type}: its configuration has no attribute {', '.join(unknown)} to override")
         return _shrink(default, _token_map(default), {**OVERRIDES.get(name, {}), **overrides})
     except ShrinkError:
         raise
@@ -140,14 +142,14 @@ def build_model(
 
 def model_class(model_type: str, auto: str | None = None) -> type[PreTrainedModel]:
     """The class that builds the type: the one ``auto`` maps it to, or the most natural one."""
-    found = _classes_by_type().get(model_type, {})
-    if auto is not None and auto not in found:
-        raise ShrinkError(f"{model_type}: {auto} has no class for it. Known: {', '.join(sorted(found)) or 'none'}")
+    classes = _classes_by_type().get(model_type, {})
+    if auto is not None and auto not in classes:
+        raise ShrinkError(f"{model_type}: {auto} has no class for it. Known: {', '.join(sorted(classes)) or 'none'}")
     auto = auto or AUTO.get(model_type)
-    order = [auto] if auto else [*(a for a in _AUTO if a in found), *found]
+    order = [auto] if auto else [*(a for a in _AUTO if a in classes), *classes]
     if not order:
         raise ShrinkError(f"{model_type}: no auto class builds it")
-    name = found[order[0]]
+    name = classes[order[0]]
     try:
         return getattr(transformers, name)
     except (AttributeError, ImportError) as error:
@@ -157,18 +159,12 @@ def model_class(model_type: str, auto: str | None = None) -> type[PreTrainedMode
 @cache
 def _classes_by_type() -> dict[str, dict[str, str]]:
     """Model type -> auto class -> class name, for each auto class of transformers."""
-    found: dict[str, dict[str, str]] = {}
+    classes: dict[str, dict[str, str]] = {}
     for auto in sorted(name for name in vars(modeling_auto) if name.startswith(("AutoModel", "AutoBackbone"))):
         for model_type, names in getattr(modeling_auto, auto)._model_mapping._model_mapping.items():
             name = names if isinstance(names, str) else names[0]
-            found.setdefault(model_type, {})[auto] = name
-    return found
-
-
-def _check_overrides(config: PretrainedConfig, overrides: dict[str, Any]) -> None:
-    unknown = [name for name in overrides if not hasattr(config, name) and name not in UNDECLARED.get(config.model_type, ())]
-    if unknown:
-        raise ShrinkError(f"{config.model_type}: its configuration has no attribute {', '.join(unknown)} to override")
+            classes.setdefault(model_type, {})[auto] = name
+    return classes
 
 
 def _reason(error: Exception) -> str:
@@ -197,34 +193,31 @@ def _walk(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
 
 def _token_map(config: PretrainedConfig) -> dict[int, int]:
     """Special token ids that lie outside the small vocabulary -> free ids at its end."""
-    found: list[int] = []
+    tokens: list[int] = []
     for part in _walk(config):
         for name, value in part.to_dict().items():
             values = value if isinstance(value, (list, tuple)) else [value]
             if _TOKEN.search(name):
-                found += [v for v in values if isinstance(v, int) and v >= sizes.VOCAB - sizes.SPECIAL]
-    unique = list(dict.fromkeys(found))
-    return {token: sizes.VOCAB - 1 - place for place, token in enumerate(unique)}
+                tokens += [v for v in values if isinstance(v, int) and v >= sizes.VOCAB - sizes.SPECIAL]
+    unique = list(dict.fromkeys(tokens))
+    return {token: sizes.VOCAB - 1 - number for number, token in enumerate(unique)}
 
 
-def _shrink(config: PretrainedConfig, tokens: dict[int, int], changes: dict[str, Any]) -> PretrainedConfig:
+def _shrink(config: PretrainedConfig, tokens: Mapping[int, int], changes: Mapping[str, Any]) -> PretrainedConfig:
     """The small configuration; ``changes`` maps dotted attributes to values that no rule touches."""
     attributes = _attributes(config)
-    kept = layers.kept_layers(attributes)
-    if kept is not None:
-        attributes = layers.cut_layers(attributes, kept)
-    attributes = layers.shrink_depths(attributes, len(kept) if kept else layers.MIN_LAYERS)
+    layer_indices = layers.choose_layers(attributes)
+    if layer_indices is not None:
+        attributes = layers.cut_layers(attributes, layer_indices)
+    attributes = layers.shrink_depths(attributes, len(layer_indices) if layer_indices else layers.MIN_LAYERS)
     children = {k: v for k, v in attributes.items() if isinstance(v, PretrainedConfig)}
     plain = {k: v for k, v in attributes.items() if k not in children}
     context = {**plain, "has_mrope": bool(MROPE.match(config.model_type))}
     small = {k: _retoken(k, sizes.small(k, v, context), tokens) for k, v in plain.items()}
-    small |= {k: _shrink(v, tokens, _below(changes, k)).to_dict() for k, v in children.items()}
+    for name, child in children.items():
+        child_changes = {key.removeprefix(f"{name}."): value for key, value in changes.items() if key.startswith(f"{name}.")}
+        small[name] = _shrink(child, tokens, child_changes).to_dict()
     return type(config)(**small | {k: v for k, v in changes.items() if "." not in k})
-
-
-def _below(changes: dict[str, Any], child: str) -> dict[str, Any]:
-    prefix = f"{child}."
-    return {k.removeprefix(prefix): v for k, v in changes.items() if k.startswith(prefix)}
 
 
 def _retoken(name: str, value: Any, tokens: dict[int, int]) -> Any:

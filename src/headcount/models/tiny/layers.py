@@ -42,21 +42,21 @@ def is_index_list(name: str, value: Any, depth: int) -> bool:
     return list(value) == sorted(set(value)) and max(value) <= depth
 
 
-def kept_layers(attributes: Attributes) -> list[int] | None:
+def choose_layers(attributes: Attributes) -> list[int] | None:
     """The fewest layers, at least two, that show every kind of layer and every listed role."""
     depth = depth_of(attributes)
     if depth is None:
         return None
-    kept = {0}
+    chosen = {0}
     for name, value in attributes.items():
         if is_index_list(name, value, depth):
-            kept |= _roles(name, value, depth)
+            chosen |= _roles(name, value, depth)
         elif is_per_layer(name, value, depth):
-            kept |= _kinds(value)
+            chosen |= _kinds(value)
     for layer in range(depth):
-        if len(kept) < MIN_LAYERS:
-            kept.add(layer)
-    return sorted(kept)
+        if len(chosen) < MIN_LAYERS:
+            chosen.add(layer)
+    return sorted(chosen)
 
 
 def _kinds(values: list[Any]) -> set[int]:
@@ -75,25 +75,21 @@ def _roles(name: str, values: list[int], depth: int) -> set[int]:
     return {*(listed if len(listed) < MAX_KINDS else listed[:1]), *outside[:1]}
 
 
-def cut_layers(attributes: Attributes, kept: list[int]) -> Attributes:
+def cut_layers(attributes: Attributes, chosen: list[int]) -> Attributes:
     """Attributes with the depth, the per-layer lists and the layer indices reduced to the kept layers."""
     depth = depth_of(attributes) or 0
-    place = {layer: new for new, layer in enumerate(kept)}
+    new_index = {layer: new for new, layer in enumerate(chosen)}
     small = dict(attributes)
     for name, value in attributes.items():
         if is_index_list(name, value, depth):
             shift = 1 if name.endswith("out_indices") else 0
-            small[name] = type(value)(place[v - shift] + shift for v in value if v - shift in place)
+            small[name] = type(value)(new_index[v - shift] + shift for v in value if v - shift in new_index)
         elif is_per_layer(name, value, depth):
-            small[name] = type(value)(value[layer] for layer in kept)
+            small[name] = type(value)(value[layer] for layer in chosen)
     return small
 
 
 def shrink_depths(attributes: Attributes, n_layers: int) -> Attributes:
     """Attributes with every count of layers at most ``n_layers``."""
-    return {name: min(value, n_layers) if _is_depth(name, value) else value for name, value in attributes.items()}
-
-
-def _is_depth(name: str, value: Any) -> bool:
-    is_count = isinstance(value, int) and not isinstance(value, bool)
-    return is_count and bool(DEPTH.search(name)) and not NOT_DEPTH.search(name)
+    depths = [name for name, value in attributes.items() if type(value) is int and DEPTH.search(name) and not NOT_DEPTH.search(name)]
+    return attributes | {name: min(attributes[name], n_layers) for name in depths}

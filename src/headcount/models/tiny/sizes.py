@@ -90,7 +90,7 @@ def image(value: int, attributes: Attributes) -> int:
 def sections(partial: float = 1.0) -> list[int]:
     """The rotary frequencies of the small head, dealt out to time, height and width."""
     half = int(HEAD_DIM * partial) // 2
-    return [half // 3 + (place < half % 3) for place in range(3)]
+    return [half // 3 + (axis < half % 3) for axis in range(3)]
 
 
 def rope(value: dict[str, Any], attributes: Attributes) -> dict[str, Any]:
@@ -185,6 +185,6 @@ def small(name: str, value: Any, attributes: Attributes) -> Any:
     rules = SCALARS if isinstance(value, (int, float)) else LISTS if isinstance(value, (list, tuple)) else DICTS
     for pattern, rule in rules:
         if re.search(pattern, name):
-            found = rule(value, attributes)
-            return type(value)(found) if isinstance(value, (list, tuple)) else found
+            smaller = rule(value, attributes)
+            return type(value)(smaller) if isinstance(value, (list, tuple)) else smaller
     return value

@@ -1,1 +1,3 @@
-"""Export targets: files that other tools and engines load."""
+"""Export targets, one file each: a frozen dataclass derived from `headcount.surgery.export_base.ExportTarget`. Files that start with an
+underscore are no targets.
+"""

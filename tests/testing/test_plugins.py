@@ -1,0 +1,174 @@
+"""Installed packages add an importance, a role and a pruner; the laws of their kinds hold for them, and fail for broken ones."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headcount.core.options import option
+from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES, Registry
+from headcount.testing.kinds import check_importance, check_pruner, check_role
+from headcount.testing.laws import LawBroken
+
+PLUGINS = Path(__file__).parents[1] / "plugins"
+KINDS: dict[str, tuple[Registry, str, Callable[[Any], None]]] = {
+    "importance": (IMPORTANCES, "top-share", check_importance),
+    "role": (ROLES, "first-token", check_role),
+    "pruner": (PRUNERS, "deep-first", check_pruner),
+}
+
+
+def install(kind: str, site: Path) -> None:
+    """Puts a package and its entry points on a path, as pip does."""
+    source = PLUGINS / f"headcount-example-{kind}"
+    project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
+    information = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        for group, points in project["entry-points"].items()
+    ]
+    (information / "entry_points.txt").write_text("\n".join(groups))
+    for path in source.glob("*.py"):
+        (site / path.name).write_text(path.read_text())
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for kind in KINDS:
+        install(kind, tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    for registry, _, _ in KINDS.values():
+        vars(registry).pop("_entry_points", None)
+    yield
+    for kind, (registry, _, _) in KINDS.items():
+        vars(registry).pop("_entry_points", None)
+        sys.modules.pop(f"headcount_example_{kind}", None)
+
+
+def plugin_class(kind: str) -> Any:
+    registry, name, _ = KINDS[kind]
+    return registry.get(name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_installed_package_is_listed_and_parsed(kind: str) -> None:
+    registry, name, _ = KINDS[kind]
+    assert name in registry.names()
+    assert registry.summary(name)
+    cls = plugin_class(kind)
+    assert cls.__module__ == f"headcount_example_{kind}" and registry.parse(name, cls) == cls()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("importance", "top-share(k=2)"), ("role", "first-token(skip=1)"), ("pruner", "deep-first(reverse=true)")],
+)
+def test_the_laws_hold_for_the_examples(kind: str, text: str) -> None:
+    registry, name, check = KINDS[kind]
+    check(name)
+    check(text)
+    check(registry.parse(text, plugin_class(kind)))
+
+
+@pytest.fixture
+def broken() -> Iterator[Callable[..., Any]]:
+    """A function that registers a subclass of a plug-in's class with other members as "broken", and returns an object of it."""
+
+    def make(kind: str, **members: Any) -> Any:
+        registry, parent = KINDS[kind][0], plugin_class(kind)
+        registry._registered.pop("broken", None)
+        namespace = {"__doc__": parent.__doc__, "__module__": __name__, "info": parent.info, **members}
+        return registry.register("broken")(dataclass(frozen=True)(type("Broken", (parent,), namespace)))()
+
+    yield make
+    for registry, _, _ in KINDS.values():
+        registry._registered.pop("broken", None)
+
+
+def test_an_importance_that_gives_nan_is_named(broken: Callable[..., Any]) -> None:
+    def of_block(_self: Any, observation: Any) -> torch.Tensor:
+        return torch.full(observation.attention.shape[:2], math.nan)
+
+    with pytest.raises(LawBroken, match=r"importance 'broken' breaks the law that it scores a model .*: NonFinite"):
+        check_importance(broken("importance", of_block=of_block))
+
+
+def test_an_importance_of_another_shape_is_named(broken: Callable[..., Any]) -> None:
+    with pytest.raises(LawBroken, match="importance 'broken' breaks the law that it scores a model"):
+        check_importance(broken("importance", of_block=lambda _self, observation: observation.attention.sum((-1, -2))[:, :1]))
+
+
+def test_an_importance_that_claims_to_see_the_projection_is_named(broken: Callable[..., Any]) -> None:
+    info = replace(plugin_class("importance").info, sees_projection=True)
+    with pytest.raises(LawBroken, match="a head whose output projection is zero scores zero and ranks last"):
+        check_importance(broken("importance", info=info))
+
+
+def test_a_role_whose_sieve_is_no_mask_is_named(broken: Callable[..., Any]) -> None:
+    with pytest.raises(LawBroken, match=r"its sieve is a boolean tensor \[batch, q, k\]"):
+        check_role(broken("role", sieve=lambda _self, view: view.ordinary.float()))
+    with pytest.raises(LawBroken, match=r"its sieve is a boolean tensor \[batch, q, k\]"):
+        check_role(broken("role", sieve=lambda _self, view: view.ordinary[..., :1, :-1]))
+
+
+def test_a_pruner_that_keeps_too_many_heads_is_named(broken: Callable[..., Any]) -> None:
+    base = importlib.import_module("headcount.pruning.base")
+
+    def choose(_self: Any, context: Any) -> Any:
+        return base.Choice(base.Plan.removing(context.heads[:1]))
+
+    with pytest.raises(LawBroken, match="it keeps exactly the heads that are asked for"):
+        check_pruner(broken("pruner", choose=choose))
+
+
+def test_a_pruner_that_ignores_protected_heads_is_named(broken: Callable[..., Any]) -> None:
+    base = importlib.import_module("headcount.pruning.base")
+
+    def choose(_self: Any, context: Any) -> Any:
+        return base.Choice(base.Plan.removing(context.heads[: len(context.heads) - context.keep]))
+
+    with pytest.raises(LawBroken, match="protected"):
+        check_pruner(broken("pruner", choose=choose))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_declarations_are_checked(kind: str) -> None:
+    _, _, check = KINDS[kind]
+    parent = plugin_class(kind)
+
+    @dataclass(frozen=True)
+    class Helpless(parent):
+        """Has an option without a help text."""
+
+        _: KW_ONLY
+        more: int = option(1)
+        info = parent.info
+
+    with pytest.raises(LawBroken, match="every option has a help text: more has none"):
+        check(Helpless())
+
+    @dataclass(frozen=True)
+    class Undocumented(parent):
+        info = parent.info
+
+    with pytest.raises(LawBroken, match="its class has a docstring"):
+        check(Undocumented())
+
+    class Bare(parent):
+        """No dataclass."""
+
+    with pytest.raises(LawBroken, match="it is a frozen dataclass"):
+        check(Bare())
+    with pytest.raises(LawBroken, match="its text describes an object"):
+        check("no-such-method")
