@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headcount.core.errors import PlanError
+from headcount.core.errors import OptionError, PlanError, UnknownName
 from headcount.core.heads import Head
-from headcount.core.registry import IMPORTANCES
 from headcount.core.scores import Scores
 from headcount.core.stats.calibration import Stability, stability
 from headcount.core.stats.cheap import Agreement, agreement
@@ -17,6 +16,7 @@ from headcount.core.stats.ranks import lowest, rank_intervals, ranks
 from headcount.core.stats.resampling import intervals
 from headcount.core.stats.safe import safe_to_remove
 from headcount.core.stats.samples import Samples
+from headcount.importance.base import Importance
 
 TOLERANCE = 0.01
 LEVEL = 0.95
@@ -75,9 +75,11 @@ def verdicts(
 
 
 def measures_loss(scores: Scores) -> bool:
-    """Whether scores are rises of the loss; those of a method that is not known here are not."""
-    name = scores.method.partition(":")[0]
-    return name in IMPORTANCES.names() and IMPORTANCES.module(name).ABOUT.measures_loss
+    """Whether scores are rises of the loss; False for methods that are not installed here."""
+    try:
+        return Importance.parse(scores.method).info.measures_loss
+    except (UnknownName, OptionError):
+        return False
 
 
 def _safe(scores: Scores, tolerance: float, level: float) -> list[bool]:
