@@ -44,7 +44,7 @@ def test_normalised_scores_have_norm_one_and_rank_alike() -> None:
     assert plain.normalised("none") is plain
     close(np.linalg.norm(layer.replicates(20)[:, layer.blocks()["enc.L0"]], axis=1), 1)
     close(whole.replicates(20), plain.normalised("global").replicates(20))
-    with pytest.raises(UnknownName, match=r"no normalisation 'row'\. Known: global, layer, none, published, standard"):
+    with pytest.raises(UnknownName, match=r"no normalise of score 'row'\. Known: global, layer, none, published, standard"):
         hc.score(model, task("t5"), normalise="row")  # pyright: ignore[reportArgumentType]
 
 

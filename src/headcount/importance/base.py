@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from headcount.data.metrics import Metric
 from headcount.data.stream import Reading
 from headcount.importance.race import Race
 from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch
 from headcount.models.observe import Observation
 
 Need = Literal["weights", "outputs", "attention", "gradient", "labels"]
@@ -180,7 +181,7 @@ class BatchImportance(Importance, ABC):
     """An importance that runs the model itself."""
 
     @abstractmethod
-    def measure(self, context: ScoreContext) -> Callable[[Mapping[str, Any]], BatchMeasurement]:
+    def measure(self, context: ScoreContext) -> Callable[[Batch], BatchMeasurement]:
         """Returns the function that measures one batch; what is needed once, such as means over the data, is computed here."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from headcount.importance.replay.replay import Intervention
 from headcount.importance.shared_pass import sum_by_example
 from headcount.models.gates import HeadGates, How
 from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch
 from headcount.models.observe import Observation, Observer, evaluating, model_inputs
 from headcount.models.state import forward
 
@@ -56,7 +57,7 @@ def mean_outputs(context: ScoreContext) -> dict[str, Tensor]:
         sums[path] = sums.get(path, 0) + total
         counts[path] = counts.get(path, 0) + count
 
-    def measure(batch: Mapping[str, Any], _numbers: list[int]) -> dict[str, Tensor]:
+    def measure(batch: Batch, _numbers: list[int]) -> dict[str, Tensor]:
         nonlocal n_examples
         sums.clear()
         counts.clear()
@@ -88,7 +89,7 @@ class InterventionEffects:
         self.means = mean_outputs(context) if how == "mean" else None
         self._ablator: Ablator | None = None
 
-    def __call__(self, batch: Mapping[str, Any]) -> BatchMeasurement:
+    def __call__(self, batch: Batch) -> BatchMeasurement:
         """Returns the effects on a batch; in a race, those of heads that are decided have weight 0."""
         batch = model_inputs(batch, self.context.model)
         if self.context.race is not None:
@@ -101,7 +102,7 @@ class InterventionEffects:
             metric = metric.transpose(0, 1)
         return BatchMeasurement((changed["loss"] - base["loss"]).T, metric=metric, metric_base=metric_base)
 
-    def _measure_some(self, batch: Mapping[str, Any], active: list[int]) -> BatchMeasurement:
+    def _measure_some(self, batch: Batch, active: list[int]) -> BatchMeasurement:
         base, changed = self._run(batch, [self.interventions[i] for i in active])
         rises = (changed["loss"] - base["loss"]).T
         values = torch.zeros(rises.shape[0], len(self.interventions), dtype=rises.dtype, device=rises.device)
@@ -109,7 +110,7 @@ class InterventionEffects:
         values[:, active], weights[:, active] = rises, 1.0
         return BatchMeasurement(values, weights)
 
-    def _run(self, batch: Mapping[str, Any], chosen: list[Intervention]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _run(self, batch: Batch, chosen: list[Intervention]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Returns losses and metric parts without and under interventions. Where memory runs out on several copies of the batch, fewer
         run at a time."""
         ablator = self._prepare(batch)
@@ -121,7 +122,7 @@ class InterventionEffects:
                     raise
                 ablator.max_tokens //= 2
 
-    def _prepare(self, batch: Mapping[str, Any]) -> Ablator:
+    def _prepare(self, batch: Batch) -> Ablator:
         """Returns the ablator. Labels are withheld from models that need them only for a mean loss that nobody reads."""
         if self._ablator is None:
             model, losses = self.context.model, self.context.losses
@@ -133,14 +134,14 @@ class InterventionEffects:
             self._ablator = Ablator(model, how=self.how, means=self.means, withhold=withhold, max_tokens=limit)
         return self._ablator
 
-    def _read(self, output: Any, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _read(self, output: Any, batch: Batch) -> dict[str, Tensor]:
         losses = self.context.losses(output, batch)
         metric = self.context.metric
         if metric is None or metric.generates:
             return {"loss": losses.double()}
         return {"loss": losses.double(), "parts": metric.parts(self.context.model, output, batch).double()}
 
-    def _generate(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    def _generate(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the metric parts of generated text, without and under every intervention."""
         model, metric, heads = self.context.model, self.context.metric, self.context.heads
         assert metric is not None
@@ -155,7 +156,7 @@ class InterventionEffects:
         return base, torch.stack(parts, 1)
 
 
-def _n_tokens(batch: Mapping[str, Any]) -> int:
+def _n_tokens(batch: Batch) -> int:
     """Returns how many tokens a batch holds; for inputs other than text, how many examples."""
     texts = [batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(batch.get(name), Tensor)]
     return max(texts, default=n_rows(batch))

@@ -25,7 +25,7 @@ RACE_CHUNK = BLOCK // 4
 
 
 class Race:
-    """Which heads are still examined; units are decided as a whole."""
+    """Keeps track of which heads are still examined; units are decided as a whole."""
 
     def __init__(self, units: tuple[tuple[int, ...], ...], k: int, level: float = 0.95) -> None:
         if not 1 <= k < len(units):

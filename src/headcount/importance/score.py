@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum
@@ -237,7 +237,7 @@ class _ScoringPass:
         self.streamed = {label: method for label, method in self.methods.items() if method.reads_data}
         by_block = {label: method for label, method in self.streamed.items() if isinstance(method, BlockImportance)}
         self.shared = SharedPass(context, by_block, special_ids=special_ids, checkpointing=checkpointing, needs=needs)
-        self.measures: dict[str, Callable[[Mapping[str, Any]], BatchMeasurement]] = {}
+        self.measures: dict[str, Callable[[Batch], BatchMeasurement]] = {}
         self.totals: dict[str, Accumulator] = {}
         self.metrics: dict[str, MetricChange] = {}
         self.rounding: dict[str, RoundingChange] = {}

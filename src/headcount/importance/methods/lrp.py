@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -11,6 +11,7 @@ from headcount.core.options import option
 from headcount.importance.base import BatchImportance, BatchMeasurement, ImportanceInfo, ScoreContext
 from headcount.importance.relevance.relevance import Relevance, relevance
 from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,10 @@ class LRP(BatchImportance):
         source="Voita et al. 2019",
     )
 
-    def measure(self, context: ScoreContext) -> Callable[[Mapping[str, Any]], BatchMeasurement]:
+    def measure(self, context: ScoreContext) -> Callable[[Batch], BatchMeasurement]:
         """Returns a function that measures each head's share of its block's relevance, and the share of all relevance that leaked."""
 
-        def measure_batch(batch: Mapping[str, Any]) -> BatchMeasurement:
+        def measure_batch(batch: Batch) -> BatchMeasurement:
             result = relevance(context.model, batch, rule=self.variant)
             shares, rounding = _block_shares(context.heads, result), None
             if self.variant == "epsilon":
