@@ -26,6 +26,7 @@ from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.open_task import open_task
 from headcount.data.text.annotated import Annotated, Word
+from headcount.importance.settings import ScoreSettings
 from headcount.models.provenance import machine_of, model_record
 from headcount.pruning.training.fine_tune import Recipe
 from headcount.runs.report.collect import collect
@@ -81,7 +82,7 @@ def importances(work: Path, out: Path) -> None:
     ):
         with Run.lead(work / f"importance-{name}") as run:
             model = opened(run, name)
-            score_into(run, model, open_task(task, model), by, limit=128)
+            score_into(run, model, open_task(task, model), by, ScoreSettings(limit=128))
             data = shown(run)
         for score in data["scores"]:
             method = score["name"].partition(":")[0]

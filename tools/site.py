@@ -1,12 +1,12 @@
 """The pages of the site that are made out of the code: one for every importance, pruner and role, with its formula, source, options and figure.
 
-A hook of mkdocs (`make docs`). What a page says is the docstring of the method's file and what its ABOUT declares, so that neither can be forgotten;
-figures are in docs/figures, made by `make figures`.
+A hook of mkdocs (`make docs`). A page is made from the docstring of the method, what it declares in `info` (modules: ABOUT) and its declared
+options, so that none can be forgotten; figures are in docs/figures, made by `make figures`.
 """
 
 from __future__ import annotations
 
-import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from headcount.core.errors import OptionError
+from headcount.core.options import Configurable, describe_options
 from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES, Registry
 
 KINDS: dict[str, tuple[str, str, Registry]] = {
@@ -38,21 +40,28 @@ CAPTIONS = {
 }
 
 
-def modules(kind: str) -> Iterator[tuple[str, Any]]:
-    """The methods of a kind by name, each with its file."""
+def methods(kind: str) -> Iterator[tuple[str, Any]]:
+    """The methods of a kind by name, each with its class, or its module where the kind has no classes yet."""
     registry = KINDS[kind][2]
     for name in registry.names():
-        yield name, registry.get(name)
+        try:
+            yield name, registry.get(name)
+        except OptionError:
+            yield name, registry.module(name)
 
 
-def page(kind: str, name: str, module: Any, figures: Path) -> str:
+def info_of(method: Any) -> Any:
+    """What a method declares about itself."""
+    return getattr(method, "info", None) or method.ABOUT
+
+
+def page(kind: str, name: str, method: Any, figures: Path) -> str:
     """The page of a method."""
-    told = ast.get_docstring(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))) or ""
     picture = figures / f"{kind}-{name}.svg"
-    parts = [f"# {name}", _lists(told), *_facts(module.ABOUT)]
+    parts = [f"# {name}", _lists(inspect.getdoc(method) or ""), *_facts(info_of(method)), *_options(method)]
     if picture.is_file():
         parts += [f"![{CAPTIONS[kind]}](../../figures/{picture.name})", f"*{CAPTIONS[kind]} Made by `make figures`.*"]
-    parts += ["## Use", USES[kind].format(name=name), f"File: `src/headcount/{kind}/{Path(module.__file__).name}`."]
+    parts += ["## Use", USES[kind].format(name=name), f"File: `src/headcount/{_path(method)}`."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -61,18 +70,30 @@ def _lists(text: str) -> str:
     return re.sub(r"^([a-z]+) {2,}(?=\S)(.*?;?)$", r"\n- **\1**: \2", text, flags=re.MULTILINE)
 
 
-def _facts(about: Any) -> Iterator[str]:
-    told = {"Source": about.source or "headcount"}
-    told |= {"Variants": ", ".join(f"`{v}`" for v in about.variants)} if any(getattr(about, "variants", ())) else {}
+def _path(method: Any) -> str:
+    """The file of a method under src/headcount."""
+    return Path(inspect.getfile(method)).as_posix().rpartition("/headcount/")[2]
+
+
+def _facts(info: Any) -> Iterator[str]:
+    facts = {"Source": info.source or "headcount"}
+    facts |= {"Variants": ", ".join(f"`{v}`" for v in info.variants)} if any(getattr(info, "variants", ())) else {}
     for field, name in (("needs", "Needs"), ("cost", "Cost"), ("trains", "Trains"), ("where", "Attention")):
-        value = getattr(about, field, None)
+        value = getattr(info, field, None)
         if value:
-            told[name] = value if isinstance(value, str) else ", ".join(sorted(value))
-    if hasattr(about, "higher_is_keep"):
-        told["Kept first"] = "the highest" if about.higher_is_keep else "the lowest"
-    yield "| | |\n|---|---|\n" + "\n".join(f"| {key} | {value} |" for key, value in told.items())
-    if getattr(about, "options", None):
-        yield "| option | default |\n|---|---|\n" + "\n".join(f"| `{key}` | `{value}` |" for key, value in about.options.items())
+            facts[name] = value if isinstance(value, str) else ", ".join(sorted(value))
+    if hasattr(info, "higher_is_keep"):
+        facts["Kept first"] = "the highest" if info.higher_is_keep else "the lowest"
+    yield "| | |\n|---|---|\n" + "\n".join(f"| {key} | {value} |" for key, value in facts.items())
+    if getattr(info, "options", None):
+        yield "| option | default |\n|---|---|\n" + "\n".join(f"| `{key}` | `{value}` |" for key, value in info.options.items())
+
+
+def _options(method: Any) -> Iterator[str]:
+    """The table of declared options, if there are any."""
+    if inspect.isclass(method) and issubclass(method, Configurable) and (rows := describe_options(method)):
+        lines = [f"| `{row['option']}` | {row['type']} | `{row['default']}` | {row['what']} |" for row in rows]
+        yield "\n".join(["| option | type | default | what |", "|---|---|---|---|", *lines])
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -89,13 +110,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Makes the pages."""
     figures = Path(config.docs_dir) / "figures"
     for kind, (title, about, _) in KINDS.items():
-        found = dict(modules(kind))
-        lines = [f"- [{name}]({name}.md): {_first(module)}" for name, module in found.items()]
+        by_name = dict(methods(kind))
+        lines = [f"- [{name}]({name}.md): {_first(method)}" for name, method in by_name.items()]
         files.append(File.generated(config, f"methods/{kind}/index.md", content=f"# {title}\n\n{about}\n\n" + "\n".join(lines) + "\n"))
-        for name, module in found.items():
-            files.append(File.generated(config, f"methods/{kind}/{name}.md", content=page(kind, name, module, figures)))
+        for name, method in by_name.items():
+            files.append(File.generated(config, f"methods/{kind}/{name}.md", content=page(kind, name, method, figures)))
     return files
 
 
-def _first(module: Any) -> str:
-    return (module.__doc__ or "").partition("\n")[0].partition(": ")[2]
+def _first(method: Any) -> str:
+    return (method.__doc__ or "").partition("\n")[0].partition(": ")[2]

@@ -60,10 +60,12 @@ def weight_norms(model: Any) -> list[float]:
 
 def importances() -> Iterator[str]:
     """Every importance in every variant."""
+    from headcount.core.options import options_of
     from headcount.core.registry import IMPORTANCES
 
     for name in IMPORTANCES.names():
-        yield from (f"{name}:{variant}" if variant else name for variant in IMPORTANCES.module(name).ABOUT.variants)
+        variants = [option.choices for option in options_of(IMPORTANCES.get(name)) if option.name == "variant"]
+        yield from (f"{name}:{variant}" for variant in variants[0]) if variants else [name]
 
 
 def pruners() -> Iterator[str]:

@@ -260,5 +260,5 @@ def test_reads_can_be_several_tensors_and_no_change_is_a_baseline() -> None:
 def test_wrong_gates_are_refused() -> None:
     model, batch = family("bert")
     ablator = Ablator(model)
-    with pytest.raises(GateError, match="6 heads, but a change gives 2 gates"):
+    with pytest.raises(GateError, match="6 heads, but an intervention gives 2 gates"):
         ablator.run(batch, [Intervention(ablator.heads.blocks[0], (0.0, 1.0))], read)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,9 +15,22 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
+from headcount.core.errors import UnknownName
+from headcount.core.options import options_of
 from headcount.core.registry import IMPORTANCES
-from headcount.data.chunks import rows_of
-from headcount.importance.score import Method, score_all
+from headcount.core.scores import Scaling
+from headcount.data.task import rows_of
+from headcount.importance.base import (
+    BatchImportance,
+    BlockImportance,
+    FeatureImportance,
+    Importance,
+    ImportanceInfo,
+    Need,
+    WeightImportance,
+)
+from headcount.importance.score import score_all
+from headcount.importance.settings import ScoreSettings
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import _weights, output_tensors
 from headcount.models.observe import evaluating
@@ -24,9 +39,17 @@ from headcount.models.tiny.float64 import Float64
 
 N = 4
 FAMILIES = [v.name for v in VARIANTS]
-FORWARD = [name for name in IMPORTANCES.names() if Method.parse(name).has("of_block")]
-ALL = [f"{name}:{option}" if option else name for name in IMPORTANCES.names() for option in Method.parse(name).about.variants]
-SHARED = [name for name in ALL if Method.parse(name).has("of_block") or Method.parse(name).has("of_model")]
+
+
+def variants_of(name: str) -> list[Importance]:
+    """A method in each of its variants: every value of every option that takes one of a few."""
+    method = Importance.parse(name)
+    variants = [replace(method, **{option.name: choice}) for option in options_of(type(method)) for choice in option.choices]
+    return list(dict.fromkeys([method, *variants]))
+
+
+ALL = [method for name in IMPORTANCES.names() for method in variants_of(name)]
+SHARED = [method for method in ALL if isinstance(method, BlockImportance | WeightImportance)]
 
 
 def outputs_loss(output: Any, batch: Mapping[str, Any]) -> Tensor:
@@ -69,9 +92,8 @@ def test_a_head_without_projection_comes_last(name: str) -> None:
     group = next(unit for unit in heads.units() if dead in unit)
     for head in group:
         zero_head(model, head)
-    for method, scores in score_all(model, task_of(model), SHARED, normalise="none").items():
-        about = Method.parse(method).about
-        if about.sees_projection and method != "gradient:signed":
+    for method, scores in score_all(model, task_of(model), SHARED, ScoreSettings(normalise="none")).items():
+        if Importance.parse(method).info.sees_projection and method != "gradient:signed":
             assert set(scores.ranking()[-len(group) :]) == set(group), method
             assert scores[dead] == pytest.approx(0, abs=1e-12)
 
@@ -79,9 +101,9 @@ def test_a_head_without_projection_comes_last(name: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_batches_and_their_order_do_not_matter(name: str) -> None:
     model = model_of(name)
-    whole = score_all(model, task_of(model), SHARED, batch_size=N)
-    single = score_all(model, task_of(model), SHARED, batch_size=1)
-    turned = score_all(model, task_of(model, [2, 0, 3, 1]), SHARED, batch_size=3)
+    whole = score_all(model, task_of(model), SHARED, ScoreSettings(batch_size=N))
+    single = score_all(model, task_of(model), SHARED, ScoreSettings(batch_size=1))
+    turned = score_all(model, task_of(model, [2, 0, 3, 1]), SHARED, ScoreSettings(batch_size=3))
     for method, scores in whole.items():
         assert np.isfinite(scores.values).all()
         np.testing.assert_allclose(single[method].values, scores.values, rtol=1e-6, atol=1e-9, err_msg=method)
@@ -113,7 +135,42 @@ def test_gradient_is_the_derivative_of_the_gate(name: str) -> None:
 
 @pytest.mark.parametrize("name", IMPORTANCES.names())
 def test_every_method_declares_itself(name: str) -> None:
-    method = Method.parse(name)
-    assert inspect.getdoc(method.module)
-    assert method.about.cost and method.about.source
-    assert sum(method.has(function) for function in ("of_block", "of_batch", "of_model")) == 1
+    method = Importance.parse(name)
+    assert type(method).__doc__ and IMPORTANCES.documentation(name) == inspect.getdoc(type(method)), "its docstring is its documentation"
+    info = method.info
+    assert isinstance(info, ImportanceInfo) and "info" in vars(type(method)), "info is its own"
+    assert info.cost and info.source and set(info.needs) <= set(get_args(Need))
+    assert sum(isinstance(method, base) for base in (BlockImportance, BatchImportance, WeightImportance)) == 1
+    assert method.reads_data != isinstance(method, WeightImportance)
+    assert info.normalise in get_args(Scaling) and method.scaling("published") == info.normalise and method.scaling("none") == "none"
+    assert not (info.measures_loss and info.describes), "a score tells what is lost or describes a head, not both"
+
+
+@pytest.mark.parametrize("name", IMPORTANCES.names())
+def test_every_field_is_an_option_with_help(name: str) -> None:
+    cls = type(Importance.parse(name))
+    assert is_dataclass(cls) and [field.name for field in fields(cls)] == [option.name for option in options_of(cls)]
+    assert all(option.help and option.type_label for option in options_of(cls))
+    with pytest.raises(FrozenInstanceError):
+        Importance.parse(name).no_such = 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", ALL, ids=str)
+def test_text_and_plain_data_give_the_method_back(method: Importance) -> None:
+    assert Importance.parse(str(method)) == method and Importance.parse(method) is method
+    assert type(method).from_dict(json.loads(json.dumps(method.to_dict()))) == method
+    assert hash(method) == hash(Importance.parse(str(method)))
+    with pytest.raises(UnknownName, match=f"no option of {method.name} 'no_such'"):
+        Importance.parse(f"{method.name}(no_such=1)")
+
+
+@pytest.mark.parametrize("method", [method for method in ALL if isinstance(method, FeatureImportance)], ids=str)
+def test_features_are_combined_with_any_leading_axes(method: FeatureImportance) -> None:
+    """The jackknife combines many means at once: each as if it were alone."""
+    model = model_of(FAMILIES[0])
+    block = hc.HeadMap.of(model).blocks[0]
+    width = block.value_dim * (2 if method.name == "fluctuation" else 1)
+    features = torch.rand(3, block.n_heads, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    together = method.combine(features, model, block)
+    assert together.shape == (3, block.n_heads)
+    torch.testing.assert_close(together, torch.stack([method.combine(row, model, block) for row in features]))

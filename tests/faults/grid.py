@@ -28,6 +28,7 @@ from headcount.core import files
 from headcount.core.errors import NothingLeft
 from headcount.data import stream
 from headcount.data.task import Task
+from headcount.importance.settings import ScoreSettings
 from headcount.models.provenance import model_record
 from headcount.runs.artifacts import Artifact
 from headcount.runs.store import Run, describe_run
@@ -52,7 +53,7 @@ def work(run: Run, seed: int = 3, number: int = EXAMPLES) -> None:
     """What the command of the run does."""
     model = shared("encoder")
     run.describe(describe_run(model_record(model, "toy"), command=COMMAND, seed=seed), hc.HeadMap.of(model))
-    score_into(run, model, data(number), METHODS, seed=seed)
+    score_into(run, model, data(number), METHODS, ScoreSettings(seed=seed))
     evaluate_into(run, "whole", model, data(number))
 
 

@@ -16,7 +16,9 @@ from toys import build, shared, task
 
 import headcount as hc
 from headcount.core.errors import NonFinite
-from headcount.importance.methods import confidence, gradient
+from headcount.importance.methods.confidence import Confidence
+from headcount.importance.methods.gradient import Gradient
+from headcount.importance.settings import ScoreSettings
 from headcount.models.provenance import model_record
 from headcount.runs.artifacts import Artifact
 from headcount.runs.scores import all_scores
@@ -59,12 +61,12 @@ BAD = (float("nan"), float("inf"), -float("inf"))
 @pytest.mark.parametrize("head", [0, 7])
 def test_a_score_that_is_not_finite_fails_alone(shm: Path, monkeypatch: pytest.MonkeyPatch, bad: float, head: int) -> None:
     """On one example and head, in a later block: the others are kept, the blocks before too, and the same command goes on when it is mended."""
-    real = confidence.of_block
+    real = Confidence.of_block
     victim = grid.data().calibration[14]["input_ids"]
     block, place = divmod(head, 6)
 
-    def spoiled(seen: Any, variant: str) -> Any:
-        made = real(seen, variant)
+    def spoiled(method: Confidence, seen: Any) -> Any:
+        made = real(method, seen)
         values = made[0] if isinstance(made, tuple) else made
         if seen.block.layer == block and spoiled.batch is not None:
             rows = [row for row, ids in enumerate(spoiled.batch) if ids[: len(victim)] == victim and not any(ids[len(victim) :])]
@@ -80,7 +82,7 @@ def test_a_score_that_is_not_finite_fails_alone(shm: Path, monkeypatch: pytest.M
         return forward(*args, **inputs)
 
     monkeypatch.setattr(model, "forward", remembered)
-    monkeypatch.setattr(confidence, "of_block", spoiled)
+    monkeypatch.setattr(Confidence, "of_block", spoiled)
     name = str(hc.HeadMap.of(model)[head])
     with Run.lead(shm / "run") as run:
         described(run, model)
@@ -90,7 +92,7 @@ def test_a_score_that_is_not_finite_fails_alone(shm: Path, monkeypatch: pytest.M
     assert f"failed (non-finite): confidence: confidence of {name}" in (shm / "run" / "log.txt").read_text()
     no_nan_is_written(shm / "run")
     assert set(pandas.read_csv(shm / "run" / "scores.csv")["method"]) == {"gradient", "magnitude"}
-    monkeypatch.setattr(confidence, "of_block", real)
+    monkeypatch.setattr(Confidence, "of_block", real)
     with Run.lead(shm / "run") as run:
         score_into(run, model, grid.data(), ["gradient", "confidence", "magnitude"])
     with Run.lead(shm / "whole") as run:
@@ -125,7 +127,7 @@ def test_an_activation_that_is_not_finite_stops_the_pass_and_keeps_the_blocks_be
     with Run.lead(shm / "run") as run:
         described(run, model)
         with pytest.raises(NonFinite, match=rf"example 1[2-7] .*first in L{layer}"):
-            score_into(run, model, grid.data(), grid.METHODS, seed=3)
+            score_into(run, model, grid.data(), grid.METHODS, ScoreSettings(seed=3))
     assert grid.finished(shm / "run")["chunk"] == {"confidence+gradient 0", "confidence+gradient 6"}
     assert "failed (non-finite)" in (shm / "run" / "log.txt").read_text()
     no_nan_is_written(shm / "run")
@@ -162,7 +164,7 @@ def test_a_loss_that_is_not_finite_names_the_example(shm: Path, bad: float, meth
 def test_a_lack_of_memory_in_a_run_that_is_stopped(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch size that it fell to is kept with the blocks, so that the run ends in the same bytes."""
     model = build("encoder")
-    forward, real = model.forward, gradient.of_block
+    forward, real = model.forward, Gradient.of_block
 
     def narrow(*args: Any, **inputs: Any) -> Any:
         if inputs["input_ids"].shape[0] > 2:
@@ -181,7 +183,7 @@ def test_a_lack_of_memory_in_a_run_that_is_stopped(shm: Path, monkeypatch: pytes
         return run
 
     leading(shm / "whole")()
-    assert real is gradient.of_block and all_scores(Run.open(shm / "whole"))["gradient"].conditions["batch_size"] == 1
+    assert real is Gradient.of_block and all_scores(Run.open(shm / "whole"))["gradient"].conditions["batch_size"] == 1
     for place in (40, 50, 60, 90):
         died = grid.start(leading(shm / f"run{place}"), grid.at(place, grid.crash)).wait()
         assert died.code == -9

@@ -96,6 +96,7 @@ import grid
 from contextlib import nullcontext
 from headcount.data import stream
 from headcount.runs.store import Run
+from headcount.importance.settings import ScoreSettings
 from headcount.workflows.score import score_into
 from headcount.runs.store import describe_run
 from headcount.models.provenance import model_record
@@ -115,7 +116,7 @@ with grid.small_chunks():
     with Run.lead(Path(sys.argv[3])) if rank == 0 else nullcontext() as run:
         if run is not None:
             run.describe(describe_run(model_record(model, "toy"), command=grid.COMMAND, seed=3), hc.HeadMap.of(model))
-        score_into(run, model, data, grid.METHODS, seed=3)
+        score_into(run, model, data, grid.METHODS, ScoreSettings(seed=3))
     Path(f"{sys.argv[3]}.{rank}").write_text(str(seen))
 """
 

@@ -20,6 +20,7 @@ def main() -> None:
     from toys import shared, task
 
     import headcount as hc
+    from headcount.importance.settings import ScoreSettings
     from headcount.models.provenance import model_record
     from headcount.runs.store import Run, describe_run
     from headcount.workflows.evaluate import evaluate_into
@@ -31,7 +32,7 @@ def main() -> None:
     with Run.lead(folder, command="headcount score toy") as run:
         record = describe_run(model_record(model, "toy"), command="headcount score toy", seed=3, task="toy encoder")
         run.describe(record, hc.HeadMap.of(model))
-        score_into(run, model, data, ["gradient", "ablation", "magnitude"], seed=3)
+        score_into(run, model, data, ["gradient", "ablation", "magnitude"], ScoreSettings(seed=3))
         evaluate_into(run, "whole", model, data)
     (folder / "lock").unlink()
 

@@ -21,10 +21,11 @@ def bits(*methods: str) -> dict[str, Any]:
 
     from headcount.data.evaluate import evaluate
     from headcount.importance.score import score_all
+    from headcount.importance.settings import ScoreSettings
 
     data = task("encoder", 300)
-    found = score_all(shared("encoder"), data, methods) | score_all(shared("encoder"), data, ["lrp"], limit=140)
-    found["raced"] = score_all(shared("encoder"), data, ["ablation"], adaptive=3)["ablation"]
+    found = score_all(shared("encoder"), data, methods) | score_all(shared("encoder"), data, ["lrp"], ScoreSettings(limit=140))
+    found["raced"] = score_all(shared("encoder"), data, ["ablation"], ScoreSettings(adaptive=3))["ablation"]
     result: dict[str, Any] = {
         name: {
             "values": [value.hex() for value in scores.values],

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from toys import build, examples, padder, shared, task, zero
 
 import headcount as hc
-from headcount.core.errors import PlanError
+from headcount.core.errors import OptionError, PlanError
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.samples import Samples
 from headcount.data.evaluate import evaluate
@@ -150,9 +150,16 @@ def test_what_stays_close_is_examined_to_the_end_and_told() -> None:
     assert {head for head in decided if head in raced.ranking()[-6:]} <= lowest
 
 
-@pytest.mark.parametrize("k", [0, 12, 13])
-def test_a_number_that_cannot_be_looked_for_is_refused(k: int) -> None:
-    with pytest.raises(PlanError, match=f"from 1 to 11 to look for, got {k}"):
+@pytest.mark.parametrize(
+    ("k", "error", "message"),
+    [
+        (0, OptionError, "option adaptive of score must be an int or none of at least 1; got 0"),
+        (12, PlanError, "adaptive must be from 1 to 11, fewer than the 12 units of the model; got 12"),
+        (13, PlanError, "adaptive must be from 1 to 11, fewer than the 12 units of the model; got 13"),
+    ],
+)
+def test_a_number_that_cannot_be_looked_for_is_refused(k: int, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         hc.score(shared("encoder"), task("encoder"), "ablation", adaptive=k)
 
 
@@ -160,7 +167,7 @@ def test_groups_race_as_one() -> None:
     scores = hc.score(shared("decoder"), task("decoder", 200), "ablation", adaptive=1)
     for unit in scores.units:
         assert len({scores.columns["examples"][scores.heads.index(head)] for head in unit}) == 1
-    with pytest.raises(PlanError, match="from 1 to 3 to look for, got 4"):
+    with pytest.raises(PlanError, match="adaptive must be from 1 to 3, fewer than the 4 units of the model; got 4"):
         hc.score(shared("decoder"), task("decoder"), "ablation", adaptive=4)
 
 

@@ -93,5 +93,5 @@ def test_one_process_speaks_and_writes_for_all(tmp_path: Path, capsys: pytest.Ca
     first, second = (Run.open(tmp_path / run) for run in ("one", "two"))
     assert first.results("scores")["gradient"].content == second.results("scores")["gradient"].content
     assert set(second.results("scores")) == {"gradient", "magnitude", "random"}
-    assert "error: adaptive needs a number of units from 1 to 11 to look for, got 99" in done.stderr
+    assert "error: adaptive must be from 1 to 11, fewer than the 12 units of the model; got 99" in done.stderr
     assert not (tmp_path / "none").exists()

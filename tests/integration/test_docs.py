@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from inspect import isclass
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from headcount.core.options import describe_options
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -23,10 +26,11 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     for registry in (IMPORTANCES, PRUNERS, ROLES):
         monkeypatch.setattr(registry, "_added", {})  # what an example registers is its own
+        monkeypatch.setattr(registry, "_registered", {})
     names: dict[str, object] = {"__name__": "__main__"}
     try:
         for block in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
-            exec(compile(block, page, "exec"), names)
+            exec(compile(block, page, "exec", dont_inherit=True), names)
     finally:
         unregister()
 
@@ -50,9 +54,13 @@ def site() -> ModuleType:
 @pytest.mark.parametrize("kind", ["importance", "pruners", "roles"])
 def test_every_method_has_a_page(kind: str) -> None:
     pages = site()
-    for name, module in pages.modules(kind):
-        text = pages.page(kind, name, module, DOCS / "figures")
-        assert text.startswith(f"# {name}\n") and module.__doc__.partition("\n")[0] in text
-        assert f"| Source | {module.ABOUT.source or 'headcount'} |" in text and f"src/headcount/{kind}/" in text
+    for name, method in pages.methods(kind):
+        text = pages.page(kind, name, method, DOCS / "figures")
+        assert text.startswith(f"# {name}\n") and method.__doc__.partition("\n")[0] in text
+        assert f"| Source | {pages.info_of(method).source or 'headcount'} |" in text
+        file = re.search(r"^File: `(.*)`\.$", text, re.MULTILINE)
+        assert file is not None and (DOCS.parent / file[1]).is_file()
+        for option in describe_options(method) if isclass(method) else ():
+            assert f"| `{option['option']}` | {option['type']} | `{option['default']}` | {option['what']} |" in text
         assert f"figures/{kind}-{name}.svg" in text, "make figures draws it"
         assert f"--by {name} " in text or f"--method {name} " in text or f"--only {name} " in text

@@ -17,7 +17,8 @@ from headcount.core.errors import HeadcountError
 from headcount.core.registry import IMPORTANCES
 from headcount.data.evaluate import evaluate
 from headcount.data.open_task import open_task
-from headcount.importance.score import Method
+from headcount.importance.base import Importance
+from headcount.importance.settings import ScoreSettings
 from headcount.importance.verdicts import signed_samples
 from headcount.models.provenance import model_record
 from headcount.pruning.prune import prune
@@ -33,7 +34,7 @@ PUBLISHED = {"gradient": "layer", "fluctuation": "standard"}
 
 @pytest.mark.parametrize("name", IMPORTANCES.names())
 def test_every_importance_declares_its_normalisation(name: str) -> None:
-    assert Method.parse(name).about.normalise == PUBLISHED.get(name, "none")
+    assert Importance.parse(name).info.normalise == PUBLISHED.get(name, "none")
 
 
 def test_the_default_is_the_published_one() -> None:
@@ -101,7 +102,7 @@ def test_a_run_keeps_normalisations_apart(tmp_path: Path) -> None:
     model, data = shared("encoder"), task("encoder", 40)
     with Run.lead(tmp_path) as run:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
-        (raw,) = score_into(run, model, data, ["gradient"], normalise="none").values()
+        (raw,) = score_into(run, model, data, ["gradient"], ScoreSettings(normalise="none")).values()
         (published,) = score_into(run, model, data, ["gradient"]).values()
         assert raw.values != published.values and published.normalise == "layer"
         assert all_scores(run)["gradient"].label == published.label

@@ -21,6 +21,7 @@ from headcount.core.errors import ArtifactError, NonFinite
 from headcount.core.files import json_bytes, seal, sha256
 from headcount.data.evaluate import evaluate
 from headcount.importance.score import score_all
+from headcount.importance.settings import ScoreSettings
 from headcount.importance.verdicts import stabilities, verdicts
 from headcount.models.gates import HeadGates
 from headcount.models.provenance import model_record, provenance, weight_hash
@@ -46,7 +47,7 @@ def describe(run: Run, kind: str = "encoder", **facts: Any) -> Run:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, hc.Scores]:
-    return score_all(shared("encoder"), task("encoder", 300), NAMES, seed=5)
+    return score_all(shared("encoder"), task("encoder", 300), NAMES, ScoreSettings(seed=5))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     with Run.lead(folder, command="headcount score toy") as run:
         describe(run, task="toy encoder", config={"by": list(NAMES)})
-        score_into(run, shared("encoder"), task("encoder", 300), NAMES, seed=5)
+        score_into(run, shared("encoder"), task("encoder", 300), NAMES, ScoreSettings(seed=5))
     return folder
 
 
@@ -94,7 +95,7 @@ def test_scores_of_a_run_are_those_without_one_and_are_not_computed_twice(folder
     monkeypatch.setattr(stream, "_measure", lambda *_: pytest.fail("computed again"))
     with Run.lead(folder) as run:
         describe(run)
-        again = score_into(run, shared("encoder"), task("encoder", 300), NAMES, seed=5)
+        again = score_into(run, shared("encoder"), task("encoder", 300), NAMES, ScoreSettings(seed=5))
     assert list(again) == list(NAMES)
 
 
@@ -102,7 +103,7 @@ def test_normalised_scores_are_drawn_again_as_they_were(folder: Path, found: dic
     scores = found["gradient"].normalised("layer")
     with Run.lead(folder) as run:
         describe(run)
-        score_into(run, shared("encoder"), task("encoder", 300), NAMES, seed=5, normalise="layer")
+        score_into(run, shared("encoder"), task("encoder", 300), NAMES, ScoreSettings(seed=5, normalise="layer"))
     back = scores_of(Run.open(folder), "gradient")
     same(back, scores)
     assert back.normalise == "layer" and np.array_equal(back.replicates(20), scores.replicates(20))
@@ -165,7 +166,7 @@ def test_a_run_goes_on_where_it_began(folder: Path) -> None:
     before = Run.open(folder).record()
     with Run.lead(folder) as run:
         run.describe(record_of("encoder").model_copy(update={"created": "later"}), hc.HeadMap.of(shared("encoder")))
-        score_into(run, shared("encoder"), task("encoder", 300), ["random"], seed=5)
+        score_into(run, shared("encoder"), task("encoder", 300), ["random"], ScoreSettings(seed=5))
     assert Run.open(folder).record().created == before.created
     assert set(all_scores(Run.open(folder))) == {*NAMES, "random"}
 
@@ -183,7 +184,7 @@ def test_results_are_keyed_by_what_determines_them_and_the_last_asked_for_are_sh
     with Run.lead(tmp_path / "run") as run:
         describe(run)
         for by, more in [*options, *options]:
-            score_into(run, shared("encoder"), task("encoder", 20), [by], **more)
+            score_into(run, shared("encoder"), task("encoder", 20), [by], ScoreSettings(**more))
             seen.append(run.record().results[f"scores/{by}"])
             assert scores_of(run, by).seed == more.get("seed", 0)
     assert len(set(seen)) == len(options) and seen[: len(options)] == seen[len(options) :]
@@ -273,7 +274,7 @@ def test_what_is_damaged_is_set_aside_and_made_again(folder: Path, name: str) ->
         Run.lead(folder) as run,
     ):
         describe(run, task="toy encoder", config={"by": list(NAMES)})
-        score_into(run, shared("encoder"), task("encoder", 300), NAMES, seed=5)
+        score_into(run, shared("encoder"), task("encoder", 300), NAMES, ScoreSettings(seed=5))
     assert (folder / "quarantine" / f"0000.{path.name}").read_bytes() == whole[:-2]
     assert f"sets aside {path.relative_to(folder)}" in (folder / "log.txt").read_text()
     assert (folder / "scores.csv").read_bytes() == table

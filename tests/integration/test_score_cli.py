@@ -20,6 +20,7 @@ from headcount.app.main import main
 from headcount.core.registry import IMPORTANCES
 from headcount.data.open_task import open_task
 from headcount.importance.score import score_all
+from headcount.importance.settings import ScoreSettings
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
@@ -82,7 +83,7 @@ def test_files_of_every_kind_give_the_scores_of_python(capsys: pytest.CaptureFix
     import transformers
 
     task = open_task(None, live, transformers.AutoTokenizer.from_pretrained(model), train=path)
-    for name, scores in score_all(live, task, ["gradient", "ablation:mean", "magnitude"], batch_size=8).items():
+    for name, scores in score_all(live, task, ["gradient", "ablation:mean", "magnitude"], ScoreSettings(batch_size=8)).items():
         told = found["scores"][name]
         assert [row["head"] for row in told["heads"]] == [str(head) for head in scores.heads]
         assert [row["value"] for row in told["heads"]] == list(scores.values)
@@ -216,12 +217,16 @@ BAD: dict[str, Bad] = {
     "no method": lambda tmp, data: (["--train", data, "--by", ","], 2, "--by needs the name of a method"),
     "unknown task": lambda tmp, data: (["--train", data, "--task", "clasification"], 2, "Did you mean 'classification'"),
     "task of another head": lambda tmp, data: (["--train", data, "--task", "causal-lm"], 1, "needs a model with another head"),
-    "unknown split": lambda tmp, data: (["--train", data, "--split", "test"], 1, "no split 'test'"),
+    "unknown split": lambda tmp, data: (["--train", data, "--split", "test"], 2, "no split of score 'test'"),
     "unknown normalisation": lambda tmp, data: (["--train", data, "--normalise", "layers"], 2, "Did you mean 'layer'"),
     "too many lowest": lambda tmp, data: (["--train", data, "--lowest", "13"], 1, "k must be from 1 to 12.*got 13"),
     "no lowest": lambda tmp, data: (["--train", data, "--lowest", "0"], 2, "--lowest"),
     "adaptive gradient": lambda tmp, data: (["--train", data, "--adaptive", "2"], 1, "adaptive examines heads by ablation alone"),
-    "adaptive all": lambda tmp, data: (["--train", data, "--by", "ablation", "--adaptive", "12"], 1, "from 1 to 11 to look for, got 12"),
+    "adaptive all": lambda tmp, data: (
+        ["--train", data, "--by", "ablation", "--adaptive", "12"],
+        1,
+        "adaptive must be from 1 to 11.*got 12",
+    ),
     "batch size 0": lambda tmp, data: (["--train", data, "--batch-size", "0"], 2, "--batch-size is a number from 1 on, or auto; got 0"),
     "limit 0": lambda tmp, data: (["--train", data, "--limit", "0"], 2, "--limit"),
     "level 2": lambda tmp, data: (["--train", data, "--level", "2"], 2, "--level"),

@@ -17,6 +17,7 @@ from headcount.core.errors import DataError, NonFinite, OutOfMemory, PlanError, 
 from headcount.data.evaluate import evaluate
 from headcount.data.losses import ExampleLosses
 from headcount.importance.score import score_all
+from headcount.importance.settings import ScoreSettings
 from headcount.importance.verdicts import verdicts
 from headcount.models.tiny.float64 import Float64
 
@@ -43,7 +44,7 @@ def test_normalised_scores_have_norm_one_and_rank_alike() -> None:
     assert plain.normalised("none") is plain
     close(np.linalg.norm(layer.replicates(20)[:, layer.blocks()["enc.L0"]], axis=1), 1)
     close(whole.replicates(20), plain.normalised("global").replicates(20))
-    with pytest.raises(UnknownName, match=r"no normalisation 'row'\. Known: global, layer, none, published, standard"):
+    with pytest.raises(UnknownName, match=r"no normalise of score 'row'\. Known: global, layer, none, published, standard"):
         hc.score(model, task("t5"), normalise="row")  # pyright: ignore[reportArgumentType]
 
 
@@ -103,8 +104,8 @@ def test_scores_do_not_depend_on_padding_batches_or_order(kind: str) -> None:
         plain = score_all(model, task(kind, rows=rows), INVARIANT)
         others = {
             "padding": score_all(model, task(kind, rows=rows, longer=5), INVARIANT),
-            "single": score_all(model, task(kind, rows=rows), INVARIANT, batch_size=1),
-            "order": score_all(model, task(kind, rows=[rows[i] for i in order]), INVARIANT, batch_size=3),
+            "single": score_all(model, task(kind, rows=rows), INVARIANT, ScoreSettings(batch_size=1)),
+            "order": score_all(model, task(kind, rows=[rows[i] for i in order]), INVARIANT, ScoreSettings(batch_size=3)),
             "batches": score_all(model, [padder(kind, 2)(rows[:4]), padder(kind)(rows[4:])], INVARIANT),
         }
     for name, found in others.items():
@@ -164,7 +165,7 @@ def test_variants_of_gradient_importance_are_what_they_say(kind: str) -> None:
     model, rows = build(kind), examples(kind, 70)
     names = ["gradient", "gradient:signed", "gradient:batch", "gradient:running", "gradient:token", "fisher"]
     with Float64():
-        found = score_all(model, task(kind, rows=rows), names, normalise="none")
+        found = score_all(model, task(kind, rows=rows), names, ScoreSettings(normalise="none"))
         single = gradients(model, rows, kind)
         tokens = token_gradients(model, rows, kind)
     batches = [single[start : start + 32] for start in (0, 32, 64)]
@@ -195,7 +196,7 @@ def test_scoring_leaves_the_model_as_it_was(kind: str) -> None:
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     names = ["gradient", "ablation", "ablation:mean", "confidence", "lrp", "fluctuation", "kv-group"]
     plain = score_all(model, task(kind, 5), names)
-    again = score_all(model, task(kind, 5), names, checkpointing=True)
+    again = score_all(model, task(kind, 5), names, ScoreSettings(checkpointing=True))
     for name in names:
         close(again[name].values, plain[name].values, 1e-12, 1e-14, name)
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -226,9 +227,9 @@ def narrow(model: nn.Module, monkeypatch: pytest.MonkeyPatch, rows: int, error: 
 def test_batches_shrink_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch, start: int | None, end: int, error: type[Exception]) -> None:
     model, data = build("encoder"), task("encoder", 140)
     names = ["gradient", "confidence", "fluctuation"]
-    expected = score_all(model, data, names, batch_size=end)
+    expected = score_all(model, data, names, ScoreSettings(batch_size=end))
     narrow(model, monkeypatch, 3, error)
-    for name, scores in score_all(model, data, names, batch_size=start).items():
+    for name, scores in score_all(model, data, names, ScoreSettings(batch_size=start)).items():
         assert scores.values == expected[name].values and scores.stderr == expected[name].stderr, name
         assert scores.data == expected[name].data
         assert scores.conditions["batch_size"] == end
@@ -302,17 +303,17 @@ def test_a_loss_that_is_no_number_is_named_by_its_example(number: int) -> None:
 
 @pytest.mark.parametrize("number", [3, 141])
 def test_a_score_that_is_no_number_is_named_by_example_and_head(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    from headcount.importance.methods import confidence
+    from headcount.importance.methods.confidence import Confidence
 
-    plain = confidence.of_block
+    plain = Confidence.of_block
 
-    def broken(seen: Any, variant: str) -> tuple[Tensor, Tensor]:
-        values, weights = plain(seen, variant)
+    def broken(method: Confidence, seen: Any) -> tuple[Tensor, Tensor]:
+        values, weights = plain(method, seen)
         if seen.block.name == "L1" and seen.special_keys is not None and bool(seen.special_keys.any()):
             values[seen.special_keys.any(-1), 4] = float("inf")
         return values, weights
 
-    monkeypatch.setattr(confidence, "of_block", broken)
+    monkeypatch.setattr(Confidence, "of_block", broken)
     data = task("encoder", rows=list(poisoned(number).calibration), special_ids=frozenset({101}))
     with pytest.raises(NonFinite, match=rf"confidence of L1H4 is no finite number on example {number}\b"):
         hc.score(shared("encoder"), data, "confidence", batch_size=4)

@@ -136,6 +136,11 @@ def test_what_is_added_is_known_to_commands_report_and_list(
     for registry in (IMPORTANCES, PRUNERS, ROLES):
         monkeypatch.setattr(registry, "_added", {})
         declares = "from types import SimpleNamespace\n\nABOUT = SimpleNamespace(variants=('',), normalise='none')\n"
+        if registry is IMPORTANCES:
+            declares = (
+                "from headcount.importance.base import ImportanceInfo, WeightImportance\n\n\nclass Mine(WeightImportance):\n"
+                '    """One of my own importance."""\n\n    info = ImportanceInfo(set(), True, \'nothing\', \'me\')\n'
+            )
         (tmp_path / f"my_{registry.kind}.py").write_text(f'"""One of my own {registry.kind}."""\n\n{declares}')
         registry.add("mine", f"my_{registry.kind}")
         assert main(["ls", registry.kind]) == 0

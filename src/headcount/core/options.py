@@ -175,6 +175,19 @@ def options_of(cls: type[Configurable]) -> tuple[Option, ...]:
     return tuple(_declared(cls, one, hints[one.name]) for one in fields(cls))
 
 
+def describe_options(cls: type[Configurable]) -> list[dict[str, str]]:
+    """Returns a row for every option of a class, for tables: its name, type, default and what it does."""
+    return [
+        {
+            "option": f":{declared.name}" if declared.is_positional else declared.name,
+            "type": declared.type_label,
+            "default": "must be given" if declared.default is MISSING else format_value(declared.default),
+            "what": declared.help,
+        }
+        for declared in options_of(cls)
+    ]
+
+
 def _declared(cls: type[Configurable], one: Field[Any], hint: Any) -> Option:
     if _DECLARATION not in one.metadata:
         raise TypeError(f"field {one.name} of {cls.__name__} is no option; declare it with option(default, help)")

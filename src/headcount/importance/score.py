@@ -1,312 +1,395 @@
-"""`score`: runs any number of importance methods over the data at once and sums them up with their uncertainty."""
+"""`score`: runs any number of importances over the data at once and sums them up with their uncertainty."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from headcount.core.errors import DataError, HeadcountError, NonFinite, PlanError
-from headcount.core.registry import IMPORTANCES, Variant
-from headcount.core.scores import ROUNDING, Normalise, Scaling, Scores, check_normalise
+from headcount.core.errors import DataError, HeadcountError, NonFinite, OptionError, PlanError
+from headcount.core.scores import ROUNDING, Normalise, Scores
 from headcount.core.stats.resampling import pseudovalues
 from headcount.core.stats.samples import Samples
-from headcount.core.stats.totals import Totals
 from headcount.data.checks import check_weights
 from headcount.data.chunks import CHUNK
 from headcount.data.losses import ExampleLosses
-from headcount.data.metrics import Metric
 from headcount.data.stream import Measured, Memory, Progress, Reading, stream
 from headcount.data.task import Data, Split, Task
-from headcount.importance.base import About, Work
-from headcount.importance.metric_change import MetricChange
+from headcount.importance.base import (
+    Accumulator,
+    BatchImportance,
+    BatchMeasurement,
+    BlockImportance,
+    FeatureImportance,
+    Importance,
+    ScoreContext,
+    WeightImportance,
+)
+from headcount.importance.columns import MetricChange, RoundingChange, check_rounding
 from headcount.importance.race import LOOK, RACE_CHUNK, Race
-from headcount.importance.rounding import RoundingChange, check_rounding
+from headcount.importance.settings import ScoreSettings
 from headcount.importance.shared_pass import SharedPass
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import device_of, pad_id, unwrap
+from headcount.models.modules import Batch, device_of, pad_id, unwrap
 from headcount.models.ownership import holds
 
 
-class Method(Variant):
-    """An importance by its name and variant; `module` is its file."""
+@dataclass(frozen=True, slots=True)
+class ScoringResult:
+    """Scores by label of their method, and the errors of methods that failed alone."""
 
-    __slots__ = ()
+    scores: dict[str, Scores]
+    failures: dict[str, HeadcountError]
 
-    @classmethod
-    def parse(cls, text: str) -> Method:
-        """The method that `name` or `name:variant` names."""
-        return cls.find(IMPORTANCES, text)
-
-    @property
-    def about(self) -> About:
-        """What the method declares."""
-        return self.module.ABOUT
-
-    def scaling(self, normalise: Normalise) -> Scaling:
-        """How scores are normalised on a request: "published" stands for what the method declares."""
-        check_normalise(normalise)
-        return self.about.normalise if normalise == "published" else normalise
-
-    @property
-    def reads_data(self) -> bool:
-        """Whether the method needs examples, not weights alone."""
-        return not self.has("of_model")
-
-    def has(self, function: str) -> bool:
-        """Whether the method's file holds a function of that name."""
-        return hasattr(self.module, function)
-
-    def totals(self, shape: tuple[int, ...]) -> Any:
-        """What sums up a stream of numbers of that shape per example."""
-        return self.module.totals(shape[0], self.variant) if self.has("totals") else Totals(*shape)
+    def raise_failures(self) -> None:
+        """Raises the error of the first method that failed, if any did."""
+        for error in self.failures.values():
+            raise error
 
 
-class Options(TypedDict, total=False):
-    """How data are read and scores given: all keyword arguments of `score`."""
+def score(  # noqa: PLR0913 (a public signature is explicit)
+    model: nn.Module,
+    data: Data = None,
+    by: str | Importance = "gradient",
+    *,
+    normalise: Normalise = "published",
+    split: Split = "calibration",
+    limit: int | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    checkpointing: bool = False,
+    generate: bool = False,
+    adaptive: int | None = None,
+    progress: Progress | None = None,
+) -> Scores:
+    """Returns how much every head of a model matters by one method.
 
-    normalise: Normalise
-    split: Split
-    limit: int | None
-    batch_size: int | None
-    seed: int
-    checkpointing: bool
-    generate: bool
-    adaptive: int | None
-    progress: Progress | None
-    memory: Memory | None
-    needs: Iterable[str]
+    Args:
+        model: a transformer of the transformers library; it is left as it was.
+        data: a `Task`, a `datasets.Dataset` of model inputs, or batches with labels. Methods that look at weights alone need none.
+        by: the method as text, `"gradient"` or `"gradient:token"`, or as an object, `Gradient("token")`. `headcount ls importance` lists them.
+        normalise: `"published"` is the normalisation that belongs to the method (for gradient, Michel et al. 2019 divide by the ℓ2 norm of each
+            layer). `"layer"` does so for any method, `"global"` divides by the norm of all scores, `"standard"` gives each layer mean 0 and
+            standard deviation 1, `"none"` leaves the values raw. `Scores.normalise` says which was used.
+        split: the split of a task to read.
+        limit: how many examples to read at most.
+        batch_size: examples per batch, by default that of the task; it is halved when memory runs out.
+        seed: seed of methods that draw random numbers.
+        checkpointing: trades time for memory in the backward pass.
+        generate: lets ablations generate text for metrics such as BLEU, which is slow.
+        adaptive: stops examining heads once it is clear whether they are among that many lowest units (ablation only).
+        progress: called with the number of examples done and of all examples, or None where that is unknown.
 
+    Returns:
+        One number per head in the order of `HeadMap.of(model)`, with standard errors and the samples behind them.
 
-def score(model: nn.Module, data: Data = None, by: str = "gradient", **options: Unpack[Options]) -> Scores:
-    """How much every head matters by one method, `name` or `name:variant`; `headcount ls importance` lists them.
+    Raises:
+        UnknownName: there is no such method, variant, option, normalisation or split.
+        OptionError: an argument has the wrong type or is out of range.
+        DataError: the method needs data, or the data do not fit the model.
+        NonFinite: a number of the method is not finite.
+        RoundingError: rounding moves most scores by more than their standard error.
 
-    `data` is a Task, a datasets.Dataset of model inputs, or batches; methods that look at weights alone take none.
-    `normalise` is by default what was published with the method ("published"): for gradient, Michel et al. 2019 divide by the ℓ2 norm of each
-    layer. "layer" does so for any method, "global" divides by the norm of all scores, "standard" makes mean 0 and deviation 1 of each layer, "none"
-    gives the raw values; `Scores.normalise` says which was used. Of a task, the `split` calibration is read unless another is named; `limit` reads
-    that many examples. `batch_size` falls by halves when memory runs out.
-    `checkpointing` trades time for memory in the backward pass. `generate` lets ablations generate text for metrics such as BLEU.
-    `adaptive=k` (ablation alone) stops examining heads once it is clear whether they are among the k lowest units.
-    `progress` is called with the number of examples done and of all, if known. `memory` keeps the results of blocks (headcount.runs.chunks);
-    `needs` are those of methods that shared the pass once, so that it is the same pass again, to the bit.
+    Example:
+        >>> import headcount as hc
+        >>> scores = hc.score(hc.load("demo/decoder"), by="magnitude")
+        >>> len(scores.ranking()) == len(scores.values)
+        True
     """
-    return next(iter(score_all(model, data, [by], **options).values()))
+    settings: dict[str, Any] = {"normalise": normalise, "split": split, "limit": limit, "batch_size": batch_size, "seed": seed}
+    settings |= {"checkpointing": checkpointing, "generate": generate, "adaptive": adaptive}
+    (scores,) = score_all(model, data, [by], ScoreSettings(**settings), progress=progress).values()
+    return scores
 
 
-def score_all(model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]) -> dict[str, Scores]:
-    """The scores of several methods by name, from one reading of the data; methods that need the same forward or backward pass share it."""
-    found, failed = score_each(model, data, by, **options)
-    for error in failed.values():
-        raise error
-    return found
+def score_all(
+    model: nn.Module,
+    data: Data,
+    by: Iterable[str | Importance],
+    settings: ScoreSettings = ScoreSettings(),
+    *,
+    progress: Progress | None = None,
+) -> dict[str, Scores]:
+    """Returns the scores of several methods by label, from one reading of the data; methods that can share a pass do.
+
+    Args:
+        model: as for `score`.
+        data: as for `score`.
+        by: methods as text or objects.
+        settings: how the data are read and scores are normalised.
+        progress: as for `score`.
+
+    Raises:
+        HeadcountError: as for `score`; the error of the first method that failed.
+    """
+    result = compute_scores(model, data, parse_methods(by), settings, progress=progress)
+    result.raise_failures()
+    return result.scores
+
+
+def parse_methods(by: Iterable[str | Importance]) -> list[Importance]:
+    """Returns the importances that a list of texts or objects names.
+
+    Raises:
+        OptionError: `by` is a single text.
+        UnknownName: no importance has such a name, variant or option.
+    """
+    if isinstance(by, str):
+        raise OptionError(f"by must be a list of importances; got the text '{by}'; write ['{by}']")
+    return [Importance.parse(method) for method in by]
 
 
 @holds("scores")
-def score_each(
-    model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]
-) -> tuple[dict[str, Scores], dict[str, HeadcountError]]:
-    """Like score_all, but a method fails alone that meets a number that is not finite, or whose scores drown in rounding: scores and failures
-    by method."""
+def compute_scores(
+    model: nn.Module,
+    data: Data,
+    methods: Sequence[Importance],
+    settings: ScoreSettings,
+    *,
+    progress: Progress | None = None,
+    memory: Memory | None = None,
+    needs: Iterable[str] = (),
+) -> ScoringResult:
+    """Runs the methods over the data in one pass. This is the engine of `score`, `score_all` and `score_into`.
+
+    A method fails alone if it gives a number that is not finite, or if rounding moves most of its scores by more than their standard error.
+
+    Args:
+        model: the model to score.
+        data: a task, a dataset or batches; None if no method reads data.
+        methods: the importances.
+        settings: how the data are read and scores are normalised.
+        progress: called with the number of examples done and of all examples.
+        memory: stores the results of chunks, so that a pass that was stopped can go on.
+        needs: the `shared_needs` of a pass that stopped, so that the same kernels run again.
+    """
     inner = unwrap(model)
-    normalise = options.get("normalise", "published")
-    check_normalise(normalise)
-    methods = [Method.parse(text) for text in by]
     task = data if isinstance(data, Task) else None
-    reading = reading_of(inner, data, options)
-    losses = ExampleLosses(inner, task.loss if task else None)
-    metric = task.metric if task else None
-    work = Work(inner, HeadMap.of(inner), losses, reading, metric, options.get("seed", 0), generate=options.get("generate", False))
+    _check_methods(methods, data, settings)
+    heads = HeadMap.of(inner)
+    context = ScoreContext(
+        inner,
+        heads,
+        ExampleLosses(inner, task.loss if task else None),
+        reading_of(inner, data, settings, progress=progress, memory=memory),
+        task.metric if task else None,
+        settings.seed,
+        settings.generate,
+        None if settings.adaptive is None else _start_race(heads, settings.adaptive),
+    )
     check_weights(inner)
     special_ids = task.special_ids if task and task.special_ids else None
-    run = _Run(work, methods, special_ids, options)
-    made = {name: scores.normalised(Method.parse(name).scaling(normalise)) for name, scores in run.scores().items()}
-    return made, run.failed
+    scoring = _ScoringPass(context, methods, checkpointing=settings.checkpointing, special_ids=special_ids, needs=needs)
+    scores = scoring.run()
+    scaled = {label: raw.normalised(scoring.methods[label].scaling(settings.normalise)) for label, raw in scores.items()}
+    return ScoringResult(scaled, scoring.failures)
 
 
-def reading_of(model: nn.Module, data: Data, options: Options) -> Reading:
-    """How data are read under these options."""
+def _check_methods(methods: Sequence[Importance], data: Data, settings: ScoreSettings) -> None:
+    """Raises DataError if data are missing, and PlanError if the methods cannot race."""
+    streamed = {str(method): method for method in methods if method.reads_data}
+    if streamed and data is None:
+        raise DataError(f"{next(iter(streamed))} needs data: pass a task, a dataset or batches")
+    if settings.adaptive is not None and [method.info.adaptive for method in streamed.values()] != [True]:
+        raise PlanError(f"adaptive examines heads by ablation alone, not by {', '.join(streamed) or 'weights'}; score those apart")
+
+
+def _start_race(heads: HeadMap, k: int) -> Race:
+    position = {head: number for number, head in enumerate(heads)}
+    return Race(tuple(tuple(position[head] for head in unit) for unit in heads.units()), k)
+
+
+def reading_of(
+    model: nn.Module, data: Data, settings: ScoreSettings, *, progress: Progress | None = None, memory: Memory | None = None
+) -> Reading:
+    """Returns how data are read under these settings."""
     return Reading(
         data,
-        split=options.get("split", "calibration"),
-        limit=options.get("limit"),
-        batch_size=options.get("batch_size"),
+        split=settings.split,
+        limit=settings.limit,
+        batch_size=settings.batch_size,
         pad_id=pad_id(model),
-        progress=options.get("progress"),
-        chunk_size=CHUNK if options.get("adaptive") is None else RACE_CHUNK,
-        memory=options.get("memory"),
+        progress=progress,
+        block_size=CHUNK if settings.adaptive is None else RACE_CHUNK,
+        memory=memory,
     )
 
 
-class _Run:
+class _ScoringPass:
     """One pass over the data for several methods."""
 
-    def __init__(self, work: Work, methods: Iterable[Method], special_ids: frozenset[int] | None, options: Options) -> None:
-        adaptive, checkpointing = options.get("adaptive"), options.get("checkpointing", False)
-        self.work = work
+    def __init__(
+        self,
+        context: ScoreContext,
+        methods: Iterable[Importance],
+        *,
+        checkpointing: bool,
+        special_ids: frozenset[int] | None,
+        needs: Iterable[str],
+    ) -> None:
+        self.context = context
         self.methods = {str(method): method for method in methods}
-        self.streamed = {name: method for name, method in self.methods.items() if method.reads_data}
-        of_block = {name: method for name, method in self.streamed.items() if method.has("of_block")}
-        self.shared = SharedPass(work, of_block, special_ids, checkpointing, options.get("needs", ()))
-        self.totals: dict[str, Any] = {}
+        self.streamed = {label: method for label, method in self.methods.items() if method.reads_data}
+        by_block = {label: method for label, method in self.streamed.items() if isinstance(method, BlockImportance)}
+        self.shared = SharedPass(context, by_block, special_ids=special_ids, checkpointing=checkpointing, needs=needs)
+        self.measures: dict[str, Callable[[Batch], BatchMeasurement]] = {}
+        self.totals: dict[str, Accumulator] = {}
         self.metrics: dict[str, MetricChange] = {}
-        self.asides: dict[str, list[float]] = {}
         self.rounding: dict[str, RoundingChange] = {}
-        self.failed: dict[str, HeadcountError] = {}
-        self.race = self._race(adaptive) if adaptive is not None else None
+        self.condition_sums: dict[str, dict[str, list[float]]] = {label: {} for label in self.streamed}
+        self.failures: dict[str, HeadcountError] = {}
 
-    def _race(self, k: int) -> Race:
-        if [method.name for method in self.streamed.values()] != ["ablation"]:
-            raise PlanError(f"adaptive examines heads by ablation alone, not by {', '.join(self.streamed) or 'weights'}; score those apart")
-        place = {head: number for number, head in enumerate(self.work.heads)}
-        return Race(tuple(tuple(place[head] for head in unit) for unit in self.work.heads.units()), k)
-
-    def scores(self) -> dict[str, Scores]:
-        """The scores of every method."""
+    def run(self) -> dict[str, Scores]:
+        """Returns the scores of every method that did not fail."""
         if self.streamed:
-            self._stream()
-        left = {name: method for name, method in self.methods.items() if name not in self.failed}
-        scores = {name: self._of_data(name) if name in self.streamed else self._of_model(method) for name, method in left.items()}
-        self.failed |= {name: error for name, made in scores.items() if (error := check_rounding(made)) is not None}
-        return {name: made for name, made in scores.items() if name not in self.failed}
+            self._read_data()
+        scores = {label: self._summarise(label, method) for label, method in self.methods.items() if label not in self.failures}
+        self.failures |= {label: error for label, summary in scores.items() if (error := check_rounding(summary)) is not None}
+        return {label: summary for label, summary in scores.items() if label not in self.failures}
 
-    def _stream(self) -> None:
-        if self.work.reading.data is None:
-            raise DataError(f"{next(iter(self.streamed))} needs data: pass a task, a dataset or batches")
-        for method in self.streamed.values():
-            if method.has("prepare"):
-                method.module.prepare(self.work, method.variant)
-        number = 0
-        for number, measured in enumerate(stream(self.work.reading, self._measure), 1):
-            self._check(measured)
-            self._take(measured)
-            if len(self.failed) == len(self.streamed):
+    def _read_data(self) -> None:
+        self.measures = {
+            label: method.measure(self.context) for label, method in self.streamed.items() if isinstance(method, BatchImportance)
+        }
+        race, n_chunks = self.context.race, 0
+        for n_chunks, measured in enumerate(stream(self.context.reading, self._measure), 1):
+            self._fail_nonfinite(measured)
+            self._add_chunk(measured)
+            if len(self.failures) == len(self.streamed):
                 return
-            if self.race is not None and number % LOOK == 0 and self._decided(self.race):
-                return
-        if self.race is not None and number % LOOK and self.work.reading.examples > 1:
-            self._decided(self.race)
+            if race is not None and n_chunks % LOOK == 0:
+                self._look(race)
+                if not race.active:
+                    return
+        if race is not None and n_chunks % LOOK and self.context.reading.examples > 1:
+            self._look(race)
 
-    def _decided(self, race: Race) -> bool:
-        """Looks at the race and leaves out what is decided; whether nothing is left to do."""
-        (name,) = self.streamed
-        race.look(self.totals[name].samples())
-        self.work.kept[f"{self.methods[name].name}:{self.methods[name].variant}"].active = race.active
-        return not race.active
+    def _look(self, race: Race) -> None:
+        (totals,) = self.totals.values()
+        samples = totals.samples()
+        assert samples is not None
+        race.look(samples)
 
-    def _take(self, measured: Measured) -> None:
-        for name, method in self.streamed.items():
-            if name in self.failed:
-                continue
-            if name not in self.totals:
-                self.totals[name] = method.totals(measured[name].shape[1:])
-                if f"{name}/metric" in measured and self.race is None:
-                    self.metrics[name] = MetricChange(self._metric, *measured[f"{name}/metric"].shape[1:])
-            self.totals[name].update(measured[name], measured[f"{name}/weight"])
-            for key in measured:
-                if key.startswith(f"{name}/") and measured[key].ndim == 1:
-                    self.asides.setdefault(key, []).append(measured[key].sum())
-            if (changes := measured.get(f"{name}/{ROUNDING}")) is not None:
-                self.rounding.setdefault(name, RoundingChange(changes.shape[1])).update(changes)
-            if name in self.metrics:
-                self.metrics[name].update(measured[f"{name}/metric"], measured[f"{name}/metric_base"])
+    def _measure(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
+        """Returns the numbers of one batch as the arrays that are stored for a chunk."""
+        arrays = self.shared(batch, numbers)
+        for label, measure in self.measures.items():
+            measurement = measure(batch)
+            weights = torch.ones(measurement.values.shape[0], 1) if measurement.weights is None else measurement.weights
+            arrays |= {label: measurement.values, f"{label}/weight": weights}
+            if measurement.metric is not None and measurement.metric_base is not None:
+                arrays |= {f"{label}/metric": measurement.metric, f"{label}/metric_base": measurement.metric_base}
+            if measurement.rounding is not None:
+                arrays[f"{label}/{ROUNDING}"] = measurement.rounding
+            arrays |= {f"{label}/condition/{name}": values for name, values in measurement.conditions.items()}
+        return arrays
 
-    @property
-    def _metric(self) -> Metric:
-        assert self.work.metric is not None
-        return self.work.metric
-
-    def _measure(self, batch: Any, numbers: list[int]) -> dict[str, torch.Tensor]:
-        found = self.shared(batch, numbers)
-        for name, method in self.streamed.items():
-            if method.has("of_batch"):
-                made = method.module.of_batch(self.work, batch, method.variant)
-                parts = {"": made} if not isinstance(made, Mapping) else dict(made)
-                parts.setdefault("weight", torch.ones(parts[""].shape[0], 1))
-                found |= {f"{name}/{part}" if part else name: values for part, values in parts.items()}
-        return found
-
-    def _check(self, measured: Measured) -> None:
+    def _fail_nonfinite(self, measured: Measured) -> None:
         """Stops methods that gave numbers that are not finite, naming example and head."""
-        for name in self.streamed.keys() - self.failed.keys():
-            bad = np.argwhere(~np.isfinite(measured[name]))
+        for label in self.streamed.keys() - self.failures.keys():
+            bad = np.argwhere(~np.isfinite(measured[label]))
             if len(bad):
-                first = self.work.reading.examples - len(measured[name])
-                example, head = first + int(bad[0][0]), self.work.heads[int(bad[0][1])]
-                self.failed[name] = NonFinite(
-                    f"{name} of {head} is no finite number on example {example}; look at the model's outputs there"
+                first = self.context.reading.examples - len(measured[label])
+                example, head = first + int(bad[0][0]), self.context.heads[int(bad[0][1])]
+                self.failures[label] = NonFinite(
+                    f"{label} of {head} is no finite number on example {example}; look at the model's outputs there"
                 )
 
-    def _of_data(self, name: str) -> Scores:
-        method, totals = self.methods[name], self.totals[name]
-        values, stderr, samples = self._summed(method, totals)
-        scores = self._scores(method, values, stderr, n=totals.n, samples=samples)
-        columns = {key: column for made in (self.metrics, self.rounding) if name in made for key, column in made[name].columns().items()}
-        directions = self.metrics[name].directions(method.about.higher_is_keep) if name in self.metrics else {}
-        if self.race is not None and samples is not None:
+    def _add_chunk(self, measured: Measured) -> None:
+        for label, method in self.streamed.items():
+            if label in self.failures:
+                continue
+            if label not in self.totals:
+                self.totals[label] = method.totals(*measured[label].shape[1:])
+            self.totals[label].update(measured[label], measured[f"{label}/weight"])
+            self._add_columns(label, measured)
+
+    def _add_columns(self, label: str, measured: Measured) -> None:
+        prefix = f"{label}/condition/"
+        for key in measured:
+            if key.startswith(prefix):
+                self.condition_sums[label].setdefault(key.removeprefix(prefix), []).append(measured[key].sum())
+        if (changes := measured.get(f"{label}/{ROUNDING}")) is not None:
+            self.rounding.setdefault(label, RoundingChange(changes.shape[1])).update(changes)
+        if (changed := measured.get(f"{label}/metric")) is not None:
+            assert self.context.metric is not None
+            change = self.metrics.setdefault(label, MetricChange(self.context.metric, *changed.shape[1:]))
+            change.update(changed, measured[f"{label}/metric_base"])
+
+    def _summarise(self, label: str, method: Importance) -> Scores:
+        """Returns the scores of one method before they are normalised."""
+        if isinstance(method, WeightImportance):
+            values = method.of_model(self.context).double().cpu().numpy()
+            return self._scores(method, values, np.zeros_like(values))
+        totals = self.totals[label]
+        values, stderr, samples = self._estimate(method, totals)
+        scores = self._scores(method, values, stderr, n_examples=totals.n, samples=samples)
+        columns: dict[str, tuple[float, ...]] = {}
+        directions: dict[str, bool] = {}
+        if label in self.metrics:
+            columns |= self.metrics[label].columns()
+            directions = self.metrics[label].directions(method.info.higher_is_keep)
+        if label in self.rounding:
+            columns |= self.rounding[label].columns()
+        conditions = {name: fsum(sums) / totals.n for name, sums in self.condition_sums[label].items()}
+        if self.context.race is not None and samples is not None:
             columns = {"examples": tuple(np.broadcast_to(samples.weights, samples.sums.shape).sum(0).tolist())}
-            scores = replace(scores, conditions={**scores.conditions, **self.race.decisions(scores.heads)})
-        asides = {key.partition("/")[2]: fsum(sums) / totals.n for key, sums in self.asides.items() if key.startswith(f"{name}/")}
-        return replace(scores, columns=columns, directions=directions, conditions={**scores.conditions, **asides})
+            conditions |= self.context.race.decisions(scores.heads)
+        return replace(scores, columns=columns, directions=directions, conditions={**scores.conditions, **conditions})
 
-    def _summed(self, method: Method, totals: Any) -> tuple[np.ndarray, np.ndarray, Samples | None]:
-        """Values, standard errors (none of a single example) and samples."""
+    def _estimate(self, method: Importance, totals: Accumulator) -> tuple[np.ndarray, np.ndarray, Samples | None]:
+        """Returns values, standard errors (none of a single example) and samples."""
         samples = totals.samples()
-        if method.has("combine"):
-            combine = partial(self._combine, method)
-            if totals.n < 2:
-                return combine(samples.means()), np.array([]), None
-            samples = pseudovalues(samples, combine)
-            return samples.means(), samples.stderr(), samples
-        return totals.mean(), totals.stderr() if totals.n > 1 else np.array([]), samples
+        if not isinstance(method, FeatureImportance):
+            return totals.mean(), totals.stderr() if totals.n > 1 else np.array([]), samples
+        assert samples is not None
+        combine = partial(self._combine, method)
+        if totals.n < 2:
+            return combine(samples.means()), np.array([]), None
+        samples = pseudovalues(samples, combine)
+        return samples.means(), samples.stderr(), samples
 
-    def _combine(self, method: Method, features: np.ndarray) -> np.ndarray:
-        """Mean features [..., heads, width] -> scores [..., heads], block by block."""
-        parts = []
-        for block in self.work.heads.blocks:
-            span = self.work.heads.positions(block)
-            width = block.value_dim * (features.shape[-1] // self.shared.width)
-            mine = torch.from_numpy(features[..., span, :width])
-            parts.append(method.module.combine(mine, self.work.model, block, method.variant).numpy())
+    def _combine(self, method: FeatureImportance, features: np.ndarray) -> np.ndarray:
+        """Turns mean features [..., heads, features] into scores [..., heads], block by block."""
+        heads, parts = self.context.heads, []
+        widest = max((block.value_dim for block in heads.blocks), default=1)
+        for block in heads.blocks:
+            width = block.value_dim * (features.shape[-1] // widest)
+            block_features = torch.from_numpy(features[..., heads.positions(block), :width])
+            parts.append(method.combine(block_features, self.context.model, block).numpy())
         return np.concatenate(parts, axis=-1)
 
-    def _of_model(self, method: Method) -> Scores:
-        values = method.module.of_model(self.work, method.variant).double().cpu().numpy()
-        return self._scores(method, values, np.zeros_like(values), n=0, samples=None)
-
-    def _scores(self, method: Method, values: np.ndarray, stderr: np.ndarray, *, n: int, samples: Samples | None) -> Scores:
-        work, reading = self.work, self.work.reading
+    def _scores(
+        self, method: Importance, values: np.ndarray, stderr: np.ndarray, *, n_examples: int = 0, samples: Samples | None = None
+    ) -> Scores:
+        context, reading = self.context, self.context.reading
+        task = reading.data if isinstance(reading.data, Task) else None
         return Scores(
-            heads=work.heads.heads,
+            heads=context.heads.heads,
             values=tuple(values.tolist()),
             method=str(method),
-            higher_is_keep=method.about.higher_is_keep,
-            units=work.heads.units(),
+            higher_is_keep=method.info.higher_is_keep,
+            units=context.heads.units(),
             stderr=tuple(stderr.tolist()),
-            n_examples=n,
+            n_examples=n_examples,
             samples=samples,
-            data=reading.fingerprint if n else "",
-            seed=work.seed,
-            conditions=_conditions(work, reading),
-            describes=method.about.describes,
+            data=reading.fingerprint if n_examples else "",
+            seed=context.seed,
+            conditions={
+                "model": type(context.model).__name__,
+                "dtype": str(next(context.model.parameters()).dtype).removeprefix("torch."),
+                "device": device_of(context.model).type,
+                "attention": getattr(context.model.config, "_attn_implementation", "eager"),
+                "split": reading.split if task else "",
+                "task": task.name if task else "",
+                "batch_size": reading.batch_size or "auto",
+                "torch": torch.__version__,
+            },
+            describes=method.info.describes,
         )
-
-
-def _conditions(work: Work, reading: Reading) -> dict[str, Any]:
-    parameter = next(work.model.parameters())
-    return {
-        "model": type(work.model).__name__,
-        "dtype": str(parameter.dtype).removeprefix("torch."),
-        "device": device_of(work.model).type,
-        "attention": getattr(work.model.config, "_attn_implementation", "eager"),
-        "split": reading.split if isinstance(reading.data, Task) else "",
-        "task": reading.data.name if isinstance(reading.data, Task) else "",
-        "batch_size": reading.batch_size or "auto",
-        "torch": torch.__version__,
-    }

@@ -1,9 +1,10 @@
-"""One forward pass, and one backward pass where gradients are asked for, that serves every method with an `of_block`."""
+"""One forward pass, and one backward pass if a method needs gradients, that serves every `BlockImportance`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,141 +17,146 @@ from headcount.data.checks import check_batch
 from headcount.data.chunks import n_rows
 from headcount.data.losses import OneByOne, accepts, finite_losses
 from headcount.data.nonfinite import explain_nonfinite
-from headcount.importance.base import Work
+from headcount.importance.base import BlockImportance, Importance, ScoreContext
 from headcount.models.modules import Batch
 from headcount.models.observe import Observation, Observer, model_inputs
 
-Pair = tuple[Tensor, Tensor]
+WeightedValues = tuple[Tensor, Tensor]
 """Numbers [batch, heads(, features)] and their weights [batch, 1 | heads]."""
 
 
-def shared_needs(methods: Iterable[Any]) -> list[str]:
-    """What the methods of one pass ask of it for all of them; the last bits of each depend on that, since kernels do."""
-    needs = {need for method in methods if method.has("of_block") for need in method.about.needs}
+def shared_needs(methods: Iterable[Importance]) -> list[str]:
+    """Returns what the methods of one pass need of it together. The last bits of every method depend on that, since kernels do."""
+    needs = {need for method in methods if isinstance(method, BlockImportance) for need in method.info.needs}
     return sorted(needs & {"attention", "gradient"})
 
 
 class SharedPass:
-    """Turns a batch into each method's numbers per example and head, `name` and `name/weight`."""
+    """Turns a batch into each method's numbers per example and head, by the keys `label` and `label/weight`.
+
+    `needs` are further needs, such as those of methods that shared the pass before, so that it is the same pass again, to the bit.
+    """
 
     def __init__(
-        self, work: Work, methods: Mapping[str, Any], special_ids: frozenset[int] | None, checkpointing: bool, needs: Iterable[str] = ()
+        self,
+        context: ScoreContext,
+        methods: Mapping[str, BlockImportance],
+        *,
+        special_ids: frozenset[int] | None = None,
+        checkpointing: bool = False,
+        needs: Iterable[str] = (),
     ) -> None:
-        self.work, self.methods, self.checkpointing = work, methods, checkpointing
+        self.context, self.methods, self.checkpointing = context, methods, checkpointing
         needs = {*needs, *shared_needs(methods.values())}
         self.gradient = "gradient" in needs
         self.observer = Observer(
-            work.model,
+            context.model,
             self._consume,
-            blocks=work.heads.blocks,
+            blocks=context.heads.blocks,
             attention="attention" in needs,
             outputs=True,
             gradient=self.gradient,
             special_ids=special_ids,
         )
-        self.width = max((block.value_dim for block in work.heads.blocks), default=1)
-        self._found: dict[str, dict[str, Pair]] = {}
-        self._rows = 0
+        self._sums: dict[str, dict[str, WeightedValues]] = {}
+        self._n_examples = 0
 
     def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
-        """The numbers of one batch, whose rows are the examples `numbers`."""
-        batch = model_inputs(batch, self.work.model)
-        check_batch(self.work.model, batch, numbers)
+        """Returns the numbers of one batch, whose rows are the examples `numbers`."""
+        model, heads = self.context.model, self.context.heads
+        batch = model_inputs(batch, model)
+        check_batch(model, batch, numbers)
         if not self.methods:
             return {}
-        self._rows, self._found = n_rows(batch), {name: {} for name in self.methods}
+        self._n_examples, self._sums = n_rows(batch), {label: {} for label in self.methods}
         with ExitStack() as stack:
-            stack.enter_context(explain_nonfinite(self.work.model, self.work.heads, batch))
+            stack.enter_context(explain_nonfinite(model, heads, batch))
             if self.checkpointing and self.gradient:
-                if accepts(self.work.model, "use_cache"):
+                if accepts(model, "use_cache"):
                     batch = {**batch, "use_cache": False}  # a layer that runs again would append to the cache again
-                stack.enter_context(checkpointed(self.work.model, self.work.heads.blocks))
+                stack.enter_context(checkpoint_layers(model, heads.blocks))
             stack.enter_context(self.observer)
             output = self.observer.run(batch)
             if self.gradient:
                 with torch.enable_grad():
-                    losses = finite_losses(self.work.losses(output, batch), numbers)
+                    losses = finite_losses(self.context.losses(output, batch), numbers)
                 self.observer.backward(losses)
-        return {key: value for name in self.methods for key, value in self._assembled(name).items()}
+        return {key: value for label in self.methods for key, value in self._join_blocks(label).items()}
 
-    def _consume(self, seen: Observation) -> None:
-        for name, method in self.methods.items():
-            if ("gradient" in method.about.needs) == (seen.gradient is not None):
-                made = method.module.of_block(seen, method.variant)
-                values, weights = made if isinstance(made, tuple) else (made, torch.ones(made.shape[0], 1, device=made.device))
-                self._add(name, method.about.adds, seen.block, (values.double(), weights.double()))
+    def _consume(self, observation: Observation) -> None:
+        for label, method in self.methods.items():
+            if ("gradient" in method.info.needs) == (observation.gradient is not None):
+                result = method.of_block(observation)
+                values, weights = result if isinstance(result, tuple) else (result, torch.ones(result.shape[0], 1, device=result.device))
+                self._add(label, observation.block, values.double(), weights.double())
 
-    def _add(self, name: str, adds: bool, block: AttentionBlock, new: Pair) -> None:
-        """Merges what one call of a block gave: rows of one example (windows) and several calls become one number."""
-        values, weights = new
-        values, weights = by_example(block, self._rows, values if adds else values * _wide(weights, values), weights)
-        old = self._found[name].get(block.path)
-        if adds:
-            self._found[name][block.path] = (values if old is None else old[0] + values, torch.ones_like(weights))
+    def _add(self, label: str, block: AttentionBlock, values: Tensor, weights: Tensor) -> None:
+        """Merges the numbers of one call of a block: rows of one example (windows) and several calls become one number."""
+        sums_calls = self.methods[label].info.sums_calls
+        values, weights = sum_by_example(block, self._n_examples, values if sums_calls else values * _expand(weights, values), weights)
+        earlier = self._sums[label].get(block.path)
+        if sums_calls:
+            self._sums[label][block.path] = (values if earlier is None else earlier[0] + values, torch.ones_like(weights))
         else:
-            self._found[name][block.path] = (values, weights) if old is None else (old[0] + values, old[1] + weights)
+            self._sums[label][block.path] = (values, weights) if earlier is None else (earlier[0] + values, earlier[1] + weights)
 
-    def _assembled(self, name: str) -> dict[str, Tensor]:
-        """Blocks side by side in flat order; features padded to the widest block's."""
-        method, values, weights = self.methods[name], [], []
-        for block in self.work.heads.blocks:
+    def _join_blocks(self, label: str) -> dict[str, Tensor]:
+        """Puts blocks side by side in flat order; features are padded to the widest block's."""
+        method, values, weights = self.methods[label], [], []
+        for block in self.context.heads.blocks:
             if not block.n_heads:
                 continue
-            if block.path not in self._found[name]:
+            if block.path not in self._sums[label]:
                 raise UnsupportedModel(
-                    f"block '{block.path}' did not run on this batch, so {name} cannot judge its heads; give data that reach it"
+                    f"block '{block.path}' did not run on this batch, so {label} cannot judge its heads; give data that reach it"
                 )
-            value, weight = self._found[name][block.path]
-            values.append(value if method.about.adds else value / _wide(weight, value).clamp(min=1e-300))
+            value, weight = self._sums[label][block.path]
+            values.append(value if method.info.sums_calls else value / _expand(weight, value).clamp(min=1e-300))
             weights.append(weight.expand(-1, block.n_heads))
-        joined = torch.cat(_padded(values), dim=1)
-        joined = method.module.per_example(joined, method.variant) if method.has("per_example") else joined
-        return {name: joined, f"{name}/weight": torch.cat(weights, dim=1)}
+        widest = max((value.shape[-1] for value in values if value.ndim == 3), default=0)
+        padded = [nn.functional.pad(value, (0, widest - value.shape[-1])) if value.ndim == 3 else value for value in values]
+        return {label: method.per_example(torch.cat(padded, dim=1)), f"{label}/weight": torch.cat(weights, dim=1)}
 
 
-def by_example(block: AttentionBlock, examples: int, values: Tensor, weights: Tensor) -> Pair:
+def sum_by_example(block: AttentionBlock, n_examples: int, values: Tensor, weights: Tensor) -> WeightedValues:
     """Sums over the rows that a block has for each example, such as windows of an image."""
     rows = values.shape[0]
-    if rows == examples:
+    if rows == n_examples:
         return values, weights
     if rows == 1:
         raise OneByOne  # the block flattens its batch
-    if rows % examples:
-        raise UnsupportedModel(f"block '{block.path}' has {rows} rows for {examples} examples, so they cannot be told apart")
-    parts = (examples, rows // examples)
-    return values.unflatten(0, parts).sum(1), weights.unflatten(0, parts).sum(1)
+    if rows % n_examples:
+        raise UnsupportedModel(f"block '{block.path}' has {rows} rows for {n_examples} examples, so they cannot be told apart")
+    shape = (n_examples, rows // n_examples)
+    return values.unflatten(0, shape).sum(1), weights.unflatten(0, shape).sum(1)
 
 
-def _wide(weights: Tensor, values: Tensor) -> Tensor:
+def _expand(weights: Tensor, values: Tensor) -> Tensor:
+    """Appends axes to weights until they broadcast with values."""
     return weights.view(*weights.shape, *(1,) * (values.ndim - weights.ndim))
 
 
-def _padded(values: list[Tensor]) -> list[Tensor]:
-    widest = max((value.shape[-1] for value in values if value.ndim == 3), default=0)
-    return [nn.functional.pad(value, (0, widest - value.shape[-1])) if value.ndim == 3 else value for value in values]
-
-
 @contextmanager
-def checkpointed(model: nn.Module, blocks: tuple[AttentionBlock, ...]) -> Iterator[None]:
+def checkpoint_layers(model: nn.Module, blocks: tuple[AttentionBlock, ...]) -> Iterator[None]:
     """Inside, every layer with heads keeps only its inputs and computes the rest again in the backward pass."""
     layers = {id(layer): layer for block in blocks if (layer := layer_of(model, block)) is not None}
     with ExitStack() as stack:
         for layer in layers.values():
-            had = "forward" in vars(layer)
-            before = layer.forward
-            layer.forward = _again(before)
-            stack.callback(
-                lambda layer=layer, had=had, before=before: setattr(layer, "forward", before) if had else delattr(layer, "forward")
-            )
+            own_forward = vars(layer).get("forward")
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+            stack.callback(_restore_forward, layer, own_forward)
         yield
 
 
-def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
+def _restore_forward(layer: nn.Module, own_forward: Callable[..., Any] | None) -> None:
+    if own_forward is None:
+        del layer.forward
+    else:
+        layer.forward = own_forward
 
 
 def layer_of(model: nn.Module, block: AttentionBlock) -> nn.Module | None:
-    """The transformer layer around a block: the outermost member of a list of modules on its path."""
+    """Returns the transformer layer around a block: the outermost member of a list of modules on its path."""
     parts = block.path.split(".")
     for end in range(1, len(parts)):
         if isinstance(model.get_submodule(".".join(parts[:end])), nn.ModuleList):

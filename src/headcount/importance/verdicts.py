@@ -1,4 +1,4 @@
-"""What scores say about each head, with how sure that is: interval, rank and its interval, chance of being among the lowest, safe or not."""
+"""Verdicts on heads from scores: interval, rank and its interval, probability of being among the lowest, safe to remove or not."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headcount.core.errors import PlanError
+from headcount.core.errors import OptionError, PlanError, UnknownName
 from headcount.core.heads import Head
-from headcount.core.registry import IMPORTANCES
 from headcount.core.scores import Scores
 from headcount.core.stats.calibration import Stability, stability
 from headcount.core.stats.cheap import Agreement, agreement
@@ -17,6 +16,7 @@ from headcount.core.stats.ranks import lowest, rank_intervals, ranks
 from headcount.core.stats.resampling import intervals
 from headcount.core.stats.safe import safe_to_remove
 from headcount.core.stats.samples import Samples
+from headcount.importance.base import Importance
 
 TOLERANCE = 0.01
 LEVEL = 0.95
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def quarter(scores: Scores) -> int:
-    """A quarter of the units, at least one: what `lowest` means unless told."""
+    """Returns a quarter of the units, at least one: the default number of lowest units."""
     return max(1, len(scores.tied()) // 4)
 
 
@@ -56,61 +56,61 @@ def check_lowest(k: int | None, n_units: int) -> None:
 def verdicts(
     scores: Scores, *, k: int | None = None, tolerance: float = TOLERANCE, level: float = LEVEL, repeats: int = 2000, seed: int = 0
 ) -> list[Verdict]:
-    """The verdict on every head in flat order; `k` units count as the lowest, a quarter of them unless told."""
+    """Returns the verdict on every head in flat order; `k` units count as the lowest, by default a quarter of them."""
     check_lowest(k, len(scores.tied()))
     k = quarter(scores) if k is None else k
     ties = scores.ties()
-    places = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, ties=ties)
+    ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, ties=ties)
     stderr = scores.stderr or (None,) * len(scores.heads)
     if scores.samples is None or scores.samples.n_groups < 2:
-        rows = zip(scores.heads, scores.values, stderr, places.tolist(), strict=True)
+        rows = zip(scores.heads, scores.values, stderr, ranking.tolist(), strict=True)
         return [Verdict(head, value, error, None, None, rank, None, None, None, None) for head, value, error, rank in rows]
-    drawn = scores.replicates(repeats, seed)
-    low, high = intervals(drawn, level)
-    first, last = rank_intervals(drawn, higher_is_keep=scores.higher_is_keep, level=level, ties=ties)
-    chance = lowest(drawn, k, higher_is_keep=scores.higher_is_keep, units=scores.unit_places(), ties=ties)
-    safe = _safe(scores, tolerance, level) if measures_loss(scores) else (chance >= level).tolist()
-    arrays = (column.tolist() for column in (low, high, places, first, last, chance))
+    replicates = scores.replicates(repeats, seed)
+    low, high = intervals(replicates, level)
+    first, last = rank_intervals(replicates, higher_is_keep=scores.higher_is_keep, level=level, ties=ties)
+    chance = lowest(replicates, k, higher_is_keep=scores.higher_is_keep, units=scores.unit_places(), ties=ties)
+    if measures_loss(scores):
+        safe = [verdict.safe for verdict in safe_to_remove(scores.samples, tolerance=tolerance, worst=None, level=level)]
+    else:
+        safe = (chance >= level).tolist()
+    arrays = (column.tolist() for column in (low, high, ranking, first, last, chance))
     return [Verdict(*row) for row in zip(scores.heads, scores.values, stderr, *arrays, safe, strict=True)]
 
 
 def measures_loss(scores: Scores) -> bool:
-    """Whether scores are rises of the loss; those of a method that is not known here are not."""
-    name = scores.method.partition(":")[0]
-    return name in IMPORTANCES.names() and IMPORTANCES.module(name).ABOUT.measures_loss
-
-
-def _safe(scores: Scores, tolerance: float, level: float) -> list[bool]:
-    assert scores.samples is not None
-    return [verdict.safe for verdict in safe_to_remove(scores.samples, tolerance=tolerance, worst=None, level=level)]
+    """Whether scores are rises of the loss; False for methods that are not installed here."""
+    try:
+        return Importance.parse(scores.method).info.measures_loss
+    except (UnknownName, OptionError):
+        return False
 
 
 def signed_samples(scores: Scores) -> Samples:
-    """The samples, normalised as the scores are, with more meaning keep; a score without samples is one that data do not move."""
+    """Returns the samples, normalised as the scores are, with more meaning keep; scores without samples do not depend on data."""
     samples = scores.scaled_samples() or Samples(np.asarray(scores.values)[None], np.ones((1, 1)))
     return samples.signed(higher_is_keep=scores.higher_is_keep)
 
 
-def agreements(found: Mapping[str, Scores], truth: str = "ablation", *, k: int | None = None, seed: int = 0) -> dict[str, Agreement]:
-    """How well every other score stands in for true ablation, by method; none where ablation has no spread over examples or heads."""
-    real = found[truth]
-    if real.samples is None or real.samples.n_groups < 2 or len(set(real.values)) < 2:
+def agreements(scores_of: Mapping[str, Scores], truth: str = "ablation", *, k: int | None = None, seed: int = 0) -> dict[str, Agreement]:
+    """Returns how well every other score predicts ablation, by method; nothing if ablation does not vary over examples or heads."""
+    reference = scores_of[truth]
+    if reference.samples is None or reference.samples.n_groups < 2 or len(set(reference.values)) < 2:
         return {}
-    k = max(1, len(real.heads) // 4) if k is None else k
+    k = max(1, len(reference.heads) // 4) if k is None else k
     return {
-        name: agreement(signed_samples(scores), signed_samples(real), k, seed=seed, paired=_paired(scores, real))
-        for name, scores in found.items()
+        name: agreement(signed_samples(scores), signed_samples(reference), k, seed=seed, paired=_share_examples(scores, reference))
+        for name, scores in scores_of.items()
         if name != truth and len(set(scores.values)) > 1
     }
 
 
-def _paired(a: Scores, b: Scores) -> bool:
+def _share_examples(a: Scores, b: Scores) -> bool:
     """Whether two scores come from the same examples in the same groups."""
     return a.samples is not None and b.samples is not None and a.data == b.data and a.samples.n_groups == b.samples.n_groups
 
 
 def stabilities(scores: Scores, *, k: int | None = None, seed: int = 0) -> tuple[Stability, ...]:
-    """How stable the ranking is by the number of calibration examples: an eighth, a quarter, half and all of them; nothing for a single one."""
+    """Returns the stability of the ranking by the number of examples: an eighth, a quarter, half and all; nothing for one example."""
     samples = scores.scaled_samples()
     if samples is None or samples.n_groups < 2:
         return ()

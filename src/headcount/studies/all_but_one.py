@@ -86,9 +86,9 @@ def _row(
 @command
 def run(say: Session, given: inputs.TaskOptions, how: How = "zero") -> None:
     """Can a layer live on one head? The best head of each, chosen on the selection split and reported on the report split."""
-    from headcount.importance.score import Method
+    from headcount.importance.base import Importance
 
-    Method.parse(f"all-but-one:{how}")
+    Importance.parse(f"all-but-one:{how}")
     live, _, folder = given.open_model(say)
     data = given.open_task(say, live, folder)
     with say.progress("scoring") as advance:

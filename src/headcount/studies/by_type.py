@@ -114,14 +114,15 @@ def _row(
 @command
 def run(say: Session, given: inputs.TaskOptions, by: By = "gradient") -> None:
     """Which attention matters most: encoder, cross or decoder? Scores by type, and the loss without half and without all heads of each."""
-    from headcount.importance.score import Method, score
+    from headcount.importance.base import Importance
+    from headcount.importance.score import score
 
-    by = str(Method.parse(by))
+    by = str(Importance.parse(by))
     live, _, folder = given.open_model(say)
     data = given.open_task(say, live, folder)
     with say.progress("scoring") as advance:
         raw = score(live, data, by, normalise="none", seed=given.seed, progress=advance, **given.reading)
-    ranking = raw.normalised(Method.parse(by).about.normalise)
+    ranking = raw.normalised(Importance.parse(by).info.normalise)
     rows = by_type(live, data, raw, ranking, **given.reading)
     name = data.metric.name if data.metric else ""
 

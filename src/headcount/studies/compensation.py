@@ -216,7 +216,7 @@ def run(
     train_batch: TrainBatch = 32,
 ) -> None:
     """Do the heads that stay make up for those that went? Change of survivors in the fine-tune after pruning, against that of the whole model."""
-    from headcount.importance.score import Method as Importance
+    from headcount.importance.base import Importance
 
     by = str(Importance.parse(by))
     with RunFolder(out).open(say) as taken:

@@ -111,10 +111,12 @@ def curve(
     """The whole checkpoint on the report split, and a row for each number of heads that stay: the share left of its own score above chance, in pairs;
     `why` of a row says where that is not defined.
     """
+    from headcount.importance.settings import ScoreSettings
     from headcount.workflows.score import score_into
 
     admit(run, model)
-    (scores,) = score_into(run, model, task, [by], seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size).values()
+    settings = ScoreSettings(seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size)
+    (scores,) = score_into(run, model, task, [by], settings).values()
     whole = without(run, f"{name}: dense", model, task, (), limit=limit, batch_size=batch_size)
     chance = chance_of(model, task, limit)
     rows = []
@@ -149,9 +151,9 @@ def run(
     tokenizer: Tokenizer = None,
 ) -> None:
     """When do heads become superfluous? The pruning curve of every checkpoint of a training: MODEL is a folder of them, or the first of several."""
-    from headcount.importance.score import Method
+    from headcount.importance.base import Importance
 
-    by = str(Method.parse(by))
+    by = str(Importance.parse(by))
     found = find([given.model, *(more or [])])
     with RunFolder(out).open(say) as taken:
         from headcount.core.scores import SCALED
@@ -176,7 +178,7 @@ def run(
                 whole, made = curve(live, task, one.short, keeps, by=by, run=kept, seed=given.seed, repair=repair, **given.reading)
             rows += [{"step": one.step, **row} for row in made]
             summary.append(_summary(one, whole, made, hold))
-        scaling = Method.parse(by).about.normalise
+        scaling = Importance.parse(by).info.normalise
         ranking = {"by": by, "normalise": scaling}
         asked = {"checkpoints": [one.name for one in found], "keep": keeps, **ranking, "repair": repair, "task": given.task or ""}
         keep_rows(kept, "dynamics", {**asked, "limit": given.limit, "seed": given.seed}, rows)

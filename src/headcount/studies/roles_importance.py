@@ -137,15 +137,17 @@ def run(
     """Do the heads that matter have roles? Importance and confidence by role, with intervals."""
     check_embedded(text, embedded)
     from headcount.behaviour.given import roles
-    from headcount.importance.score import Method, score_all
+    from headcount.importance.base import Importance
+    from headcount.importance.score import score_all
+    from headcount.importance.settings import ScoreSettings
 
     live, _, folder = given.open_model(say)
     task = given.open_task(say, live, folder)
-    methods = [str(Method.parse(name)) for name in split(by)]
+    methods = [str(Importance.parse(name)) for name in split(by)]
     read = corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
     table = roles(live, read, seed=given.seed, batch_size=given.reading["batch_size"])
     with say.progress("scoring") as advance:
-        scores = score_all(live, task, methods, seed=given.seed, progress=advance, **given.reading)
+        scores = score_all(live, task, methods, ScoreSettings(seed=given.seed, **given.reading), progress=advance)
     rows = sorted(roles_importance(table, scores, seed=given.seed), key=lambda row: (row.method, row.p))
     say.table(
         ("score", "role", "heads", "mean rank with", "without", "difference", "q"),

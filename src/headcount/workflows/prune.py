@@ -19,7 +19,7 @@ from headcount.core.scores import Scores
 from headcount.data.evaluate import evaluate, fingerprint_of
 from headcount.data.stream import Progress
 from headcount.data.task import Task, task_key
-from headcount.importance.score import Method as Importance
+from headcount.importance.base import Importance
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance

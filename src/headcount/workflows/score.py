@@ -1,18 +1,20 @@
-"""Scores of a run: what is finished is taken from its folder, the rest is computed block by block and kept there."""
+"""Scores of a run: finished scores are taken from its folder, the others are computed chunk by chunk and stored there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any, Unpack
+from typing import Any
 
 from torch import nn
 
-from headcount.core.errors import HeadcountError, PlanError, RoundingError
+from headcount.core.errors import HeadcountError, OptionError, PlanError, RoundingError, UnknownName
 from headcount.core.scores import Scores
-from headcount.data.stream import agree, fingerprint, world
+from headcount.data.stream import Progress, agree, fingerprint, world
 from headcount.data.task import Data, task_key
-from headcount.importance.score import Method, Options, reading_of, score_each
+from headcount.importance.base import BlockImportance, Importance
+from headcount.importance.score import ScoringResult, compute_scores, parse_methods, reading_of
+from headcount.importance.settings import ScoreSettings
 from headcount.importance.shared_pass import shared_needs
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
@@ -21,113 +23,146 @@ from headcount.runs.chunks import Chunks, discard_chunks, unfinished_passes
 from headcount.runs.scores import KIND, pack_scores, unpack_scores
 from headcount.runs.store import Run
 
-ASKED = ("split", "limit", "batch_size", "normalise", "seed", "checkpointing", "generate", "adaptive")
 
+def score_into(
+    run: Run | None,
+    model: nn.Module,
+    data: Data,
+    by: Iterable[str | Importance],
+    settings: ScoreSettings = ScoreSettings(),
+    *,
+    progress: Progress | None = None,
+) -> dict[str, Scores]:
+    """Returns the scores of several methods by label, and stores them in a run: what is finished there is not computed again.
 
-def score_into(run: Run | None, model: nn.Module, data: Data, by: Iterable[str], **options: Unpack[Options]) -> dict[str, Scores]:
-    """Like `score_all`, with a run that keeps everything: finished scores are not computed again, others go on where they stopped.
+    A method fails alone, after the others are stored, if it gives a number that is not finite or if its scores are lost in rounding. Of several
+    processes that torchrun started, only the first has the run.
 
-    A method that meets a number that is not finite, or whose scores drown in rounding, fails alone, after the others are kept. Only the first
-    of several processes that torchrun started has the run; without one, nothing is kept.
+    Args:
+        run: the run; None stores nothing.
+        model: the model to score.
+        data: a task, a dataset or batches; None if no method reads data.
+        by: methods as text or objects.
+        settings: how the data are read and scores are normalised.
+        progress: called with the number of examples done and of all examples.
+
+    Raises:
+        HeadcountError: the error of the first method that failed.
     """
-    names = [str(Method.parse(name)) for name in by]
-    leads = world()[0] == 0
-    if not agree(run is not None):
-        found, failed = score_each(model, data, names, **options)
+    methods = {str(method): method for method in parse_methods(by)}
+    if agree(run is not None):
+        assert run is not None or world()[0] != 0
+        result = _RunScoring(run, unwrap(model), data, methods, settings, progress).result()
     else:
-        assert not leads or run is not None
-        found, failed = _Scoring(run, unwrap(model), data, names, options).scores()
-    for error in failed.values():
-        raise error
-    return {name: found[name] for name in names}
+        result = compute_scores(model, data, list(methods.values()), settings, progress=progress)
+    result.raise_failures()
+    return {label: result.scores[label] for label in methods}
 
 
-class _Scoring:
-    """One call of `score_into`."""
+class _RunScoring:
+    """One call of `score_into` with a run; `run` is None in processes that do not lead."""
 
-    def __init__(self, run: Run | None, model: nn.Module, data: Data, names: list[str], options: Options) -> None:
-        self.run, self.model, self.data, self.names, self.options = run, model, data, names, options
-        self.made = provenance()
-        self.needs = shared_needs(map(Method.parse, names))
-        self.parts = self._parts()
+    def __init__(
+        self,
+        run: Run | None,
+        model: nn.Module,
+        data: Data,
+        methods: Mapping[str, Importance],
+        settings: ScoreSettings,
+        progress: Progress | None,
+    ) -> None:
+        self.run, self.model, self.data, self.settings, self.progress = run, model, data, settings, progress
+        self.methods = methods
+        self.provenance = provenance()
+        self.needs = shared_needs(methods.values())
+        self.data_key: dict[str, Any] = {}
+        if any(method.reads_data for method in methods.values()):
+            self.data_key = {**task_key(data), "fingerprint": fingerprint(reading_of(model, data, settings))}
+        self.shared_parts = {**model_key(model), **settings.to_dict(), "data": self.data_key}
+        """The parts of artifact keys that all methods have in common."""
 
-    def _parts(self) -> dict[str, Any]:
-        """What determines the scores of any of the methods."""
-        asked = {name: self.options.get(name) for name in ASKED} | {"normalise": self.options.get("normalise", "published")}
-        reads = any(Method.parse(name).reads_data for name in self.names)
-        data = {**task_key(self.data), "fingerprint": fingerprint(reading_of(self.model, self.data, self.options))} if reads else {}
-        return {**model_key(self.model), **asked, "data": data}
-
-    def spec(self, name: str) -> ArtifactKey:
-        """The artifact of one method; of one that shares its pass, by what all of them ask of it."""
-        method = Method.parse(name)
-        parts = {"method": name, **self.parts, "normalise": method.scaling(self.parts["normalise"])}
+    def key(self, method: Importance) -> ArtifactKey:
+        """Returns the artifact key of a method's scores. Methods that share a pass depend on what all of them need."""
+        parts = {"method": method.to_dict(), **self.shared_parts, "normalise": method.scaling(self.settings.normalise)}
         if method.reads_data:
-            return ArtifactKey(KIND, name, {**parts, "needs": self.needs if method.has("of_block") else []})
-        return ArtifactKey(KIND, name, {**parts, "data": {}, "split": None, "limit": None})
+            parts["needs"] = self.needs if isinstance(method, BlockImportance) else []
+        else:
+            parts |= {"data": {}, "split": None, "limit": None}
+        return ArtifactKey(KIND, str(method), parts)
 
-    def scores(self) -> tuple[dict[str, Scores], dict[str, HeadcountError]]:
-        """The scores that could be made, and why others could not."""
-        artifacts = (
-            {} if self.run is None else {name: artifact for name in self.names if (artifact := self.run.find(self.spec(name))) is not None}
-        )
-        found = agree({name: unpack_scores(artifact) for name, artifact in artifacts.items()})
-        failed: dict[str, HeadcountError] = {}
-        missing = [name for name in self.names if name not in found]
-        if missing:
-            made, failed, kept = self._compute(missing)
-            found |= made
-            artifacts |= kept
-        if self.run is not None:
-            self._present(artifacts, failed)
-        return found, failed
-
-    def _compute(self, missing: list[str]) -> tuple[dict[str, Scores], dict[str, HeadcountError], dict[str, Artifact]]:
-        memory, names = self._memory(missing)
-        options: Options = {**self.options, "memory": memory, "needs": self.needs}
-        with nullcontext() if self.run is None else self.run.log_failure(", ".join(names)):
-            made, failed = score_each(self.model, self.data, agree(names), **options)
-        made = {name: scores for name, scores in made.items() if name in missing}
+    def result(self) -> ScoringResult:
+        """Returns the scores, and the errors of methods that failed."""
         artifacts: dict[str, Artifact] = {}
-        if self.run is not None and memory is not None:
-            artifacts = {
-                name: self.run.commit(self.spec(name), *pack_scores(scores), provenance=self.made) for name, scores in made.items()
-            }
-            if not failed:
-                memory.clear()
-        return made, failed, artifacts
+        if self.run is not None:
+            stored = {label: self.run.find(self.key(method)) for label, method in self.methods.items()}
+            artifacts = {label: artifact for label, artifact in stored.items() if artifact is not None}
+        scores = agree({label: unpack_scores(artifact) for label, artifact in artifacts.items()})
+        failures: dict[str, HeadcountError] = {}
+        missing = {label: method for label, method in self.methods.items() if label not in scores}
+        if missing:
+            computed, new_artifacts = self._compute(missing)
+            scores |= computed.scores
+            artifacts |= new_artifacts
+            failures = computed.failures
+        if self.run is not None:
+            self._present(self.run, artifacts, failures)
+        return ScoringResult(scores, failures)
 
-    def _memory(self, missing: list[str]) -> tuple[Chunks | None, list[str]]:
-        """Where blocks are kept, and the methods of the pass: those of one that was stopped before, if it has all that are missing."""
-        if self.run is None:
-            return None, missing
-        streamed = {name for name in missing if Method.parse(name).reads_data}
-        before = unfinished_passes(self.run, lambda parts: self._is_mine(parts) and streamed <= set(parts["methods"])) if streamed else []
-        names = missing if not before else [*missing, *(name for name in before[0]["methods"] if name not in missing)]
-        return self._blocks(names), names
+    def _compute(self, missing: Mapping[str, Importance]) -> tuple[ScoringResult, dict[str, Artifact]]:
+        chunks, methods = (None, missing) if self.run is None else self._open_chunks(self.run, missing)
+        with nullcontext() if self.run is None else self.run.log_failure(", ".join(methods)):
+            result = compute_scores(
+                self.model,
+                self.data,
+                agree(list(methods.values())),
+                self.settings,
+                progress=self.progress,
+                memory=chunks,
+                needs=self.needs,
+            )
+        scores = {label: table for label, table in result.scores.items() if label in missing}
+        artifacts: dict[str, Artifact] = {}
+        if self.run is not None and chunks is not None:
+            for label, table in scores.items():
+                artifacts[label] = self.run.commit(self.key(missing[label]), *pack_scores(table), provenance=self.provenance)
+            if not result.failures:
+                chunks.clear()
+        return ScoringResult(scores, result.failures), artifacts
 
-    def _is_mine(self, parts: Mapping[str, Any]) -> bool:
-        """Whether a pass is one over the same data under the same options."""
-        return "methods" in parts and parts == {"methods": parts["methods"], "needs": self.needs, **self.parts}
+    def _open_chunks(self, run: Run, missing: Mapping[str, Importance]) -> tuple[Chunks, Mapping[str, Importance]]:
+        """Returns where chunks are stored, and the methods of the pass: those of a pass that was stopped, if it has all that are missing."""
+        in_order = self.settings.adaptive is not None
+        if in_order and not run.leads:
+            raise PlanError("an adaptive run decides chunk by chunk what to examine next, so that no worker can join it")
+        methods = dict(missing)
+        streamed = {label for label, method in missing.items() if method.reads_data}
+        if streamed and (
+            stopped := unfinished_passes(run, lambda parts: self._is_same_pass(parts) and streamed <= parts["methods"].keys())
+        ):
+            methods |= {label: Importance.parse(label) for label in stopped[0]["methods"] if label not in missing}
+        options = {label: method.to_dict() for label, method in sorted(methods.items()) if method.reads_data}
+        goal = [self.key(method) for method in methods.values()]
+        parts = {"methods": options, "needs": self.needs, **self.shared_parts}
+        return Chunks(run, "+".join(options) or "weights", parts, self.provenance, goal=goal, in_order=in_order), methods
 
-    def _blocks(self, names: list[str]) -> Chunks:
-        assert self.run is not None
-        streamed = sorted(name for name in names if Method.parse(name).reads_data)
-        if self.options.get("adaptive") is not None and not self.run.leads:
-            raise PlanError("an adaptive run decides block by block what to examine next, so that no worker can join it")
-        in_order = self.options.get("adaptive") is not None
-        parts, goal = {"methods": streamed, "needs": self.needs, **self.parts}, [self.spec(name) for name in names]
-        return Chunks(self.run, "+".join(streamed) or "weights", parts, self.made, goal=goal, in_order=in_order)
+    def _is_same_pass(self, parts: Mapping[str, Any]) -> bool:
+        """Whether chunks belong to a pass over the same data under the same settings, whose methods still have the same options."""
+        if "methods" not in parts or parts != {"methods": parts["methods"], "needs": self.needs, **self.shared_parts}:
+            return False
+        return all(_has_options(label, options) for label, options in parts["methods"].items())
 
-    def _present(self, artifacts: dict[str, Artifact], failed: dict[str, HeadcountError]) -> None:
-        assert self.run is not None
-        if not failed and self.run.leads:
-            discard_chunks(self.run, lambda parts: self._is_mine(parts) and set(parts["methods"]) <= artifacts.keys())
-        for name, error in failed.items():
-            self.run.log(f"failed ({'rounding' if isinstance(error, RoundingError) else 'non-finite'}): {name}: {error}")
-        self.run.present(*artifacts.values(), data=_data_print(self.parts))
+    def _present(self, run: Run, artifacts: Mapping[str, Artifact], failures: Mapping[str, HeadcountError]) -> None:
+        if not failures and run.leads:
+            discard_chunks(run, lambda parts: self._is_same_pass(parts) and parts["methods"].keys() <= artifacts.keys())
+        for label, error in failures.items():
+            run.log(f"failed ({'rounding' if isinstance(error, RoundingError) else 'non-finite'}): {label}: {error}")
+        data_print = {f"{self.data_key['task']} {self.settings.split}": self.data_key["fingerprint"]} if self.data_key else {}
+        run.present(*artifacts.values(), data=data_print)
 
 
-def _data_print(parts: dict[str, Any]) -> dict[str, str]:
-    told = parts["data"]
-    return {f"{told['task']} {parts['split'] or 'calibration'}": told["fingerprint"]} if told else {}
+def _has_options(label: str, options: Mapping[str, Any]) -> bool:
+    """Whether a label names a method with exactly these options here; False where it is not installed."""
+    try:
+        return Importance.parse(label).to_dict() == options
+    except (UnknownName, OptionError):
+        return False

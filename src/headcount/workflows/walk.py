@@ -26,7 +26,8 @@ from headcount.core.scores import Scores
 from headcount.data.chunks import chunks
 from headcount.data.stream import Progress
 from headcount.data.task import Task
-from headcount.importance.score import Method
+from headcount.importance.base import Importance
+from headcount.importance.settings import ScoreSettings
 from headcount.importance.verdicts import agreements, verdicts
 from headcount.models.gates import HeadGates
 from headcount.models.head_map import HeadMap
@@ -120,11 +121,12 @@ def walk(work: Analysis, kept: Run) -> Iterator[Step]:
     for wish in wishes:
         check_wish(work.model, wish)
     for name in work.by:
-        Method.parse(name)
+        Importance.parse(name)
     _describe(work, heads, kept)
     yield _find(work, heads, sorted({wish.keep for wish in wishes}))
     yield _evaluate(work, heads, kept)
-    found = score_into(kept, work.model, work.task, work.by, limit=work.scored, seed=work.seed, progress=work.progress("scoring"))
+    settings = ScoreSettings(limit=work.scored, seed=work.seed)
+    found = score_into(kept, work.model, work.task, work.by, settings, progress=work.progress("scoring"))
     yield _score(work, found)
     yield from _look(work, kept)
     options: Any = {"limit": work.reported, "command": work.command, "companions": work.folder, "measured": work.measured}

@@ -72,14 +72,14 @@ def run(
     check_embedded(text, embedded)
     keeps = None if keep is None else sizes(keep)
     with RunFolder(out).open(session) as kept:
-        from headcount.importance.score import Method
+        from headcount.importance.base import Importance
         from headcount.workflows.prune import check_methods
         from headcount.workflows.walk import Analysis, walk
 
         if kept is None:
             raise typer.BadParameter("analyze is led by one process; start it without torchrun")
         check_methods(method_names(methods))
-        scores = [str(Method.parse(name)) for name in split(by)]
+        scores = [str(Importance.parse(name)) for name in split(by)]
         live, _, folder = given.open_model(session)
         task = given.open_task(session, live, folder)
         corpus, why = _corpus(session, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)

@@ -1,4 +1,4 @@
-"""`headcount ls`: what there is to name on a command line. Imports no torch."""
+"""`headcount ls`: what there is to name on a command line. Lists import no torch; explaining one thing imports its file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.session import Session
-from headcount.core.errors import unknown
+from headcount.core.errors import OptionError, unknown
+from headcount.core.options import describe_options
 from headcount.core.registry import KINDS, Registry
 from headcount.models.archs.families import FAMILIES, Family
 
@@ -47,14 +48,26 @@ def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     return {"archs": _archs, **{kind: partial(_named, registry) for kind, registry in KINDS.items()}}
 
 
+def _option_rows(registry: Registry, name: str) -> list[dict[str, str]]:
+    """Returns the declared options of one thing; none for kinds whose things are modules."""
+    try:
+        return describe_options(registry.get(name))
+    except OptionError:
+        return []
+
+
 def _explain(session: Session, kind: str, name: str) -> None:
-    """Prints the definition of one thing, as its file states it."""
+    """Prints the documentation of one thing and its options, from the declarations."""
     if kind not in KINDS:
         raise typer.BadParameter(f"{kind} have no text of their own; leave the name out")
-    text = KINDS[kind].documentation(name.partition(":")[0])
+    base = name.partition("(")[0].partition(":")[0]
+    text, options = KINDS[kind].documentation(base), _option_rows(KINDS[kind], base)
     for line in text.splitlines():
         session.line(line)
-    session.result({"kind": kind, "name": name, "text": text})
+    if options:
+        session.line("")
+        session.table(list(options[0]), [list(row.values()) for row in options])
+    session.result({"kind": kind, "name": name, "text": text, "options": options})
 
 
 @command

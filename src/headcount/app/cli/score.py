@@ -1,39 +1,61 @@
-"""`headcount score`: how much every head matters, by one method or several, with how sure that is."""
+"""`headcount score`: how much every head matters, by one method or several, with intervals and verdicts."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from headcount.app.console import inputs
 from headcount.app.console.command import command
 from headcount.app.console.heat_map import heat_map
-from headcount.app.console.options import split
+from headcount.app.console.options import declared_option, split
 from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
-from headcount.core.errors import unknown
+from headcount.importance.settings import ScoreSettings
 
 if TYPE_CHECKING:
     from headcount.core.scores import Scores
+    from headcount.core.stats import calibration as stats
+    from headcount.core.stats.cheap import Agreement
     from headcount.importance.verdicts import Verdict
 
 SHOWN = 48
+
+
+class ScoreReport(NamedTuple):
+    """Scores by method with what is derived from them."""
+
+    scores: Mapping[str, Scores]
+    verdicts: Mapping[str, list[Verdict]]
+    agreements: Mapping[str, Agreement]
+    stabilities: Mapping[str, Sequence[stats.Stability]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as plain data."""
+        scores = {
+            label: {
+                "higher_is_keep": scores.higher_is_keep,
+                "normalise": scores.normalise,
+                "n_examples": scores.n_examples,
+                "data": scores.data,
+                "conditions": dict(scores.conditions),
+                "heads": [{**asdict(verdict), "head": str(verdict.head)} for verdict in self.verdicts[label]],
+                "columns": {name: list(column) for name, column in scores.columns.items()},
+                "stability": [asdict(row) for row in self.stabilities.get(label, ())],
+            }
+            for label, scores in self.scores.items()
+        }
+        return {"scores": scores, "agreement": {label: asdict(agreement) for label, agreement in self.agreements.items()}}
 
 
 def _by(text: str) -> str:
     if not split(text):
         raise typer.BadParameter("--by needs the name of a method, such as gradient")
     return text
-
-
-def _normalise(name: str) -> str:
-    from headcount.core.scores import NORMALISATIONS
-
-    if name not in NORMALISATIONS:
-        raise unknown("normalisation", name, NORMALISATIONS)
-    return name
 
 
 def _tolerance(value: float) -> float:
@@ -45,17 +67,9 @@ def _tolerance(value: float) -> float:
 By = Annotated[
     str, typer.Option("--by", metavar="NAME,…", callback=_by, help="Methods of `headcount ls importance`, as name or name:variant.")
 ]
-Normalise = Annotated[
-    str,
-    typer.Option(
-        "--normalise",
-        metavar="HOW",
-        callback=_normalise,
-        help="published: as belongs to the method (gradient: by the ℓ2 norm of each layer); or none, layer, global, standard for all.",
-    ),
-]
+Normalise = Annotated[str, declared_option(ScoreSettings, "normalise", "HOW")]
 Lowest = Annotated[
-    int | None, typer.Option("--lowest", min=1, metavar="K", help="How many units count as the lowest; a quarter unless told.")
+    int | None, typer.Option("--lowest", min=1, metavar="K", help="How many units count as the lowest; a quarter by default.")
 ]
 Tolerance = Annotated[
     float,
@@ -63,82 +77,82 @@ Tolerance = Annotated[
 ]
 Level = Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="The confidence of intervals and verdicts.")]
 Stability = Annotated[bool, typer.Option("--stability", help="Also show how stable the ranking is by the number of examples.")]
-Everything = Annotated[bool, typer.Option("--all", help="Show every head, however many there are.")]
-Checkpointing = Annotated[bool, typer.Option("--checkpointing", help="Less memory, more time in the backward pass.")]
-Generate = Annotated[bool, typer.Option("--generate", help="Let ablations generate text for metrics such as BLEU (slow).")]
-Adaptive = Annotated[int | None, typer.Option("--adaptive", min=1, metavar="K", help="Ablate only until the K lowest units are known.")]
+AllHeads = Annotated[bool, typer.Option("--all", help="Show every head, however many there are.")]
+Checkpointing = Annotated[bool, declared_option(ScoreSettings, "checkpointing")]
+Generate = Annotated[bool, declared_option(ScoreSettings, "generate")]
+Adaptive = Annotated[int | None, declared_option(ScoreSettings, "adaptive", "K")]
 
 
-def _plus(value: float | None, error: float | None) -> str:
-    return "" if value is None else f"{value:.4g}" if not error else f"{value:.4g} ± {error:.2g}"
+def _format_estimate(value: float, stderr: float | None) -> str:
+    return f"{value:.4g} ± {stderr:.2g}" if stderr else f"{value:.4g}"
 
 
 def _show_race(session: Session, scores: Scores) -> None:
-    """What an adaptive run decided, how sure that is, and what it spared."""
-    facts, read = scores.conditions, scores.columns["examples"]
-    spared = 1 - sum(read) / (len(read) * max(read))
+    """Prints what an adaptive run decided, at which confidence, and what share of the ablations it saved."""
+    conditions, n_read = scores.conditions, scores.columns["examples"]
+    saved = 1 - sum(n_read) / (len(n_read) * max(n_read))
     session.line(
-        f"with {facts['confidence']:.0%} confidence for all together, these are among the {facts['adaptive']} lowest units: "
-        f"{', '.join(facts['lowest']) or 'none is decided'}; not decided on {scores.n_examples} examples: {', '.join(facts['open']) or 'none'}; "
-        f"{spared:.0%} of the ablations were spared"
+        f"with {conditions['confidence']:.0%} confidence for all together, these are among the {conditions['adaptive']} lowest units: "
+        f"{', '.join(conditions['lowest']) or 'none is decided'}; not decided on {scores.n_examples} examples: "
+        f"{', '.join(conditions['open']) or 'none'}; {saved:.0%} of the ablations were spared"
     )
     session.line("")
 
 
-def _show(session: Session, scores: Scores, rows: list[Verdict], level: float, everything: bool) -> None:
+def _show_scores(session: Session, scores: Scores, verdicts: list[Verdict], level: float, all_heads: bool) -> None:
+    from headcount.importance.verdicts import measures_loss
+
     session.line(f"{scores.label}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
     for line in heat_map(scores):
         session.line(line)
     session.line("")
-    order = sorted(rows, key=lambda row: row.rank)
-    shown = order if everything or len(order) <= SHOWN else [*order[:10], *order[-20:]]
-    from headcount.importance.verdicts import measures_loss
-
-    verdict = "safe" if measures_loss(scores) else "surely lowest"
-    columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "P(lowest)", verdict, *scores.columns]
-    place = {head: i for i, head in enumerate(scores.heads)}
+    order = sorted(verdicts, key=lambda verdict: verdict.rank)
+    shown = order if all_heads or len(order) <= SHOWN else [*order[:10], *order[-20:]]
+    safe = "safe" if measures_loss(scores) else "surely lowest"
+    columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "P(lowest)", safe, *scores.columns]
+    position = {head: number for number, head in enumerate(scores.heads)}
     table = [
         (
-            row.rank,
-            row.head,
-            _plus(row.value, row.stderr),
-            "" if row.low is None else f"{row.low:.4g} … {row.high:.4g}",
-            "" if row.rank_low is None else row.rank_low,
-            "" if row.rank_high is None else row.rank_high,
-            "" if row.p_lowest is None else f"{row.p_lowest:.2f}",
-            "" if row.safe is None else "yes" if row.safe else "no",
-            *(f"{column[place[row.head]]:{'+' if name.endswith('change') else ''}.4g}" for name, column in scores.columns.items()),
+            verdict.rank,
+            verdict.head,
+            _format_estimate(verdict.value, verdict.stderr),
+            "" if verdict.low is None else f"{verdict.low:.4g} … {verdict.high:.4g}",
+            "" if verdict.rank_low is None else verdict.rank_low,
+            "" if verdict.rank_high is None else verdict.rank_high,
+            "" if verdict.p_lowest is None else f"{verdict.p_lowest:.2f}",
+            "" if verdict.safe is None else "yes" if verdict.safe else "no",
+            *(f"{column[position[verdict.head]]:{'+' if name.endswith('change') else ''}.4g}" for name, column in scores.columns.items()),
         )
-        for row in shown
+        for verdict in shown
     ]
     session.table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
     if len(shown) < len(order):
         session.note(f"{len(order) - len(shown)} heads in between are left out; --all shows them")
 
 
-def _show_agreement(session: Session, found: dict[str, Any]) -> None:
+def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> None:
     rows = [
         (
-            name,
-            f"{made.spearman.value:.2f}",
-            f"{made.spearman.low:.2f} … {made.spearman.high:.2f}",
-            f"{made.spearman.p:.2g}",
-            f"{made.lowest.shared} of {made.lowest.k} ({made.lowest.expected * made.lowest.k:.1f} by chance)",
-            f"{made.highest.shared} of {made.highest.k}",
-            f"{made.ceiling:.2f}",
+            label,
+            f"{agreement.spearman.value:.2f}",
+            f"{agreement.spearman.low:.2f} … {agreement.spearman.high:.2f}",
+            f"{agreement.spearman.p:.2g}",
+            f"{agreement.lowest.shared} of {agreement.lowest.k} ({agreement.lowest.expected * agreement.lowest.k:.1f} by chance)",
+            f"{agreement.highest.shared} of {agreement.highest.k}",
+            f"{agreement.ceiling:.2f}",
         )
-        for name, made in found.items()
+        for label, agreement in agreements.items()
     ]
     if rows:
         session.table(("against ablation", "Spearman", "95% interval", "p", "lowest shared", "highest shared", "ceiling"), rows)
 
 
-def _show_stability(session: Session, scores: Scores, rows: Any) -> None:
-    def cell(estimate: Any) -> str:
+def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stability]) -> None:
+    def format_interval(estimate: Any) -> str:
         return "" if estimate is None else f"{estimate.value:.2f} ({estimate.low:.2f} … {estimate.high:.2f})"
 
-    table = [(row.size, cell(row.spearman), cell(row.overlap), cell(row.disjoint_spearman), cell(row.disjoint_overlap)) for row in rows]
     names = ("examples", "Spearman with all", "lowest in common", "Spearman of two such sets", "their lowest in common")
+    table = [(row.size, *map(format_interval, (row.spearman, row.overlap, row.disjoint_spearman, row.disjoint_overlap))) for row in rows]
     session.line(f"{scores.method}: stability of the ranking")
     session.table(names, table, right=("examples",))
 
@@ -159,64 +173,49 @@ def run(
     level: Level = 0.95,
     stability: Stability = False,
     adaptive: Adaptive = None,
-    everything: Everything = False,
+    all_heads: AllHeads = False,
     checkpointing: Checkpointing = False,
     generate: Generate = False,
 ) -> None:
     """Score every head on a task: heat map, ranking with intervals, and which heads are safe to remove."""
-    with RunFolder(out, workers, engine, join).open(session) as folder_of_run:
-        from headcount.importance.score import Method
+    with RunFolder(out, workers, engine, join).open(session) as run_folder:
+        from headcount.importance.score import parse_methods
         from headcount.importance.verdicts import agreements, check_lowest, stabilities, verdicts
         from headcount.workflows.score import score_into
 
-        methods = [str(Method.parse(name)) for name in split(by)]
+        methods = parse_methods(split(by))
+        options: dict[str, Any] = {"normalise": normalise, "split": split_name, "seed": given.seed, "adaptive": adaptive, **given.reading}
+        settings = ScoreSettings(**options, checkpointing=checkpointing, generate=generate)
         live, heads, folder = given.open_model(session)
         check_lowest(lowest, len(heads.units()))
-        asked: dict[str, Any] = {"normalise": normalise, "split": split_name, "seed": given.seed, "adaptive": adaptive}
-        asked |= {"checkpointing": checkpointing, "generate": generate}
-        if folder_of_run is not None:
-            describe(folder_of_run, session, given, live, heads, {"by": methods, **asked, "limit": given.limit})
-        data = given.open_task(session, live, folder) if any(Method.parse(name).reads_data for name in methods) else None
+        if run_folder is not None:
+            describe(run_folder, session, given, live, heads, {"by": list(map(str, methods)), **settings.to_dict(), "limit": given.limit})
+        data = given.open_task(session, live, folder) if any(method.reads_data for method in methods) else None
         with session.progress("scoring") as advance:
-            found = score_into(folder_of_run, live, data, methods, progress=advance, **asked, **given.reading)
-        if folder_of_run is not None:
+            scores = score_into(run_folder, live, data, methods, settings, progress=advance)
+        if run_folder is not None:
             session.note(f"kept in {out}")
-        judged = {name: verdicts(scores, k=lowest, tolerance=tolerance, level=level, seed=given.seed) for name, scores in found.items()}
-        agreed = agreements(found, seed=given.seed) if "ablation" in found else {}
-        stable = {name: stabilities(scores, seed=given.seed) for name, scores in found.items()} if stability else {}
-        for name, scores in found.items():
-            _show(session, scores, judged[name], level, everything)
-            if unresolved := scores.heads_within_rounding():
-                names = f"{', '.join(map(str, unresolved[:8]))}{' …' if len(unresolved) > 8 else ''}"
-                session.note(
-                    f"{name}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"
-                )
-            if "adaptive" in scores.conditions:
-                _show_race(session, scores)
-            if stable.get(name):
-                _show_stability(session, scores, stable[name])
-        _show_agreement(session, agreed)
-        session.result(_result(given.model, found, judged, agreed, stable))
+        result = ScoreReport(
+            scores,
+            {name: verdicts(table, k=lowest, tolerance=tolerance, level=level, seed=given.seed) for name, table in scores.items()},
+            agreements(scores, seed=given.seed) if "ablation" in scores else {},
+            {name: stabilities(table, seed=given.seed) for name, table in scores.items()} if stability else {},
+        )
+        _show_report(session, result, level, all_heads)
+        session.result({"model": given.model, **result.to_dict()})
         session.next("study", "transfer", *([out, "OTHER_RUN"] if out is not None else ["--help"]))
 
 
-def _result(model: str, found: dict[str, Scores], judged: Any, agreed: Any, stable: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    def rows(name: str) -> list[dict[str, Any]]:
-        return [{**asdict(row), "head": str(row.head)} for row in judged[name]]
-
-    scores = {
-        name: {
-            "higher_is_keep": made.higher_is_keep,
-            "normalise": made.normalise,
-            "n_examples": made.n_examples,
-            "data": made.data,
-            "conditions": dict(made.conditions),
-            "heads": rows(name),
-            "columns": {key: list(column) for key, column in made.columns.items()},
-            "stability": [asdict(row) for row in stable.get(name, ())],
-        }
-        for name, made in found.items()
-    }
-    return {"model": model, "scores": scores, "agreement": {name: asdict(made) for name, made in agreed.items()}}
+def _show_report(session: Session, report: ScoreReport, level: float, all_heads: bool) -> None:
+    for label, scores in report.scores.items():
+        _show_scores(session, scores, report.verdicts[label], level, all_heads)
+        if unresolved := scores.heads_within_rounding():
+            names = f"{', '.join(map(str, unresolved[:8]))}{' …' if len(unresolved) > 8 else ''}"
+            session.note(
+                f"{label}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"
+            )
+        if "adaptive" in scores.conditions:
+            _show_race(session, scores)
+        if report.stabilities.get(label):
+            _show_stability(session, scores, report.stabilities[label])
+    _show_agreements(session, report.agreements)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from headcount.core.errors import HeadcountError, unknown
+from headcount.core.options import Configurable, options_of
 from headcount.core.plan import Plan
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
@@ -28,6 +29,12 @@ def _heads(text: str | None) -> str | None:
 def split(text: str) -> list[str]:
     """The addresses in a list with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def declared_option(cls: type[Configurable], name: str, metavar: str | None = None) -> Any:
+    """Returns the command-line option of a declared option: its flag, help and smallest value. The class itself checks other values."""
+    (declared,) = (option for option in options_of(cls) if option.name == name)
+    return typer.Option(f"--{name.replace('_', '-')}", help=declared.help, min=declared.bounds.minimum, metavar=metavar)
 
 
 def _dtype(name: str) -> str:

@@ -1,26 +1,30 @@
-"""Attention entropy: the mean over tokens of −Σ_k p_k ln p_k, in nats. Low entropy means a focused head, so less is kept first."""
-
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from headcount.importance.base import About, per_token
+from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
 from headcount.models.modules import at_least_single
 from headcount.models.observe import Observation
 
-ABOUT = About(
-    needs=frozenset({"attention"}),
-    higher_is_keep=False,
-    cost="one forward pass",
-    source="Clark et al. 2019, What Does BERT Look At?",
-    sees_projection=False,
-    describes=True,
-)
 
+@dataclass(frozen=True)
+class Entropy(BlockImportance):
+    """Attention entropy: the mean over tokens of −Σ_k p_k ln p_k, in nats. Low entropy means a focused head, so less is kept first."""
 
-def of_block(seen: Observation, _variant: str) -> tuple[Tensor, Tensor]:
-    """The mean entropy of each example's attention rows."""
-    assert seen.attention is not None
-    rows = torch.special.entr(at_least_single(seen.attention)).sum(-1)
-    return per_token(rows.transpose(1, 2), seen.queries)
+    info = ImportanceInfo(
+        needs={"attention"},
+        higher_is_keep=False,
+        cost="one forward pass",
+        source="Clark et al. 2019, What Does BERT Look At?",
+        sees_projection=False,
+        describes=True,
+    )
+
+    def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        """Returns the mean entropy of each example's attention rows."""
+        assert observation.attention is not None
+        rows = torch.special.entr(at_least_single(observation.attention)).sum(-1)
+        return per_token(rows.transpose(1, 2), observation.queries)

@@ -1,30 +1,34 @@
-"""Fisher: the mean over examples of (∂L(x)/∂ξ_h)², the diagonal of the empirical Fisher information of the gates.
-
-Half of it estimates the loss that removing the head alone costs. Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers".
-"""
-
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from jaxtyping import Float
 from torch import Tensor
 
-from headcount.importance.base import About
-from headcount.importance.methods.gradient import of_block as gradient_of_block
+from headcount.importance.base import BlockImportance, ImportanceInfo
+from headcount.importance.methods.gradient import gate_gradients
 from headcount.models.observe import Observation
 
-ABOUT = About(
-    needs=frozenset({"gradient", "labels"}),
-    higher_is_keep=True,
-    cost="one forward and one backward pass without gradients of weights",
-    source="Kwon et al. 2022",
-    adds=True,
-)
 
+@dataclass(frozen=True)
+class Fisher(BlockImportance):
+    """Fisher: the mean over examples of (∂L(x)/∂ξ_h)², the diagonal of the empirical Fisher information of the gates.
 
-def of_block(seen: Observation, _variant: str) -> Tensor:
-    """Each example's gradient with respect to the gate of each head."""
-    return gradient_of_block(seen, "signed")
+    Half of it estimates the loss that removing the head alone costs. Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers".
+    """
 
+    info = ImportanceInfo(
+        needs={"gradient", "labels"},
+        higher_is_keep=True,
+        cost="one forward and one backward pass without gradients of weights",
+        source="Kwon et al. 2022",
+        sums_calls=True,
+    )
 
-def per_example(values: Tensor, _variant: str) -> Tensor:
-    """Squares."""
-    return values**2
+    def of_block(self, observation: Observation) -> Float[Tensor, "batch heads"]:
+        """Returns each example's gradient with respect to the gate of each head."""
+        return gate_gradients(observation).sum(1)
+
+    def per_example(self, values: Tensor) -> Tensor:
+        """Returns the squares of the gradients."""
+        return values**2

@@ -1,28 +1,32 @@
-"""Head-output norm: the mean over tokens of ‖head_h(x)_t W_O,h‖₂, what the head adds to the residual stream.
-
-Kobayashi et al. 2020, "Attention is Not Only a Weight", measure vectors instead of weights in the same spirit.
-"""
-
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from headcount.importance.base import About, per_token
+from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
 from headcount.models.modules import at_least_single
 from headcount.models.observe import Observation
 
-ABOUT = About(needs=frozenset({"outputs"}), higher_is_keep=True, cost="one forward pass", source="Kobayashi et al. 2020")
 
+@dataclass(frozen=True)
+class OutputNorm(BlockImportance):
+    """Head-output norm: the mean over tokens of ‖head_h(x)_t W_O,h‖₂, what the head adds to the residual stream.
 
-def of_block(seen: Observation, _variant: str) -> tuple[Tensor, Tensor]:
-    """The mean norm of what each head adds, over each example's tokens."""
-    assert seen.outputs is not None and seen.projection is not None
-    return per_token(projected_norm(seen.outputs, seen.projection), seen.queries)
+    Kobayashi et al. 2020, "Attention is Not Only a Weight", measure vectors instead of weights in the same spirit.
+    """
+
+    info = ImportanceInfo(needs={"outputs"}, higher_is_keep=True, cost="one forward pass", source="Kobayashi et al. 2020")
+
+    def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        """Returns the mean norm of what each head adds, over each example's tokens."""
+        assert observation.outputs is not None and observation.projection is not None
+        return per_token(projected_norm(observation.outputs, observation.projection), observation.queries)
 
 
 def projected_norm(outputs: Tensor, projection: Tensor) -> Tensor:
-    """‖x W‖₂ for every head, [batch, q, heads], through the small matrix W Wᵀ instead of the wide x W."""
+    """Returns ‖x W‖₂ for every head, [batch, q, heads], through the small matrix W Wᵀ instead of the wide x W."""
     x = at_least_single(outputs)
     w = projection.to(x.dtype)
     gram = w @ w.transpose(-1, -2)  # [heads, head_dim, head_dim]

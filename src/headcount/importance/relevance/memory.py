@@ -1,4 +1,4 @@
-"""Tensors that share memory: what a write through one view changes in another."""
+"""Tensors that share memory: which entries of one view a write through another changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where in a storage the entries of a tensor lie."""
+    """The positions of a tensor's entries in its storage."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -23,8 +23,8 @@ class Region:
         """The region of a tensor."""
         return cls(tuple(value.shape), value.stride(), int(value.storage_offset()))
 
-    def places(self) -> Int[Tensor, " n"]:
-        """The place of every entry, in the order of the entries."""
+    def positions(self) -> Int[Tensor, " n"]:
+        """Returns the position of every entry, in the order of the entries."""
         end = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)) + 1
         return torch.arange(max(end, 0)).as_strided(self.shape, self.stride, self.offset).flatten()
 
@@ -48,10 +48,10 @@ def overlap(value: Tensor, written: Region) -> tuple[Int[Tensor, " m"], Int[Tens
     if not value.numel() or 0 in written.shape:
         nothing = torch.empty(0, dtype=torch.long, device=value.device)
         return nothing, nothing
-    places, targets = Region.of(value).places(), written.places()
-    writer = torch.full((int(max(places.max(), targets.max())) + 1,), -1)
+    positions, targets = Region.of(value).positions(), written.positions()
+    writer = torch.full((int(max(positions.max(), targets.max())) + 1,), -1)
     writer[targets] = torch.arange(len(targets))
-    hits = writer[places]
+    hits = writer[positions]
     changed = (hits >= 0).nonzero().flatten()
     return changed.to(value.device), hits[changed].to(value.device)
 

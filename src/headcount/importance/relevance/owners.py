@@ -1,4 +1,4 @@
-"""Which example of the batch every entry of every value belongs to, so that what leaks can be told per example.
+"""The example that every entry of every value belongs to, so that leakage can be reported per example.
 
 Models merge the batch axis with heads, windows or tokens, put it second, or gather tokens from it: the owners are moved by the same
 operations as the values.
@@ -59,11 +59,11 @@ class Owners:
 
     def _results(self, node: Node) -> Sequence[Owner]:
         if node.name in MOVES and node.function is not None:
-            found = node.function(**self._owned(node))
-            return found if isinstance(found, list | tuple) else [found]
+            result = node.function(**self._owner_arguments(node))
+            return result if isinstance(result, list | tuple) else [result]
         return [self._spread(node, slot) for slot in node.outputs]
 
-    def _owned(self, node: Node) -> dict[str, Any]:
+    def _owner_arguments(self, node: Node) -> dict[str, Any]:
         arguments = tree_map(self._own, node.arguments)
         is_scalar = node.name in FILLS and not isinstance(arguments.get("value"), Tensor)
         return {**arguments, "value": NOBODY} if is_scalar else arguments
@@ -96,22 +96,22 @@ class Owners:
         if node.name == "glu":
             return owner.chunk(2, node.arguments.get("dim", -1))[0]
         if node.name in ("index_add", "scatter_add"):
-            return self._scattered(node)
-        return _reduced(owner, shape, node) if node.name in SUMS and value.shape != shape else owner.expand(shape)
+            return self._scatter(node)
+        return _reduce(owner, shape, node) if node.name in SUMS and value.shape != shape else owner.expand(shape)
 
-    def _scattered(self, node: Node) -> Owner:
+    def _scatter(self, node: Node) -> Owner:
         call = {name: self._own(value) for name, value in node.arguments.items()}
         if node.name == "scatter_add":
             return call["self"].scatter(call["dim"], call["index"], call["src"].contiguous())
         return call["self"].index_copy(call["dim"], call["index"], call["source"].contiguous())
 
     def _fill(self, owner: Owner) -> Owner:
-        """Gives entries without an owner the one that the rest of their slice along some axis has."""
+        """Gives entries without an owner the owner of the other entries of their slice along some axis."""
         if not owner.numel() or owner.amin() >= 0:
             return owner
         for axis in range(owner.ndim):
-            others = [other for other in range(owner.ndim) if other != axis]
-            along = owner.amax(others, keepdim=True) if others else owner
+            other_axes = [candidate for candidate in range(owner.ndim) if candidate != axis]
+            along = owner.amax(other_axes, keepdim=True) if other_axes else owner
             if bool(((owner == along) | (owner == NOBODY)).all()):
                 return along.expand(owner.shape)
         return owner
@@ -127,8 +127,8 @@ def _pairs(tape: Tape, node: Node, key: str):
     return values_of(tape, node.arguments.get(key))
 
 
-def _reduced(owner: Owner, shape: torch.Size, node: Node) -> Owner:
+def _reduce(owner: Owner, shape: torch.Size, node: Node) -> Owner:
     axes = node.arguments.get("dim")
     axes = list(range(owner.ndim)) if axes is None or axes == [] else [axes] if isinstance(axes, int) else list(axes)
-    kept = owner.amax(axes, keepdim=bool(node.arguments.get("keepdim", False)))
-    return kept.reshape(shape)
+    owners = owner.amax(axes, keepdim=bool(node.arguments.get("keepdim", False)))
+    return owners.reshape(shape)

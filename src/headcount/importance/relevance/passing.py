@@ -1,7 +1,7 @@
-"""What the rules of the operations share.
+"""Helpers of the relevance rules of operations.
 
-A rule takes the walk, the node and the relevance of its results (None where nothing reached one), and returns the relevance of each slot
-that the node read; what constants and ε take it hands to `walk.leak`, shaped like the result.
+A rule takes the walk, the node and `upstream`, the relevance of the node's results (None for results that nothing reached). It returns the
+relevance of each slot that the node read, and passes what constants and ε take to `walk.leak`, shaped like the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headcount.importance.relevance.tape import Node, Slot
 
 
 class Walk(Protocol):
-    """What a rule needs to know of the walk."""
+    """The walk as a rule sees it."""
 
     rule: Rule
 
@@ -30,9 +30,9 @@ class Walk(Protocol):
         ...
 
 
-Given = Sequence[Tensor | None]
+Upstream = Sequence[Tensor | None]
 Shares = list[tuple[int, Tensor]]
-Passing = Callable[[Walk, Node, Given], Shares]
+Passing = Callable[[Walk, Node, Upstream], Shares]
 
 
 def is_slot(argument: Any) -> bool:
@@ -41,18 +41,18 @@ def is_slot(argument: Any) -> bool:
 
 
 def fit(relevance: Tensor, like: Tensor) -> Tensor:
-    """Relevance summed over the axes along which an operand was broadcast."""
+    """Sums relevance over the axes along which an operand was broadcast."""
     return relevance.sum_to_size(like.shape) if relevance.shape != like.shape else relevance
 
 
-def first(given: Given) -> Tensor:
-    """The relevance of the main result."""
-    assert given[0] is not None
-    return given[0]
+def first(upstream: Upstream) -> Tensor:
+    """Returns the relevance of the first result."""
+    assert upstream[0] is not None
+    return upstream[0]
 
 
-def bounded(term: Tensor) -> Tensor:
-    """A term without infinities: a mask of minus infinity would make 0 times infinity."""
+def clamp_finite(term: Tensor) -> Tensor:
+    """Clamps infinities to large finite numbers: a mask of minus infinity would give 0 times infinity."""
     limit = torch.finfo(term.dtype).max / 8
     return term.clamp(min=-limit, max=limit)
 
@@ -60,10 +60,10 @@ def bounded(term: Tensor) -> Tensor:
 def share(walk: Walk, node: Node, relevance: Tensor, arguments: list[Any], terms: list[Tensor]) -> Shares:
     """Shares relevance among elementwise terms; those of constants leak."""
     fractions, lost = share_sum(walk.rule, terms)
-    for place, argument in enumerate(arguments):
+    for position, argument in enumerate(arguments):
         if not is_slot(argument) and len(terms) == 2:  # nothing was added where a constant, say a mask, is 0: no ε is due there
-            absent = terms[place] == 0
-            fractions[1 - place] = torch.where(absent, 1.0, fractions[1 - place])
+            absent = terms[position] == 0
+            fractions[1 - position] = torch.where(absent, 1.0, fractions[1 - position])
             lost = torch.where(absent, 0.0, lost)
     taken = [(argument, relevance * fraction) for argument, fraction in zip(arguments, fractions, strict=True)]
     walk.leak(node, sum_of([relevance * lost, *(amount for argument, amount in taken if not is_slot(argument))]))

@@ -25,12 +25,12 @@ Linear = Callable[[Tensor, Tensor], Tensor]
 class Split:
     """A sum's relevance, given to two factors of its terms; `leaked` is shaped like the sum."""
 
-    left: Tensor
-    right: Tensor
+    lhs: Tensor
+    rhs: Tensor
     leaked: Tensor
 
 
-def shared_linear(rule: Rule, apply: Linear, x: Tensor, weight: Tensor, constant: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
+def share_linear(rule: Rule, apply: Linear, x: Tensor, weight: Tensor, constant: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
     """(relevance of x, what leaked) for v = apply(x, weight) + constant, a map linear in both."""
     up, down = x.clamp(min=0), x.clamp(max=0)
     (up_pos, pull_pos), (up_neg, pull_neg) = (_transposable(apply, up, part) for part in (weight.clamp(min=0), weight.clamp(max=0)))
@@ -50,39 +50,39 @@ def _transposable(apply: Linear, x: Tensor, weight: Tensor) -> tuple[Tensor, Cal
     return result.detach(), lambda back: torch.autograd.grad(result, leaf, back, retain_graph=True)[0]
 
 
-def shared_product(
+def share_product(
     rule: Rule,
-    left: Float[Tensor, "n row inner"],
-    right: Float[Tensor, "n inner column"],
+    lhs: Float[Tensor, "n row inner"],
+    rhs: Float[Tensor, "n inner column"],
     constant: Float[Tensor, "n row column"],
     relevance: Float[Tensor, "n row column"],
     scale: float = 1.0,
 ) -> Split:
     """The relevance of v = scale left @ right + constant, scale > 0, shared among the terms and, in each, among its two factors."""
-    (a_up, a_down), (b_up, b_down) = ((t.clamp(min=0), t.clamp(max=0)) for t in (left, right))
+    (a_up, a_down), (b_up, b_down) = ((t.clamp(min=0), t.clamp(max=0)) for t in (lhs, rhs))
     factors = rule.factors(
         (a_up @ b_up + a_down @ b_down) * scale + constant.clamp(min=0),
         (a_up @ b_down + a_down @ b_up) * scale + constant.clamp(max=0),
     )
     high, low = relevance * factors.positive, relevance * factors.negative
     split = Split(
-        torch.zeros_like(left),
-        torch.zeros_like(right),
+        torch.zeros_like(lhs),
+        torch.zeros_like(rhs),
         relevance * factors.lost + constant.clamp(min=0) * high + constant.clamp(max=0) * low,
     )
-    columns, back = right.transpose(1, 2), split.right.transpose(1, 2)
-    for n, rows in _pieces(left, right):
-        to_left, to_right, lost = _piece(rule, left[n, rows], columns[n], scale * high[n, rows], scale * low[n, rows])
-        split.left[n, rows] += to_left
-        back[n] += to_right
+    columns, back = rhs.transpose(1, 2), split.rhs.transpose(1, 2)
+    for n, rows in _pieces(lhs, rhs):
+        to_lhs, to_rhs, lost = _piece(rule, lhs[n, rows], columns[n], scale * high[n, rows], scale * low[n, rows])
+        split.lhs[n, rows] += to_lhs
+        back[n] += to_rhs
         split.leaked[n, rows] += lost
     return split
 
 
-def _pieces(left: Tensor, right: Tensor) -> Iterator[tuple[slice, slice]]:
+def _pieces(lhs: Tensor, rhs: Tensor) -> Iterator[tuple[slice, slice]]:
     """Slices of (n, row) with at most PIECE terms each, or a single row."""
-    count, n_rows, inner = left.shape
-    per_row = max(1, inner * right.shape[2])
+    count, n_rows, inner = lhs.shape
+    per_row = max(1, inner * rhs.shape[2])
     rows = max(1, min(n_rows, PIECE // per_row))
     stacked = max(1, PIECE // (per_row * rows)) if rows == n_rows else 1
     for n in range(0, count, stacked):
@@ -90,13 +90,13 @@ def _pieces(left: Tensor, right: Tensor) -> Iterator[tuple[slice, slice]]:
             yield slice(n, n + stacked), slice(row, row + rows)
 
 
-def _piece(rule: Rule, left: Tensor, columns: Tensor, high: Tensor, low: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _piece(rule: Rule, lhs: Tensor, columns: Tensor, high: Tensor, low: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """One piece: relevance of the left rows, of the right columns, and what is lost per (row, column)."""
-    a, b = left.unsqueeze(2), columns.unsqueeze(1)  # [n, row, 1, inner], [n, 1, column, inner]
+    a, b = lhs.unsqueeze(2), columns.unsqueeze(1)  # [n, row, 1, inner], [n, 1, column, inner]
     term = a * b
     term.mul_(torch.where(term > 0, high.unsqueeze(-1), low.unsqueeze(-1)))
     part, lost = rule.halves(a, b)
-    to_left = part.mul_(term)
+    to_lhs = part.mul_(term)
     missing = torch.zeros_like(high) if lost is None else lost.mul_(term)
-    to_right = term - to_left if lost is None else term.sub_(to_left).sub_(missing)
-    return to_left.sum(2), to_right.sum(1), missing if lost is None else missing.sum(3)
+    to_rhs = term - to_lhs if lost is None else term.sub_(to_lhs).sub_(missing)
+    return to_lhs.sum(2), to_rhs.sum(1), missing if lost is None else missing.sum(3)

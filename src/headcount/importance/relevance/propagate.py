@@ -12,17 +12,17 @@ from torch import Tensor
 from headcount.importance.relevance.noise import RoundingNoise
 from headcount.importance.relevance.owners import Owners
 from headcount.importance.relevance.rules import Rule
-from headcount.importance.relevance.table import passing
+from headcount.importance.relevance.table import rule_of
 from headcount.importance.relevance.tape import Node, Slot, Tape
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What a walk brought: relevance per example at the inputs and in leaks, and of every slot that was to be kept."""
+    """The result of a walk: relevance per example at the inputs and in leaks, and that of the requested slots."""
 
     arrived: Float[Tensor, " batch"]
     leaked: Float[Tensor, " batch"]
-    kept: dict[int, Tensor]
+    by_slot: dict[int, Tensor]
 
 
 class Descent:
@@ -36,8 +36,8 @@ class Descent:
 
     def value(self, argument: Any) -> Any:
         """The tensor of an argument, floats in the precision of the walk."""
-        found = self.tape.values[argument.index] if isinstance(argument, Slot) else argument
-        return found.to(self.dtype) if isinstance(found, Tensor) and found.is_floating_point() else found
+        value = self.tape.values[argument.index] if isinstance(argument, Slot) else argument
+        return value.to(self.dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
     def leak(self, node: Node, amount: Tensor) -> None:
         """Books relevance that constants or ε took."""
@@ -48,26 +48,26 @@ class Descent:
     def run(self, top: int, start: Tensor, keep: frozenset[int]) -> Arrival:
         """Walks all the way down from relevance `start` at a slot."""
         self._relevance = {top: start.to(self.dtype)}
-        kept: dict[int, Tensor] = {}
+        by_slot: dict[int, Tensor] = {}
         for node in reversed(self.tape.nodes):
-            given = [self._take(slot, kept, keep) for slot in node.outputs]
-            if any(part is not None for part in given):
-                self._pass(node, given)
+            upstream = [self._take(slot, by_slot, keep) for slot in node.outputs]
+            if any(part is not None for part in upstream):
+                self._pass(node, upstream)
         arrived = torch.zeros_like(self.leaked)
         for slot in self.tape.sources:
-            amount = self._take(slot, kept, keep)
+            amount = self._take(slot, by_slot, keep)
             arrived += 0 if amount is None else self.owners.total(amount, slot).to(arrived)
-        return Arrival(arrived, self.leaked, kept)
+        return Arrival(arrived, self.leaked, by_slot)
 
-    def _take(self, slot: int | None, kept: dict[int, Tensor], keep: frozenset[int]) -> Tensor | None:
-        """The relevance of a slot, complete once every reader of it has been passed."""
-        found = self._relevance.pop(slot, None) if slot is not None else None
-        if slot in keep and found is not None:
-            kept[slot] = found
-        return found
+    def _take(self, slot: int | None, by_slot: dict[int, Tensor], keep: frozenset[int]) -> Tensor | None:
+        """Takes the relevance of a slot, which is complete once all nodes that read it are done; stores it if the slot is in `keep`."""
+        relevance = self._relevance.pop(slot, None) if slot is not None else None
+        if slot in keep and relevance is not None:
+            by_slot[slot] = relevance
+        return relevance
 
-    def _pass(self, node: Node, given: list[Tensor | None]) -> None:
-        for slot, share in passing(node)(self, node, given):
+    def _pass(self, node: Node, upstream: list[Tensor | None]) -> None:
+        for slot, share in rule_of(node)(self, node, upstream):
             known = self._relevance.get(slot)
             rounded = share if self.noise is None else self.noise.apply(share)
             self._relevance[slot] = rounded if known is None else known + rounded

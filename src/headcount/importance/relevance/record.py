@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from headcount.importance.relevance.noise import RoundingNoise
 from headcount.importance.relevance.tape import Recorder, Tape
 from headcount.models.attention import eager
 from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch
 from headcount.models.observe import evaluating
 from headcount.models.ownership import for_owner
 
@@ -43,13 +44,13 @@ class Recording:
 
 
 def record(
-    model: nn.Module, heads: HeadMap, batch: Mapping[str, Any], logits: Callable[[Any], Tensor], noise: RoundingNoise | None = None
+    model: nn.Module, heads: HeadMap, batch: Batch, logits: Callable[[Any], Tensor], noise: RoundingNoise | None = None
 ) -> Recording:
     """One forward pass in eval mode on the eager attention path, with `noise` where given; the model is as it was afterwards."""
     recorder = Recorder(noise)
     marks: list[tuple[AttentionBlock, int]] = []
     sources = {name: value for name, value in batch.items() if isinstance(value, Tensor) and not NO_SOURCE.search(name)}
-    with evaluating(model), eager(model), _watched(model, recorder), _marked(model, heads, recorder, marks):
+    with evaluating(model), eager(model), _watch_modules(model, recorder), _mark_projections(model, heads, recorder, marks):
         for value in sources.values():
             recorder.add_source(value)
         with recorder, _LinearLayers(recorder):
@@ -80,7 +81,7 @@ class _LinearLayers(TorchFunctionMode):
 
 
 @contextmanager
-def _watched(model: nn.Module, recorder: Recorder) -> Iterator[None]:
+def _watch_modules(model: nn.Module, recorder: Recorder) -> Iterator[None]:
     """Tells the recorder which module runs."""
     with ExitStack() as stack:
         for path, module in model.named_modules():
@@ -119,7 +120,7 @@ def _frame(recorder: Recorder, path: str, module: nn.Module) -> tuple[Callable, 
 
 
 @contextmanager
-def _marked(model: nn.Module, heads: HeadMap, recorder: Recorder, marks: list) -> Iterator[None]:
+def _mark_projections(model: nn.Module, heads: HeadMap, recorder: Recorder, marks: list) -> Iterator[None]:
     """Notes what every output projection reads."""
 
     def mark(block: AttentionBlock) -> Callable[[nn.Module, tuple[Any, ...]], None]:

@@ -19,11 +19,11 @@ from headcount.importance.relevance.owners import Owners
 from headcount.importance.relevance.propagate import Descent
 from headcount.importance.relevance.record import Recording, record
 from headcount.importance.relevance.rules import RelevanceError, RuleName, make_rule
-from headcount.importance.relevance.start import chosen_positions, find_logits, starting
-from headcount.importance.relevance.table import passing
+from headcount.importance.relevance.start import choose_positions, find_logits, start_relevance
+from headcount.importance.relevance.table import rule_of
 from headcount.importance.relevance.tape import Tape
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import unwrap
+from headcount.models.modules import Batch, unwrap
 from headcount.models.observe import model_inputs
 
 __all__ = ["Relevance", "RelevanceError", "RuleName", "relevance"]
@@ -45,7 +45,7 @@ class Relevance:
 
 def relevance(  # noqa: PLR0913 - two arguments, the rest are options by name
     model: nn.Module,
-    batch: Mapping[str, Any],
+    batch: Batch,
     *,
     rule: RuleName = "alpha-beta",
     epsilon: float = 1e-3,
@@ -54,7 +54,7 @@ def relevance(  # noqa: PLR0913 - two arguments, the rest are options by name
     positions: Bool[Tensor, "batch token"] | None = None,
     noise_seed: int | None = None,
 ) -> Relevance:
-    """The relevance of every head for the model's own predictions on a batch; `epsilon` is of the ε rule, `alpha` of the αβ rule.
+    """Returns the relevance of every head for the model's own predictions on a batch; `epsilon` is of the ε rule, `alpha` of the αβ rule.
 
     `logits` finds the logits in the model's output; `positions` chooses the predictions of a [batch, token, vocab] output, by default those
     with a label, or without one those that are no padding. All predictions are propagated together. Memory holds the values of one forward
@@ -69,34 +69,34 @@ def relevance(  # noqa: PLR0913 - two arguments, the rest are options by name
     noise = None if noise_seed is None else RoundingNoise(noise_seed)
     recording = record(inner, heads, inputs, logits or find_logits, noise)
     for node in recording.tape.nodes:
-        passing(node)
+        rule_of(node)
     with torch.no_grad():
-        start = starting(recording.logits, chosen_positions(inner, inputs, recording.logits, positions))
+        start = start_relevance(recording.logits, choose_positions(inner, inputs, recording.logits, positions))
         owners = Owners(recording.tape, recording.n_examples)
         marked = frozenset(slot for _, slot in recording.marks)
         arrival = Descent(recording.tape, owners, chosen, noise).run(recording.top, start, marked)
-        per_head = _per_head(heads, recording, owners, arrival.kept)
+        per_head = _per_head(heads, recording, owners, arrival.by_slot)
     if not bool(per_head.isfinite().all()):
         raise RelevanceError(f"relevance is not finite: {_first_fault(recording.tape)}")
     return Relevance(per_head, start.flatten(1).sum(1).cpu(), arrival.leaked, arrival.arrived)
 
 
 def _first_fault(tape: Tape) -> str:
-    """Where the forward pass first computed something that is no number."""
+    """Returns where the forward pass first computed NaN, in words."""
     for node in tape.nodes:
         if any(slot is not None and bool(tape.values[slot].isnan().any()) for slot in node.outputs):
             return f"the model's own forward pass gives NaN, first in operation {node.name} of module '{node.module}'"
     return "it grew beyond the range of floats; take a larger epsilon, or the αβ rule"
 
 
-def _per_head(heads: HeadMap, recording: Recording, owners: Owners, kept: Mapping[int, Tensor]) -> Float[Tensor, "batch heads"]:
-    """The relevance that reached each head; a block that runs several times gets the sum."""
+def _per_head(heads: HeadMap, recording: Recording, owners: Owners, by_slot: Mapping[int, Tensor]) -> Float[Tensor, "batch heads"]:
+    """Returns the relevance that reached each head; a block that runs several times gets the sum."""
     total = torch.zeros(recording.n_examples, len(heads), dtype=torch.float64)
     for block, slot in dict.fromkeys(recording.marks):
-        if slot not in kept:
+        if slot not in by_slot:
             continue
         size = (block.n_heads, block.value_dim)
-        found = kept[slot].double().unflatten(-1, size).sum(-1).reshape(-1, block.n_heads)
+        per_row = by_slot[slot].double().unflatten(-1, size).sum(-1).reshape(-1, block.n_heads)
         owner = owners[slot].unflatten(-1, size)[..., 0].reshape(-1, block.n_heads)[:, 0]
-        total[:, heads.positions(block)].index_add_(0, owner.clamp(min=0).cpu(), found.cpu())
+        total[:, heads.positions(block)].index_add_(0, owner.clamp(min=0).cpu(), per_row.cpu())
     return total

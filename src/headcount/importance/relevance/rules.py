@@ -29,7 +29,7 @@ class RelevanceError(HeadcountError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What to multiply positive and negative terms by, and the fraction of the relevance that no term gets."""
+    """Factors of positive and negative terms, and the fraction of the relevance that no term gets."""
 
     positive: Tensor
     negative: Tensor
@@ -47,8 +47,8 @@ class Rule(Protocol):
         """The factors of a sum with these sums of positive and of negative terms; always finite."""
         ...
 
-    def halves(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What `factors` gives the left of two factors of a product, and what it loses (None: nothing), for factors that are not both 0."""
+    def halves(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns the share of the first of two factors of a product, and the share that is lost (None: nothing), for factors that are not both 0."""
         ...
 
 
@@ -65,12 +65,12 @@ class Epsilon:
         factor = 1 / (total + push)
         return Factors(factor, factor, push * factor)
 
-    def halves(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor | None]:
+    def halves(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
         """a / (a + b + ε sign (a + b))."""
-        total = left + right
+        total = lhs + rhs
         push = torch.where(total < 0, -self.epsilon, self.epsilon).to(total.dtype)
         factor = (total + push).reciprocal_()
-        return left * factor, push.mul_(factor)
+        return lhs * factor, push.mul_(factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,12 @@ class AlphaBeta:
         down = torch.where(above, 1 - self.alpha, 1.0).to(positive.dtype) / torch.where(below, negative, -torch.inf)
         return Factors(up, down, (~(above | below)).to(positive.dtype))
 
-    def halves(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor | None]:
+    def halves(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
         """|a| / (|a| + |b|) where the signs agree, else α for the positive factor and β for the negative one."""
-        floor = torch.finfo(left.dtype).tiny
-        part = left.abs() / (left.abs() + right.abs().clamp(min=floor))
-        apart = (left < 0) != (right < 0)
-        return torch.where(apart, torch.where(left < 0, 1 - self.alpha, self.alpha).to(left.dtype), part), None
+        floor = torch.finfo(lhs.dtype).tiny
+        part = lhs.abs() / (lhs.abs() + rhs.abs().clamp(min=floor))
+        apart = (lhs < 0) != (rhs < 0)
+        return torch.where(apart, torch.where(lhs < 0, 1 - self.alpha, self.alpha).to(lhs.dtype), part), None
 
 
 def make_rule(name: RuleName, epsilon: float, alpha: float) -> Rule:
@@ -117,7 +117,7 @@ def share_sum(rule: Rule, terms: Sequence[Tensor]) -> tuple[list[Tensor], Tensor
 
 def sum_of(terms) -> Tensor:
     """The sum of tensors, broadcast."""
-    total, *rest = terms
-    for term in rest:
+    total, *further = terms
+    for term in further:
         total = total + term
     return total

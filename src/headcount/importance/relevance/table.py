@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from headcount.importance.relevance.layers import convolved, linear_layer, matrix_product, normalised
+from headcount.importance.relevance.layers import pass_convolution, pass_linear, pass_matrix_product, pass_normalisation
 from headcount.importance.relevance.operations import (
-    accumulated,
-    added,
-    copied,
-    divided,
-    gated,
-    moved,
-    multiplied,
-    reshaped,
-    restrided,
-    summed,
-    unchanged,
+    pass_accumulation,
+    pass_addition,
+    pass_copy,
+    pass_glu,
+    pass_move,
+    pass_product,
+    pass_quotient,
+    pass_restride,
+    pass_sum,
+    pass_view,
+    pass_whole,
 )
 from headcount.importance.relevance.passing import Passing
 from headcount.importance.relevance.tape import Node
@@ -52,28 +52,28 @@ NORMS = (
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 
 RULES: dict[str, Passing] = {
-    **dict.fromkeys(PASSES, unchanged),
-    **dict.fromkeys(MOVES, moved),
-    **dict.fromkeys(VIEWS, reshaped),
-    **dict.fromkeys(SUMS, summed),
-    **dict.fromkeys(NORMS, normalised),
-    **dict.fromkeys(("add", "sub", "rsub"), added),
-    **dict.fromkeys(PRODUCTS, matrix_product),
-    "linear": linear_layer,
-    "convolution": convolved,
-    **dict.fromkeys(("index_add", "scatter_add"), accumulated),
-    "as_strided": restrided,
-    "copy": copied,
-    "glu": gated,
-    "mul": multiplied,
-    "div": divided,
+    **dict.fromkeys(PASSES, pass_whole),
+    **dict.fromkeys(MOVES, pass_move),
+    **dict.fromkeys(VIEWS, pass_view),
+    **dict.fromkeys(SUMS, pass_sum),
+    **dict.fromkeys(NORMS, pass_normalisation),
+    **dict.fromkeys(("add", "sub", "rsub"), pass_addition),
+    **dict.fromkeys(PRODUCTS, pass_matrix_product),
+    "linear": pass_linear,
+    "convolution": pass_convolution,
+    **dict.fromkeys(("index_add", "scatter_add"), pass_accumulation),
+    "as_strided": pass_restride,
+    "copy": pass_copy,
+    "glu": pass_glu,
+    "mul": pass_product,
+    "div": pass_quotient,
 }
 
 
-def passing(node: Node) -> Passing:
+def rule_of(node: Node) -> Passing:
     """The rule of a node; refuses the model where there is none."""
     if node.function is None:
-        return unchanged
+        return pass_whole
     if "scaled_dot_product" in node.name:
         raise node.refuse("is a fused kernel (load the model with attn_implementation='eager')")
     if node.name not in RULES:

@@ -75,13 +75,13 @@ class Tape:
     sources: list[int] = field(default_factory=list)
 
     def upto(self, slot: int) -> Tape:
-        """The tape of only those nodes on which a slot depends."""
-        needed, kept = {slot}, []
+        """Returns the tape of only those nodes on which a slot depends."""
+        needed, nodes = {slot}, []
         for node in reversed(self.nodes):
             if needed.intersection(o for o in node.outputs if o is not None):
                 needed.update(node.inputs)
-                kept.append(node)
-        return replace(self, nodes=kept[::-1], sources=[s for s in self.sources if s in needed])
+                nodes.append(node)
+        return replace(self, nodes=nodes[::-1], sources=[s for s in self.sources if s in needed])
 
 
 class Recorder(TorchDispatchMode):
@@ -131,11 +131,11 @@ class Recorder(TorchDispatchMode):
         self._refresh(tensors)
         if not any(id(t) in self._slots or id(t) in self._ids for t in tensors):
             return self._run(func, args, kwargs)
-        arguments = self._named(func, args, kwargs)
+        arguments = self._name_arguments(func, args, kwargs)
         if func._schema.is_mutable:
             return self._run_in_place(func, args, kwargs, arguments)
         result = self._run(func, args, kwargs)
-        self._keep(func, arguments, tensors, result)
+        self._record(func, arguments, tensors, result)
         return result
 
     def _run(self, func, args, kwargs) -> Any:
@@ -143,8 +143,8 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         return result if self.noise is None else self.noise.of_operation(name_of(func), result)
 
-    def _named(self, func, args, kwargs) -> dict[str, Any]:
-        """The arguments by their names in the schema, tracked values replaced by their slots."""
+    def _name_arguments(self, func, args, kwargs) -> dict[str, Any]:
+        """Returns the arguments by their names in the schema, tracked values replaced by their slots."""
         names = (argument.name for argument in func._schema.arguments)
         return tree_map(self._as_slot, {**dict(zip(names, args, strict=False)), **kwargs})
 
@@ -152,11 +152,11 @@ class Recorder(TorchDispatchMode):
         slot = self._slots.get(id(leaf)) if isinstance(leaf, Tensor) else None
         return leaf if slot is None else Slot(slot)
 
-    def _keep(self, func, arguments: dict[str, Any], tensors: list[Tensor], result: Any) -> None:
+    def _record(self, func, arguments: dict[str, Any], tensors: list[Tensor], result: Any) -> None:
         name = name_of(func)
         results = [r for r in (result if isinstance(result, list | tuple) else [result]) if isinstance(r, Tensor)]
         if any(id(t) in self._ids for t in tensors):
-            self._keep_ids(name, tensors, results)
+            self._record_ids(name, tensors, results)
         if not any(id(t) in self._slots for t in tensors):
             return
         if self._makes_constant(name, arguments):
@@ -172,7 +172,7 @@ class Recorder(TorchDispatchMode):
         is_reduction = name in REDUCTIONS and bool(self.stack) and self.stack[-1][1]
         return name in STATISTICS or name in CREATIONS or is_root or is_reduction
 
-    def _keep_ids(self, name: str, tensors: list[Tensor], results: list[Tensor]) -> None:
+    def _record_ids(self, name: str, tensors: list[Tensor], results: list[Tensor]) -> None:
         """Follows token ids to the table that they look up; what a comparison of ids says (a mask, positions) is a constant."""
         for result in results:
             if result.is_floating_point() and name in LOOKUPS and not any(id(t) in self._slots for t in tensors):
@@ -212,7 +212,7 @@ class Recorder(TorchDispatchMode):
         self._remember(target)
 
     def _refresh(self, tensors: list[Tensor]) -> None:
-        """Gives tensors whose memory was written through another view a slot for what they hold now."""
+        """Gives tensors whose memory was written through another view a slot for their present values."""
         for tensor in tensors if self._writes else ():
             for write in self._writes.get(storage_of(tensor), [])[self._seen.get(id(tensor), 0) :]:
                 changed, picks = overlap(tensor, write.region)

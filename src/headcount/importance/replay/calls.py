@@ -1,4 +1,4 @@
-"""Which module of a model ran when, which of them another one cannot reach, and other forward passes in their place."""
+"""Calls of the modules of a model: when each ran, which of them another one cannot reach, and replacements of their forward passes."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ Calls = Mapping[str, tuple[Call, ...]]
 
 
 def watch(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[Call, ...]]:
-    """The calls that `run` makes to the modules of a model."""
-    found: dict[str, list[Call]] = {}
-    begun: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
+    """Returns the calls that `run` makes to the modules of a model."""
+    finished: dict[str, list[Call]] = {}
+    running: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
     clock = iter(range(1 << 62))
 
     def before(path: str, args: tuple[Any, ...]) -> None:
         shape = tuple(args[0].shape) if args and isinstance(args[0], Tensor) else ()
-        begun.setdefault(path, []).append((next(clock), shape))
+        running.setdefault(path, []).append((next(clock), shape))
 
     def after(path: str) -> None:
-        start, shape = begun[path].pop()
-        found.setdefault(path, []).append(Call(start, next(clock), shape))
+        start, shape = running[path].pop()
+        finished.setdefault(path, []).append(Call(start, next(clock), shape))
 
     with ExitStack() as stack:
         for path, module in model.named_modules():
             stack.callback(module.register_forward_pre_hook(for_owner(model, lambda _, args, path=path: before(path, args))).remove)
             stack.callback(module.register_forward_hook(for_owner(model, lambda *_, path=path: after(path))).remove)
         run()
-    return {path: tuple(calls) for path, calls in found.items()}
+    return {path: tuple(calls) for path, calls in finished.items()}
 
 
 def only_call(calls: Calls, path: str) -> Call | None:
-    """The one call of a module, or None where it ran more than once or not at all."""
-    found = calls.get(path, ())
-    return found[0] if len(found) == 1 else None
+    """Returns the only call of a module; None if it ran more than once or not at all."""
+    of_module = calls.get(path, ())
+    return of_module[0] if len(of_module) == 1 else None
 
 
 def largest(model: nn.Module, fits: Callable[[str], bool]) -> tuple[str, ...]:
-    """The modules that fit and lie in no other module that fits."""
+    """Returns the modules that fit and lie in no other module that fits."""
     return tuple(_largest(model, "", fits))
 
 
@@ -121,7 +121,7 @@ def altered_by_hooks(model: nn.Module, run: Callable[[], Any]) -> frozenset[str]
 
 @contextmanager
 def standing_in(model: nn.Module, forwards: Mapping[str, Callable[..., Any]], silent: Iterable[str] = ()) -> Iterator[None]:
-    """Other forward passes for some modules, by path, inside the context, and no hooks on those that are `silent`; all as it was afterwards."""
+    """Replaces the forward passes of some modules, by path, and removes the hooks of those that are `silent`, inside the context."""
     with ExitStack() as stack:
         for path, forward in forwards.items():
             module = model.get_submodule(path)
@@ -133,13 +133,13 @@ def standing_in(model: nn.Module, forwards: Mapping[str, Callable[..., Any]], si
 
 
 def _swap(stack: ExitStack, module: nn.Module, name: str, value: Any) -> None:
-    """Sets what a module itself holds under a name; a forward pass of its own (accelerate sets one) comes back, that of its class is uncovered."""
-    held = module.__dict__
-    before = {name: held[name]} if name in held else {}
+    """Sets an attribute of a module and restores it later: a forward pass of its own (accelerate sets one), or that of its class."""
+    attributes = module.__dict__
+    before = {name: attributes[name]} if name in attributes else {}
 
     def restore() -> None:
-        held.pop(name, None)
-        held.update(before)
+        attributes.pop(name, None)
+        attributes.update(before)
 
     stack.callback(restore)
-    held[name] = value
+    attributes[name] = value

@@ -1,9 +1,9 @@
-"""The ablator: what is read off a batch under many changes, by replay where a trial proves it on this model, else by gates."""
+"""The ablator evaluates a batch under many interventions: by replay where a trial proves it on this model, else by gates."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -17,10 +17,10 @@ from headcount.importance.replay.packing import packed_linears
 from headcount.importance.replay.passes import Pass, Read
 from headcount.importance.replay.player import first_copy
 from headcount.importance.replay.replay import Intervention, Recording
-from headcount.importance.replay.trial import Proven, try_out, without_harm
+from headcount.importance.replay.trial import Proven, drop_harmful_options, try_out
 from headcount.models.attention import eager
 from headcount.models.gates import HeadGates, How, Means
-from headcount.models.modules import device_of, unwrap
+from headcount.models.modules import Batch, device_of, unwrap
 from headcount.models.observe import evaluating, model_inputs
 from headcount.models.ownership import holding
 
@@ -28,13 +28,13 @@ MAX_TOKENS = {"cpu": 512}
 """Rows times tokens of a stacked batch by device type: where matrix products of usual widths are fastest."""
 OTHER_MAX_TOKENS = 16384
 PACK_FROM = 16
-"""The number of changes from which packing all weights pays."""
+"""The number of interventions from which packing all weights pays."""
 
 
 class Ablator:
-    """Evaluates changes of heads on a batch: exactly what `HeadGates(model, …, how=how)` gives, at a fraction of the cost.
+    """Evaluates interventions on heads on a batch: exactly what `HeadGates(model, …, how=how)` gives, at a fraction of the cost.
 
-    The first batch is a trial: the replay of every block is compared with gates. Blocks that fail keep to gates, and `fallbacks` says why.
+    The first batch is a trial: the replay of every block is compared with gates. Blocks that fail use gates, and `fallbacks` says why.
     `withhold` names entries of the batch that `read` gets and the model does not, such as labels whose mean loss nobody reads. `pack` lets
     linear layers on a CPU use packed weights where the trial shows that only rounding differs; False keeps the model's own kernels.
     """
@@ -75,24 +75,25 @@ class Ablator:
         """`first` or `last` where the trial found that only this position of the last layer is read, else empty."""
         return self._proven.narrow.reads if self._proven and self._proven.narrow else ""
 
-    def run(self, batch: Mapping[str, Any], changes: Sequence[Intervention], read: Read) -> tuple[Any, Any]:
-        """What `read` gives for the batch [batch, …], and under every change [changes, batch, …]."""
-        self._check(changes)
+    def run(self, batch: Batch, interventions: Sequence[Intervention], read: Read) -> tuple[Any, Any]:
+        """Returns what `read` gives for the batch [batch, …], and under every intervention [interventions, batch, …]."""
+        self._check(interventions)
         with self._quiet():
             work, proven = self._judge(Pass.of(self.model, model_inputs(batch, self.model), read, self._options, self.withhold))
-            with packed_linears(self.model) if self.pack and proven.packs and len(changes) >= PACK_FROM else nullcontext():
-                baseline, record, proven = self._recorded(work, proven)
-                results = self._evaluate(work, record, proven, changes, _narrow_for(work, record, proven, baseline))
-        if not changes:
+            with packed_linears(self.model) if self.pack and proven.packs and len(interventions) >= PACK_FROM else nullcontext():
+                baseline, record, proven = self._record(work, proven)
+                results = self._evaluate(work, record, proven, interventions, _narrow_for(work, record, proven, baseline))
+        if not interventions:
             return baseline, tree_map(lambda tensor: tensor.unsqueeze(0)[:0], baseline)
         return baseline, tree_map(lambda *tensors: torch.stack(tensors), *results)
 
-    def _check(self, changes: Sequence[Intervention]) -> None:
-        for change in changes:
-            self.heads.positions(change.block)
-            if len(change.gates) != change.block.n_heads:
+    def _check(self, interventions: Sequence[Intervention]) -> None:
+        for intervention in interventions:
+            self.heads.positions(intervention.block)
+            if len(intervention.gates) != intervention.block.n_heads:
                 raise GateError(
-                    f"block '{change.block.path}' has {change.block.n_heads} heads, but a change gives {len(change.gates)} gates"
+                    f"block '{intervention.block.path}' has {intervention.block.n_heads} heads, "
+                    f"but an intervention gives {len(intervention.gates)} gates"
                 )
 
     @contextmanager
@@ -106,16 +107,16 @@ class Ablator:
                 yield
 
     def _judge(self, work: Pass) -> tuple[Pass, Proven]:
-        """What is proven on this model with inputs of this kind, after a trial if there was none, and the pass that it speaks of."""
+        """Returns the pass, and what a trial proved on this model with inputs of this kind; runs the trial if there was none."""
         inputs = tuple(sorted((name, value.ndim) for name, value in work.batch.items() if isinstance(value, Tensor)))
         if self._proven is None or inputs != self._inputs:
-            work = without_harm(work)
+            work = drop_harmful_options(work)
             self._options = dict(work.options)
             self._proven, self._inputs = try_out(self._gates, work), inputs
         return work, self._proven
 
-    def _recorded(self, work: Pass, proven: Proven) -> tuple[Any, Recording | None, Proven]:
-        """The baseline and its record; a batch that takes another way through the model gets a trial of its own."""
+    def _record(self, work: Pass, proven: Proven) -> tuple[Any, Recording | None, Proven]:
+        """Returns the baseline and its record. A batch that takes another route through the model gets a trial of its own."""
         for attempt in range(2):
             survey = proven.player.survey
             if not survey.routes:
@@ -128,43 +129,45 @@ class Ablator:
         return first_copy(work.result()), None, proven
 
     def _evaluate(
-        self, work: Pass, record: Recording | None, proven: Proven, changes: Sequence[Intervention], narrow: Narrow | None
+        self, work: Pass, record: Recording | None, proven: Proven, interventions: Sequence[Intervention], narrow: Narrow | None
     ) -> list[Any]:
-        results: list[Any] = [None] * len(changes)
+        results: list[Any] = [None] * len(interventions)
         player = proven.player
-        for places in _by_block(changes):
-            block = changes[places[0]].block
+        for positions in _by_block(interventions):
+            block = interventions[positions[0]].block
             route = player.survey.routes.get(block.path) if record else None
-            for part in _parts(places, self._copies(work, record) if proven.stackable else 1):
-                gates = torch.tensor([changes[place].gates for place in part], dtype=torch.float64).view(len(part), block.n_heads)
-                found = player.replay(work, record, route, gates, narrow) if record and route else player.gated(work, block, gates)
-                for row, place in enumerate(part):
-                    results[place] = tree_map(lambda tensor, row=row: tensor[row], found)
+            for part in _split_evenly(positions, self._copies(work, record) if proven.stackable else 1):
+                gates = torch.tensor([interventions[position].gates for position in part], dtype=torch.float64).view(
+                    len(part), block.n_heads
+                )
+                result = player.replay(work, record, route, gates, narrow) if record and route else player.run_gated(work, block, gates)
+                for row, position in enumerate(part):
+                    results[position] = tree_map(lambda tensor, row=row: tensor[row], result)
         return results
 
     def _copies(self, work: Pass, record: Recording | None) -> int:
-        """How many copies of the batch stay within `max_tokens`."""
+        """Returns how many copies of the batch stay within `max_tokens`."""
         contexts = record.contexts.values() if record else ()
         tokens = max((context.numel() // max(1, context.shape[-1]) for context in contexts), default=work.tokens)
         return max(1, self.max_tokens // max(1, tokens))
 
 
 def _narrow_for(work: Pass, record: Recording | None, proven: Proven, baseline: Any) -> Narrow | None:
-    """The narrow last layer, if it gives the baseline of this very batch too."""
+    """Returns the narrow last layer if it reproduces the baseline of this batch."""
     narrow = proven.narrow
     return narrow if narrow and record and proven.player.narrow_holds(work, record, baseline, narrow) else None
 
 
-def _by_block(changes: Sequence[Intervention]) -> list[list[int]]:
-    """The places of the changes of each block."""
+def _by_block(interventions: Sequence[Intervention]) -> list[list[int]]:
+    """Returns the positions of the interventions on each block."""
     groups: dict[str, list[int]] = {}
-    for place, change in enumerate(changes):
-        groups.setdefault(change.block.path, []).append(place)
+    for position, intervention in enumerate(interventions):
+        groups.setdefault(intervention.block.path, []).append(position)
     return list(groups.values())
 
 
-def _parts(places: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """The places in as few parts as hold at most `size` each, of nearly equal length."""
-    count = -(-len(places) // size)
+def _split_evenly(positions: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Yields the positions in as few parts of nearly equal length as hold at most `size` each."""
+    count = -(-len(positions) // size)
     for part in range(count):
-        yield places[part * len(places) // count : (part + 1) * len(places) // count]
+        yield positions[part * len(positions) // count : (part + 1) * len(positions) // count]

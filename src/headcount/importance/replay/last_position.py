@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from headcount.importance.replay.calls import Calls, only_call
 from headcount.importance.replay.replay import Forward, Route
+from headcount.models.modules import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +29,28 @@ class Narrow:
     wide: frozenset[str]
     poisoned: bool = False
 
-    def forwards(self, model: nn.Module, places: Tensor, length: int) -> dict[str, Forward]:
-        """Forward passes for stacked rows of `length` tokens, of which row r is read at places[r]."""
+    def forwards(self, model: nn.Module, positions: Tensor, length: int) -> dict[str, Forward]:
+        """Forward passes for stacked rows of `length` tokens, of which row r is read at positions[r]."""
 
-        def at_place(path: str, wide: bool) -> Forward:
+        def at_position(path: str, wide: bool) -> Forward:
             own = model.get_submodule(path).forward
 
             def forward(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-                if hidden.ndim == 3 and hidden.shape[:2] == (len(places), length):
-                    hidden = narrowed(hidden, places)
+                if hidden.ndim == 3 and hidden.shape[:2] == (len(positions), length):
+                    hidden = select_positions(hidden, positions)
                 output = own(hidden, *args, **kwargs)
                 if not wide:
                     return output
-                poison = self.poisoned and path != self.query
-                return poisoned(output, places, length) if poison else output.expand(-1, length, -1)
+                poisons = self.poisoned and path != self.query
+                return poison_elsewhere(output, positions, length) if poisons else output.expand(-1, length, -1)
 
             return forward
 
-        return {path: at_place(path, path in self.wide) for path in (*self.leaves, self.query) if path}
+        return {path: at_position(path, path in self.wide) for path in (*self.leaves, self.query) if path}
 
 
-def places_read(reads: str, batch: Mapping[str, Any], rows: int, length: int, device: torch.device) -> Tensor:
-    """The position of each example that a model reads: the first, or the last that is no padding."""
+def read_positions(reads: str, batch: Batch, rows: int, length: int, device: torch.device) -> Tensor:
+    """Returns the position of each example that a model reads: the first, or the last that is no padding."""
     if reads == "first":
         return torch.zeros(rows, dtype=torch.long, device=device)
     mask = batch.get("attention_mask")
@@ -61,7 +61,7 @@ def places_read(reads: str, batch: Mapping[str, Any], rows: int, length: int, de
 
 
 def narrow_candidates(model: nn.Module, route: Route, calls: Calls) -> list[Narrow]:
-    """How the part behind the last output projection could be narrowed; whether it may is for a trial to say."""
+    """Returns candidates for narrowing what follows the last output projection; a trial decides whether one holds."""
     block = route.block
     last = only_call(calls, block.o.path)
     if last is None or route.axis != 0 or len(last.shape) != 3 or last.shape[1] < 2:
@@ -90,13 +90,13 @@ def narrow_candidates(model: nn.Module, route: Route, calls: Calls) -> list[Narr
     return [Narrow(reads, route, ordered, block.q.path if split else "", wide) for reads in ("first", "last")]
 
 
-def narrowed(tensor: Tensor, places: Tensor) -> Tensor:
-    """Of [rows, token, width] the one token of each row, as [rows, 1, width]."""
-    return tensor[torch.arange(len(places), device=places.device), places].unsqueeze(1)
+def select_positions(tensor: Tensor, positions: Tensor) -> Tensor:
+    """Selects one token of each row: [rows, token, width] -> [rows, 1, width]."""
+    return tensor[torch.arange(len(positions), device=positions.device), positions].unsqueeze(1)
 
 
-def poisoned(tensor: Tensor, places: Tensor, length: int) -> Tensor:
-    """Of [rows, 1, width] a tensor [rows, length, width] with the one token in its place and NaN everywhere else."""
+def poison_elsewhere(tensor: Tensor, positions: Tensor, length: int) -> Tensor:
+    """Returns a tensor [rows, length, width] with the token of [rows, 1, width] at its position and NaN everywhere else."""
     wide = tensor.new_full((tensor.shape[0], length, tensor.shape[2]), torch.nan)
-    wide[torch.arange(len(places), device=places.device), places] = tensor[:, 0]
+    wide[torch.arange(len(positions), device=positions.device), positions] = tensor[:, 0]
     return wide

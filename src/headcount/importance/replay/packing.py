@@ -18,17 +18,17 @@ LARGEST_TOTAL = 1 << 29
 """The most numbers that are laid out a second time, 2 GiB in float32; larger models keep the kernel they have."""
 
 
-def _layers(model: nn.Module) -> dict[str, nn.Linear]:
+def _plain_layers(model: nn.Module) -> dict[str, nn.Linear]:
     """The plain float32 linear layers on a CPU; subclasses and layers with a forward pass of their own compute something else."""
-    found = {path: module for path, module in model.named_modules() if type(module) is nn.Linear and "forward" not in module.__dict__}
-    return {path: layer for path, layer in found.items() if _fits(layer.weight)}
+    layers = {path: module for path, module in model.named_modules() if type(module) is nn.Linear and "forward" not in module.__dict__}
+    return {path: layer for path, layer in layers.items() if _fits(layer.weight)}
 
 
 def _fits(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous() and weight.numel() >= SMALLEST
 
 
-def _packed(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+def _pack(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
     ops: Any = torch.ops.mkldnn
     weight, bias = ops._reorder_linear_weight(layer.weight.detach(), None), layer.bias
 
@@ -43,9 +43,9 @@ def _packed(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
 @contextmanager
 def packed_linears(model: nn.Module) -> Iterator[None]:
     """Linear layers with packed weights inside the context, where the kernel exists; rounding differs, nothing else."""
-    layers = _layers(model) if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise") else {}
+    layers = _plain_layers(model) if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise") else {}
     if not layers or sum(layer.weight.numel() for layer in layers.values()) > LARGEST_TOTAL:
         yield
         return
-    with standing_in(model, {path: _packed(layer) for path, layer in layers.items()}):
+    with standing_in(model, {path: _pack(layer) for path, layer in layers.items()}):
         yield

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headcount.importance.replay.stacking import batch_rows, first_rows, stack_batch
-from headcount.models.modules import device_of
+from headcount.models.modules import Batch, device_of
 from headcount.models.randomness import pass_rng
 from headcount.models.state import forward
 
-Read = Callable[[Any, Mapping[str, Any]], Any]
+Read = Callable[[Any, Batch], Any]
 """(model output, stacked batch) -> a tensor with one row per row of the batch, or a tuple or dict of such tensors."""
 
 
@@ -24,21 +24,21 @@ class Pass:
     """A model on a batch; `options` go to the model too, entries of the batch named in `withhold` do not."""
 
     model: nn.Module
-    batch: Mapping[str, Any]
+    batch: Batch
     rows: int
     read: Read
     options: Mapping[str, Any]
     withhold: frozenset[str]
 
     @classmethod
-    def of(cls, model: nn.Module, batch: Mapping[str, Any], read: Read, options: Mapping[str, Any], withhold: frozenset[str]) -> Pass:
+    def of(cls, model: nn.Module, batch: Batch, read: Read, options: Mapping[str, Any], withhold: frozenset[str]) -> Pass:
         """An evaluation of a whole batch."""
-        kept = {name: value for name, value in options.items() if name not in batch}
-        return cls(model, batch, batch_rows(batch), read, kept, withhold)
+        passed_on = {name: value for name, value in options.items() if name not in batch}
+        return cls(model, batch, batch_rows(batch), read, passed_on, withhold)
 
     @property
     def tokens(self) -> int:
-        """About how many tokens the batch has; for other inputs than text a guess."""
+        """The approximate number of tokens in the batch; a guess for inputs other than text."""
         texts = [self.batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(self.batch.get(name), Tensor)]
         return max(texts, default=256 * self.rows)
 
@@ -49,19 +49,19 @@ class Pass:
         return Pass(self.model, first_rows(self.batch, self.rows, rows), rows, self.read, self.options, self.withhold)
 
     def forward(self, copies: int = 1) -> Any:
-        """The model's output for so many copies of the batch; models that draw random numbers draw the same ones in every pass."""
-        return self._forward(self._stacked(copies))
+        """Returns the model's output for copies of the batch. Models that draw random numbers draw the same ones in every pass."""
+        return self._forward(self._stack(copies))
 
     def result(self, copies: int = 1) -> Any:
-        """What is read off so many copies of the batch: tensors [copies, rows, …]."""
-        stacked = self._stacked(copies)
+        """Returns what `read` gives for copies of the batch: tensors [copies, rows, …]."""
+        stacked = self._stack(copies)
         read = self.read(self._forward(stacked), stacked)
         return tree_map(lambda tensor: tensor.unflatten(0, (copies, self.rows)), read)
 
-    def _stacked(self, copies: int) -> Mapping[str, Any]:
+    def _stack(self, copies: int) -> Mapping[str, Any]:
         return self.batch if copies == 1 else stack_batch(self.batch, self.rows, copies)
 
-    def _forward(self, batch: Mapping[str, Any]) -> Any:
+    def _forward(self, batch: Batch) -> Any:
         device = device_of(self.model)
         inputs = {name: value for name, value in batch.items() if name not in self.withhold}
         with pass_rng(self.model, seed=0, devices=[device] if device.type == "cuda" else ()):
@@ -69,9 +69,9 @@ class Pass:
 
 
 def gap(ours: Any, theirs: Any) -> float:
-    """The largest difference between two results, relative to the largest number (or one); infinite where shape or finiteness differ."""
-    (first, spec), (second, other) = tree_flatten(ours), tree_flatten(theirs)
-    if spec != other:
+    """Returns the largest difference between two results, relative to the largest number (or one); infinite where shape or finiteness differ."""
+    (first, first_spec), (second, second_spec) = tree_flatten(ours), tree_flatten(theirs)
+    if first_spec != second_spec:
         return float("inf")
     return max((_gap(a.double(), b.double()) for a, b in zip(first, second, strict=True)), default=0.0)
 

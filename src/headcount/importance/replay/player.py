@@ -1,4 +1,4 @@
-"""One model and the routes found in it: records of unchanged passes, and changes played on them."""
+"""Evaluates interventions on one model: by replay on a record of the unchanged pass, or by gates."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_map
 from headcount.core.heads import AttentionBlock
 from headcount.data.stream import reraise_memory
 from headcount.importance.replay.calls import standing_in
-from headcount.importance.replay.last_position import Narrow, narrowed, places_read
+from headcount.importance.replay.last_position import Narrow, read_positions, select_positions
 from headcount.importance.replay.passes import Pass, gap
-from headcount.importance.replay.replay import Recording, Route, gated, stand_ins
+from headcount.importance.replay.replay import Recording, Route, gate_contexts, stand_ins
 from headcount.importance.replay.routes import Survey, recording
 from headcount.importance.replay.stacking import Layout, tile
 from headcount.models.gates import HeadGates
@@ -49,21 +49,21 @@ class Player:
         return self.gates.model
 
     def record(self, work: Pass) -> tuple[Any, Recording]:
-        """The unchanged result [rows, …] and what the pass left behind."""
-        found = self.survey
+        """Returns the unchanged result [rows, …] and the record of the pass."""
+        survey = self.survey
         if self.gates.how != "uniform":
             record = Recording()
-            with recording(self.model, found.blocks, found.units, record):
+            with recording(self.model, survey.blocks, survey.units, record):
                 return first_copy(work.result()), record
-        record = _Halves(found.layouts, {path: route.axis for path, route in found.routes.items()})
+        record = _Halves(survey.layouts, {path: route.axis for path, route in survey.routes.items()})
         values = torch.ones(2 * work.rows, len(self.gates.heads), dtype=torch.float64)
         values[work.rows :] = 0.0
         self.gates.values = values
-        with self.gates, recording(self.model, found.blocks, found.units, record):
+        with self.gates, recording(self.model, survey.blocks, survey.units, record):
             return first_copy(work.result(2)), record
 
-    def gated(self, work: Pass, block: AttentionBlock, gates: Tensor) -> Any:
-        """The result [copies, rows, …] by the gates themselves."""
+    def run_gated(self, work: Pass, block: AttentionBlock, gates: Tensor) -> Any:
+        """Returns the result [copies, rows, …] under gates."""
         values = torch.ones(len(gates), len(self.gates.heads), dtype=torch.float64)
         values[:, self.gates.heads.positions(block)] = gates
         self.gates.values = values[0] if len(gates) == 1 else values.repeat_interleave(work.rows, dim=0)
@@ -71,33 +71,33 @@ class Player:
             return work.result(len(gates))
 
     def replay(self, work: Pass, record: Recording, route: Route, gates: Tensor, narrow: Narrow | None) -> Any:
-        """The result [copies, rows, …] by replay."""
+        """Returns the result [copies, rows, …] by replay."""
         copies, path = len(gates), route.block.path
         context, uniform, forwards = record.contexts[path], record.uniform.get(path), {}
         if narrow is not None:
-            places, length = self._places(work, record, narrow)
-            forwards = narrow.forwards(self.model, tile(places, 0, copies), length)
+            positions, length = self._read_positions(work, record, narrow)
+            forwards = narrow.forwards(self.model, tile(positions, 0, copies), length)
             if path == narrow.route.block.path:
-                context, uniform = narrowed(context, places), None if uniform is None else narrowed(uniform, places)
+                context, uniform = select_positions(context, positions), None if uniform is None else select_positions(uniform, positions)
         alternative = self.gates.means[path] if self.gates.means is not None else uniform
-        changed = self.model.get_submodule(route.block.o.path).forward(gated(context, gates, route.axis, alternative))
+        changed = self.model.get_submodule(route.block.o.path).forward(gate_contexts(context, gates, route.axis, alternative))
         forwards |= stand_ins(route, record, self.survey.layouts, changed, copies)
         with standing_in(self.model, forwards, self.survey.altered.intersection(route.recorded)):
             return work.result(copies)
 
     def narrow_holds(self, work: Pass, record: Recording, baseline: Any, narrow: Narrow) -> bool:
-        """Whether the narrow last layer gives the baseline of this very batch, with nothing but NaN at the positions that nobody reads."""
+        """Whether the narrow last layer reproduces the baseline of this batch with NaN at all positions that are not read."""
         ones = torch.ones(1, narrow.route.block.n_heads, dtype=torch.float64)
         try:
-            found = self.replay(work, record, narrow.route, ones, replace(narrow, poisoned=True))
+            result = self.replay(work, record, narrow.route, ones, replace(narrow, poisoned=True))
         except Exception as error:  # a module, or a reader, that cannot do with one position
             reraise_memory(error)
             return False
-        return gap(first_copy(found), baseline) <= tolerance(self.model)
+        return gap(first_copy(result), baseline) <= tolerance(self.model)
 
-    def _places(self, work: Pass, record: Recording, narrow: Narrow) -> tuple[Tensor, int]:
+    def _read_positions(self, work: Pass, record: Recording, narrow: Narrow) -> tuple[Tensor, int]:
         length = record.contexts[narrow.route.block.path].shape[1]
-        return places_read(narrow.reads, work.batch, work.rows, length, device_of(self.model)), length
+        return read_positions(narrow.reads, work.batch, work.rows, length, device_of(self.model)), length
 
 
 class _Halves(Recording):

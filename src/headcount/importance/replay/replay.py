@@ -1,4 +1,4 @@
-"""Ablation by replay: what ran before a changed head comes from a record of the unchanged pass, only what follows is computed.
+"""Ablation by replay: outputs of modules before the changed head come from a record of the unchanged pass; only what follows is computed.
 
 MHA'(x) = o(Concat_h(g_h ctx_h + (1 - g_h) alt_h)) needs the contexts ctx_h of the unchanged pass, and no attention: the changed block's
 inputs are the unchanged ones. alt is 0, the head's mean, or its context under uniform attention.
@@ -29,7 +29,7 @@ class Intervention:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How the changes of one block are evaluated: the modules whose outputs come from the record, and the axis of the rows in its contexts.
+    """How interventions on one block are evaluated: the modules whose outputs come from the record, and the axis of the rows in its contexts.
 
     `slot` is the leaf of the block module's output that is the output of o, where the block hands it on untouched, so that the block need
     not run; else None.
@@ -48,7 +48,7 @@ class Route:
 
 @dataclass(slots=True)
 class Recording:
-    """What one unchanged pass left behind: outputs of modules as leaves, inputs of output projections, and the order of it all."""
+    """The record of one unchanged pass: outputs of modules as leaves, inputs of output projections, and the order of it all."""
 
     outputs: dict[str, list[Any]] = field(default_factory=dict)
     specs: dict[str, Any] = field(default_factory=dict)
@@ -84,13 +84,13 @@ def holds_projection(block: AttentionBlock) -> bool:
 def untouched_slot(output: Any, projected: Tensor) -> int | None:
     """The leaf of a block's output that is the output of its projection, in the same memory and with the same values."""
     leaves, _ = flatten(output)
-    for place, leaf in enumerate(leaves):
+    for position, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor) and leaf.shape == projected.shape and torch.equal(leaf, projected):
-            return place
+            return position
     return None
 
 
-def gated(context: Tensor, gates: Tensor, axis: int, alternative: Tensor | None) -> Tensor:
+def gate_contexts(context: Tensor, gates: Tensor, axis: int, alternative: Tensor | None) -> Tensor:
     """Stacked contexts [..., copies * rows, ..., heads * head_dim] under gates [copies, heads], gated as HeadGates gates."""
     heads = gates.shape[1]
     per_head = context.unflatten(-1, (heads, -1)).unsqueeze(axis)  # [..., 1, rows, ..., heads, head_dim]
@@ -106,14 +106,14 @@ def gated(context: Tensor, gates: Tensor, axis: int, alternative: Tensor | None)
 
 
 def stand_ins(route: Route, record: Recording, layouts: Mapping[str, Layout], changed: Tensor, copies: int) -> dict[str, Forward]:
-    """Forward passes that give what is on record, stacked, and `changed` for the block's output projection."""
+    """Returns forward passes that give the recorded outputs, stacked, and `changed` for the block's output projection."""
 
-    def recorded(path: str, replaced: Mapping[int, Any] | None = None) -> Forward:
+    def replay_output(path: str, replaced: Mapping[int, Any] | None = None) -> Forward:
         return lambda *_, **__: layouts[path].stack(record.outputs[path], copies, replaced)
 
-    found = {path: recorded(path) for path in route.units}
+    forwards = {path: replay_output(path) for path in route.units}
     if route.slot is None:
-        found[route.block.o.path] = lambda *_, **__: changed
+        forwards[route.block.o.path] = lambda *_, **__: changed
     else:
-        found[route.block.path] = recorded(route.block.path, {route.slot: changed})
-    return found
+        forwards[route.block.path] = replay_output(route.block.path, {route.slot: changed})
+    return forwards

@@ -69,8 +69,8 @@ def survey(model: nn.Module, blocks: Sequence[AttentionBlock], run: Run) -> Surv
     odd: dict[str, str] = {}
     while True:
         units = {block.path: _units(model, block, slots.get(block.path), calls, (apart[block.stack], odd)) for block in once}
-        wanted = list(dict.fromkeys(unit for found in units.values() for unit in found))
-        layouts, axes, new = _layouts(model, once, [*wanted, *(path for path, slot in slots.items() if slot is not None)], run)
+        modules = list(dict.fromkeys(unit for of_block in units.values() for unit in of_block))
+        layouts, axes, new = _layouts(model, once, [*modules, *(path for path, slot in slots.items() if slot is not None)], run)
         if not new.keys() - odd.keys():
             break
         odd |= new
@@ -141,8 +141,8 @@ def recording(model: nn.Module, blocks: Sequence[AttentionBlock], units: Sequenc
     """
 
     def context(block: AttentionBlock, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        other = record.keep_context(block, args[0])
-        return None if other is None else (other, *args[1:])
+        replacement = record.keep_context(block, args[0])
+        return None if replacement is None else (replacement, *args[1:])
 
     with ExitStack() as stack:
         for path in units:

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from headcount.models.modules import Batch
+
 Axes = tuple[int | None, ...]
 """For each leaf of an output the axis of its rows; None for what does not depend on the number of rows."""
 
 CLOSE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
-"""How near two evaluations of the same rows lie in batches of different size; other rows lie far away."""
+"""Tolerance between two evaluations of the same rows in batches of different size; different rows differ by more."""
 
 MAIN_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values", "decoder_input_ids")
 
 
-def batch_rows(batch: Mapping[str, Any]) -> int:
+def batch_rows(batch: Batch) -> int:
     """The number of examples in a batch."""
     tensors = [batch[name] for name in MAIN_INPUTS if isinstance(batch.get(name), Tensor)]
     tensors += [value for value in batch.values() if isinstance(value, Tensor) and value.ndim]
@@ -30,19 +32,19 @@ def _per_row(value: Any, rows: int) -> bool:
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == rows
 
 
-def stack_batch(batch: Mapping[str, Any], rows: int, copies: int) -> dict[str, Any]:
+def stack_batch(batch: Batch, rows: int, copies: int) -> dict[str, Any]:
     """The batch `copies` times over; what has no row per example is left alone."""
     return {name: tile(value, 0, copies) if _per_row(value, rows) else value for name, value in batch.items()}
 
 
-def first_rows(batch: Mapping[str, Any], rows: int, count: int) -> dict[str, Any]:
+def first_rows(batch: Batch, rows: int, count: int) -> dict[str, Any]:
     """The first `count` examples of a batch."""
     return {name: value[:count] if _per_row(value, rows) else value for name, value in batch.items()}
 
 
 def tile(tensor: Tensor, axis: int, copies: int) -> Tensor:
     """A new tensor with `copies` copies along an axis, one after the other."""
-    return tensor.repeat(*(copies if place == axis else 1 for place in range(tensor.ndim)))
+    return tensor.repeat(*(copies if dimension == axis else 1 for dimension in range(tensor.ndim)))
 
 
 def row_axis(single: Tensor, double: Tensor) -> int | None:
@@ -84,10 +86,10 @@ class Layout:
     @classmethod
     def between(cls, single: Any, double: Any) -> Layout:
         """The layout, from outputs for a batch and for the same batch twice over; raises ValueError where rows cannot be told."""
-        (ones, spec), (twos, other) = flatten(single), flatten(double)
-        if spec != other:
+        (leaves, spec), (double_leaves, double_spec) = flatten(single), flatten(double)
+        if spec != double_spec:
             raise ValueError("its structure depends on the number of rows")
-        return cls(spec, tuple(cls._axis(one, two) for one, two in zip(ones, twos, strict=True)))
+        return cls(spec, tuple(cls._axis(leaf, double_leaf) for leaf, double_leaf in zip(leaves, double_leaves, strict=True)))
 
     @staticmethod
     def _axis(single: Any, double: Any) -> int | None:
@@ -99,10 +101,10 @@ class Layout:
 
     def stack(self, leaves: Sequence[Any], copies: int, replaced: Mapping[int, Any] | None = None) -> Any:
         """The output for stacked rows; `replaced` leaves are stacked already."""
-        done = replaced or {}
+        replacements = replaced or {}
         stacked = [
-            done[place] if place in done else leaf if axis is None else tile(leaf, axis, copies)
-            for place, (leaf, axis) in enumerate(zip(leaves, self.axes, strict=True))
+            replacements[position] if position in replacements else leaf if axis is None else tile(leaf, axis, copies)
+            for position, (leaf, axis) in enumerate(zip(leaves, self.axes, strict=True))
         ]
         return tree_unflatten(stacked, self.spec)
 

@@ -22,12 +22,12 @@ SAMPLE_ROWS = 2
 PACKED_TOLERANCE = 5e-7
 """How far packed weights may move what is read: well below the 2e-6 that replay promises in float32."""
 PROOF = 0.01
-"""How much of a change's effect may be missed in a trial."""
+"""The share of an intervention's effect that may be missed in a trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """What a trial found: the proven routes and the order of a pass on them, and what else may be done to be fast.
+    """The result of a trial: the proven routes and the order of a pass on them, and which speed-ups hold.
 
     `stackable`: rows do not see each other. `packs`: packed weights give the same numbers. `narrow`: the last layer is read at one position.
     """
@@ -57,8 +57,8 @@ def try_out(gates: HeadGates, work: Pass) -> Proven:
     return Proven(player, stackable, packs, tuple(record.order), _narrow(player, trial, record, baseline))
 
 
-def without_harm(work: Pass) -> Pass:
-    """The evaluation with its options, or without where the model gives something else for them: FSMT has no causal mask with a cache."""
+def drop_harmful_options(work: Pass) -> Pass:
+    """Returns the pass without its options if they change the model's output: FSMT has no causal mask with a cache."""
     bare = replace(work, options={})
     _, plain = _sample(bare)
     try:
@@ -80,7 +80,7 @@ def _sample(work: Pass) -> tuple[Pass, Any]:
 
 
 def _stacks(trial: Pass, baseline: Any) -> bool:
-    """Whether examples do not care how many others share their batch."""
+    """Whether the result of an example does not depend on how many others share its batch."""
     try:
         return gap(trial.result(2), tree_map(lambda tensor: tile(tensor, 0, 2), baseline)) <= tolerance(trial.model)
     except Exception:  # whatever a model's code makes of a stacked batch; where memory is short for two rows, nothing is stacked
@@ -108,20 +108,20 @@ def _routes(gates: HeadGates, trial: Pass, stackable: bool) -> Survey:
 
 
 def _disproof(player: Player, trial: Pass, record: Recording, case: tuple[Route, Any]) -> str:
-    """Why a route does not give what gates give, next to the baseline; empty where it does."""
+    """Returns why a route does not reproduce the gates; empty if it does."""
     route, baseline = case
     n_heads = route.block.n_heads
-    some = torch.rand(n_heads, generator=torch.Generator().manual_seed(n_heads), dtype=torch.float64)
+    gates = torch.rand(n_heads, generator=torch.Generator().manual_seed(n_heads), dtype=torch.float64)
     if player.gates.how == "uniform":
-        some = (some > some.median()).double()  # mixed probabilities are rounded to the precision of the model's softmax
-    expected = player.gated(trial, route.block, some[None])
+        gates = (gates > gates.median()).double()  # mixed probabilities are rounded to the precision of the model's softmax
+    expected = player.run_gated(trial, route.block, gates[None])
     try:
-        found = player.replay(trial, record, route, torch.stack([some, torch.ones_like(some)]), None)
+        result = player.replay(trial, record, route, torch.stack([gates, torch.ones_like(gates)]), None)
     except Exception as error:  # whatever a model's code makes of recorded outputs
         reraise_memory(error)
         return f"replay failed: {type(error).__name__}: {error}"
-    difference = gap(found, tree_map(lambda *tensors: torch.cat(tensors), expected, baseline))
-    # A change of little effect proves little: then the two must agree to rounding.
+    difference = gap(result, tree_map(lambda *tensors: torch.cat(tensors), expected, baseline))
+    # An intervention of little effect proves little: then the two must agree to rounding.
     allowed = min(tolerance(player.model), max(PROOF * gap(expected, baseline), tolerance(player.model) / 5))
     return "" if difference <= allowed else f"replay differs from gates by {difference:.2g}"
 
@@ -129,4 +129,4 @@ def _disproof(player: Player, trial: Pass, record: Recording, case: tuple[Route,
 def _narrow(player: Player, trial: Pass, record: Recording, baseline: Any) -> Narrow | None:
     last = player.survey.last
     candidates = narrow_candidates(player.model, last, player.survey.calls) if last else []
-    return next((found for found in candidates if player.narrow_holds(trial, record, first_copy(baseline), found)), None)
+    return next((candidate for candidate in candidates if player.narrow_holds(trial, record, first_copy(baseline), candidate)), None)

@@ -17,7 +17,8 @@ from headcount.core.errors import PlanError, unknown
 from headcount.core.plan import Plan
 from headcount.core.scores import Normalise, Scores
 from headcount.data.evaluate import evaluate
-from headcount.importance.score import Method, score
+from headcount.importance.base import Importance
+from headcount.importance.score import score
 from headcount.models.gates import HeadGates
 from headcount.pruning.base import About, Choice, Work
 from headcount.pruning.scope import SCOPES, keep_within, room_of
@@ -43,7 +44,7 @@ def choose(work: Work, _variant: str) -> Choice:
 
 def check(options: Mapping[str, Any]) -> None:
     """Refuses options that cannot be carried out, before any work."""
-    Method.parse(options["by"]).scaling(options["normalise"])
+    Importance.parse(options["by"]).scaling(options["normalise"])
     if options["scope"] not in SCOPES:
         raise unknown("scope", options["scope"], SCOPES)
     if not 0 < options["step"] <= 1 or not 0 <= options["stop"] <= 1:
@@ -77,7 +78,7 @@ def _estimated_again(work: Work, scores: Scores, plan: Plan) -> Scores:
     raw, gone = _scores(work, work.model, "none"), frozenset(plan.removed)
     alive = tuple(head for head in work.heads if head not in gone)
     left = Scores(alive, tuple(raw[head] for head in alive), raw.method, raw.higher_is_keep)
-    fresh = left.normalised(Method.parse(work.options["by"]).scaling(work.options["normalise"])).signed()
+    fresh = left.normalised(Importance.parse(work.options["by"]).scaling(work.options["normalise"])).signed()
     lowest = min(fresh.values()) - 1.0
     return work.scores([lowest if head in gone else fresh[head] for head in work.heads], scores.method)
 

@@ -20,7 +20,7 @@ from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
-from headcount.importance.score import Method as Importance
+from headcount.importance.base import Importance
 from headcount.pruning.base import About, Choice, Work
 from headcount.pruning.kl_to_dense import kl_to_dense
 from headcount.pruning.methods.fisher import gate_gradients, search
@@ -66,7 +66,7 @@ def _rivals(work: Work, first: Order) -> dict[str, Candidate]:
     if work.options["rounds"] > 1:
         made["surgeon, one round"] = in_rounds(work, 1, first)
     gradients = gate_gradients(work, work.options["limit"])
-    slopes = work.scores(gradients.abs().mean(0).tolist(), "gradient").normalised(Importance.parse("gradient").about.normalise)
+    slopes = work.scores(gradients.abs().mean(0).tolist(), "gradient").normalised(Importance.parse("gradient").info.normalise)
     made["gradient"] = Plan.keep_top(slopes, work.budget), slopes, []
     made["fisher"] = (*search(work, gradients), [])
     return made
