@@ -18,7 +18,6 @@ from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.stats.samples import Samples
 from headcount.data.chunks import CHUNK
-from headcount.data.task import 
 
 LOOK = 4
 """Chunks between two looks: a multiple of 1, 2 and 4 processes, so that these decide alike."""

@@ -216,7 +216,7 @@ def reading_of(
         batch_size=settings.batch_size,
         pad_id=pad_id(model),
         progress=progress,
-        block_size=CHUNK if settings.adaptive is None else RACE_CHUNK,
+        chunk_size=CHUNK if settings.adaptive is None else RACE_CHUNK,
         memory=memory,
     )
 

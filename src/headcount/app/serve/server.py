@@ -34,7 +34,7 @@ class Site:
 
     def __init__(self, runs: Sequence[LiveRun], token: str, front: Bundle | None = None) -> None:
         self.runs, self.token = {str(number): run for number, run in enumerate(runs)}, token
-        self.front = front or bundle()
+        self.front = front or load_bundle()
         self._busy = threading.Lock()
 
     async def home(self, _request: Request) -> Response:

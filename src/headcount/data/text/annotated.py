@@ -129,7 +129,7 @@ def _shift(word: Word, characters: int, words: int) -> Word:
 
 
 def inside(surface: str, forms: Sequence[str], start: int) -> list[tuple[int, int]]:
-    """Returns the characters of each word of a multi-word token that begins at `start`: its own where the forms spell it (do + n't), else all (im)."""
+    """Returns the characters of each word of a multi-word token that begins at `start`: its own if the forms spell it (do + n't), else all (im)."""
     spelled = "".join(forms)
     if len(spelled) != len(surface) or spelled.lower() != surface.lower():
         return [(start, start + len(surface))] * len(forms)
