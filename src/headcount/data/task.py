@@ -89,6 +89,14 @@ class Task:
         return getattr(self, name)
 
 
+@dataclass(frozen=True, slots=True)
+class CollatedExamples:
+    """Examples in order, with the function that makes a padded batch of some of them: data without a task."""
+
+    examples: Sequence[Example]
+    collate: Callable[[list[Example]], Batch]
+
+
 def pad(examples: Sequence[Example], pad_id: int = 0) -> dict[str, Any]:
     """A batch of examples: sequences padded on the right (labels with -100, masks with 0), an attention mask added for `input_ids`.
 
@@ -205,6 +213,8 @@ Data = Any
 def _examples(data: Any, split: Split, pad_id: int) -> tuple[Sequence[Example], Callable[[list[Example]], Batch]] | None:
     if isinstance(data, Task):
         return data.split(split), data.collate
+    if isinstance(data, CollatedExamples):
+        return data.examples, data.collate
     if hasattr(data, "column_names"):
         _check_columns(data)
         return data, lambda examples: pad(examples, pad_id)
@@ -274,6 +284,8 @@ def _checked(batch: Batch) -> Batch:
 def number_of_examples(data: Data, split: Split = "calibration", limit: int | None = None) -> int | None:
     """How many examples there are, where that is known without reading them."""
     examples = data.split(split) if isinstance(data, Task) else data if hasattr(data, "column_names") else None
+    if isinstance(data, CollatedExamples):
+        examples = data.examples
     if examples is None:
         return None
     return len(examples) if limit is None else min(limit, len(examples))

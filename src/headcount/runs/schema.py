@@ -2,7 +2,7 @@
 
 run.json                       what ran: command, configuration, seed, versions, machine, model and data, and the artifacts it shows
 heads.json                     the blocks of the model and the addresses of their heads
-artifacts/<kind>/<name>.<key>.artifact   one finished unit of work each (see headcount.runs.artifacts): scores, roles, portraits,
+artifacts/<kind>/<name>.<key>.artifact   one finished unit of work each (see headcount.runs.artifacts): scores, roles, profiles,
                                evaluation, pruned, bench, study, tuned, and block (of a pass that is under way)
 scores.*, roles.*, curves.*, … tables of all results, as csv and parquet, made out of the artifacts
 tables.json                    the hashes of these tables
@@ -120,71 +120,6 @@ class ScoresRecord(BaseModel):
     conditions: dict[str, Any] = Field(default_factory=dict)
     directions: dict[str, bool] = Field(default_factory=dict)
     describes: bool | None = None
-
-
-class RoleRecord(BaseModel):
-    """One head and one role; the fields of headcount.core.role_table.RoleScore."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    head: str
-    role: str
-    n_sentences: int
-    n_tokens: int
-    bias: float
-    stderr: float
-    low: float
-    high: float
-    p: float
-    q: float
-    p_permutation: float
-    effect: float
-    maximum: float
-    normalised: float
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
-    baseline: float
-    baseline_offset: int
-    has_role: bool
-    by_argmax: bool
-    p_t: float | None = None
-    chance: float = 0.0
-    attainable: bool = True
-    note: str = ""
-
-
-class BestHeadRecord(BaseModel):
-    """The best head of a role; the fields of headcount.core.role_table.BestHead."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    role: str
-    head: str
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
-    baseline: float
-    baseline_offset: int
-    p: float
-    chance: float
-    n_sentences: int
-    n_tokens: int
-    n_choosing: int
-
-
-class RolesRecord(BaseModel):
-    """The content of an artifact of roles."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    tau: float
-    alpha: float
-    data: str
-    heads: list[str]
-    rows: list[RoleRecord]
-    untested: dict[str, str] = Field(default_factory=dict)
-    refused: dict[str, int] = Field(default_factory=dict)
-    conditions: dict[str, Any] = Field(default_factory=dict)
-    best_heads: list[BestHeadRecord] | None = None
-    """None in runs that were made before best heads were chosen on half of the sentences."""
 
 
 class TablesRecord(Record):

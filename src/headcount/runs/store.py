@@ -44,7 +44,7 @@ from headcount.runs.schema import BlockRecord, HeadsRecord, ModelRecord, RunReco
 
 PACKAGES = ("headcount", "torch", "transformers", "numpy", "scipy")
 RUN, HEADS, LOG, ARTIFACTS, QUARANTINE, MODELS = "run.json", "heads.json", "log.txt", "artifacts", "quarantine", "models"
-SHOWN = ("scores", "roles", "portraits", "evaluation", "pruned")
+SHOWN = ("scores", "roles", "profiles", "evaluation", "pruned")
 """Kinds of artifacts that are results of the run's model."""
 _WEIGHTS = re.compile(rb'"weights": "([0-9a-f]{64})"')
 

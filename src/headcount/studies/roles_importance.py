@@ -16,7 +16,7 @@ import typer
 from headcount.app.console import inputs
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, Parser, check_embedded, corpus
+from headcount.app.console.text import Embedded, Parser, check_embedded, open_corpus
 from headcount.app.console.verb import verb
 
 if TYPE_CHECKING:
@@ -136,13 +136,13 @@ def run(
 ) -> None:
     """Do the heads that matter have roles? Importance and confidence by role, with intervals."""
     check_embedded(text, embedded)
-    from headcount.behaviour.given import roles
+    from headcount.behaviour.roles import roles
     from headcount.importance.score import Method, score_all
 
     live, _, folder = given.open_model(say)
     task = given.open_task(say, live, folder)
     methods = [str(Method.parse(name)) for name in split(by)]
-    read = corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
+    read = open_corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
     table = roles(live, read, seed=given.seed, batch_size=given.reading["batch_size"])
     with say.progress("scoring") as advance:
         scores = score_all(live, task, methods, seed=given.seed, progress=advance, **given.reading)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headcount.core.registry import STUDIES
-from headcount.runs.report.attention import Maps, portraits_of
+from headcount.runs.report.attention import Maps, profiles_of
 from headcount.runs.report.bench import bench_of
 from headcount.runs.report.compare import comparison
 from headcount.runs.report.curves import curves_of
 from headcount.runs.report.plain import short
-from headcount.runs.report.roles import roles_of, roles_record, untested
+from headcount.runs.report.roles import find_roles, roles_of, untested_table
 from headcount.runs.report.scores import about, scores_of
 from headcount.runs.report.sentences import summary_of, warnings_of
 from headcount.runs.schema import BlockRecord, HeadsRecord
@@ -51,9 +51,9 @@ def collect(run: Run, other: Run | None = None) -> Collected:
 def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
     record, heads = run.record(), run.heads()
     names = [head for block in heads.blocks for head in block.heads]
-    roles = roles_record(run)
+    roles = find_roles(run)
     curves, rows, notes = curves_of(run, record, heads)
-    portraits, maps, missing = portraits_of(run, names, heads.blocks)
+    profiles, maps, missing = profiles_of(run, names, heads.blocks)
     data: dict[str, Any] = {
         "name": run.folder.resolve().name,
         "command": record.command,
@@ -72,10 +72,10 @@ def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
         "roles": None if roles is None else roles_of(roles, names),
         "curves": curves,
         "bench": bench_of(run, len(names)),
-        "portraits": portraits,
+        "portraits": profiles,
         "attention": None,
         "attention_left_out": False,
-        "tables": [*_tables(run), *([] if roles is None else untested(roles))],
+        "tables": [*_tables(run), *([] if roles is None else untested_table(roles))],
     }
     data["summary"] = summary_of(record, heads, data, rows)
     data["warnings"] = [*warnings_of(run, record, data), *notes, *missing]
