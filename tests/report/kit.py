@@ -72,14 +72,14 @@ def make_run(
     kv_heads: int | None = None,
     tokens: int = 6,
     shown: int = 3,
-    kinds: Sequence[str] = ("scores", "roles", "evaluation", "pruned", "bench", "study", "portraits"),
+    kinds: Sequence[str] = ("scores", "roles", "evaluation", "pruned", "bench", "study", "profiles"),
     data: str = "data",
 ) -> Run:
     """A run with everything in it; `text` stands wherever a model, a data set or a user may put one."""
     rng = np.random.default_rng(seed)
     model = ModelRecord(name=text, class_name=text, model_type=text, weights=f"{seed:064d}", n_parameters=1000)
     facts: dict[str, Any] = {"command": text, "seed": seed, "task": text, "machine": {"threads": 1, text: text}, "config": {text: text}}
-    makers = {"scores": _scores, "roles": _roles, "pruned": _pruned, "study": _study, "portraits": _portraits}
+    makers = {"scores": _scores, "roles": _roles, "pruned": _pruned, "study": _study, "profiles": _profiles}
     with Run.lead(folder, command="made by hand") as run:
         run.describe(describe_run(model, **facts), blocks_of(layers, heads, kv_heads or heads))
         names, artifacts = heads_of(layers, heads), []
@@ -165,7 +165,7 @@ def _study(_rng: np.random.Generator, _names: list[str], *, text: str, **_: Any)
     yield ArtifactKey("study", "survivors", {}), {"rows": [{text: text, "number": 1.5, "truth": True, "none": None}, {"number": 2}]}, {}
 
 
-def _portraits(rng: np.random.Generator, names: list[str], *, text: str, tokens: int, shown: int, layers: int, **_: Any) -> Any:
+def _profiles(rng: np.random.Generator, names: list[str], *, text: str, tokens: int, shown: int, layers: int, **_: Any) -> Any:
     n, per = len(names), len(names) // layers
     words = [text] * tokens
     side = {"tokens": words, "special": [False] * tokens, "word": list(range(tokens)), "words": words, "pos": words, "arcs": [[0, 1, text]]}
@@ -190,7 +190,7 @@ def _portraits(rng: np.random.Generator, names: list[str], *, text: str, tokens:
         "notes": [text],
     }
     maps = {f"{s}/{b}": rng.integers(0, 256, (per, tokens, tokens)).astype(np.uint8) for s in range(shown) for b in range(layers)}
-    yield ArtifactKey("portraits", "portraits", {}), content, maps
+    yield ArtifactKey("profiles", "profiles", {}), content, maps
 
 
 __all__ = ["evaluation", "heads_of", "make_run", "wish"]

@@ -21,7 +21,7 @@ from headcount.runs.results import format_p
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
-EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "portraits")
+EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "profiles")
 
 
 def test_the_checker_finds_what_does_not_fit() -> None:
@@ -114,7 +114,7 @@ def test_no_two_roles_share_a_mark() -> None:
 def test_maps_come_back_byte_by_byte(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     attention = collect(run).whole()["runs"][0]["attention"]
-    arrays = next(iter(run.results("portraits").values())).arrays
+    arrays = next(iter(run.results("profiles").values())).arrays
     for sentence in range(3):
         for block in range(2):
             assert unpack(attention["maps"][sentence][block]) == arrays[f"{sentence}/{block}"].tobytes()
@@ -178,8 +178,8 @@ def test_a_run_whose_artifacts_are_gone_is_refused(tmp_path: Path, capsys: pytes
 
 
 def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
+    from headcount.core.role_table import RoleTable
     from headcount.runs.report.roles import roles_of
-    from headcount.runs.schema import RolesRecord
 
     content = next(iter(make_run(tmp_path / "run").results("roles").values())).content
     syntax = [best for best in content["best_heads"] if best["role"].startswith("syntax:")]
@@ -188,12 +188,12 @@ def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
 
     def relations(**changes: float) -> list[dict]:
         best = [{**one, "accuracy": 0.9, "p": value, **changes} for one, value in zip(syntax, p, strict=True)]
-        return roles_of(RolesRecord.model_validate({**content, "best_heads": best}), heads_of())["relations"]
+        return roles_of(RoleTable.from_dict({**content, "best_heads": best}), heads_of())["relations"]
 
     assert [one["q"] for one in relations()] == pytest.approx(benjamini_hochberg(p).tolist())
     assert all(one["holds"] for one in relations()) and not any(one["holds"] for one in relations(baseline=0.99))
-    old = roles_of(RolesRecord.model_validate({**content, "best_heads": None}), heads_of())
-    assert old["best"] is None and old["relations"] == [], "a run without halves has no best heads to show"
+    without = roles_of(RoleTable.from_dict({**content, "best_heads": []}), heads_of())
+    assert without["best"] == [] and without["relations"] == [], "roles that occur in one half only have no best heads"
 
 
 def test_columns_of_a_score_say_what_they_are(tmp_path: Path) -> None:

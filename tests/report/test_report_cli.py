@@ -178,7 +178,7 @@ def test_analyze_on_the_command_line_is_taken_up_again(
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     steps = [step["step"] for step in told["steps"]]
-    assert steps[:5] == ["find", "evaluate", "score", "roles", "portraits"] and steps[-2:] == ["bench", "report"]
+    assert steps[:5] == ["find", "evaluate", "score", "roles", "profiles"] and steps[-2:] == ["bench", "report"]
     artifacts = len(Run.open(tmp_path / "run").results("pruned"))
     assert artifacts == 2 and len(made) <= 4, "what was finished is not made again; the best model is made once more to be kept"
     report = data_of(Path(told["steps"][-1]["path"]))
@@ -226,7 +226,7 @@ def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path:
     check(data, "Report")
     assert data["runs"][0]["portraits"]["n_sentences"] == 24 and "opened" not in data["runs"][0]["config"]
     assert any("distances count tokens" in text for text in data["runs"][0]["warnings"])
-    shutil.rmtree(tmp_path / "run" / "artifacts" / "portraits")
+    shutil.rmtree(tmp_path / "run" / "artifacts" / "profiles")
     with pytest.warns(UserWarning, match="artifacts are gone"):
         again = hc.analyze(model, task, out=tmp_path / "run", measured=Sizes((1,), (8,), 1), **options)
     assert data_of(again.report())["runs"][0]["portraits"] == data["runs"][0]["portraits"]

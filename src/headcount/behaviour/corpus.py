@@ -64,7 +64,7 @@ def read_corpus(
     if isinstance(text, Task):
         return _read_task(model, text, tokenizer, split=split, limit=limit, parser=parser)
     items = text
-    if not _is_file(text):
+    if not isinstance(text, str | os.PathLike) and not hasattr(text, "column_names"):
         items = list(islice([text] if isinstance(text, Mapping) else text, limit))
         if items and isinstance(items[0], Mapping) and isinstance(items[0].get("pixel_values"), Tensor):
             return _read_images(model, items)
@@ -105,10 +105,6 @@ class _Alignment:
     truncate: bool = False
     add_special_tokens: bool = True
     end: tuple[int, ...] = ()
-
-
-def _is_file(text: Any) -> bool:
-    return isinstance(text, str | os.PathLike) or hasattr(text, "column_names")
 
 
 def _add_trees(sentences: Iterable[Annotated], parser: Parser | None) -> Iterable[Annotated]:

@@ -97,10 +97,8 @@ def roles(
     spec = RoleSpec(parse_roles(only), tau, alpha, correct, level, batch_size, seed)
     check_reading(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate, parser=parser)
     if isinstance(text, Corpus):
-        corpus = text
-    else:
-        how = {"max_length": max_length, "truncate": truncate}
-        corpus = read_corpus(model, text, tokenizer, split=split, limit=limit, parser=parser, **how)
+        return measure_roles(model, text, spec, progress=progress)
+    corpus = read_corpus(model, text, tokenizer, split=split, limit=limit, parser=parser, max_length=max_length, truncate=truncate)
     return measure_roles(model, corpus, spec, progress=progress)
 
 

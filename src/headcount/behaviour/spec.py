@@ -34,14 +34,18 @@ class RoleSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_number("tau", self.tau, "a number of at least 0", self.tau >= 0 if _is_number(self.tau) else False)
-        for name in ("alpha", "level"):
-            value = getattr(self, name)
-            _check_number(name, value, "a number above 0 and below 1", 0 < value < 1 if _is_number(value) else False)
+        rules = {
+            "tau": ("a number of at least 0", _is_number(self.tau) and self.tau >= 0),
+            "alpha": ("a number above 0 and below 1", _is_number(self.alpha) and 0 < self.alpha < 1),
+            "level": ("a number above 0 and below 1", _is_number(self.level) and 0 < self.level < 1),
+            "batch_size": ("None or an int of at least 1", self.batch_size is None or _is_int(self.batch_size, 1)),
+            "seed": ("an int of at least 0", _is_int(self.seed, 0)),
+        }
+        for name, (rule, is_valid) in rules.items():
+            if not is_valid:
+                raise OptionError(f"{name} must be {rule}; got {getattr(self, name)!r}")
         if self.correct not in get_args(Adjust):
             raise unknown("correction", str(self.correct), get_args(Adjust))
-        _check_number("batch_size", self.batch_size, "None or an int of at least 1", self.batch_size is None or _is_int(self.batch_size, 1))
-        _check_number("seed", self.seed, "an int of at least 0", _is_int(self.seed, 0))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields as plain data, roles by their names."""
@@ -79,8 +83,3 @@ def _is_number(value: object) -> bool:
 
 def _is_int(value: object, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-
-
-def _check_number(name: str, value: object, rule: str, is_valid: bool) -> None:
-    if not is_valid:
-        raise OptionError(f"{name} must be {rule}; got {value!r}")

@@ -65,5 +65,5 @@ def read_roles(run: Run) -> RoleTable:
     """
     artifacts = run.results(KIND)
     if not artifacts:
-        raise ArtifactError(f"{run.folder} has no roles; make them with: headcount roles MODEL --text FILE --out {run.folder}")
+        raise ArtifactError(f"{run.folder} has no roles; measure them into this run first (headcount roles)")
     return RoleTable.from_dict(next(iter(artifacts.values())).content)

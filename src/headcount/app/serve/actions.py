@@ -123,7 +123,7 @@ def attend(live: LiveRun, asked: Any) -> dict[str, Any]:
     sentences, arrays = map_attention(model, corpus, tokenizer)
     blocks = live.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
-    return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).packed(), "note": note}
+    return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}
 
 
 def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | None]:

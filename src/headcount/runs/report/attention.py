@@ -28,7 +28,7 @@ class Maps:
     packs: dict[tuple[int, int, tuple[int, ...]], str] = field(default_factory=dict)
     """Maps that are packed already: a report tries several numbers of sentences."""
 
-    def packed(self, n_sentences: int | None = None, heads: Sequence[Sequence[int]] | None = None) -> dict[str, Any] | None:
+    def pack_sentences(self, n_sentences: int | None = None, heads: Sequence[Sequence[int]] | None = None) -> dict[str, Any] | None:
         """Returns the first sentences (default: all) with the maps of some heads of every block (default: all); None if there is none."""
         n_included = len(self.sentences) if n_sentences is None else min(n_sentences, len(self.sentences))
         if not n_included:

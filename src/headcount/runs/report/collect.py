@@ -30,7 +30,7 @@ class Collected:
 
     def whole(self) -> dict[str, Any]:
         """The report with all maps."""
-        runs = [{**run, "attention": maps.packed()} for run, maps in zip(self.report["runs"], self.maps, strict=True)]
+        runs = [{**run, "attention": maps.pack_sentences()} for run, maps in zip(self.report["runs"], self.maps, strict=True)]
         return {**self.report, "runs": runs}
 
 
