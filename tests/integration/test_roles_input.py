@@ -272,7 +272,7 @@ def _trained(kind: str, language: str) -> PreTrainedTokenizerFast:
 def test_a_subject_head_is_found_in_every_script(kind: str, language: str) -> None:
     model: Any = tiny_model("bert", vocab_size=600)
     corpus = read_corpus(model, _said(language), _trained(kind, language))
-    assert len(corpus.sentences) == 60 and not corpus.facts["refused"]
+    assert len(corpus.sentences) == 60 and not corpus.refused
     to_verb = by_words(lambda s: [(place, word.head or 0) for place, word in enumerate(s.words) if word.relation == "nsubj"])
     with planted(model, {"L1H2": to_verb}, corpus):
         table = hc.roles(model, corpus, only=["syntax:nsubj", "syntax:nsubj-of", "offset:-1", "offset:+1"])

@@ -40,8 +40,8 @@ def test_a_run_fits_the_contract_whatever_is_missing(left: str, tmp_path: Path) 
     check(report, "Report")
     (data,) = report["runs"]
     assert len(data["summary"]) == 3 and all(data["summary"])
-    empty = {"scores": [], "roles": None, "evaluation": None, "pruned": None, "bench": [], "study": [], "portraits": None}
-    key = {"evaluation": "curves", "pruned": "curves", "study": "tables"}.get(left, left)
+    empty = {"scores": [], "roles": None, "evaluation": None, "pruned": None, "bench": [], "study": [], "profiles": None}
+    key = {"evaluation": "curves", "pruned": "curves", "study": "tables", "profiles": "portraits"}.get(left, left)
     found = [table for table in data["tables"] if table["name"] == "survivors"] if left == "study" else data[key]
     assert found == empty[left]
 

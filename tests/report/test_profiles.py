@@ -30,6 +30,7 @@ from headcount.behaviour.profiles.numbers import (
 from headcount.behaviour.profiles.profile import ProfileSpec, map_attention, profile_heads
 from headcount.behaviour.profiles.sample import sample_tokens
 from headcount.behaviour.profiles.sentence import GAP, describe_query
+from headcount.core.errors import UnsupportedModel
 from headcount.data.embedded.sentences import embedded, embedded_translations
 from headcount.models.provenance import model_record
 from headcount.models.tiny.build import tiny_model
@@ -228,7 +229,7 @@ def test_a_model_whose_attention_cannot_be_seen_is_kept_with_the_reason(tmp_path
     model, corpus, tokenizer = opened("entailment", 4)
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise hc.errors.UnsupportedModel("block 'x' runs a fused kernel")
+        raise UnsupportedModel("block 'x' runs a fused kernel")
 
     monkeypatch.setattr(files, "profile_heads", refuse)
     with Run.lead(tmp_path / "run") as run:
