@@ -26,7 +26,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
 from headcount.app.main import main as headcount
-from headcount.behaviour.given import corpus_of
+from headcount.behaviour.corpus import read_corpus
 from headcount.core.role_table import RoleTable
 from headcount.data.readers.conllu import read_conllu
 from headcount.pruning.training.fine_tune import Recipe, fine_tune
@@ -87,7 +87,7 @@ def survivors(options: argparse.Namespace) -> str:
         model = hc.load(folder / "tuned")
         sentences = list(read_conllu(options.data / "ud" / "en_ewt" / "en_ewt-ud-dev.conllu"))[:SENTENCES]
         with Run.lead(folder / "run", command="python benchmarks/findings.py") as run:
-            found = roles_into(run, model, corpus_of(model, sentences, AutoTokenizer.from_pretrained(folder / "tuned")))
+            found = roles_into(run, model, read_corpus(model, sentences, AutoTokenizer.from_pretrained(folder / "tuned")))
             kept = {key: sets for key, sets in kept_of(run)[0].items() if key[0] in METHODS}
             _, overall = lives(merged(found), kept, units=units_of(run))
         for row in overall:

@@ -26,7 +26,8 @@ from results import untrained
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headcount as hc
-from headcount.behaviour.given import corpus_of
+from headcount.behaviour.corpus import read_corpus
+from headcount.behaviour.spec import RoleSpec, parse_roles
 from headcount.core.errors import ArtifactError
 from headcount.core.role_table import RoleTable
 from headcount.core.stats.corrections import benjamini_hochberg
@@ -139,12 +140,12 @@ def roles(options: argparse.Namespace) -> None:
     """Prints the strongest heads of each role, and how many of those that have it are kept at each size."""
     model, tokenizer = opened(options)
     heads, folder = hc.HeadMap.of(model), options.out / "run"
-    corpus = corpus_of(model, make_task(options, model, tokenizer), tokenizer)
+    corpus = read_corpus(model, make_task(options, model, tokenizer), tokenizer)
     command = "python benchmarks/language.py roles"
     with Run.lead(folder, command=command) as run:
         record = model_record(model, options.model.name)
         run.describe(describe_run(record, command=command, seed=0, task="wikitext-2", machine=machine_of(model)), heads)
-        found = roles_into(run, model, corpus, only=ROLES)
+        found = roles_into(run, model, corpus, RoleSpec(parse_roles(ROLES)))
     having = {role: [row for row in found if row.role == role and row.has_role] for role in ROLES}
     counts = ", ".join(f"`{role}` {len(rows)}" for role, rows in having.items())
     text = f"Of {len(heads)} heads have the role: {counts}.\n\n{strongest(found, options.top)}"

@@ -21,9 +21,9 @@ from collections.abc import Callable
 import torch
 from transformers import BertConfig, BertModel
 
-from headcount.behaviour.given import corpus_of
-from headcount.behaviour.measure import RoleProbe
-from headcount.behaviour.roles import measure
+import headcount as hc
+from headcount.behaviour.corpus import read_corpus
+from headcount.behaviour.views import corpus_examples
 from headcount.data.chunks import chunks
 from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
@@ -40,13 +40,12 @@ def make(options: argparse.Namespace):
     torch.manual_seed(0)
     model = BertModel(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=options.layers), add_pooling_layer=False).eval()
     model.set_attn_implementation("eager")
-    return model, corpus_of(model, draw_sentences("english", options.sentences), tokenizer)
+    return model, read_corpus(model, draw_sentences("english", options.sentences), tokenizer)
 
 
 def speed(options: argparse.Namespace) -> dict:
     model, corpus = make(options)
-    probe = RoleProbe(model, None, corpus, [], 0)  # pyright: ignore[reportArgumentType]
-    batches = [batch for chunk in chunks(probe.task()) for _, batch in chunk.batches(options.batch)]
+    batches = [batch for block in chunks(corpus_examples(model, corpus)) for _, batch in block.batches(options.batch)]
 
     def bare() -> None:
         with torch.no_grad():
@@ -54,12 +53,12 @@ def speed(options: argparse.Namespace) -> dict:
                 model(**batch, output_attentions=True)
 
     def roles() -> None:
-        measure(model, corpus, batch_size=options.batch)
+        hc.roles(model, corpus, batch_size=options.batch)
 
     bare(), roles()
     rounds = [(cpu(bare), cpu(roles)) for _ in range(options.rounds)]
     ratios = [full / plain for plain, full in rounds]
-    table = measure(model, corpus, batch_size=options.batch)
+    table = hc.roles(model, corpus, batch_size=options.batch)
     return {
         "what": f"all {len(table.roles())} roles, {options.layers} layers, {options.sentences} sentences, batch {options.batch}",
         "ratio": statistics.median(ratios),
@@ -72,7 +71,7 @@ def memory_of(options: argparse.Namespace) -> dict:
     model, corpus = make(options)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     start = time.perf_counter()
-    measure(model, corpus, batch_size=options.batch)
+    hc.roles(model, corpus, batch_size=options.batch)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"sentences": options.sentences, "before_mib": before, "peak_mib": peak, "seconds": time.perf_counter() - start}
 

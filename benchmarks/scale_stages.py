@@ -23,8 +23,7 @@ from training import Step
 from transformers import BertConfig, BertForSequenceClassification
 
 import headcount as hc
-from headcount.behaviour.given import corpus_of
-from headcount.behaviour.roles import measure
+from headcount.behaviour.corpus import read_corpus
 from headcount.core.files import write_json
 from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
@@ -113,8 +112,8 @@ def ablation(point: Point) -> Work:
 def roles(point: Point) -> Work:
     """All roles that the texts can show."""
     model = model_of(point)
-    corpus = corpus_of(model, list(texts_of(point)), build_tokenizer(segments=True), max_length=point.length, truncate=True)
-    return lambda: measure(model, corpus, batch_size=point.batch)
+    corpus = read_corpus(model, list(texts_of(point)), build_tokenizer(segments=True), max_length=point.length, truncate=True)
+    return lambda: hc.roles(model, corpus, batch_size=point.batch)
 
 
 def dsp(point: Point) -> Work:

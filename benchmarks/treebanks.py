@@ -22,7 +22,7 @@ from scipy.stats import hypergeom
 from transformers import AutoTokenizer
 
 import headcount as hc
-from headcount.behaviour.given import corpus_of
+from headcount.behaviour.corpus import read_corpus
 from headcount.core.role_table import RoleScore, RoleTable
 from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.readers.conllu import read_conllu
@@ -98,7 +98,7 @@ class Readings:
 
     def _roles(self, name: str, sentences: Sequence[Annotated]) -> RoleTable:
         command = "python benchmarks/treebanks.py"
-        corpus = corpus_of(self.model, sentences, self.tokenizer)
+        corpus = read_corpus(self.model, sentences, self.tokenizer)
         print(f"{name}: {len(corpus.sentences)} sentences", flush=True)
         with Run.lead(self.out / name, command=command) as run:
             record = describe_run(model_record(self.model, self.name), command=command, seed=0, task=name, machine=machine_of(self.model))

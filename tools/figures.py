@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from transformers import AutoTokenizer
 
 import headcount as hc
-from headcount.behaviour.base import Corpus, Side, View, bare
-from headcount.behaviour.given import corpus_of
+from headcount.behaviour.base import Corpus, ProbeRole, Role, Side, View, make_sequence
+from headcount.behaviour.corpus import read_corpus
 from headcount.core.files import write_atomic
 from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
@@ -128,13 +128,13 @@ def corpora() -> Iterator[tuple[str, Any, Any, Corpus]]:
         model = hc.load(f"demo/{name}")
         tokenizer: Any = AutoTokenizer.from_pretrained(local_folder(f"demo/{name}"))
         if name == "encoder":
-            yield name, model, tokenizer, corpus_of(model, draw_sentences("english", 200), tokenizer)
+            yield name, model, tokenizer, read_corpus(model, draw_sentences("english", 200), tokenizer)
         elif name == "translator":
             how: Any = {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)}
-            yield name, model, tokenizer, corpus_of(model, draw_translations(number=200), tokenizer, **how)
+            yield name, model, tokenizer, read_corpus(model, draw_translations(number=200), tokenizer, **how)
         else:
             task = open_task({"entailment": "demo/entailment", "decoder": "demo/stories"}[name], model, tokenizer)
-            yield name, model, tokenizer, corpus_of(model, task, tokenizer, limit=200)
+            yield name, model, tokenizer, read_corpus(model, task, tokenizer, limit=200)
 
 
 def roles(work: Path, out: Path) -> None:
@@ -143,7 +143,7 @@ def roles(work: Path, out: Path) -> None:
     for name, model, tokenizer, corpus in corpora():
         with Run.lead(work / f"roles-{name}") as run:
             describe(run, name, model)
-            table = roles_into(run, model, corpus, seed=0)
+            table = roles_into(run, model, corpus)
             data = shown(run)
         for file in sorted(left & {row.role.partition(":")[0] for row in table}):
             best = max((row for row in table if row.role.partition(":")[0] == file), key=lambda row: row.bias).role
@@ -152,12 +152,10 @@ def roles(work: Path, out: Path) -> None:
             maps = [
                 (kind, rows) for kind, rows in grids(data) if any(data["heads"][head] in values for row in rows for head in row["heads"])
             ]
-            draw_role(
-                out, file, pattern(file, best, _own(file, model) or corpus, tokenizer), lambda at, m=maps, s=score: draw_map(at, m, s)
-            )
+            draw_role(out, file, pattern(best, _own(file, model) or corpus, tokenizer), lambda at, m=maps, s=score: draw_map(at, m, s))
             left.remove(file)
     for file in sorted(left):
-        draw_role(out, file, pattern(file, *_example(file)))
+        draw_role(out, file, pattern(*_example(file)))
 
 
 def draw_role(out: Path, file: str, drawn: Pattern, bias: Callable[[Any], None] | None = None) -> None:
@@ -177,13 +175,13 @@ def draw_role(out: Path, file: str, drawn: Pattern, bias: Callable[[Any], None] 
     draw(out / f"roles-{file}.svg", (7.0, 3.2) if bias is not None else (3.2, 3.2), both)
 
 
-def pattern(file: str, role: str, corpus: Corpus, tokenizer: Any = None) -> Pattern:
+def pattern(role: str, corpus: Corpus, tokenizer: Any = None) -> Pattern:
     """The sieve of a role on the sentence of the first twenty that has most of it in least space, with the words of both sides."""
-    module = ROLES.module(file)
+    parsed = Role.parse(role)
     found = []
     for row in range(1 if corpus.grid else min(20, len(corpus.sentences))):
-        queries, keys = _sides(corpus, row, "cross" in module.ABOUT.where)
-        sieve = module.sieve(View(queries, keys, corpus), role.partition(":")[2])[0].numpy()
+        queries, keys = _sides(corpus, row, "cross" in parsed.info.attention)
+        sieve = parsed.sieve(View(queries, keys, corpus))[0].numpy()
         found.append((sieve.sum() / sieve.size, row, sieve, queries, keys))
     _, _, sieve, queries, keys = max(found, key=lambda one: one[:2])
     return sieve, _words(queries, tokenizer), _words(keys, tokenizer)
@@ -192,37 +190,37 @@ def pattern(file: str, role: str, corpus: Corpus, tokenizer: Any = None) -> Patt
 def _sides(corpus: Corpus, row: int, crossing: bool) -> tuple[Side, Side]:
     if corpus.grid:
         patches = corpus.grid[0] * corpus.grid[1]
-        return Side.of_patches(1, patches, patches), Side.of_patches(1, patches, patches)
-    own = Side.of([corpus.sentences[row]], len(corpus.sentences[row].ids))
+        return Side.from_patches(1, patches, patches), Side.from_patches(1, patches, patches)
+    own = Side.from_sentences([corpus.sentences[row]], len(corpus.sentences[row].ids))
     if not crossing:
         return own, own
     target = corpus.targets[row]
-    return Side.of([target], len(target.ids) + 1, offset=1), own
+    return Side.from_sentences([target], len(target.ids) + 1, n_front=1), own
 
 
 def _words(side: Side, tokenizer: Any) -> list[str]:
     """What stands beside a row: nothing for patches and the random tokens of a probe."""
     if not side.sentences or not side.sentences[0].annotated.words:
         return []
-    return ["start"] * side.front + tokenizer.convert_ids_to_tokens(list(side.sentences[0].ids))
+    return ["start"] * side.n_front + tokenizer.convert_ids_to_tokens(list(side.sentences[0].ids))
 
 
 def _own(file: str, model: Any) -> Corpus | None:
     """The sequences that a role is tested on, where it has its own."""
-    probe = getattr(ROLES.module(file), "probe", None)
-    return None if probe is None else probe(model, 0)
+    cls = ROLES.get(file)
+    return cls().probe(model, 0) if issubclass(cls, ProbeRole) else None
 
 
 def _example(file: str) -> tuple[str, Corpus, Any]:
     """What shows a role that no embedded model has: a grid of patches, a sentence with mentions, one with a word that a large text has but once."""
-    if "image" in ROLES.module(file).ABOUT.where:
+    if "image" in ROLES.get(file).info.attention:  # pyright: ignore[reportAttributeAccessIssue]
         return file, Corpus(grid=(4, 4)), None
     text = "the queen likes the king that sees the queen ."
     model, tokenizer = hc.load("demo/encoder"), AutoTokenizer.from_pretrained(local_folder("demo/encoder"))
-    corpus = corpus_of(model, [_mentions(text), text.replace("king ", "")], tokenizer)
+    corpus = read_corpus(model, [_mentions(text), text.replace("king ", "")], tokenizer)
     if file != "rare":
         return file, corpus, tokenizer
-    others = bare([token for token in range(len(tokenizer), len(tokenizer) + 600) for _ in range(2)])
+    others = make_sequence([token for token in range(len(tokenizer), len(tokenizer) + 600) for _ in range(2)])
     return "rare:1", replace(corpus, sentences=(*corpus.sentences, others)), tokenizer
 
 

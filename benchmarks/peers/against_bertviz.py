@@ -29,7 +29,8 @@ from sidebyside import Times, interleaved, median, put, ratio, table
 from transformers import AutoModel, AutoTokenizer
 
 import headcount as hc
-from headcount.behaviour.given import corpus_of
+from headcount.behaviour.corpus import read_corpus
+from headcount.behaviour.profiles.profile import ProfileSpec
 from headcount.models.observe import observe
 from headcount.models.provenance import machine_of, model_record
 from headcount.runs.report.write import write_report
@@ -59,7 +60,7 @@ def ours(model: Any, tokenizer: Any, text: str, folder: Path) -> Path:
     with Run.lead(folder / "run", command="benchmarks/peers/against_bertviz.py") as run:
         record = describe_run(model_record(model, "model"), command="", seed=0, task="", machine=machine_of(model))
         run.describe(record, hc.HeadMap.of(model))
-        profiles_into(run, model, corpus_of(model, [text], tokenizer), tokenizer, shown=1, longest=1000)
+        profiles_into(run, model, read_corpus(model, [text], tokenizer), tokenizer, ProfileSpec(n_maps=1, longest=1000))
         return write_report(run, max_mb=10)
 
 

@@ -19,9 +19,8 @@ from sidebyside import Peer, put, spearman, table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headcount as hc
-from headcount.behaviour.base import Corpus, bare
-from headcount.behaviour.catalogue import induction
-from headcount.behaviour.roles import measure
+from headcount.behaviour.base import Corpus, make_sequence
+from headcount.behaviour.catalogue.induction import Induction
 from headcount.core.role_table import RoleTable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "peers.md"
@@ -33,7 +32,7 @@ def pieces(tokenizer: Any, text: str, number: int, length: int) -> Corpus:
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     first = tokenizer.bos_token_id
     cut = [[first, *ids[start : start + length]] for start in range(0, number * length, length)]
-    return Corpus(tuple(bare(piece, 1) for piece in cut if len(piece) == length + 1))
+    return Corpus(tuple(make_sequence(piece, [True]) for piece in cut if len(piece) == length + 1))
 
 
 def biases(made: RoleTable, heads: hc.HeadMap, role: str) -> list[float]:
@@ -51,7 +50,7 @@ def compared(model: Any, peer: Peer, corpora: dict[str, Corpus], top: int) -> li
     heads, lines = hc.HeadMap.of(model), []
     for name, corpus in corpora.items():
         sequences = [list(sentence.ids) for sentence in corpus.sentences]
-        ours = measure(model, corpus, only=[role for role, _ in PAIRS])
+        ours = hc.roles(model, corpus, only=[role for role, _ in PAIRS])
         for exclude in (False, True):
             theirs = peer.ask("detect", sequences=sequences, exclude_bos=exclude)
             for role, pattern in PAIRS:
@@ -86,11 +85,11 @@ def main() -> None:
     extra = {"gguf_file": options.gguf} if options.gguf else {}
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, **extra).eval()
     tokenizer = AutoTokenizer.from_pretrained(options.model, **extra)
-    repeated = induction.probe(model, 0)
+    repeated = Induction().probe(model, 0)
     if repeated is None:
         raise SystemExit(f"{options.model} is no decoder that induction can be tested on")
     text = pieces(tokenizer, options.text.read_text(encoding="utf-8"), options.sequences, options.length)
-    random = Corpus(repeated.sentences[: options.sequences], facts=repeated.facts)
+    random = Corpus(repeated.sentences[: options.sequences])
     peer = Peer(options.python, "lens_part.py", str(options.model), *([options.gguf] if options.gguf else []))
     lines = compared(model, peer, {"random, repeated": random, "text": text}, options.top)
     peer.close()

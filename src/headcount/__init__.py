@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
-    from headcount.behaviour.given import roles
+    from headcount.behaviour.roles import roles
     from headcount.core.errors import HeadcountError
     from headcount.core.heads import Head
     from headcount.core.plan import Budget, Plan
@@ -46,7 +46,7 @@ _HOME = {
     "prune": "pruning.prune",
     "register": "surgery.load",
     "repair": "pruning.repair.repair",
-    "roles": "behaviour.given",
+    "roles": "behaviour.roles",
     "save": "surgery.save",
     "score": "importance.score",
 }

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
-from headcount.behaviour.base import Corpus, bare
-from headcount.behaviour.roles import measure
+from headcount.behaviour.base import Corpus, make_sequence
 from headcount.core.errors import UnsupportedModel
 from headcount.data.evaluate import evaluate
 from headcount.models import state
@@ -167,7 +166,7 @@ def test_pruning_and_roles_leave_the_model_as_it_was() -> None:
         "prune by rank, recovered": lambda: hc.prune(model, task, "gradient", 8, recover=1, recipe=recipe),
         "prune by surgeon": lambda: hc.prune(model, task, "surgeon", 8),
         "prune by dsp": lambda: hc.prune(model, task, "dsp", 8, recipe=Recipe(epochs=1, batch=4)),
-        "roles": lambda: measure(model, Corpus((bare([5, 6, 7, 8, 5]), bare([9, 10, 11, 9]))), only=["local", "same"]),
+        "roles": lambda: hc.roles(model, Corpus((make_sequence([5, 6, 7, 8, 5]), make_sequence([9, 10, 11, 9]))), only=["local", "same"]),
     }
     for name, call in calls.items():
         with require_unchanged(model, name, random_numbers=False):  # training seeds them

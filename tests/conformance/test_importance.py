@@ -19,7 +19,7 @@ from headcount.core.errors import UnknownName
 from headcount.core.options import options_of
 from headcount.core.registry import IMPORTANCES
 from headcount.core.scores import Scaling
-from headcount.data.task import rows_of
+from headcount.data.chunks import rows_of
 from headcount.importance.base import (
     BatchImportance,
     BlockImportance,

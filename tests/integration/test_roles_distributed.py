@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from headcount.behaviour.given import corpus_of
-from headcount.behaviour.roles import measure
+import headcount as hc
+from headcount.behaviour.corpus import read_corpus
 from headcount.core.role_table import RoleTable
 from headcount.models.tiny.build import tiny_model
 
@@ -35,9 +35,9 @@ def found() -> dict[str, Any]:
     encoder = tiny_model("bert", vocab_size=VOCABULARY, dtype=torch.float32)
     decoder = tiny_model("llama", vocab_size=VOCABULARY, num_key_value_heads=2, bos_token_id=2, pad_token_id=0)
     tables = [
-        measure(encoder, corpus_of(encoder, text, tokenizer_of("[CLS] $A [SEP]"))),
-        measure(
-            decoder, corpus_of(decoder, text[:150], tokenizer_of("[CLS] $A")), only=["offset", "sink", "syntax", "induction", "retrieval"]
+        hc.roles(encoder, read_corpus(encoder, text, tokenizer_of("[CLS] $A [SEP]"))),
+        hc.roles(
+            decoder, read_corpus(decoder, text[:150], tokenizer_of("[CLS] $A")), only=["offset", "sink", "syntax", "induction", "retrieval"]
         ),
     ]
     return {str(place): numbers(table) for place, table in enumerate(tables)}
@@ -50,11 +50,11 @@ def unknown_token() -> str:
     import headcount as hc
 
     encoder = tiny_model("bert", vocab_size=1000)
-    corpus = corpus_of(encoder, annotated(200), tokenizer_of("[CLS] $A [SEP]"))
+    corpus = read_corpus(encoder, annotated(200), tokenizer_of("[CLS] $A [SEP]"))
     sentences = list(corpus.sentences)
     sentences[150] = replace(sentences[150], ids=(1234, *sentences[150].ids[1:]))
     try:
-        measure(encoder, replace(corpus, sentences=tuple(sentences)), only=["local"])
+        hc.roles(encoder, replace(corpus, sentences=tuple(sentences)), only=["local"])
     except hc.HeadcountError as error:
         return str(error)
     return "nothing"

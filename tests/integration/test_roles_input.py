@@ -16,8 +16,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import headcount as hc
-from headcount.behaviour.given import corpus_of
-from headcount.behaviour.roles import measure
+from headcount.behaviour.corpus import read_corpus
 from headcount.core.errors import DataError, UnknownTokens
 from headcount.core.role_table import RoleTable
 from headcount.data.open_task import open_task
@@ -47,8 +46,8 @@ def demo(name: str) -> tuple[Any, Any]:
 def test_the_texts_of_a_task_are_what_its_examples_hold(name: str, task: str, split: Any) -> None:
     """Token for token; where the task hides tokens under the mask, what they were."""
     model, tokenizer = demo(name)
-    made = open_task(f"{task}(size=12)", model, tokenizer)
-    corpus = corpus_of(model, made, tokenizer, split=split, limit=9)
+    made = open_task(task, model, tokenizer, size="12")
+    corpus = read_corpus(model, made, tokenizer, split=split, limit=9)
     assert len(corpus.sentences) == 9
     for aligned, target, example in zip(corpus.sentences, corpus.targets or [None] * 9, made.split(split), strict=False):
         hidden = [place for place, token in enumerate(example["input_ids"]) if token == tokenizer.mask_token_id]
@@ -63,8 +62,8 @@ def test_the_texts_of_a_task_are_what_its_examples_hold(name: str, task: str, sp
 
 def test_a_task_gives_the_roles_of_its_texts() -> None:
     model, tokenizer = demo("translator")
-    made = open_task("demo/translation(size=20)", model, tokenizer)
-    table = hc.roles(model, made, tokenizer, only=["diagonal", "offset:-1", "alignment"], alignment={"limit": 12})
+    made = open_task("demo/translation", model, tokenizer, size="20")
+    table = hc.roles(model, made, tokenizer, only=["diagonal", "offset:-1", "alignment"], limit=12)
     assert {row.head.stack for row in table if row.role == "diagonal"} == {"cross"}
     assert table.conditions["n_examples"] == 12 and "links" in table.untested["alignment"]
 
@@ -82,10 +81,10 @@ def test_files_of_a_task_are_read_anew_and_cut_as_it_cuts_them(tmp_path: Path) -
     )
     model = _classifier()
     task = open_task("nli", model, BERT, train=path, max_length=6, truncate=True)
-    corpus = corpus_of(model, task, BERT)
+    corpus = read_corpus(model, task, BERT)
     assert [list(one.ids) for one in corpus.sentences] == [example["input_ids"] for example in task.calibration]
     assert [list(one.type_ids or ()) for one in corpus.sentences] == [example["token_type_ids"] for example in task.calibration]
-    assert all(one.truncated and str(path) in one.annotated.origin for one in corpus.sentences)
+    assert all(one.truncated and str(path) in one.annotated.where for one in corpus.sentences)
 
 
 @pytest.mark.parametrize("by", ["window", "line", "paragraph"])
@@ -99,18 +98,18 @@ def test_running_text_by_window_line_and_paragraph(kind: str, by: str, tmp_path:
     model = tiny_model(
         "bert" if kind == "masked-lm" else "gpt2", auto=auto, vocab_size=VOCABULARY, pad_token_id=0, bos_token_id=2, eos_token_id=3
     )
-    task = open_task(f"{kind}(by={by})", model, BERT, train=path)
-    corpus = corpus_of(model, task, BERT)
+    task = open_task(kind, model, BERT, train=path, by=by)
+    corpus = read_corpus(model, task, BERT)
     assert len(corpus.sentences) == len(task.calibration)
     for one, example in zip(corpus.sentences, task.calibration, strict=True):
         assert BERT.mask_token_id not in one.ids and len(one.ids) == len(example["input_ids"])
         assert all(a in (b, label) for a, b, label in zip(one.ids, example["input_ids"], example["labels"], strict=True))
         assert bool(one.annotated.words) == (by != "window")
         assert one.special == tuple(i in (2, 3) for i in one.ids)
-    assert measure(model, corpus, only=["offset", "delimiter"]).rows
+    assert hc.roles(model, corpus, only=["offset", "delimiter"]).rows
     if by == "window":
         with pytest.raises(DataError, match="holds tokens, not texts, so there is nothing to parse; in language modelling say by=line"):
-            corpus_of(model, task, BERT, trees=lambda sentences: sentences)
+            read_corpus(model, task, BERT, parser=lambda sentences: sentences)
 
 
 def test_words_of_token_classification(tmp_path: Path) -> None:
@@ -125,7 +124,7 @@ def test_words_of_token_classification(tmp_path: Path) -> None:
         pad_token_id=0,
     )
     task = open_task("token-classification", model, BERT, train=path)
-    corpus = corpus_of(model, task, BERT)
+    corpus = read_corpus(model, task, BERT)
     assert [list(one.ids) for one in corpus.sentences] == [example["input_ids"] for example in task.calibration]
     assert corpus.sentences[0].words[1:5] == (0, 1, 1, 2)
 
@@ -134,7 +133,7 @@ def test_a_task_of_ones_own_is_told_by_its_tokens() -> None:
     model = _classifier()
     rows = [{"input_ids": [2, 10 + i, 11, 3, 12, 3], "token_type_ids": [0, 0, 0, 0, 1, 1], "labels": 0} for i in range(6)]
     task = hc.Task("mine", rows, rows, rows, pad, special_ids=frozenset({2, 3}))
-    corpus = corpus_of(model, task)
+    corpus = read_corpus(model, task)
     assert corpus.sentences[0].segments == (-1, 0, 0, -1, 1, -1) and corpus.has_pairs
     assert {row.role for row in hc.roles(model, task, only=["offset:-1", "delimiter:first", "sink"])} == {
         "offset:-1",
@@ -143,13 +142,13 @@ def test_a_task_of_ones_own_is_told_by_its_tokens() -> None:
     }
     seq2seq = tiny_model("marian", auto="AutoModelForSeq2SeqLM", decoder_start_token_id=0)
     pairs = [{"input_ids": [10 + i, 11, 12], "labels": [7, 8, 9, -100]} for i in range(6)]
-    found = corpus_of(seq2seq, hc.Task("mine", pairs, pairs, pairs, pad))
+    found = read_corpus(seq2seq, hc.Task("mine", pairs, pairs, pairs, pad))
     assert found.targets[0].ids == (7, 8, 9)
-    assert {row.head.stack for row in measure(seq2seq, found, only=["diagonal", "offset:-1"])} == {"enc", "dec", "cross"}
+    assert {row.head.stack for row in hc.roles(seq2seq, found, only=["diagonal", "offset:-1"])} == {"enc", "dec", "cross"}
     with pytest.raises(DataError, match="hold values; roles need input_ids or pixel_values"):
-        corpus_of(model, hc.Task("mine", *[[{"values": 1}]] * 3, collate=pad))
+        read_corpus(model, hc.Task("mine", *[[{"values": 1}]] * 3, collate=pad))
     with pytest.raises(DataError, match="no split 'test'"):
-        corpus_of(model, task, split="test")  # pyright: ignore[reportArgumentType]
+        read_corpus(model, task, split="test")  # pyright: ignore[reportArgumentType]
 
 
 def test_images_of_a_task_are_read_when_asked_for() -> None:
@@ -165,10 +164,10 @@ def test_images_of_a_task_are_read_when_asked_for() -> None:
             return {"pixel_values": torch.randn(3, 10, 10, generator=generator, dtype=torch.float64), "labels": 0}
 
     model: Any = tiny_model("vit", image_size=10, patch_size=2)
-    corpus = corpus_of(model, hc.Task("pictures", *[Pictures()] * 3, collate=pad), limit=5)  # pyright: ignore[reportArgumentType]
+    corpus = read_corpus(model, hc.Task("pictures", *[Pictures()] * 3, collate=pad), limit=5)  # pyright: ignore[reportArgumentType]
     assert corpus.grid == (5, 5) and len(corpus.images) == 5 and Pictures.asked <= 3
     assert set(corpus.images[0]) == {"pixel_values"}
-    assert {"row", "column", "near"} <= {row.role for row in measure(model, corpus)}
+    assert {"row", "column", "near"} <= {row.role for row in hc.roles(model, corpus)}
 
 
 def test_lists_pairs_and_datasets() -> None:
@@ -177,13 +176,13 @@ def test_lists_pairs_and_datasets() -> None:
     model = tiny_model("bert", vocab_size=VOCABULARY)
     texts = ["bal bam ban", "bar das", "fal fam fan far"]
     table = datasets.Dataset.from_dict({"text": texts})
-    found = [[one.ids for one in corpus_of(model, given, BERT).sentences] for given in (texts, table, table["text"], iter(texts))]
+    found = [[one.ids for one in read_corpus(model, given, BERT).sentences] for given in (texts, table, table["text"], iter(texts))]
     assert found[0] == found[1] == found[2] == found[3]
-    assert corpus_of(model, [("bal bam", "ban"), ("bar", "das")], BERT).has_pairs
-    assert len(corpus_of(model, texts, BERT, limit=2).sentences) == 2
+    assert read_corpus(model, [("bal bam", "ban"), ("bar", "das")], BERT).has_pairs
+    assert len(read_corpus(model, texts, BERT, limit=2).sentences) == 2
     for wrong, message in (({"limit": 0}, "limit must be 1 or more"), ({"max_length": 10**4}, "the model has positions for")):
         with pytest.raises(DataError, match=message):
-            corpus_of(model, texts, BERT, **wrong)
+            read_corpus(model, texts, BERT, **wrong)
 
 
 def test_much_that_the_tokenizer_does_not_know_is_told(tmp_path: Path) -> None:
@@ -191,10 +190,10 @@ def test_much_that_the_tokenizer_does_not_know_is_told(tmp_path: Path) -> None:
     with pytest.warns(
         UnknownTokens, match=r"the text: 33% of the tokens are unknown to the tokenizer \(\[UNK\]\), such as 'Bonjour' in sentence 1"
     ):
-        corpus_of(model, ["bal bam ban", "bar Bonjour monde"], BERT)
+        read_corpus(model, ["bal bam ban", "bar Bonjour monde"], BERT)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        corpus_of(model, ["bal bam ban bar", "bar das bal bam bal Bonjour"], BERT)
+        read_corpus(model, ["bal bam ban bar", "bar das bal bam bal Bonjour"], BERT)
     path = tmp_path / "a.tsv"
     path.write_text("".join(f"Bonjour {i} bal\t{i % 2}\n" for i in range(12)))
     with pytest.warns(UnknownTokens, match=r"task 'classification': 67% .* such as 'Bonjour' in .*a\.tsv, line \d") as told:
@@ -202,7 +201,7 @@ def test_much_that_the_tokenizer_does_not_know_is_told(tmp_path: Path) -> None:
     assert len(told) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        corpus_of(_classifier(), task, BERT)
+        read_corpus(_classifier(), task, BERT)
 
 
 # languages
@@ -272,11 +271,11 @@ def _trained(kind: str, language: str) -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize("language", ALPHABETS)
 def test_a_subject_head_is_found_in_every_script(kind: str, language: str) -> None:
     model: Any = tiny_model("bert", vocab_size=600)
-    corpus = corpus_of(model, _said(language), _trained(kind, language))
-    assert len(corpus.sentences) == 60 and not corpus.facts["refused"]
+    corpus = read_corpus(model, _said(language), _trained(kind, language))
+    assert len(corpus.sentences) == 60 and not corpus.refused
     to_verb = by_words(lambda s: [(place, word.head or 0) for place, word in enumerate(s.words) if word.relation == "nsubj"])
     with planted(model, {"L1H2": to_verb}, corpus):
-        table = measure(model, corpus, only=["syntax:nsubj", "syntax:nsubj-of", "offset:-1", "offset:+1"])
+        table = hc.roles(model, corpus, only=["syntax:nsubj", "syntax:nsubj-of", "offset:-1", "offset:+1"])
     assert _labels(table) == {"L1H2": ["syntax:nsubj"]}
     row = table.strongest("syntax:nsubj")
     apart = row.n_sentences  # without spaces a token may hold both words, which then say nothing about each other

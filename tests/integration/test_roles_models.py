@@ -15,8 +15,7 @@ from planting import REGULAR, VOCABULARY, Row, annotated, near, offset, planted,
 import headcount as hc
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.catalogue import retrieval
-from headcount.behaviour.given import corpus_of
-from headcount.behaviour.roles import measure
+from headcount.behaviour.corpus import read_corpus
 from headcount.core.registry import ROLES
 from headcount.core.role_table import RoleTable
 from headcount.data.text.annotated import Annotated, Word, pair
@@ -44,10 +43,10 @@ def test_segments_of_pairs() -> None:
         return [(q, k) for q, one in enumerate(kinds) for k, other in enumerate(kinds) if one == other >= 0]
 
     texts = annotated(80)
-    corpus = corpus_of(encoder(), [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
+    corpus = read_corpus(encoder(), [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
     rules = {"L0H0": own, "L0H1": near(2), "L0H2": offset(-1)}
     with planted(encoder(), rules, corpus):
-        strict, mild = (measure(encoder(), corpus, only=["segment", "local", "offset"], tau=tau) for tau in (3, 1.5))
+        strict, mild = (hc.roles(encoder(), corpus, only=["segment", "local", "offset"], tau=tau) for tau in (3, 1.5))
     assert labels(strict)["L0H1"] == {"local", "offset:-2", "offset:-1", "offset:0", "offset:+1", "offset:+2"}  # a fifth of 30 tokens each
     assert labels(strict)["L0H2"] == {"local", "offset:-1"} and "L0H0" not in labels(strict)
     assert labels(mild)["L0H0"] == {"segment", *labels(strict)["L0H1"], "offset:-3", "offset:+3"}  # near tokens are of the same text
@@ -55,20 +54,20 @@ def test_segments_of_pairs() -> None:
     assert row.bias == pytest.approx(row.maximum) and 2 < row.maximum < 3 and row.normalised == pytest.approx(1)
     assert row.p == 1 and row.by_argmax and row in strict.disagreements()
     assert not row.attainable and "at most" in row.note and next(row for row in mild.of("L0H0") if row.role == "segment").attainable
-    singles = corpus_of(encoder(), texts, BERT)
-    assert "segment" in measure(encoder(), singles, only=["segment"]).untested
-    mixed = measure(encoder(), Corpus((*corpus.sentences, *singles.sentences)), only=["segment", "local"])
+    singles = read_corpus(encoder(), texts, BERT)
+    assert "segment" in hc.roles(encoder(), singles, only=["segment"]).untested
+    mixed = hc.roles(encoder(), Corpus((*corpus.sentences, *singles.sentences)), only=["segment", "local"])
     assert {(row.role, row.n_sentences) for row in mixed} == {("segment", 40), ("local", 120)}
 
 
 def test_segments_weighted_by_entropy_are_asked_for_and_no_labels() -> None:
     """A uniform head scores ln N, above τ here; an even segment head scores less than its best, which keeps some attention elsewhere."""
     texts = annotated(80)
-    corpus = corpus_of(encoder(), [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
+    corpus = read_corpus(encoder(), [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
     own = [[(q, k) for q, a in enumerate(s.segments) for k, b in enumerate(s.segments) if a == b >= 0] for s in corpus.sentences]
     by_ids = {s.ids: pairs for s, pairs in zip(corpus.sentences, own, strict=True)}
     with planted(encoder(), {"L0H0": lambda row: by_ids[row.ids]}, corpus):
-        usual, table = (measure(encoder(), corpus, only=only) for only in (["segment"], ["segment:entropy", "segment"]))
+        usual, table = (hc.roles(encoder(), corpus, only=only) for only in (["segment"], ["segment:entropy", "segment"]))
     assert usual.roles() == ["segment"] and set(table.roles()) == {"segment:entropy", "segment"}
     rows = {str(row.head): row for row in table if row.role == "segment:entropy"}
     expected = sum(math.log(len(s.ids)) for s in corpus.sentences) / 40
@@ -79,7 +78,7 @@ def test_segments_weighted_by_entropy_are_asked_for_and_no_labels() -> None:
     assert not any(row.role == "segment:entropy" for row in table.disagreements())
     plain = [row.bias for row in table if row.role == "segment"]
     assert plain == pytest.approx([row.bias for row in usual], rel=1e-6)
-    assert "pairs" in measure(encoder(), corpus_of(encoder(), texts, BERT), only=["segment:entropy"]).untested["segment:entropy"]
+    assert "pairs" in hc.roles(encoder(), read_corpus(encoder(), texts, BERT), only=["segment:entropy"]).untested["segment:entropy"]
 
 
 def _by_sentence(corpus: Corpus) -> float:
@@ -140,7 +139,7 @@ def in_target(row: Row) -> list[tuple[int, int]]:
 
 def test_roles_of_a_translator() -> None:
     model, tokenizer = translator(), tokenizer_of("$A [SEP]")
-    corpus = corpus_of(model, translated(120), tokenizer)
+    corpus = read_corpus(model, translated(120), tokenizer)
     rules = {
         "cross.L0H0": aligned(0),
         "cross.L0H1": aligned(-1),
@@ -151,7 +150,7 @@ def test_roles_of_a_translator() -> None:
         "dec.L1H1": in_target,
     }
     with planted(model, rules, corpus):
-        table = measure(model, corpus)
+        table = hc.roles(model, corpus)
     found = labels(table)
     assert found.pop("cross.L0H0") == {"alignment:said"} and found.pop("cross.L0H1") == {"alignment:next"}
     assert found.pop("cross.L1H0") == {"diagonal"}
@@ -166,8 +165,8 @@ def test_roles_of_a_translator() -> None:
 
 
 def test_a_translator_without_translations_shows_its_encoder() -> None:
-    corpus = corpus_of(translator(), annotated(30), tokenizer_of("$A [SEP]"))
-    table = measure(translator(), corpus)
+    corpus = read_corpus(translator(), annotated(30), tokenizer_of("$A [SEP]"))
+    table = hc.roles(translator(), corpus)
     assert {row.head.stack for row in table} == {"enc"}
     assert "translation" in table.untested["diagonal"] and "links" in table.untested["alignment"]
 
@@ -181,7 +180,7 @@ def test_the_fingerprint_covers_translations_and_their_links() -> None:
         [replace(sentences[0], target=other, links=frozenset()), *sentences[1:]],
         [replace(sentences[0], links=frozenset()), *sentences[1:]],
     ]
-    prints = [measure(translator(), corpus_of(translator(), text, tokenizer), only=["offset:-1"]).data for text in variants]
+    prints = [hc.roles(translator(), read_corpus(translator(), text, tokenizer), only=["offset:-1"]).data for text in variants]
     assert len(set(prints)) == 4
 
 
@@ -222,7 +221,7 @@ def test_images_that_a_model_divides_otherwise_are_refused() -> None:
     with pytest.raises(hc.HeadcountError, match="block"):
         hc.roles(tiny_model("swin"), images(2, 128))
     with pytest.raises(hc.HeadcountError, match="26 tokens, fewer than the 36 patches"):
-        measure(tiny_model("vit", image_size=10, patch_size=2), Corpus(images=images(2), grid=(6, 6)))
+        hc.roles(tiny_model("vit", image_size=10, patch_size=2), Corpus(images=images(2), grid=(6, 6)))
     with pytest.raises(hc.HeadcountError, match="reads pixel_values"):
         hc.roles(tiny_model("vit", image_size=10, patch_size=2), annotated(3), BERT)
 
@@ -250,20 +249,20 @@ def test_retrieval_heads_copy() -> None:
     ask = 1 + retrieval.BEFORE + retrieval.NEEDLE + retrieval.AFTER + retrieval.CUE - 1
     needle = [(ask + step, start + step) for step in range(retrieval.NEEDLE - retrieval.CUE)]
     rules = {f"L0H{head}": lambda row: [(q, k) for q, k in needle if q < len(row.ids)] for head in range(6)}
-    corpus = corpus_of(copier(), ["a b c d e f g h", "b c d a e f g"], _small())
+    corpus = read_corpus(copier(), ["a b c d e f g h", "b c d a e f g"], _small())
     with planted(copier(), rules):
-        table = measure(copier(), corpus, only=["retrieval", "induction", "sink"])
+        table = hc.roles(copier(), corpus, only=["retrieval", "induction", "sink"])
     assert labels(table) == {head: {"retrieval"} for head in rules}
     row = table.strongest("retrieval")
-    assert row.n_sentences == retrieval.SEQUENCES and row.n_tokens == retrieval.SEQUENCES * len(needle)
+    assert row.n_sentences == retrieval.N_SEQUENCES and row.n_tokens == retrieval.N_SEQUENCES * len(needle)
     assert row.bias == pytest.approx(row.maximum, rel=1e-6) and row.by_argmax
 
 
 def test_a_model_that_copies_nothing_shows_no_retrieval() -> None:
-    corpus = corpus_of(copier(), ["a b c d e f g h", "b c d a e f g"], _small())
+    corpus = read_corpus(copier(), ["a b c d e f g h", "b c d a e f g"], _small())
     with planted(copier(), {f"L0H{head}": lambda row: [(q, 0) for q in range(len(row.ids))] for head in range(6)}):
-        table = measure(copier(), corpus, only=["retrieval"])
-    assert not table.rows and "no token sees" in table.untested["retrieval"]
+        table = hc.roles(copier(), corpus, only=["retrieval"])
+    assert not table.rows and "no query can attend" in table.untested["retrieval"]
 
 
 def _small() -> Any:
@@ -297,7 +296,7 @@ def contracted(number: int) -> list[Annotated]:
 def test_words_of_one_token_share_it() -> None:
     """The article's relation is that of the token it stands in; words of the same token say nothing about each other."""
     sentences = contracted(40)
-    corpus = corpus_of(encoder(), sentences, BERT)
+    corpus = read_corpus(encoder(), sentences, BERT)
 
     def to_noun(row: Row) -> list[tuple[int, int]]:
         assert row.source is not None
@@ -305,19 +304,19 @@ def test_words_of_one_token_share_it() -> None:
         return [(token, key) for key in row.source.pieces(noun or 0)]
 
     with planted(encoder(), {"L0H0": to_noun}, corpus):
-        table = measure(encoder(), corpus, only=["syntax"])
+        table = hc.roles(encoder(), corpus, only=["syntax"])
     assert labels(table)["L0H0"] == {"syntax:case", "syntax:det"}
     found = {row.role: row for row in table.of("L0H0")}
     assert found["syntax:det"].n_tokens == found["syntax:case"].n_tokens == 40
     assert found["syntax:det"].bias == pytest.approx(found["syntax:case"].bias) == pytest.approx(found["syntax:det"].maximum, rel=1e-5)
     inner = [replace(s, words=(*s.words[:4], replace(s.words[4], head=3), *s.words[5:])) for s in sentences]
-    assert "no token sees" in measure(encoder(), corpus_of(encoder(), inner, BERT), only=["syntax:det"]).untested["syntax:det"]
+    assert "no query can attend" in hc.roles(encoder(), read_corpus(encoder(), inner, BERT), only=["syntax:det"]).untested["syntax:det"]
 
 
 def test_a_block_that_runs_several_times_counts_by_its_mean() -> None:
     """ALBERT's one block runs twice: a head that looks back in the first pass alone has half of the lead."""
     model = tiny_model("albert", vocab_size=VOCABULARY)
-    corpus = corpus_of(model, annotated(20), BERT)
+    corpus = read_corpus(model, annotated(20), BERT)
     calls = [0]
 
     def first_only(row: Row) -> list[tuple[int, int]]:
@@ -325,19 +324,19 @@ def test_a_block_that_runs_several_times_counts_by_its_mean() -> None:
         return offset(-1)(row) if (calls[0] - 1) // 20 % 2 == 0 else []
 
     with planted(model, {"L0H0": first_only}, corpus):
-        row = measure(model, corpus, only=["offset:-1"], batch_size=20).of("L0H0")[0]
+        row = hc.roles(model, corpus, only=["offset:-1"], batch_size=20).of("L0H0")[0]
     assert row.normalised == pytest.approx(0.5, abs=1e-6)
 
 
 def test_attention_that_is_no_number_is_told() -> None:
-    corpus = corpus_of(encoder(), [plain("bal bam ban"), plain("bar bas")], BERT)
+    corpus = read_corpus(encoder(), [plain("bal bam ban"), plain("bar bas")], BERT)
     with planted(encoder(), {"L1H0": offset(-1)}, corpus, share=float("nan")), pytest.raises(hc.HeadcountError, match="holds NaN"):
-        measure(encoder(), corpus, only=["local"])
+        hc.roles(encoder(), corpus, only=["local"])
 
 
 def test_the_text_tower_of_a_model_of_two() -> None:
     model: Any = tiny_model("clip")
-    corpus = Corpus(corpus_of(model, ["a b c d", "b c a"], _small()).sentences)
+    corpus = Corpus(read_corpus(model, ["a b c d", "b c a"], _small()).sentences)
     with pytest.raises(hc.HeadcountError, match="reads neither alone"):
-        measure(model, corpus)
-    assert measure(model.text_model, corpus, only=["offset"]).rows
+        hc.roles(model, corpus)
+    assert hc.roles(model.text_model, corpus, only=["offset"]).rows

@@ -79,7 +79,7 @@ def make_run(
     rng = np.random.default_rng(seed)
     model = ModelRecord(name=text, class_name=text, model_type=text, weights=f"{seed:064d}", n_parameters=1000)
     facts: dict[str, Any] = {"command": text, "seed": seed, "task": text, "machine": {"threads": 1, text: text}, "config": {text: text}}
-    makers = {"scores": _scores, "roles": _roles, "pruned": _pruned, "study": _study, "profiles": _portraits}
+    makers = {"scores": _scores, "roles": _roles, "pruned": _pruned, "study": _study, "profiles": _profiles}
     with Run.lead(folder, command="made by hand") as run:
         run.describe(describe_run(model, **facts), blocks_of(layers, heads, kv_heads or heads))
         names, artifacts = heads_of(layers, heads), []
@@ -165,7 +165,7 @@ def _study(_rng: np.random.Generator, _names: list[str], *, text: str, **_: Any)
     yield ArtifactKey("study", "survivors", {}), {"rows": [{text: text, "number": 1.5, "truth": True, "none": None}, {"number": 2}]}, {}
 
 
-def _portraits(rng: np.random.Generator, names: list[str], *, text: str, tokens: int, shown: int, layers: int, **_: Any) -> Any:
+def _profiles(rng: np.random.Generator, names: list[str], *, text: str, tokens: int, shown: int, layers: int, **_: Any) -> Any:
     n, per = len(names), len(names) // layers
     words = [text] * tokens
     side = {"tokens": words, "special": [False] * tokens, "word": list(range(tokens)), "words": words, "pos": words, "arcs": [[0, 1, text]]}

@@ -164,7 +164,7 @@ def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
     flat = {8 * block + place for block, places in enumerate(kept) for place in places}
     values = next(score["values"] for score in data["scores"] if score["kind"] == "importance")
     assert len(flat) == 8 and min(values[head] for head in flat) >= max(values[head] for head in set(range(32)) - flat)
-    packed = collected.maps[0].packed(1, kept)
+    packed = collected.maps[0].pack_sentences(1, kept)
     assert packed is not None
     arrays = next(iter(run.results("profiles").values())).arrays
     for block, places in enumerate(kept):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headcount.behaviour.roles import _rows
-from headcount.behaviour.test import RoleTotals, p_values, rows_of, run_test
-from headcount.core.errors import DataError
+from headcount.behaviour.spec import RoleSpec
+from headcount.behaviour.test import RoleTotals, build_rows, p_values, run_test, score_roles
+from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
-from headcount.core.role_table import RoleScore, RoleTable
+from headcount.core.role_table import BestHead, RoleScore, RoleTable
 from headcount.core.stats.corrections import adjust
-from headcount.runs.schema import RoleRecord
 
 TAU, ALPHA = 3.0, 0.05
 
@@ -42,7 +42,7 @@ def totals(bias: np.ndarray, *, tokens: Any = 1.0, pieces: int = 1, **measured: 
 
 
 def results(bias: np.ndarray, **options: Any) -> list[RoleScore]:
-    return _rows([totals(bias)], options, options.get("tau", TAU), options.get("alpha", ALPHA))
+    return score_roles([totals(bias)], RoleSpec(**options))
 
 
 def test_p_values_of_the_plain_test_are_those_of_scipy() -> None:
@@ -50,8 +50,8 @@ def test_p_values_of_the_plain_test_are_those_of_scipy() -> None:
     bias = rng.gamma(2.0, 1.6, size=(400, 6, 5)) * rng.uniform(0.6, 1.4, size=(6, 5))
     has = rng.random((400, 6, 5)) < rng.uniform(0.02, 1, size=(6, 5))
     made = run_test(totals(bias, tokens=has, pieces=7), TAU, level=0.95, seed=0)
-    assert len(made.place) == 30
-    for i, place in enumerate(made.place):
+    assert len(made.columns) == 30
+    for i, place in enumerate(made.columns):
         values = bias.reshape(400, -1)[has.reshape(400, -1)[:, place], place]
         oracle = stats.ttest_1samp(values, TAU, alternative="greater")
         assert made.p_t[i] == pytest.approx(oracle.pvalue, rel=1e-9)
@@ -88,8 +88,8 @@ def test_roles_in_fewer_than_two_sentences_are_not_tested() -> None:
     bias = np.ones((5, 2, 2))
     has = np.zeros((5, 2, 2))
     has[0, 0, 0] = has[:2, 1, 1] = 1
-    assert run_test(totals(bias, tokens=has), TAU, level=0.95, seed=0).place.tolist() == [3]
-    assert len(run_test(totals(bias, tokens=0 * has), TAU, level=0.95, seed=0).place) == 0
+    assert run_test(totals(bias, tokens=has), TAU, level=0.95, seed=0).columns.tolist() == [3]
+    assert len(run_test(totals(bias, tokens=0 * has), TAU, level=0.95, seed=0).columns) == 0
 
 
 @pytest.mark.parametrize("n", [2, 9])
@@ -109,7 +109,7 @@ def test_rows_with_few_sentences_are_kept_but_have_no_label() -> None:
     bias = rng.normal(9, 0.5, size=(30, 2, 2))
     has = np.ones((30, 2, 2))
     has[7:, 0, 0] = has[8:, 0, 1] = 0
-    rows = _rows([totals(bias, tokens=has)], {}, TAU, ALPHA)
+    rows = score_roles([totals(bias, tokens=has)], RoleSpec())
     assert [(row.n_sentences, row.has_role, row.q <= ALPHA) for row in rows] == [
         (7, False, False),
         (8, True, True),
@@ -117,8 +117,8 @@ def test_rows_with_few_sentences_are_kept_but_have_no_label() -> None:
     ]
     assert rows[0].p < 0.01 and rows[0].q == 1 and rows[0].note == "7 sentences; a label needs 8"
     assert not any(row.note for row in rows[1:])
-    whole = _rows(
-        [totals(bias[:, :, 1:], tokens=has[:, :, 1:]), totals(bias[:, 1:], tokens=has[:, 1:])], {"correct": "bonferroni"}, TAU, ALPHA
+    whole = score_roles(
+        [totals(bias[:, :, 1:], tokens=has[:, :, 1:]), totals(bias[:, 1:], tokens=has[:, 1:])], RoleSpec(correct="bonferroni")
     )
     assert rows[1].q > 0 and all(row.q == pytest.approx(min(1, 4 * row.p)) for row in whole)
 
@@ -128,15 +128,15 @@ def test_what_is_out_of_reach_is_marked_and_takes_no_part_in_the_correction() ->
     bias = rng.normal(3.4, 1, size=(40, 2, 2))
     bias[:, :, 1] = rng.normal(2, 0.1, size=(40, 2))
     maximum = np.broadcast_to([10.0, 3.0], bias.shape)
-    rows = _rows([totals(bias, maximum=maximum)], {"correct": "bonferroni"}, TAU, ALPHA)
+    rows = score_roles([totals(bias, maximum=maximum)], RoleSpec(correct="bonferroni"))
     assert [row.attainable for row in rows] == [True, False] * 2
     assert [row.q for row in rows] == pytest.approx([min(1, 2 * rows[0].p), 1, min(1, 2 * rows[2].p), 1])
     assert rows[1].note == "attention reaches 3 at most; a label needs more than 3" and not rows[0].note
 
 
 def test_legacy_roles_are_reported_and_no_labels() -> None:
-    rows = _rows(
-        [totals(np.random.default_rng(15).normal(8, 1, size=(40, 2, 2)), legacy=["role:1"], hits=np.ones((40, 2, 2)))], {}, TAU, ALPHA
+    rows = score_roles(
+        [totals(np.random.default_rng(15).normal(8, 1, size=(40, 2, 2)), legacy=["role:1"], hits=np.ones((40, 2, 2)))], RoleSpec()
     )
     assert [(row.has_role, row.by_argmax, row.q == 1, row.p < 1e-9) for row in rows] == [
         (True, True, False, True),
@@ -149,7 +149,7 @@ def test_legacy_roles_are_reported_and_no_labels() -> None:
 def test_corrections_run_over_all_heads_and_roles_of_all_texts(correct: Any) -> None:
     rng = np.random.default_rng(1)
     parts = [rng.normal(3.1, 1, size=(50, 4, 6)), rng.normal(3.3, 1, size=(80, 8, 1))]
-    rows = _rows([totals(part) for part in parts], {"correct": correct}, TAU, ALPHA)
+    rows = score_roles([totals(part) for part in parts], RoleSpec(correct=correct))
     p = np.array([row.p for row in rows])
     oracle = {"bh": stats.false_discovery_control(p), "bonferroni": np.minimum(1, p * len(p)), "none": p}[correct]
     assert [row.q for row in rows] == pytest.approx(oracle.tolist(), rel=1e-12)
@@ -259,7 +259,7 @@ def test_accuracy_is_over_tokens_and_its_interval_has_the_level() -> None:
     for level in (0.8, 0.95):
         made = totals(np.ones(tokens.shape), tokens=tokens, hits=hits)
         result = run_test(made, TAU, level=level, seed=0)
-        rows = rows_of(made, result, result.p, tau=TAU, alpha=ALPHA)
+        rows = build_rows(made, result, result.p, tau=TAU, alpha=ALPHA)
         assert [row.accuracy for row in rows] == pytest.approx((hits.sum(0) / tokens.sum(0)).ravel().tolist())
         covered = np.mean([row.accuracy_low <= 0.4 <= row.accuracy_high for row in rows])
         assert covered == pytest.approx(level, abs=0.06)
@@ -271,7 +271,7 @@ def test_effect_maximum_and_normalised_score() -> None:
     has = np.array([1.0, 3.0, 1.0, 0.0]).reshape(4, 1, 1)
     made = totals(bias, tokens=has, maximum=maximum)
     result = run_test(made, TAU, level=0.95, seed=0)
-    row = rows_of(made, result, result.p, tau=TAU, alpha=ALPHA)[0]
+    row = build_rows(made, result, result.p, tau=TAU, alpha=ALPHA)[0]
     assert (row.n_sentences, row.n_tokens) == (3, 5)
     assert row.bias == pytest.approx(6) and row.maximum == pytest.approx(28 / 3)
     assert row.effect == pytest.approx((6 - 3) / 2)  # the deviation of 4, 6, 8 is 2
@@ -290,13 +290,13 @@ def test_the_baseline_is_the_best_fixed_offset_of_the_block() -> None:
     hits = tokens * np.array([0.65, 0.75, 1, 1])[None, :, None]
     made = totals(np.ones((200, 4, 1)), tokens=tokens, hits=hits, offsets=offsets)
     result = run_test(made, TAU, level=0.95, seed=0)
-    rows = rows_of(made, result, result.p, tau=TAU, alpha=ALPHA)
+    rows = build_rows(made, result, result.p, tau=TAU, alpha=ALPHA)
     share = float(back.mean())
     assert {row.chance for row in rows} == {0}
     assert [row.baseline for row in rows] == pytest.approx([share, share, 1, 1])
     assert {row.baseline_offset for row in rows} == {-2}
     assert [row.by_argmax for row in rows] == [False, True, False, False]  # ten points ahead; of a sure offset no head can be
-    assert [row.by_argmax for row in rows_of(_positional(made), result, result.p, tau=TAU, alpha=ALPHA)] == [False, False, True, True]
+    assert [row.by_argmax for row in build_rows(_positional(made), result, result.p, tau=TAU, alpha=ALPHA)] == [False, False, True, True]
 
 
 def test_a_sieve_of_many_keys_has_chance_as_its_bar() -> None:
@@ -307,11 +307,11 @@ def test_a_sieve_of_many_keys_has_chance_as_its_bar() -> None:
     offsets[:, :, 16] = 3
     made = totals(np.ones(tokens.shape), tokens=tokens, hits=hits, offsets=offsets, chance=chance)
     result = run_test(made, TAU, level=0.95, seed=0)
-    rows = rows_of(made, result, result.p, tau=TAU, alpha=ALPHA)
+    rows = build_rows(made, result, result.p, tau=TAU, alpha=ALPHA)
     assert {(round(row.baseline, 9), round(row.chance, 9)) for row in rows} == {(0.3, 0.6)}
     assert [row.by_argmax for row in rows] == [False, False, True, True]
     sure = _positional(totals(np.ones(tokens.shape), tokens=tokens, hits=hits, offsets=offsets, chance=chance * 1.5))
-    assert not any(row.by_argmax for row in rows_of(sure, result, result.p, tau=TAU, alpha=ALPHA))  # 95 % where a random key has 90
+    assert not any(row.by_argmax for row in build_rows(sure, result, result.p, tau=TAU, alpha=ALPHA))  # 95 % where a random key has 90
 
 
 def _positional(made: RoleTotals) -> RoleTotals:
@@ -374,20 +374,18 @@ def test_colocation_counts_heads_that_both_roles_were_tested_on() -> None:
     assert apart.colocation() == []
 
 
-def test_records_carry_every_column_and_older_ones_open() -> None:
-    """What a run folder keeps of a row, csv and parquet being the same table; rows of before had no chance, mark, note or plain p."""
+def test_a_table_is_given_back_by_its_plain_data() -> None:
+    """What a run folder stores of a table; csv and parquet hold the same columns."""
     rows = results(np.random.default_rng(16).gamma(3, 1.2, size=(7, 2, 2)))
-    frame = RoleTable(tuple(rows), tuple(dict.fromkeys(row.head for row in rows))).to_pandas()
-    records = [RoleRecord(**{str(name): value for name, value in row.items()}) for row in frame.to_dict("records")]
-    assert [RoleScore(**{**record.model_dump(), "head": Head.parse(record.head)}) for record in records] == rows
-    assert all(row.note for row in rows)
-    new = {"p_t", "chance", "attainable", "note"}
-    assert RoleRecord(**records[0].model_dump(exclude=new)).model_dump(include=new) == {
-        "p_t": None,
-        "chance": 0,
-        "attainable": True,
-        "note": "",
-    }
+    heads = tuple(dict.fromkeys(row.head for row in rows))
+    best = BestHead("role:0", heads[1], 0.5, 0.4, 0.6, 0.3, -1, 0.01, 0.1, 4, 9, 3)
+    whole = RoleTable(tuple(rows), heads, 2.5, 0.01, {"sink": "why"}, {"reason": 3}, "print", {"dtype": "float32"}, (best,))
+    plain = json.loads(json.dumps(whole.to_dict()))
+    assert RoleTable.from_dict(plain) == whole and all(row.note for row in rows)
+    assert list(whole.to_pandas().columns) == list(plain["rows"][0])
+    for damaged in ({**plain, "rows": [{"head": "L0H0"}]}, {**plain, "best_heads": None}, {**plain, "more": 1}, {}):
+        with pytest.raises(ArtifactError, match="no table of roles"):
+            RoleTable.from_dict(damaged)
 
 
 def test_a_role_without_best_head_says_why() -> None:

@@ -1,9 +1,8 @@
-"""What a role file holds: `ABOUT` and `sieve(view, name)`, and `names(corpus)` where it offers several roles, `scarce(corpus)` where some of them
-may occur too rarely to be tested, with how often they do.
+"""Roles: what a head attends to, as a sieve over keys, and the views of a corpus that a sieve is computed on.
 
-A sieve says, for every query token, on which keys a head with this role would look: [batch, q, k], all False where the role says nothing about a
-query. Everything else follows from it: the sieve bias, its test, the accuracy of the strongest key, its baseline. Keys that a query cannot see are
-taken out afterwards, so a sieve need not know about masks.
+A sieve marks, for every query token, the keys that a head with this role attends to: [batch, q, k], all False for queries that the role says
+nothing about. Everything else follows from it: the sieve bias, its test, the accuracy of the strongest key, its baseline. Keys that the attention
+mask hides are removed afterwards, so a sieve need not know about masks.
 """
 
 from __future__ import annotations
@@ -12,44 +11,110 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Bool, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from headcount.core.options import Configurable
+from headcount.core.registry import ROLES
 from headcount.data.text.aligned import Aligned
 from headcount.data.text.annotated import Annotated
 
-__all__ = ["LEAST", "About", "Aligned", "Corpus", "Side", "Sieve", "View", "Where", "bare"]
-
-LEAST = 20
+MIN_OCCURRENCES = 20
 """How often a relation or a part of speech must occur in a text to be tested."""
-Where = Literal["self", "cross", "image"]
+Attention = Literal["self", "cross", "image"]
 Sieve = Bool[Tensor, "batch q k"]
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What a role file declares: the attention it is about, what text must carry for it, where it comes from.
+class RoleInfo:
+    """What a role is tested on and where it comes from.
 
-    `special_targets` says that delimiters are what it looks for; else the strongest key is sought among other tokens. `positional` says that a
-    fixed offset fulfils it, so that the strongest key must be right for 90 % of tokens, not better than such an offset. A file with a function
-    `probe(model, seed)` is tested on sequences of its own, which that returns as a Corpus, or None where they say nothing about the model.
-    `legacy` names are measured only when asked for, their bias multiplied by the entropy of the token's attention; they are never a label.
+    Attributes:
+        source: The paper that describes it.
+        attention: The attention it is about: between tokens of a text, from a translation to its source, between patches of an image.
+        needs: What the text must be annotated with.
+        special_targets: Whether delimiters count as keys; otherwise the strongest key is sought among the other tokens.
+        positional: Whether a fixed offset fulfils the role. Its strongest key must then be right for 90 % of the tokens, instead of more often
+            than the best fixed offset.
     """
 
     source: str
-    where: frozenset[Where] = frozenset({"self"})
+    attention: frozenset[Attention] = frozenset({"self"})
     needs: frozenset[str] = frozenset()
     special_targets: bool = False
     positional: bool = False
-    legacy: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedRoles:
+    """The roles of one class that a corpus can be tested for, and those that occur too rarely, with how often they occur."""
+
+    testable: tuple[Role, ...] = ()
+    too_rare: Mapping[Role, int] = field(default_factory=dict)
+
+    @classmethod
+    def by_count(cls, counts: Mapping[Role, int]) -> Self:
+        """Returns the roles that occur at least `MIN_OCCURRENCES` times as testable, the others as too rare."""
+        testable = tuple(role for role, number in counts.items() if number >= MIN_OCCURRENCES)
+        return cls(testable, {role: number for role, number in counts.items() if number < MIN_OCCURRENCES})
+
+
+@dataclass(frozen=True)
+class Role(Configurable):
+    """What a head may do, as a pattern of attention. Positional fields stand after the colon of its name: `syntax:nsubj` is `Syntax("nsubj")`."""
+
+    info: ClassVar[RoleInfo]
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether the bias is multiplied by the entropy of the token's attention. Such a role is measured only when named, and is never a label."""
+        return False
+
+    @classmethod
+    def parse(cls, text: str | Role) -> Role:
+        """Returns the role that a text describes, `name:variant(option=value)`; a role is returned as it is.
+
+        Raises:
+            UnknownName: no role is registered under the name, or it has no such variant or option.
+            OptionError: a value is missing, has the wrong type or is out of range.
+        """
+        return ROLES.parse(text, Role)
+
+    @classmethod
+    def list_offered(cls, corpus: Corpus) -> OfferedRoles:
+        """Returns the roles of this class that the corpus can show: one, unless the class has required fields."""
+        return OfferedRoles((cls(),))
+
+    def sieve(self, view: View) -> Sieve:
+        """Returns, for every query, the keys that a head with this role attends to."""
+        raise NotImplementedError(f"{type(self).__name__} has no sieve")
+
+
+@dataclass(frozen=True)
+class ProbeRole(Role):
+    """A role that is tested on sequences of its own instead of the caller's text."""
+
+    def probe(self, model: nn.Module, seed: int) -> Corpus | None:
+        """Returns the sequences that the role is tested on; None if the model cannot be tested on such sequences."""
+        raise NotImplementedError(f"{type(self).__name__} has no probe")
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The tokens on one side of attention, padded: ids, which are real, which are delimiters, their words (-1 for none) and segments."""
+    """The tokens on one side of attention, padded: the queries or the keys of a batch.
+
+    Attributes:
+        ids: Token ids.
+        real: False for padding.
+        special: True for delimiters.
+        words: The word of each token, -1 for none; for images, the patch.
+        segments: The text of a pair that each token is from, -1 for delimiters.
+        sentences: The aligned sentences, empty for images.
+        n_front: How many delimiters stand before the first token of a sentence (the start token of a decoder).
+    """
 
     ids: Int[Tensor, "batch n"]
     real: Bool[Tensor, "batch n"]
@@ -57,51 +122,50 @@ class Side:
     words: Int[Tensor, "batch n"]
     segments: Int[Tensor, "batch n"]
     sentences: tuple[Aligned, ...]
-    front: int = 0
+    n_front: int = 0
 
     @classmethod
-    def of(cls, sentences: Sequence[Aligned], length: int, *, offset: int = 0, pad_id: int = 0) -> Side:
-        """The side of some sentences, each padded on the right to `length`; `offset` delimiters stand in front (a decoder's start token)."""
+    def from_sentences(cls, sentences: Sequence[Aligned], length: int, *, n_front: int = 0, pad_id: int = 0) -> Self:
+        """Returns the side of some sentences, each padded on the right to `length`, with `n_front` delimiters before each."""
 
-        def row(values: Sequence[int], front: int, fill: int) -> list[int]:
-            kept = [front] * offset + list(values)
-            return (kept + [fill] * length)[:length]
+        def pad_row(values: Sequence[int], front: int, fill: int) -> list[int]:
+            return ([front] * n_front + list(values) + [fill] * length)[:length]
 
-        words = [row([-1 if w is None else w for w in s.words], -1, -1) for s in sentences]
+        words = [pad_row([-1 if word is None else word for word in s.words], -1, -1) for s in sentences]
         return cls(
-            ids=torch.tensor([row(s.ids, pad_id, pad_id) for s in sentences]),
-            real=torch.tensor([row([1] * len(s.ids), 1, 0) for s in sentences]).bool(),
-            special=torch.tensor([row([int(x) for x in s.special], 1, 0) for s in sentences]).bool(),
+            ids=torch.tensor([pad_row(s.ids, pad_id, pad_id) for s in sentences]),
+            real=torch.tensor([pad_row([1] * len(s.ids), 1, 0) for s in sentences]).bool(),
+            special=torch.tensor([pad_row([int(is_special) for is_special in s.special], 1, 0) for s in sentences]).bool(),
             words=torch.tensor(words),
-            segments=torch.tensor([row(s.segments, 0, -1) for s in sentences]),
+            segments=torch.tensor([pad_row(s.segments, 0, -1) for s in sentences]),
             sentences=tuple(sentences),
-            front=offset,
+            n_front=n_front,
         )
 
     @classmethod
-    def of_patches(cls, rows: int, length: int, patches: int) -> Side:
-        """The side of some images: delimiters first, then the patches of the grid, row by row."""
-        front = length - patches
-        special = (torch.arange(length) < front).expand(rows, length)
-        blank = torch.zeros(rows, length, dtype=torch.long)
-        places = (torch.arange(length) - front).clamp(min=-1).expand(rows, length)
-        return cls(blank, torch.ones_like(special), special, places, blank, ())
+    def from_patches(cls, n_images: int, length: int, n_patches: int) -> Self:
+        """Returns the side of some images: delimiters first, then the patches of the grid, row by row."""
+        n_front = length - n_patches
+        special = (torch.arange(length) < n_front).expand(n_images, length)
+        zeros = torch.zeros(n_images, length, dtype=torch.long)
+        patches = (torch.arange(length) - n_front).clamp(min=-1).expand(n_images, length)
+        return cls(zeros, torch.ones_like(special), special, patches, zeros, ())
 
     @cached_property
     def positions(self) -> Int[Tensor, " n"]:
-        """The places of the tokens."""
+        """The positions of the tokens."""
         return torch.arange(self.ids.shape[1])
 
     @cached_property
     def pieces(self) -> tuple[Bool[Tensor, "words n"], ...]:
-        """For every sentence, which tokens stand for each of its words; words of one multi-word token may share them."""
-        found = []
+        """For every sentence, the tokens of each of its words; words of one multi-word token may share them."""
+        pieces = []
         for row, sentence in enumerate(self.sentences):
-            held = self.words[row][None, :] == torch.arange(len(sentence.annotated.words))[:, None]
+            of_word = self.words[row][None, :] == torch.arange(len(sentence.annotated.words))[:, None]
             for word in sentence.borrowing:
-                held[word, [self.front + place for place in sentence.pieces(word)]] = True
-            found.append(held)
-        return tuple(found)
+                of_word[word, [self.n_front + token for token in sentence.pieces(word)]] = True
+            pieces.append(of_word)
+        return tuple(pieces)
 
     @property
     def ordinary(self) -> Bool[Tensor, "batch n"]:
@@ -111,7 +175,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """What a sieve sees of one batch: the tokens that ask, the tokens that are looked at, and the corpus they come from."""
+    """What a sieve is computed from: the queries and the keys of one batch, and the corpus they come from."""
 
     queries: Side
     keys: Side
@@ -119,47 +183,63 @@ class View:
 
     @property
     def distance(self) -> Int[Tensor, "q k"]:
-        """Key place minus query place."""
+        """Position of the key minus position of the query."""
         return self.keys.positions[None, :] - self.queries.positions[:, None]
 
-    def apart(self, axis: int) -> Int[Tensor, "batch q k"]:
-        """How many rows (axis 0) or columns (axis 1) of the patch grid lie between two patches."""
+    @property
+    def ordinary(self) -> Bool[Tensor, "batch q k"]:
+        """Pairs of an ordinary query and an ordinary key."""
+        return self.queries.ordinary[:, :, None] & self.keys.ordinary[:, None, :]
+
+    @property
+    def other_words(self) -> Bool[Tensor, "batch q k"]:
+        """Pairs of an ordinary query and a key that belongs to another word."""
+        return (self.queries.words[:, :, None] != self.keys.words[:, None, :]) & self.queries.ordinary[:, :, None]
+
+    def grid_distance(self, axis: int) -> Int[Tensor, "batch q k"]:
+        """Returns how many rows (axis 0) or columns (axis 1) of the patch grid lie between two patches."""
         assert self.corpus.grid is not None
-        columns = self.corpus.grid[1]
-        places = [side.words // columns if axis == 0 else side.words % columns for side in (self.queries, self.keys)]
-        return (places[0][:, :, None] - places[1][:, None, :]).abs()
+        n_columns = self.corpus.grid[1]
+        queries, keys = (side.words // n_columns if axis == 0 else side.words % n_columns for side in (self.queries, self.keys))
+        return (queries[:, :, None] - keys[:, None, :]).abs()
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """All sentences that roles are tested on, and what can be counted in them before any runs."""
+    """The sentences or images that roles are tested on.
+
+    Attributes:
+        sentences: Sentences aligned with the tokens of the model.
+        targets: Their translations, for encoder-decoder models.
+        images: Mappings with `pixel_values`.
+        grid: Rows and columns of patches, for images.
+        refused: How many sentences could not be aligned, by reason.
+    """
 
     sentences: tuple[Aligned, ...] = ()
     targets: tuple[Aligned, ...] = ()
     images: Sequence[Mapping[str, Any]] = ()
     grid: tuple[int, int] | None = None
-    """Rows and columns of patches, for images."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What a probe wants its sieve to know."""
+    refused: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
-    def counts(self) -> Counter[int]:
+    def token_counts(self) -> Counter[int]:
         """How often each ordinary token occurs, translations included."""
         texts = (*self.sentences, *self.targets)
-        return Counter(i for s in texts for i, special in zip(s.ids, s.special, strict=True) if not special)
+        return Counter(token for s in texts for token, is_special in zip(s.ids, s.special, strict=True) if not is_special)
 
     @cached_property
-    def frequent(self) -> frozenset[int]:
+    def frequent_tokens(self) -> frozenset[int]:
         """The 500 most frequent tokens."""
-        return frozenset(token for token, _ in self.counts.most_common(500))
+        return frozenset(token for token, _ in self.token_counts.most_common(500))
 
     @cached_property
-    def relations(self) -> Counter[str]:
+    def relation_counts(self) -> Counter[str]:
         """How often each dependency relation occurs."""
         return Counter(w.relation for s in self.sentences for w in s.annotated.words if w.relation is not None and w.head is not None)
 
     @cached_property
-    def tags(self) -> Counter[str]:
+    def tag_counts(self) -> Counter[str]:
         """How often each part of speech occurs."""
         return Counter(w.upos for s in self.sentences for w in s.annotated.words if w.upos)
 
@@ -169,9 +249,29 @@ class Corpus:
         return any(1 in s.segments for s in self.sentences)
 
 
-def bare(ids: Sequence[int], n_special: int = 0) -> Aligned:
-    """Tokens that stand for no text: the sequences of a probe; the first `n_special` are delimiters."""
-    special = tuple(i < n_special for i in range(len(ids)))
-    nothing = (None,) * len(ids)
-    zeros = tuple(-1 if s else 0 for s in special)
-    return Aligned(tuple(ids), nothing, special, zeros, Annotated("probe", ()), False, ((0, 0),) * len(ids), (), 0)
+def make_sequence(
+    ids: Sequence[int], special: Sequence[bool] = (), type_ids: Sequence[int] | None = None, *, label: str = "probe"
+) -> Aligned:
+    """Returns tokens that have no words, such as the random tokens of a probe.
+
+    Args:
+        ids: Token ids.
+        special: Which of the first tokens are delimiters; tokens beyond its end are not.
+        type_ids: The text of a pair that each token is from.
+        label: What stands in place of the text.
+    """
+    is_special = (*special, *(False,) * (len(ids) - len(special)))
+    texts = (0,) * len(ids) if type_ids is None else type_ids
+    segments = tuple(-1 if delimiter else text for delimiter, text in zip(is_special, texts, strict=True))
+    return Aligned(
+        ids=tuple(ids),
+        words=(None,) * len(ids),
+        special=is_special,
+        segments=segments,
+        annotated=Annotated(label, ()),
+        truncated=False,
+        offsets=((0, 0),) * len(ids),
+        by_word=(),
+        shared=0,
+        type_ids=None if type_ids is None else tuple(type_ids),
+    )

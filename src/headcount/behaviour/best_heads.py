@@ -1,8 +1,8 @@
-"""The best head of a role: chosen by accuracy on one half of the sentences, its accuracy measured on the other.
+"""The best head of a role: chosen by accuracy on one half of the sentences, with its accuracy measured on the other.
 
     a(head) = Σ hits / Σ tokens        the head of the largest a on the choosing half; a, its interval and the test of a = baseline from the other
 
-A maximum over many heads flatters itself where it was found; on sentences that took no part in the choice it does not. The best fixed offset, to
+The maximum over many heads is biased upwards on the sentences that chose it, and unbiased on others. The best fixed offset, to
 which it is compared, is chosen and measured the same way. Which half a sentence belongs to is a bit of the hash of its tokens.
 """
 
@@ -20,12 +20,12 @@ from headcount.core.role_table import BestHead
 CHOOSING, MEASURING = 0, 1
 """The two halves of the sentences."""
 LEVEL = 0.95
-FEWEST = 2
+MIN_MEASURING = 2
 """Sentences that the measuring half needs for an interval."""
 
 
 def half_of(content: Any) -> int:
-    """The half that an example belongs to, by a hash of its content: the same in any order and company."""
+    """Returns the half that an example belongs to, by a hash of its content: it depends on no other example."""
     return hashlib.sha256(repr(content).encode()).digest()[0] & 1
 
 
@@ -53,17 +53,17 @@ class HalfTotals:
         self.squares += np.stack([(own_hits**2).sum(0), (own_hits * own_tokens).sum(0), (own_tokens**2).sum(0)])
 
     def candidates(self, role: str) -> list[tuple[float, str, HalfTotals, int]]:
-        """Accuracy on the choosing half, a hash that settles ties, and the column of every head that both halves show the role to."""
+        """Returns the heads that show the role in both halves, as (accuracy on the choosing half, hash that settles ties, these totals, column)."""
         number, heads = self.roles.index(role), []
         for index, head in enumerate(self.heads):
             column = index * len(self.roles) + number
-            if self.sentences[CHOOSING, column] >= 1 and self.sentences[MEASURING, column] >= FEWEST:
+            if self.sentences[CHOOSING, column] >= 1 and self.sentences[MEASURING, column] >= MIN_MEASURING:
                 accuracy = float(self.hits[CHOOSING, column] / self.tokens[CHOOSING, column])
                 heads.append((accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
         return heads
 
     def measure(self, column: int) -> BestHead:
-        """What the measuring half says of a head × role."""
+        """Returns the accuracy of a head × role on the measuring half."""
         head, role = self.heads[column // len(self.roles)], column % len(self.roles)
         block = list(dict.fromkeys((head.stack, head.layer) for head in self.heads)).index((head.stack, head.layer))
         tokens, n = self.tokens[MEASURING, column], int(self.sentences[MEASURING, column])
@@ -92,9 +92,9 @@ class HalfTotals:
 
 
 def judge_accuracy(accuracy: float, error: float, n: int, baseline: float) -> tuple[float, float, float]:
-    """The 95 % interval of an accuracy over n sentences and the two-sided p-value that it is the baseline, both from one test.
+    """Returns the 95 % interval of an accuracy over n sentences and the two-sided p-value that it equals the baseline, both from one test.
 
-    Student's t with n − 1 degrees; where all sentences agree and nothing spreads, the exact binomial over sentences (Clopper–Pearson).
+    Student's t with n − 1 degrees; where all sentences agree, the exact binomial over sentences (Clopper–Pearson).
     """
     from scipy import special
 
@@ -112,11 +112,11 @@ def judge_accuracy(accuracy: float, error: float, n: int, baseline: float) -> tu
 
 
 def find_best_heads(parts: Sequence[HalfTotals]) -> tuple[BestHead, ...]:
-    """The best head of every role that enough sentences of both halves show, in the order of the roles."""
+    """Returns the best head of every role that occurs in enough sentences of both halves, in the order of the roles."""
     best_heads = []
     for role in dict.fromkeys(role for part in parts for role in part.roles):
-        candidates = [one for part in parts if role in part.roles for one in part.candidates(role)]
+        candidates = [candidate for part in parts if role in part.roles for candidate in part.candidates(role)]
         if candidates:
-            _, _, part, column = max(candidates, key=lambda one: one[:2])
+            _, _, part, column = max(candidates, key=lambda candidate: candidate[:2])
             best_heads.append(part.measure(column))
     return tuple(best_heads)

@@ -23,63 +23,68 @@ REACH = 16
 class Sieved:
     """Sieves of several roles on one batch, with what does not depend on attention.
 
-    `inside` [batch, q, k, roles] are visible keys in the sieve, `tokens` [batch, roles] the queries with any, `maximum` [batch, roles] the largest
-    bias that attention could reach, `level` [batch, roles] what uniform attention reaches, `offsets` how many queries have each offset from -16 to
-    16 in their sieve. `weighted` roles count β_t · H_t.
+    Attributes:
+        inside: Visible keys in the sieve.
+        sizes: How many these are.
+        n_visible: How many keys each query can attend to.
+        tokens: How many queries have a sieve.
+        maximum: The largest bias that attention could reach.
+        level: The bias of uniform attention.
+        offsets: How many queries have each offset from -16 to 16 in their sieve.
+        visible: The attention mask.
+        by_entropy: Roles whose bias is β_t · H_t.
     """
 
     inside: Float[Tensor, "batch q k roles"]
     sizes: Float[Tensor, "batch q roles"]
-    seen: Float[Tensor, "batch q"]
+    n_visible: Float[Tensor, "batch q"]
     tokens: Float[Tensor, "batch roles"]
     maximum: Float[Tensor, "batch roles"]
     level: Float[Tensor, "batch roles"]
     offsets: Float[Tensor, "batch offsets roles"]
     visible: Bool[Tensor, "batch q k"]
-    weighted: Bool[Tensor, " roles"]
+    by_entropy: Bool[Tensor, " roles"]
 
     @classmethod
-    def of(
-        cls, sieves: Bool[Tensor, "batch q k roles"], visible: Bool[Tensor, "batch q k"], weighted: Bool[Tensor, " roles"] | None = None
+    def build(
+        cls, sieves: Bool[Tensor, "batch q k roles"], visible: Bool[Tensor, "batch q k"], by_entropy: Bool[Tensor, " roles"] | None = None
     ) -> Sieved:
-        """The sieves, without keys that cannot be seen."""
+        """Returns the sieves without keys that the mask hides."""
         inside = sieves & visible[..., None]
-        sizes, seen = inside.sum(2), visible.sum(-1)
-        weighted = torch.zeros(sieves.shape[-1], dtype=torch.bool, device=sieves.device) if weighted is None else weighted
-        best, even = seen[..., None] / sizes.clamp(min=1), torch.ones_like(sizes, dtype=torch.float)
-        if weighted.any():
-            best[..., weighted] = best_weighted(seen[..., None], sizes[..., weighted])
-            even[..., weighted] = seen.clamp(min=1).log()[..., None]
+        sizes, n_visible = inside.sum(2), visible.sum(-1)
+        by_entropy = torch.zeros(sieves.shape[-1], dtype=torch.bool, device=sieves.device) if by_entropy is None else by_entropy
+        best, uniform = n_visible[..., None] / sizes.clamp(min=1), torch.ones_like(sizes, dtype=torch.float)
+        if by_entropy.any():
+            best[..., by_entropy] = max_entropy_bias(n_visible[..., None], sizes[..., by_entropy])
+            uniform[..., by_entropy] = n_visible.clamp(min=1).log()[..., None]
         tokens = (sizes > 0).sum(1)
-        maximum, level = (torch.where(sizes > 0, value, 0.0).sum(1) / tokens.clamp(min=1) for value in (best, even))
-        held = inside.float()
-        return cls(held, sizes.float(), seen.float(), tokens.float(), maximum, level, offsets(held, REACH), visible, weighted)
+        maximum, level = (torch.where(sizes > 0, value, 0.0).sum(1) / tokens.clamp(min=1) for value in (best, uniform))
+        inside = inside.float()
+        return cls(
+            inside, sizes.float(), n_visible.float(), tokens.float(), maximum, level, count_offsets(inside, REACH), visible, by_entropy
+        )
 
 
 def biases(attention: Float[Tensor, "batch heads q k"], sieved: Sieved) -> Float[Tensor, "batch heads roles"]:
-    """β_s of every sentence, head and role; 0 where a sentence has no token with a sieve."""
+    """Returns β_s of every sentence, head and role; 0 where a sentence has no token with a sieve."""
     by_query = attention.float().transpose(1, 2)  # [batch, q, heads, k]
     mass = by_query @ sieved.inside  # [batch, q, heads, roles]
-    whole = torch.where(sieved.visible.unsqueeze(2), by_query, 0.0).sum(-1) / sieved.seen.clamp(min=1)[..., None]  # [batch, q, heads]
-    ratio = mass / sieved.sizes.clamp(min=1)[:, :, None, :] / whole.clamp(min=1e-30)[..., None]
-    if sieved.weighted.any():
-        ratio[..., sieved.weighted] *= _entropy(by_query, sieved.visible)[..., None]
+    on_visible = torch.where(sieved.visible.unsqueeze(2), by_query, 0.0)  # [batch, q, heads, k]
+    mean_attention = on_visible.sum(-1) / sieved.n_visible.clamp(min=1)[..., None]  # [batch, q, heads]
+    ratio = mass / sieved.sizes.clamp(min=1)[:, :, None, :] / mean_attention.clamp(min=1e-30)[..., None]
+    if sieved.by_entropy.any():
+        entropy = torch.special.entr(on_visible / on_visible.sum(-1, keepdim=True).clamp(min=1e-30)).sum(-1)  # −Σ p ln p over visible keys
+        ratio[..., sieved.by_entropy] *= entropy[..., None]
     return ratio.sum(1) / sieved.tokens.clamp(min=1)[:, None, :]
 
 
-def _entropy(by_query: Float[Tensor, "batch q heads k"], visible: Bool[Tensor, "batch q k"]) -> Float[Tensor, "batch q heads"]:
-    """−Σ p ln p over visible keys, whose weights are scaled to sum to 1."""
-    kept = torch.where(visible.unsqueeze(2), by_query, 0.0)
-    return torch.special.entr(kept / kept.sum(-1, keepdim=True).clamp(min=1e-30)).sum(-1)
+def max_entropy_bias(n_visible: Tensor, sizes: Tensor) -> Tensor:
+    """Returns the largest β · H that attention over N keys can reach on a sieve of s of them; 0 without a sieve.
 
-
-def best_weighted(seen: Tensor, sizes: Tensor) -> Tensor:
-    """The largest β · H that attention over N keys can reach on a sieve of s of them; 0 without a sieve.
-
-    With mass m on the sieve, β = m N/s, and H is largest where both parts are even: H = h(m) + m ln s + (1 − m) ln(N − s). m H is log-concave, so
-    the zero of its derivative between s/N, where it rises, and 1 is found by halving.
+    With mass m on the sieve, β = m N/s, and H is largest where attention is uniform inside and outside: H = h(m) + m ln s + (1 − m) ln(N − s).
+    m H is log-concave, so the zero of its derivative between s/N, where it rises, and 1 is found by bisection.
     """
-    n, s = torch.broadcast_tensors(seen.double(), sizes.double())
+    n, s = torch.broadcast_tensors(n_visible.double(), sizes.double())
     inner, outer = s.clamp(min=1).log(), (n - s).clamp(min=1).log()
     low, high = s / n.clamp(min=1), torch.ones_like(s)
     for _ in range(50):
@@ -91,36 +96,37 @@ def best_weighted(seen: Tensor, sizes: Tensor) -> Tensor:
     return torch.where(s > 0, low * n / s.clamp(min=1) * entropy, 0.0).float()
 
 
-def chances(sieved: Sieved, allowed: Bool[Tensor, "batch k"], roles: Bool[Tensor, " roles"]) -> Float[Tensor, "batch roles"]:
-    """How many queries would have their strongest key in the sieve if that key were any at random: Σ |S_t ∩ keys| / |keys|, keys as in `hits`."""
-    found = torch.zeros_like(sieved.tokens)
-    for chosen, keys in ((roles, sieved.visible & allowed[:, None, :]), (~roles, sieved.visible)):
-        if chosen.any():
+def chances(sieved: Sieved, allowed: Bool[Tensor, "batch k"], restricted: Bool[Tensor, " roles"]) -> Float[Tensor, "batch roles"]:
+    """Returns how many queries would have a random key in the sieve: Σ |S_t ∩ keys| / |keys|, keys as in `hits`."""
+    counts = torch.zeros_like(sieved.tokens)
+    for roles, keys in ((restricted, sieved.visible & allowed[:, None, :]), (~restricted, sieved.visible)):
+        if roles.any():
             share = keys / keys.sum(-1, keepdim=True).clamp(min=1)
-            found[:, chosen] = (share.flatten(1).unsqueeze(1) @ sieved.inside.flatten(1, 2)).squeeze(1)[:, chosen]
-    return found
+            counts[:, roles] = (share.flatten(1).unsqueeze(1) @ sieved.inside.flatten(1, 2)).squeeze(1)[:, roles]
+    return counts
 
 
 def hits(
-    attention: Float[Tensor, "batch heads q k"], sieved: Sieved, allowed: Bool[Tensor, "batch k"], roles: Bool[Tensor, " roles"]
+    attention: Float[Tensor, "batch heads q k"], sieved: Sieved, allowed: Bool[Tensor, "batch k"], restricted: Bool[Tensor, " roles"]
 ) -> Float[Tensor, "batch heads roles"]:
-    """How many queries with a sieve have their strongest key in it: the key is sought among `allowed` ones, or, for the other roles, among all.
+    """Returns how many queries with a sieve have their strongest key in it.
 
-    Of keys that are equally strong each counts by its share, so a head that prefers none hits no more than chance.
+    For `restricted` roles the strongest key is sought among `allowed` keys, for the others among all. Of keys that are equally strong each counts
+    by its share, so a head that prefers none hits no more than chance.
     """
     inside = sieved.inside.flatten(1, 2)  # [batch, q · k, roles]
-    found = torch.zeros(*attention.shape[:2], inside.shape[-1], device=attention.device)
-    for chosen, keys in ((roles, sieved.visible & allowed[:, None, :]), (~roles, sieved.visible)):
-        if chosen.any():
+    counts = torch.zeros(*attention.shape[:2], inside.shape[-1], device=attention.device)
+    for roles, keys in ((restricted, sieved.visible & allowed[:, None, :]), (~restricted, sieved.visible)):
+        if roles.any():
             weights = attention.masked_fill(~keys[:, None], -1.0)
             strongest = (weights == weights.amax(-1, keepdim=True)) & keys[:, None]
             share = strongest / strongest.sum(-1, keepdim=True).clamp(min=1)
-            found[..., chosen] = (share.flatten(2) @ inside)[..., chosen]
-    return found
+            counts[..., roles] = (share.flatten(2) @ inside)[..., roles]
+    return counts
 
 
-def offsets(inside: Float[Tensor, "batch q k roles"], reach: int) -> Float[Tensor, "batch offsets roles"]:
-    """For every offset from −reach to +reach, how many queries of each sentence have the key at that offset in their sieve."""
+def count_offsets(inside: Float[Tensor, "batch q k roles"], reach: int) -> Float[Tensor, "batch offsets roles"]:
+    """Returns, for every offset from −reach to +reach, how many queries of each sentence have the key at that offset in their sieve."""
     n_queries, n_keys = inside.shape[1:3]
     empty = torch.zeros_like(inside[:, 0, 0])
     inside_of = {o: torch.diagonal(inside, o, dim1=1, dim2=2).sum(-1) for o in range(-reach, reach + 1) if -n_queries < o < n_keys}

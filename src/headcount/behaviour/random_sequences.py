@@ -13,14 +13,14 @@ from headcount.data.checks import positions, vocabulary
 from headcount.models.head_map import HeadMap
 from headcount.models.observe import SPECIAL_IDS
 
-LEAST = 64
+MIN_VOCABULARY = 64
 """A vocabulary smaller than this has too few tokens for random sequences without chance repetitions."""
 
 
-def starts(model: Any, length: int) -> list[int] | None:
-    """What a lone decoder's sequences begin with: its start token, if it has one.
+def start_tokens(model: Any, length: int) -> list[int] | None:
+    """Returns the tokens that a decoder's sequences begin with: its start token, or none.
 
-    None for a model that is no such decoder, or has no positions for `length` tokens after that.
+    None if the model is no decoder of text, or has no positions for `length` tokens after that.
     """
     kinds = {block.kind for block in HeadMap.of(model).blocks}
     if (
@@ -34,17 +34,17 @@ def starts(model: Any, length: int) -> list[int] | None:
     return front if len(front) + length <= (positions(model) or math.inf) else None
 
 
-def random_tokens(model: nn.Module, shape: tuple[int, int], seed: int) -> Tensor | None:
-    """Ordinary tokens, none twice in a row of the result; None where the vocabulary is too small for that."""
+def draw_tokens(model: nn.Module, shape: tuple[int, int], seed: int) -> Tensor | None:
+    """Returns random ordinary tokens, none twice in a row of the result; None if the vocabulary is too small for that."""
     size = vocabulary(model) or 0
-    special = {value for name in (*SPECIAL_IDS, "pad_token_id", "mask_token_id", "unk_token_id") for value in _ids(model, name)}
+    special = {value for name in (*SPECIAL_IDS, "pad_token_id", "mask_token_id", "unk_token_id") for value in _special_ids(model, name)}
     ordinary = np.array([token for token in range(size) if token not in special])
-    if len(ordinary) < max(LEAST, shape[1]):
+    if len(ordinary) < max(MIN_VOCABULARY, shape[1]):
         return None
     random = np.random.Generator(np.random.Philox(seed))
     return torch.from_numpy(np.stack([random.choice(ordinary, shape[1], replace=False) for _ in range(shape[0])]))
 
 
-def _ids(model: Any, name: str) -> list[int]:
+def _special_ids(model: Any, name: str) -> list[int]:
     value = getattr(model.config, name, None)
-    return [i for i in (value if isinstance(value, list | tuple) else [value]) if isinstance(i, int)]
+    return [token for token in (value if isinstance(value, list | tuple) else [value]) if isinstance(token, int)]

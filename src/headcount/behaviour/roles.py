@@ -3,178 +3,266 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypedDict, Unpack
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import nn
 
-from headcount.behaviour.base import LEAST, Corpus
+from headcount.behaviour.base import MIN_OCCURRENCES, Corpus, ProbeRole, Role
 from headcount.behaviour.best_heads import find_best_heads
-from headcount.behaviour.measure import Role, RoleProbe, check_input
-from headcount.behaviour.test import RoleTotals, rows_of, run_test
+from headcount.behaviour.corpus import Parser, check_reading, read_corpus
+from headcount.behaviour.measure import RoleProbe
+from headcount.behaviour.spec import RoleNames, RoleSpec, parse_roles
+from headcount.behaviour.test import RoleTotals, score_roles
+from headcount.behaviour.views import ViewName, check_input, corpus_examples
 from headcount.core.errors import DataError, unknown
 from headcount.core.heads import Head
+from headcount.core.options import options_of
 from headcount.core.registry import ROLES
-from headcount.core.role_table import ALPHA, TAU, RoleScore, RoleTable
-from headcount.core.stats.corrections import Adjust, adjust
+from headcount.core.role_table import ALPHA, TAU, RoleTable
+from headcount.core.stats.corrections import Adjust
 from headcount.data.checks import check_weights
 from headcount.data.stream import Memory, Progress, Reading, fingerprint, stream
+from headcount.data.task import Split, Task
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import pad_id, start_id, unwrap
+from headcount.models.modules import unwrap
 from headcount.models.ownership import holds
 
-SHOWN = {"self": "self-attention between tokens", "cross": "attention from a translation to its source", "image": "patches of images"}
+ATTENTION = {"self": "self-attention between tokens", "cross": "attention from a translation to its source", "image": "patches of images"}
+HIDDEN = "no query can attend to a matching key: none occurs, or the causal mask hides it"
 
 
-class Options(TypedDict, total=False):
-    """How roles are tested: all keyword arguments of `measure`."""
+def roles(
+    model: nn.Module,
+    text: Any,
+    tokenizer: Any = None,
+    *,
+    only: RoleNames | None = None,
+    tau: float = TAU,
+    alpha: float = ALPHA,
+    correct: Adjust = "bh",
+    level: float = 0.95,
+    split: Split = "calibration",
+    limit: int | None = None,
+    parser: Parser | None = None,
+    max_length: int | None = None,
+    truncate: bool = False,
+    batch_size: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> RoleTable:
+    """Tests what every head does: for each head and role the bias of its attention with test, interval and baseline.
 
-    only: Iterable[str] | None
-    tau: float
-    alpha: float
-    correct: Adjust
-    level: float
-    batch_size: int | None
-    seed: int
-    progress: Progress | None
-    memory: Callable[[Reading], Memory] | None
+    Args:
+        model: A transformers model. Its weights and mode stay as they are.
+        text: A file (CoNLL-U, a table, or plain text with a sentence a line), texts, pairs of texts, annotated sentences, a datasets.Dataset, a
+            Task, images (mappings with `pixel_values`), or a corpus that `headcount.behaviour.corpus.read_corpus` returned.
+        tokenizer: The tokenizer of the model; images and tasks of tokens need none.
+        only: Roles to test, by name (`syntax` for all its roles, `offset:-1` for one) or as objects (`Offset("-1")`); None for all.
+        tau: The bias that a head must exceed.
+        alpha: The level of the test after correction over all heads and roles.
+        correct: How p-values are corrected: bh (Benjamini–Hochberg), bonferroni or none.
+        level: The level of the intervals.
+        split: The split of a task that is read.
+        limit: How many sentences or images are read at most; None for all.
+        parser: Puts trees on sentences: `spacy:PIPELINE`, `stanza:LANGUAGE`, or a function from sentences to sentences.
+        max_length: The longest sentence in tokens; None for as many as the model has positions. A task has its own.
+        truncate: Whether longer sentences are cut off instead of refused. A task has its own.
+        batch_size: Examples per forward pass; None for the task's own, else 32. It falls by halves when memory runs out.
+        seed: Seed of the permutation test and of random sequences.
+        progress: Called with the examples done and, if known, their number.
+
+    Returns:
+        A table with one row for each head and role; `labels()` are the roles that each head has, `untested` says why others were not tested.
+
+    Raises:
+        UnknownName: a role or a correction does not exist.
+        OptionError: a value has the wrong type or is out of range.
+        DataError: the text is empty, cannot be aligned with the tokenizer, or does not go with the other arguments.
+        UnsupportedModel: the model does not read what the text holds.
+
+    Example:
+        >>> import headcount as hc
+        >>> from headcount.surgery.source import local_folder
+        >>> from transformers import AutoTokenizer
+        >>> model, tokenizer = hc.load("demo/encoder"), AutoTokenizer.from_pretrained(local_folder("demo/encoder"))
+        >>> texts = ["the dog sees the cat .", "the old king likes the queen ."] * 8
+        >>> table = hc.roles(model, texts, tokenizer, only=["offset:-1", "sink"])
+        >>> table.roles()
+        ['offset:-1', 'sink']
+    """
+    if batch_size is None and isinstance(text, Task):
+        batch_size = text.batch_size
+    spec = RoleSpec(parse_roles(only), tau, alpha, correct, level, batch_size, seed)
+    check_reading(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate, parser=parser)
+    if isinstance(text, Corpus):
+        return measure_roles(model, text, spec, progress=progress)
+    corpus = read_corpus(model, text, tokenizer, split=split, limit=limit, parser=parser, max_length=max_length, truncate=truncate)
+    return measure_roles(model, corpus, spec, progress=progress)
 
 
-def wanted(
-    model: nn.Module, corpus: Corpus, names: Iterable[str] | None, seed: int
-) -> tuple[list[tuple[Corpus, list[Role]]], dict[str, str]]:
-    """The roles to test, each with the corpus that shows it, and why others cannot be tested; `names` are files, or `file:name`."""
-    on_text: dict[str, Role] = {}
-    probes, untested = [], {}
-    for text in dict.fromkeys(names if names is not None else ROLES.names()):
-        file, _, name = text.partition(":")
-        module = ROLES.module(file)
-        offered = module.names(corpus) if hasattr(module, "names") else ("",)
-        scarce = module.scarce(corpus) if hasattr(module, "scarce") else {}
-        if name and name not in (known := (*offered, *scarce, *module.ABOUT.legacy)):
-            raise unknown(f"role of {file}", name, known)
-        if hasattr(module, "probe"):
-            own = module.probe(model, seed)
-            if own is None:
-                untested[file] = "it is tested on random tokens, by decoders of text that have tokens and positions enough for it"
+@dataclass(frozen=True, slots=True)
+class SelectedRoles:
+    """The roles to test, each group with the corpus that it is tested on, and why others cannot be tested."""
+
+    groups: tuple[tuple[Corpus, tuple[Role, ...]], ...]
+    untested: dict[str, str]
+
+
+def select_roles(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> SelectedRoles:
+    """Returns the roles of a request that can be tested: the first group on the corpus itself, the others on sequences of their own.
+
+    Raises:
+        UnknownName: a role is named that the corpus does not offer.
+    """
+    on_corpus: dict[Role, None] = {}
+    on_probes: dict[Role, Corpus] = {}
+    untested: dict[str, str] = {}
+    for requested in spec.only if spec.only is not None else parse_roles(ROLES.names()) or ():
+        cls = requested if isinstance(requested, type) else type(requested)
+        single = None if isinstance(requested, type) else requested
+        if issubclass(cls, ProbeRole):
+            role = single if isinstance(single, ProbeRole) else cls()
+            sequences = role.probe(model, spec.seed)
+            if sequences is None:
+                untested[str(role)] = "it is tested on random tokens, which needs a decoder of text with enough tokens and positions"
             else:
-                probes.append((own, [Role(file, "", module)]))
+                on_probes[role] = sequences
             continue
-        if not offered and not scarce:
-            untested[text] = f"the text has no {', '.join(sorted(module.ABOUT.needs)) or 'tokens'} for it"
+        offered = cls.list_offered(corpus)
+        known = (*offered.testable, *offered.too_rare)
+        if single is not None and not single.is_legacy and (listed := _without_keywords(single)) not in known and str(listed) != cls.name:
+            raise unknown(f"role of {cls.name}", _variant(listed), map(_variant, known))
+        if not known:
+            label = cls.name if single is None else str(single)
+            untested[label] = f"the text has no {', '.join(sorted(cls.info.needs)) or 'tokens'} for it"
             continue
-        made = [Role(f"{file}:{one}" if one else file, one, module) for one in ((name,) if name else (*offered, *scarce))]
-        on_text |= {role.label: role for role in made if role.name not in scarce}
-        untested |= {
-            role.label: f"{scarce[role.name]} of the {LEAST} occurrences that a test needs" for role in made if role.name in scarce
-        }
-    return [(corpus, list(on_text.values())), *probes], untested
+        for role in known if single is None else (single,):
+            if role in offered.too_rare:
+                untested[str(role)] = f"{offered.too_rare[role]} of the {MIN_OCCURRENCES} occurrences that a test needs"
+            else:
+                on_corpus[role] = None
+    return SelectedRoles(((corpus, tuple(on_corpus)), *((text, (role,)) for role, text in on_probes.items())), untested)
+
+
+def _without_keywords(role: Role) -> Role:
+    """Returns the role with its keyword options at their defaults, as a class lists it."""
+    return type(role)(*(getattr(role, option.name) for option in options_of(type(role)) if option.is_positional))
+
+
+def _variant(role: Role) -> str:
+    return str(role).partition(":")[2]
 
 
 @holds("roles")
-def measure(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> RoleTable:
-    """What every head does on a corpus: bias, test and accuracy for each role that the corpus can show."""
+def measure_roles(
+    model: nn.Module,
+    corpus: Corpus,
+    spec: RoleSpec = RoleSpec(),  # noqa: B008  frozen
+    *,
+    progress: Progress | None = None,
+    memory: Callable[[Reading], Memory | None] | None = None,
+) -> RoleTable:
+    """Returns the bias, test and accuracy of every head for each role that the corpus can show.
+
+    Args:
+        model: The model.
+        corpus: The sentences or images.
+        spec: Which roles are tested, and how.
+        progress: Called with the examples done and, if known, their number.
+        memory: Returns where the results of a pass are stored, so that it can be resumed.
+    """
     if not corpus.sentences and not corpus.images:
-        raise DataError("there is no sentence to look at; the text is empty, or none of it could be aligned")
+        raise DataError("there is no sentence to test roles on; the text is empty, or none of it could be aligned")
     inner: Any = unwrap(model)
     check_input(inner, corpus)
     check_weights(inner)
-    heads, seed, tau, alpha = HeadMap.of(inner), options.get("seed", 0), options.get("tau", TAU), options.get("alpha", ALPHA)
-    parts, untested = wanted(inner, corpus, options.get("only"), seed)
-    totals, prints = [], []
-    for probe, reading in _probes(inner, heads, parts, options):
-        if options.get("memory") is not None:
-            reading.memory = options["memory"](reading)  # pyright: ignore[reportTypedDictNotRequiredAccess, reportOptionalCall]
-        made = _stream(probe, reading) if probe.views() else {}
-        untested |= _untested(probe, made.values())
-        totals += made.values()
-        prints += [reading.fingerprint] if made else []
-    rows = _rows(totals, options, tau, alpha)
-    conditions = {
-        "n_examples": len(corpus.sentences) or len(corpus.images),
-        "dtype": str(next(inner.parameters()).dtype).removeprefix("torch."),
-    }
-    refused = dict(corpus.facts.get("refused", {}))
-    best = find_best_heads([total.halves for total in totals])
-    return RoleTable(tuple(rows), heads.heads, tau, alpha, untested, refused, " ".join(prints), conditions, best)
+    heads = HeadMap.of(inner)
+    selected = select_roles(inner, corpus, spec)
+    untested = dict(selected.untested)
+    totals: list[RoleTotals] = []
+    fingerprints = []
+    for probe, reading in _passes(inner, heads, selected, spec, progress):
+        if memory is not None:
+            reading.memory = memory(reading)
+        sums = _sum_examples(probe, reading) if probe.views() else []
+        untested |= _explain_untested(probe, sums)
+        totals += sums
+        fingerprints += [reading.fingerprint] if sums else []
+    return RoleTable(
+        rows=tuple(score_roles(totals, spec)),
+        heads=heads.heads,
+        tau=spec.tau,
+        alpha=spec.alpha,
+        untested=untested,
+        refused=dict(corpus.refused),
+        data=" ".join(fingerprints),
+        conditions={
+            "n_examples": len(corpus.sentences) or len(corpus.images),
+            "dtype": str(next(inner.parameters()).dtype).removeprefix("torch."),
+        },
+        best_heads=find_best_heads([total.halves for total in totals]),
+    )
 
 
-def _probes(model: Any, heads: HeadMap, parts: list[tuple[Corpus, list[Role]]], options: Options) -> Iterator[tuple[RoleProbe, Reading]]:
-    """The passes that measure roles: over the text, and over the sequences that some roles bring along."""
-    for text, chosen in parts:
-        probe = RoleProbe(model, heads, text, chosen, pad_id(model), start_id(model))
-        yield probe, Reading(probe.task(), batch_size=options.get("batch_size"), progress=options.get("progress"))
+def _passes(
+    model: Any, heads: HeadMap, selected: SelectedRoles, spec: RoleSpec, progress: Progress | None = None
+) -> Iterator[tuple[RoleProbe, Reading]]:
+    """Yields the passes that measure roles: over the corpus, and over the sequences that some roles bring along."""
+    for corpus, group in selected.groups:
+        yield (
+            RoleProbe(model, heads, corpus, group),
+            Reading(corpus_examples(model, corpus), batch_size=spec.batch_size, progress=progress),
+        )
 
 
-def data_print(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> str:
-    """The fingerprint of all that `measure` would read, without measuring anything."""
+def fingerprint_data(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> str:
+    """Returns the fingerprint of all that `measure_roles` would read, without measuring anything."""
     inner: Any = unwrap(model)
-    parts, _ = wanted(inner, corpus, options.get("only"), options.get("seed", 0))
-    made = _probes(inner, HeadMap.of(inner), parts, options)
-    return " ".join(fingerprint(reading) for probe, reading in made if probe.views())
+    passes = _passes(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec)
+    return " ".join(fingerprint(reading) for probe, reading in passes if probe.views())
 
 
-def biases_by_sentence(model: nn.Module, corpus: Corpus, **options: Unpack[Options]) -> dict[tuple[Head, str], np.ndarray]:
-    """The bias of every example that shows a role, by head and role: for paired tests. Memory grows with the corpus."""
+def biases_by_sentence(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> dict[tuple[Head, str], np.ndarray]:
+    """Returns the bias of every example that shows a role, by head and role, for paired tests. Memory grows with the corpus."""
     inner: Any = unwrap(model)
-    parts, _ = wanted(inner, corpus, options.get("only"), options.get("seed", 0))
-    found: dict[tuple[Head, str], np.ndarray] = {}
-    for text, chosen in parts[:1]:
-        probe = RoleProbe(inner, HeadMap.of(inner), text, chosen, pad_id(inner), start_id(inner))
-        blocks = list(stream(Reading(probe.task(), batch_size=options.get("batch_size")), probe)) if probe.views() else []
-        for view in probe.views():
-            bias, tokens = (np.concatenate([block[f"{view}/{name}"] for block in blocks]) for name in ("bias", "tokens"))
-            for h, head in enumerate(_heads_of(probe, view)):
-                found |= {(head, role.label): bias[tokens[:, h, r] > 0, h, r] for r, role in enumerate(probe.roles_of(view))}
-    return found
+    probe, reading = next(_passes(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec))
+    chunks = list(stream(reading, probe)) if probe.views() else []
+    by_head: dict[tuple[Head, str], np.ndarray] = {}
+    for view in probe.views():
+        bias, tokens = (np.concatenate([chunk[f"{view}/{name}"] for chunk in chunks]) for name in ("bias", "tokens"))
+        for h, head in enumerate(probe.heads_of(view)):
+            by_head |= {(head, str(role)): bias[tokens[:, h, r] > 0, h, r] for r, role in enumerate(probe.roles_of(view))}
+    return by_head
 
 
-def _stream(probe: RoleProbe, reading: Reading) -> dict[str, RoleTotals]:
-    totals = {view: _empty(probe, view) for view in probe.views()}
+def _sum_examples(probe: RoleProbe, reading: Reading) -> list[RoleTotals]:
+    """Returns the sums over the examples of a pass, for each view."""
+    totals: dict[ViewName, RoleTotals] = {}
+    for view in probe.views():
+        by_label = {str(role): role for role in probe.roles_of(view)}
+        positional = [label for label, role in by_label.items() if role.info.positional]
+        legacy = [label for label, role in by_label.items() if role.is_legacy]
+        totals[view] = RoleTotals(probe.heads_of(view), list(by_label), positional, legacy)
     for measured in stream(reading, probe):
         for view, total in totals.items():
-            total.update({name.partition("/")[2]: value for name, value in measured.items() if name.startswith(f"{view}/")})
-    return totals
+            total.update({name.partition("/")[2]: values for name, values in measured.items() if name.startswith(f"{view}/")})
+    return list(totals.values())
 
 
-def _untested(probe: RoleProbe, made: Iterable[RoleTotals]) -> dict[str, str]:
-    """Why some roles have no row at all: a test needs two examples that show the role to some head."""
-    most: dict[str, int] = {}
-    for total in made:
+def _explain_untested(probe: RoleProbe, totals: Iterable[RoleTotals]) -> dict[str, str]:
+    """Returns why some roles have no row: a test needs two examples in which some head can show the role."""
+    n_examples: dict[str, int] = {}
+    for total in totals:
         for label, number in zip(total.roles, total.sentences.reshape(len(total.heads), -1).max(0), strict=True):
-            most[label] = max(most.get(label, 0), int(number))
-    return {role.label: _why(role, most.get(role.label)) for role in probe.roles if most.get(role.label, 0) < 2}
-
-
-def _why(role: Role, number: int | None) -> str:
-    if number is None:
-        return f"it is about {' or '.join(SHOWN[where] for where in sorted(role.about.where))}, which this model and its input do not show"
-    if number:
-        return "only one example shows it; a test needs two"
-    return "no token sees a key that it is about: there is none, or it is hidden, as later tokens are from a decoder's"
-
-
-def _empty(probe: RoleProbe, view: str) -> RoleTotals:
-    roles = probe.roles_of(view)
-    positional, legacy = [role.label for role in roles if role.about.positional], [role.label for role in roles if role.is_legacy]
-    return RoleTotals(_heads_of(probe, view), [role.label for role in roles], positional, legacy)
-
-
-def _heads_of(probe: RoleProbe, view: str) -> list[Head]:
-    return [head for block in probe.blocks_of(view) for head in block.heads]
-
-
-def _rows(totals: list[RoleTotals], options: Options, tau: float, alpha: float) -> list[RoleScore]:
-    """All rows, the p-values of those that can have a label corrected together; the others' q is 1, whatever their p."""
-    level, seed = options.get("level", 0.95), options.get("seed", 0)
-    tested = [run_test(total, tau, level=level, seed=seed) for total in totals]
-    p = np.concatenate([np.zeros(0), *(made.p for made in tested)])
-    able = np.array([not note for made in tested for note in made.notes], dtype=bool)
-    q = np.ones_like(p)
-    if able.any():
-        q[able] = adjust(p[able], options.get("correct", "bh"))
-    rows, start = [], 0
-    for total, made in zip(totals, tested, strict=True):
-        rows += rows_of(total, made, q[start : start + len(made.p)], tau=tau, alpha=alpha)
-        start += len(made.p)
-    return rows
+            n_examples[label] = max(n_examples.get(label, 0), int(number))
+    reasons = {}
+    for role in probe.roles:
+        label = str(role)
+        if label not in n_examples:
+            subject = " or ".join(ATTENTION[attention] for attention in sorted(role.info.attention))
+            reasons[label] = f"it is about {subject}, which this model and its input do not show"
+        elif n_examples[label] < 2:
+            reasons[label] = "only one example shows it; a test needs two" if n_examples[label] else HIDDEN
+    return reasons

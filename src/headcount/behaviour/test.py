@@ -1,9 +1,10 @@
-"""The test of every head and role over sentences: H0 bias ≤ τ against bias > τ, one-sided, mended for skewness, permutation as a check.
+"""The test of every head and role over sentences: H0 bias ≤ τ against bias > τ, one-sided, corrected for skewness, permutation as a check.
 
     p = max( t-test by Hall's transform,  c (τ / bias)ⁿ ),   c = ½, or 1 where all sentences have the same bias
 
-The first mends the t-test, which rejects too often where scores lean left. The second is what no test over n sentences can go below: a bias can be 0,
-and so many sentences with 0 that the true mean is only τ are all missed by n draws with probability (τ / bias)ⁿ, half of the time below this mean.
+The first corrects the t-test, which rejects too often where scores are skewed to the left. The second is a lower bound for any test over n
+sentences: a bias can be 0, and if the true mean is only τ because a share of the sentences has 0, n draws miss all of these with probability
+(τ / bias)ⁿ, half of the time below this mean.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from headcount.behaviour.best_heads import HalfTotals
+from headcount.behaviour.spec import RoleSpec
 from headcount.core.heads import Head
-from headcount.core.role_table import LEAST, MARGIN, POSITIONAL, RoleScore
+from headcount.core.role_table import MARGIN, MIN_SENTENCES, POSITIONAL_ACCURACY, RoleScore
+from headcount.core.stats.corrections import adjust
 from headcount.core.stats.hall import Skewness, hall_transform, inverse_hall_transform
 from headcount.core.stats.paired import sign_flip
 from headcount.core.stats.totals import Totals
 
 
 class RoleTotals:
-    """What one view's sentences add up to, for heads × roles, flattened; `positional` are the roles that a fixed offset fulfils.
+    """Sums over the sentences of one view, for heads × roles, flattened: column h · n_roles + r is head h and role r.
 
-    `legacy` roles are weighted by entropy, and never a label.
+    `positional` are the roles that a fixed offset fulfils; `legacy` roles are weighted by entropy, and never a label.
     """
 
     def __init__(self, heads: Sequence[Head], roles: Sequence[str], positional: Collection[str] = (), legacy: Collection[str] = ()) -> None:
@@ -49,21 +52,20 @@ class RoleTotals:
             self.by_block[name] = self.by_block.get(name, 0) + measured[name].sum(0)
         self.halves.update(measured)
 
-    def tested(self) -> np.ndarray:
-        """Which heads × roles have two sentences or more."""
-        return self.sentences >= 2
-
-    def of_block(self, values: np.ndarray) -> np.ndarray:
-        """Values [blocks, roles] for every head × role: blocks may see different keys."""
+    def expand_blocks(self, values: np.ndarray) -> np.ndarray:
+        """Returns values [blocks, roles] for every head × role: the masks of blocks may differ."""
         blocks = list(dict.fromkeys((head.stack, head.layer) for head in self.heads))
         return values[[blocks.index((head.stack, head.layer)) for head in self.heads]].ravel()
 
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """Columns of the test, one entry for each head × role that has text enough; `notes` say why some can have no label."""
+    """Results of the test, one entry for each head × role with two sentences or more.
 
-    place: np.ndarray
+    `columns` are the columns of `RoleTotals`; `accuracy_reach` is half the width of the interval; `notes` say why some can have no label.
+    """
+
+    columns: np.ndarray
     bias: np.ndarray
     stderr: np.ndarray
     low: np.ndarray
@@ -77,73 +79,86 @@ class Tested:
 
 
 def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> Tested:
-    """The test of every head × role that was seen in two sentences or more, and its check by flipping signs of whole groups."""
+    """Returns the test of every head × role with two sentences or more, and its check by flipping signs of whole groups."""
     from scipy import special
 
-    place = np.flatnonzero(totals.tested())
-    if not len(place):
-        nothing = np.zeros(0)
-        return Tested(place, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
-    samples = totals.bias.take(place).samples()
-    bias, stderr = _chosen(totals.bias, place)
-    n, lean = totals.sentences[place], totals.skewness.value()[place]
-    wide = special.stdtrit(n - 1, (1 + level) / 2)
+    columns = np.flatnonzero(totals.sentences >= 2)
+    if not len(columns):
+        empty = np.zeros(0)
+        return Tested(columns, empty, empty, empty, empty, empty, empty, empty, empty, empty)
+    part, accuracies = totals.bias.take(columns), totals.accuracy.take(columns)
+    samples, bias, stderr = part.samples(), part.mean(), part.stderr()
+    n, skewness = totals.sentences[columns], totals.skewness.value()[columns]
+    quantile = special.stdtrit(n - 1, (1 + level) / 2)
     flipped = sign_flip(samples.sums - tau * samples.weights, seed=seed, repeats=999, alternative="greater")
-    accuracy, error = _chosen(totals.accuracy, place)
-    p, p_t = p_values(bias, stderr, n, lean, tau)
-    missed = np.where(stderr > 0, 0.5, 1.0)
-    low = np.minimum(bias - stderr * inverse_hall_transform(wide, n, lean), bias * ((1 - level) / 2 / missed) ** (1 / n))
-    high = bias - stderr * inverse_hall_transform(-wide, n, lean)
-    notes = tuple(_note(totals, i, tau) for i in place.tolist())
-    return Tested(place, bias, stderr, low, high, p, p_t, flipped, accuracy, wide * error, notes)
+    p, p_t = p_values(bias, stderr, n, skewness, tau)
+    half = np.where(stderr > 0, 0.5, 1.0)
+    low = np.minimum(bias - stderr * inverse_hall_transform(quantile, n, skewness), bias * ((1 - level) / 2 / half) ** (1 / n))
+    high = bias - stderr * inverse_hall_transform(-quantile, n, skewness)
+    notes = tuple(_label_obstacle(totals, column, tau) for column in columns.tolist())
+    return Tested(columns, bias, stderr, low, high, p, p_t, flipped, accuracies.mean(), quantile * accuracies.stderr(), notes)
 
 
-def p_values(bias: np.ndarray, stderr: np.ndarray, n: np.ndarray, lean: np.ndarray, tau: float) -> tuple[np.ndarray, np.ndarray]:
-    """The p-value of bias ≤ τ as above, and that of the plain t-test."""
+def p_values(bias: np.ndarray, stderr: np.ndarray, n: np.ndarray, skewness: np.ndarray, tau: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the p-value of bias ≤ τ as above, and that of the plain t-test."""
     from scipy import special
 
-    spread = stderr > 0
-    t = np.divide(bias - tau, stderr, out=np.where(bias > tau, np.inf, -np.inf), where=spread)
-    straight = np.where(spread, hall_transform(np.where(spread, t, 0.0), n, lean), t)
-    rest = np.divide(tau, bias, out=np.ones_like(bias), where=bias > tau)
-    missed = np.where(spread, 0.5, 1.0) * rest**n
-    return np.maximum(special.stdtr(n - 1, -straight), missed), special.stdtr(n - 1, -t)
+    varies = stderr > 0
+    t = np.divide(bias - tau, stderr, out=np.where(bias > tau, np.inf, -np.inf), where=varies)
+    corrected_t = np.where(varies, hall_transform(np.where(varies, t, 0.0), n, skewness), t)
+    ratio = np.divide(tau, bias, out=np.ones_like(bias), where=bias > tau)
+    bound = np.where(varies, 0.5, 1.0) * ratio**n
+    return np.maximum(special.stdtr(n - 1, -corrected_t), bound), special.stdtr(n - 1, -t)
 
 
-def _chosen(totals: Totals, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard error where there is text; the others have none and are not asked."""
-    part = totals.take(place)
-    return part.mean(), part.stderr()
-
-
-def _note(totals: RoleTotals, place: int, tau: float) -> str:
-    """Why a head × role can have no label, whatever its bias; empty where it can."""
-    n, most = totals.sentences[place], totals.maximum[place] / totals.sentences[place]
-    if totals.roles[place % len(totals.roles)] in totals.legacy:
+def _label_obstacle(totals: RoleTotals, column: int, tau: float) -> str:
+    """Returns why a head × role can have no label, whatever its bias; empty if it can."""
+    n, maximum = totals.sentences[column], totals.maximum[column] / totals.sentences[column]
+    if totals.roles[column % len(totals.roles)] in totals.legacy:
         return "legacy: reported, never a label"
-    if n < LEAST:
-        return f"{n:.0f} sentences; a label needs {LEAST}"
-    return "" if most > tau else f"attention reaches {most:.3g} at most; a label needs more than {tau:g}"
+    if n < MIN_SENTENCES:
+        return f"{n:.0f} sentences; a label needs {MIN_SENTENCES}"
+    return "" if maximum > tau else f"attention reaches {maximum:.3g} at most; a label needs more than {tau:g}"
 
 
-def rows_of(totals: RoleTotals, tested: Tested, q: np.ndarray, *, tau: float, alpha: float) -> list[RoleScore]:
-    """One row for every head × role that was tested."""
-    found = []
-    baseline, offset = _baseline(totals)
-    chance = np.divide(totals.of_block(totals.by_block["chance"]), totals.tokens, out=np.zeros_like(baseline), where=totals.tokens > 0)
-    level = totals.of_block(totals.by_block["level"]) / np.maximum(totals.sentences, 1)
-    for i, place in enumerate(tested.place):
-        head, role = totals.heads[place // len(totals.roles)], totals.roles[place % len(totals.roles)]
-        n, maximum, even = totals.sentences[place], totals.maximum[place] / totals.sentences[place], level[place]
+def score_roles(totals: Sequence[RoleTotals], spec: RoleSpec) -> list[RoleScore]:
+    """Returns all rows. The p-values of those that can have a label are corrected together; the q of the others is 1, whatever their p."""
+    tested = [run_test(total, spec.tau, level=spec.level, seed=spec.seed) for total in totals]
+    p = np.concatenate([np.zeros(0), *(test.p for test in tested)])
+    can_be_label = np.array([not note for test in tested for note in test.notes], dtype=bool)
+    q = np.ones_like(p)
+    if can_be_label.any():
+        q[can_be_label] = adjust(p[can_be_label], spec.correct)
+    rows, start = [], 0
+    for total, test in zip(totals, tested, strict=True):
+        rows += build_rows(total, test, q[start : start + len(test.p)], tau=spec.tau, alpha=spec.alpha)
+        start += len(test.p)
+    return rows
+
+
+def build_rows(totals: RoleTotals, tested: Tested, q: np.ndarray, *, tau: float, alpha: float) -> list[RoleScore]:
+    """Returns one row for every head × role that was tested."""
+    rows = []
+    offsets = totals.by_block["offsets"]
+    best_offset = totals.expand_blocks(offsets.argmax(1)) - offsets.shape[1] // 2
+    baseline, chance = (
+        np.divide(counts, totals.tokens, out=np.zeros_like(counts), where=totals.tokens > 0)
+        for counts in (totals.expand_blocks(offsets.max(1)), totals.expand_blocks(totals.by_block["chance"]))
+    )
+    level = totals.expand_blocks(totals.by_block["level"]) / np.maximum(totals.sentences, 1)
+    for i, column in enumerate(tested.columns):
+        head, role = totals.heads[column // len(totals.roles)], totals.roles[column % len(totals.roles)]
+        n, maximum, uniform = totals.sentences[column], totals.maximum[column] / totals.sentences[column], level[column]
         bias, accuracy = tested.bias[i], tested.accuracy[i]
-        bar = max(POSITIONAL, chance[place] + MARGIN) if role in totals.positional else max(baseline[place], chance[place]) + MARGIN
+        is_positional, by_chance = role in totals.positional, chance[column]
+        threshold = max(POSITIONAL_ACCURACY, by_chance + MARGIN) if is_positional else max(baseline[column], by_chance) + MARGIN
         deviation = tested.stderr[i] * np.sqrt(n)
-        found.append(
+        rows.append(
             RoleScore(
                 head=head,
                 role=role,
                 n_sentences=int(n),
-                n_tokens=int(totals.tokens[place]),
+                n_tokens=int(totals.tokens[column]),
                 bias=float(bias),
                 stderr=float(tested.stderr[i]),
                 low=float(tested.low[i]),
@@ -153,25 +168,18 @@ def rows_of(totals: RoleTotals, tested: Tested, q: np.ndarray, *, tau: float, al
                 p_permutation=float(tested.p_permutation[i]),
                 effect=float((bias - tau) / deviation) if deviation > 0 else 0.0,
                 maximum=float(maximum),
-                normalised=float((bias - even) / (maximum - even)) if maximum > even else 0.0,
+                normalised=float((bias - uniform) / (maximum - uniform)) if maximum > uniform else 0.0,
                 accuracy=float(accuracy),
                 accuracy_low=float(max(0.0, accuracy - tested.accuracy_reach[i])),
                 accuracy_high=float(min(1.0, accuracy + tested.accuracy_reach[i])),
-                baseline=float(baseline[place]),
-                baseline_offset=int(offset[place]),
+                baseline=float(baseline[column]),
+                baseline_offset=int(best_offset[column]),
                 has_role=bool(not tested.notes[i] and q[i] <= alpha and bias > tau),
-                by_argmax=bool(maximum > even and role not in totals.legacy and accuracy >= bar),
+                by_argmax=bool(maximum > uniform and role not in totals.legacy and accuracy >= threshold),
                 p_t=float(tested.p_t[i]),
-                chance=float(chance[place]),
+                chance=float(by_chance),
                 attainable=bool(maximum > tau),
                 note=tested.notes[i],
             )
         )
-    return found
-
-
-def _baseline(totals: RoleTotals) -> tuple[np.ndarray, np.ndarray]:
-    """The accuracy of always looking at the best fixed offset, and that offset, for every head × role."""
-    offsets = totals.by_block["offsets"]
-    best, most = totals.of_block(offsets.argmax(1)), totals.of_block(offsets.max(1))
-    return np.divide(most, totals.tokens, out=np.zeros_like(most), where=totals.tokens > 0), best - offsets.shape[1] // 2
+    return rows

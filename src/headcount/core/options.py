@@ -147,6 +147,10 @@ class Configurable:
             if key in values:
                 raise OptionError(f"option {key} of {cls.name} is given twice, as '{values[key]}' and '{value}'; leave one out")
             values[key] = value
+        missing = next((name for name, option in declared.items() if option.default is MISSING and name not in values), None)
+        if missing is not None:
+            example = f"{cls.name}:{missing.upper()}" if missing in positional else f"{cls.name}({missing}=…)"
+            raise OptionError(f"{cls.name} needs its {missing} ({declared[missing].help}): write {example}")
         return cls(**{name: _parse(declared[name], text, cls.name) for name, text in values.items()})
 
     def with_texts(self, texts: Mapping[str, str]) -> Self:

@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from headcount.core import html as notebook
-from headcount.core.errors import DataError, unknown
+from headcount.core import html
+from headcount.core.errors import ArtifactError, DataError, unknown
 from headcount.core.heads import Head
 from headcount.core.stats.corrections import benjamini_hochberg
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-TAU, ALPHA, POSITIONAL, MARGIN = 3.0, 0.05, 0.9, 0.1
+TAU, ALPHA, POSITIONAL_ACCURACY, MARGIN = 3.0, 0.05, 0.9, 0.1
 """The published thresholds: bias, level, share of tokens of a positional head, lead over the baseline of a syntactic one."""
-LEAST = 8
-"""With fewer sentences, spread and skewness say too little: such rows are reported, and never a label."""
+MIN_SENTENCES = 8
+"""With fewer sentences, standard error and skewness are too uncertain: such rows are reported, and never a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleScore:
     """One head and one role.
 
-    `bias` with its interval, `p` of the one-sided test of bias > τ over sentences, mended for skewness, `q` corrected over heads and roles,
-    `p_permutation` of the sign-flip test, `p_t` of the plain t-test; `maximum` is what attention could reach at most, `attainable` whether that is
-    above τ, `normalised` is (bias − 1)/(maximum − 1), `effect` is (bias − τ)/its standard deviation over sentences. `accuracy` is the share of tokens
-    whose strongest key is in the sieve, against the `baseline` of the best fixed offset and the `chance` of a random key. `has_role` is the test's
-    verdict, `by_argmax` the definition of 2019, `note` why there can be no label, if so.
+    Attributes:
+        head: The head.
+        role: The name of the role.
+        n_sentences: Sentences with a token that can show the role.
+        n_tokens: These tokens.
+        bias: The sieve bias, the mean over sentences.
+        stderr: Its standard error.
+        low, high: Its interval.
+        p: The p-value of the one-sided test of bias > τ over sentences, corrected for skewness.
+        q: The p-value corrected over heads and roles.
+        p_permutation: The p-value of the sign-flip test.
+        effect: (bias − τ) / standard deviation over sentences.
+        maximum: The largest bias that attention could reach.
+        normalised: (bias − 1) / (maximum − 1).
+        accuracy: The share of tokens whose strongest key is in the sieve.
+        accuracy_low, accuracy_high: Its interval.
+        baseline: The accuracy of the best fixed offset.
+        baseline_offset: That offset.
+        has_role: The verdict of the test.
+        by_argmax: The verdict of the definition of 2019, by accuracy.
+        p_t: The p-value of the plain t-test.
+        chance: The accuracy of a random key.
+        attainable: Whether the maximum is above τ.
+        note: Why the role cannot be a label here; empty if it can.
     """
 
     head: Head
@@ -62,7 +81,7 @@ class RoleScore:
 
 @dataclass(frozen=True, slots=True)
 class BestHead:
-    """The head that finds a role most often, chosen on `n_choosing` sentences and measured on `n_sentences` others with `n_tokens` tokens.
+    """The most accurate head of a role, chosen on `n_choosing` sentences and measured on `n_sentences` others with `n_tokens` tokens.
 
     `accuracy` with its interval, the `baseline` of the fixed offset that was best where the head was chosen, `p` of accuracy = baseline by the test
     of the interval, and the `chance` of a random key: all of the sentences that took no part in the choice.
@@ -84,9 +103,18 @@ class BestHead:
 
 @dataclass(frozen=True, slots=True)
 class RoleTable:
-    """All heads × all roles that apply to them; `untested` names roles without enough text, `refused` counts sentences left out, by reason.
+    """All heads × all roles that apply to them.
 
-    `data` is the fingerprint of tokens, annotations and translations; `best_heads` has the best head of each role that both halves of the text show.
+    Attributes:
+        rows: One for each head and role.
+        heads: All heads of the model.
+        tau: The bias that a head must exceed.
+        alpha: The level of the test.
+        untested: Why roles were not tested, by name.
+        refused: How many sentences were left out, by reason.
+        data: The fingerprint of tokens, annotations and translations.
+        conditions: What else the numbers depend on, such as the dtype.
+        best_heads: The best head of each role that occurs in both halves of the text.
     """
 
     rows: tuple[RoleScore, ...]
@@ -106,88 +134,118 @@ class RoleTable:
         return len(self.rows)
 
     def roles(self) -> list[str]:
-        """Every role that was tested, in order."""
+        """Returns every role that was tested, in order."""
         return list(dict.fromkeys(row.role for row in self.rows))
 
     def of(self, head: str | Head) -> list[RoleScore]:
-        """The rows of one head, strongest first."""
-        wanted = Head.parse(head)
-        return sorted((row for row in self.rows if row.head == wanted), key=lambda row: -row.bias)
+        """Returns the rows of one head, largest bias first."""
+        address = Head.parse(head)
+        return sorted((row for row in self.rows if row.head == address), key=lambda row: -row.bias)
 
     def labels(self) -> dict[Head, list[str]]:
-        """The roles that each head has, strongest first; empty for heads without any."""
-        found: dict[Head, list[str]] = {head: [] for head in self.heads}
+        """Returns the roles that each head has, nearest to their maximum first; empty for heads without any."""
+        labels: dict[Head, list[str]] = {head: [] for head in self.heads}
         for row in sorted(self.rows, key=lambda row: -row.normalised):
             if row.has_role:
-                found[row.head].append(row.role)
-        return found
+                labels[row.head].append(row.role)
+        return labels
 
     def best(self, role: str) -> BestHead:
-        """The head that finds a role most often: chosen on one half of the sentences, its accuracy that of the other."""
+        """Returns the most accurate head of a role: chosen on one half of the sentences, with its accuracy on the other."""
         if role not in (known := self.roles()):
             raise unknown("role of this table", role, known)
         chosen = next((best for best in self.best_heads if best.role == role), None)
         if chosen is None:
             n = max(row.n_sentences for row in self.rows if row.role == role)
             raise DataError(
-                f"{role}: {n} sentences show it, too few in one half to choose a head on and in the other to measure it; give more text"
+                f"{role}: {n} sentences show it, too few in one half to choose a head and in the other to measure it; use more text"
             )
         return chosen
 
     def strongest(self, role: str) -> RoleScore:
-        """The row of the largest bias for a role, over all sentences."""
+        """Returns the row of the largest bias for a role, over all sentences."""
         if role not in (known := self.roles()):
             raise unknown("role of this table", role, known)
         return max((row for row in self.rows if row.role == role), key=lambda row: row.bias)
 
     def multifunctional(self) -> list[Head]:
-        """Heads with two roles or more."""
+        """Returns the heads with two roles or more."""
         return [head for head, roles in self.labels().items() if len(roles) > 1]
 
     def disagreements(self) -> list[RoleScore]:
-        """Where the test and the definition of 2019 differ."""
+        """Returns the rows on which the test and the definition of 2019 differ."""
         return [row for row in self.rows if row.has_role != row.by_argmax]
 
     def colocation(self) -> list[Colocation]:
-        """For every pair of roles, how many heads have both, and how many would by chance; p is hypergeometric, one-sided, BH-corrected."""
-        return colocation(self)
+        """Returns, for every pair of roles, how many heads have both, and how many would by chance; p is hypergeometric, one-sided, BH-corrected."""
+        return _count_colocations(self)
 
     def share(self) -> dict[str, dict[str, float]]:
-        """The share of heads that have each role, by block address."""
+        """Returns the share of heads that have each role, by block address."""
         blocks: dict[str, list[Head]] = {}
         for head in self.heads:
             blocks.setdefault(str(head).rpartition("H")[0], []).append(head)
-        having = self._having()
-        return {role: {name: len(having[role].intersection(heads)) / len(heads) for name, heads in blocks.items()} for role in having}
+        by_role = self._heads_by_role()
+        return {
+            role: {name: len(owners.intersection(heads)) / len(heads) for name, heads in blocks.items()} for role, owners in by_role.items()
+        }
 
     def _repr_html_(self) -> str:
-        """The heads that have a role, for notebooks."""
-        rows = [(head, ", ".join(found)) for head, found in self.labels().items() if found]
+        """Returns the heads that have a role as an HTML table, for notebooks."""
+        rows = [(head, ", ".join(roles)) for head, roles in self.labels().items() if roles]
         caption = (
             f"{len(rows)} of {len(self.heads)} heads have one of {len(self.roles())} roles (bias above {self.tau:g}, q ≤ {self.alpha:g})"
         )
-        return notebook.table(("head", "roles"), rows, caption)
+        return html.table(("head", "roles"), rows, caption)
 
-    def _having(self) -> dict[str, set[Head]]:
-        found: dict[str, set[Head]] = {role: set() for role in self.roles()}
+    def _heads_by_role(self) -> dict[str, set[Head]]:
+        owners: dict[str, set[Head]] = {role: set() for role in self.roles()}
         for row in self.rows:
             if row.has_role:
-                found[row.role].add(row.head)
-        return found
+                owners[row.role].add(row.head)
+        return owners
 
     def to_pandas(self) -> DataFrame:
-        """A table with one row per head and role."""
+        """Returns a data frame with one row per head and role."""
         import pandas
 
-        names = RoleScore.__dataclass_fields__
-        return pandas.DataFrame(
-            [{n: str(row.head) if n == "head" else getattr(row, n) for n in names} for row in self.rows], columns=list(names)
-        )
+        return pandas.DataFrame(_rows_to_dicts(self.rows), columns=[column.name for column in fields(RoleScore)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the table as plain data."""
+        names = ("tau", "alpha", "data")
+        mappings = ("untested", "refused", "conditions")
+        return {
+            **{name: getattr(self, name) for name in names},
+            **{name: dict(getattr(self, name)) for name in mappings},
+            "heads": [str(head) for head in self.heads],
+            "rows": _rows_to_dicts(self.rows),
+            "best_heads": _rows_to_dicts(self.best_heads),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the table that `to_dict` described.
+
+        Raises:
+            ArtifactError: the data are no table of roles.
+        """
+        try:
+            rows = tuple(RoleScore(**{**row, "head": Head.parse(row["head"])}) for row in values["rows"])
+            best_heads = tuple(BestHead(**{**best, "head": Head.parse(best["head"])}) for best in values["best_heads"])
+            heads = tuple(Head.parse(head) for head in values["heads"])
+            return cls(**{**values, "rows": rows, "heads": heads, "best_heads": best_heads})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"these data are no table of roles of this version ({error}); measure the roles again") from error
+
+
+def _rows_to_dicts(rows: Sequence[RoleScore] | Sequence[BestHead]) -> list[dict[str, Any]]:
+    return [{column.name: str(row.head) if column.name == "head" else getattr(row, column.name) for column in fields(row)} for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Colocation:
-    """Heads that have both of two roles, against what chance would give."""
+    """How many heads have both of two roles, and how many would by chance."""
 
     a: str
     b: str
@@ -199,25 +257,25 @@ class Colocation:
     q: float
 
 
-def colocation(table: RoleTable) -> list[Colocation]:
-    """Every pair of roles that some head has."""
+def _count_colocations(table: RoleTable) -> list[Colocation]:
+    """Returns every pair of roles that some head has."""
     from scipy.stats import hypergeom
 
-    having = {role: heads for role, heads in table._having().items() if heads}
-    tested = {role: {row.head for row in table.rows if row.role == role} for role in having}
-    found = []
-    names = list(having)
+    owners = {role: heads for role, heads in table._heads_by_role().items() if heads}
+    tested = {role: {row.head for row in table.rows if row.role == role} for role in owners}
+    pairs = []
+    names = list(owners)
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
             common = tested[a] & tested[b]
-            in_a, in_b = having[a] & common, having[b] & common
+            in_a, in_b = owners[a] & common, owners[b] & common
             if common:
                 both = len(in_a & in_b)
                 p = float(hypergeom.sf(both - 1, len(common), len(in_a), len(in_b)))
-                found.append(
+                pairs.append(
                     Colocation(a, b, both, len(in_a) - both, len(in_b) - both, len(in_a) * len(in_b) / len(common), min(p, 1.0), 1.0)
                 )
-    if not found:
+    if not pairs:
         return []
-    q = benjamini_hochberg(np.array([row.p for row in found]))
-    return [replace(row, q=float(value)) for row, value in zip(found, q, strict=True)]
+    q = benjamini_hochberg(np.array([pair.p for pair in pairs]))
+    return [replace(pair, q=float(value)) for pair, value in zip(pairs, q, strict=True)]

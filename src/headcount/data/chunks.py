@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headcount.core.errors import DataError
-from headcount.data.task import Data, Example, Split, Task, pad
+from headcount.data.task import CollatedExamples, Data, Example, Split, Task, pad
 from headcount.models.modules import Batch
 
 CHUNK = 128
@@ -82,6 +82,8 @@ def batches(data: Data, *, split: Split = "calibration", limit: int | None = Non
 def number_of_examples(data: Data, split: Split = "calibration", limit: int | None = None) -> int | None:
     """Returns how many examples there are, at most `limit`; None where that is not known before they are read."""
     examples = data.split(split) if isinstance(data, Task) else data if hasattr(data, "column_names") else None
+    if isinstance(data, CollatedExamples):
+        examples = data.examples
     if examples is None:
         return None
     return len(examples) if limit is None else min(limit, len(examples))
@@ -115,6 +117,8 @@ def _examples(data: Any, split: Split, pad_id: int) -> tuple[Sequence[Example], 
     """Returns the examples of a task or dataset and how they become a batch; None for plain batches."""
     if isinstance(data, Task):
         return data.split(split), data.collate
+    if isinstance(data, CollatedExamples):
+        return data.examples, data.collate
     if not hasattr(data, "column_names"):
         return None
     if not len(data):

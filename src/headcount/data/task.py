@@ -94,6 +94,14 @@ class Task:
         return getattr(self, name)
 
 
+@dataclass(frozen=True, slots=True)
+class CollatedExamples:
+    """Examples in order, with the function that makes a padded batch of some of them: data without a task."""
+
+    examples: Sequence[Example]
+    collate: Callable[[list[Example]], Batch]
+
+
 def pad(examples: Sequence[Example], pad_id: int = 0) -> dict[str, Any]:
     """Returns a batch of examples that hold lists, numbers and tensors: the default `collate`.
 

@@ -7,7 +7,7 @@ sieve bias, sentence by sentence, is tested by t; p-values are corrected over al
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ from headcount.app.console import inputs
 from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
+from headcount.app.console.text import Embedded, File, Parser, check_text, open_corpus
 from headcount.core.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from headcount.behaviour.base import Corpus
+    from headcount.behaviour.spec import RoleSpec
     from headcount.core.heads import Head
     from headcount.data.task import Task
 
@@ -49,18 +50,18 @@ class RoleChange:
     has: bool
 
 
-def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -> list[RoleChange]:
+def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, spec: RoleSpec) -> list[RoleChange]:
     """Every head × role that both models were tested for, with the paired difference."""
-    from headcount.behaviour.roles import biases_by_sentence, measure
+    from headcount.behaviour.roles import biases_by_sentence, measure_roles
     from headcount.core.stats.corrections import benjamini_hochberg
     from headcount.core.stats.paired import paired_t
 
-    before, after = measure(a, corpus, **options), measure(b, corpus, **options)
+    before, after = measure_roles(a, corpus, spec), measure_roles(b, corpus, spec)
     if before.heads != after.heads:
         raise ArtifactError(
             f"the models have different heads ({len(before.heads)} and {len(after.heads)}); compare a model with its fine-tuned self"
         )
-    values = [biases_by_sentence(model, corpus, **options) for model in (a, b)]
+    values = [biases_by_sentence(model, corpus, spec) for model in (a, b)]
     pairs = {(row.head, row.role): row for row in after}
     rows = [row for row in before if (row.head, row.role) in pairs and (row.head, row.role) in values[0]]
     found = []
@@ -89,10 +90,11 @@ def run(
     first, _, folder = given.open_model(say)
     second, _, _ = after.open_model(say)
     task = _task(say, given, folder, first, second) if given.task else None
-    read = corpus(say, given, first, folder, text=text, embedded=embedded, parser=parser, task=task)
-    changes = finetune_roles(
-        first, second, read, only=split(only) if only else None, seed=given.seed, batch_size=given.reading["batch_size"]
-    )
+    read = open_corpus(say, given, first, folder, text=text, embedded=embedded, parser=parser, task=task)
+    from headcount.behaviour.spec import RoleSpec, parse_roles
+
+    spec = RoleSpec(parse_roles(split(only) if only else None), seed=given.seed, batch_size=given.reading["batch_size"])
+    changes = finetune_roles(first, second, read, spec)
     changed = sorted((c for c in changes if c.q <= 0.05), key=lambda c: -abs(c.difference))
     rows = [
         (c.head, c.role, f"{c.a:.2f}", f"{c.b:.2f}", f"{c.difference:+.2f} ({c.low:+.2f} … {c.high:+.2f})", f"{c.q:.2g}", _word(c))

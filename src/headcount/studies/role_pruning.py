@@ -60,10 +60,10 @@ class Asked:
 
 def having(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed: int = 0) -> list[Head]:
     """The heads that have a role on the texts of the task, as the pruner sees it; an error if there are none."""
-    from headcount.behaviour.given import roles
+    from headcount.behaviour.roles import roles
 
     only = None if role == "any" else [role]
-    table = roles(model, task, tokenizer, alignment={"limit": LIMIT}, only=only, seed=seed)
+    table = roles(model, task, tokenizer, limit=LIMIT, only=only, seed=seed)
     found = [head for head, labels in table.labels().items() if labels]
     if not found:
         why = "; ".join(table.untested.values())

@@ -17,7 +17,7 @@ from headcount.app.console import inputs
 from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, Parser, check_embedded, corpus
+from headcount.app.console.text import Embedded, Parser, check_embedded, open_corpus
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,7 +144,7 @@ def run(
     live, _, folder = given.open_model(say)
     task = given.open_task(say, live, folder)
     methods = [str(Importance.parse(name)) for name in split(by)]
-    read = corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
+    read = open_corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
     table = roles(live, read, seed=given.seed, batch_size=given.reading["batch_size"])
     with say.progress("scoring") as advance:
         scores = score_all(live, task, methods, ScoreSettings(seed=given.seed, **given.reading), progress=advance)

@@ -21,7 +21,7 @@ from headcount.app.console.command import command
 from headcount.app.console.options import Device, Dtype, Seed
 from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
+from headcount.app.console.text import Embedded, File, Parser, check_text, open_corpus
 from headcount.core.errors import ArtifactError
 from headcount.core.files import reopened_model
 from headcount.core.heads import Head
@@ -302,6 +302,7 @@ def _told_of_trained(names: Sequence[str], judged: bool) -> str:
 
 def _roles(say: Session, run: Run, given: inputs.TaskOptions, text: Path | None, embedded: str | None, parser: str | None) -> RoleTable:
     """The roles of a run, or those measured on the text that is named, which the run keeps."""
+    from headcount.behaviour.spec import RoleSpec
     from headcount.workflows.roles import read_roles, roles_into
 
     if text is None and embedded is None and given.task is None:
@@ -316,9 +317,9 @@ def _roles(say: Session, run: Run, given: inputs.TaskOptions, text: Path | None,
 
     live, _, place = given.open_model(say)
     run.check_model(model_record(live, given.model))
-    read = corpus(say, given, live, place, text=text, embedded=embedded, parser=parser)
+    read = open_corpus(say, given, live, place, text=text, embedded=embedded, parser=parser)
     with say.progress("roles") as advance:
-        return roles_into(run, live, read, seed=given.seed, batch_size=given.reading["batch_size"], progress=advance)
+        return roles_into(run, live, read, RoleSpec(seed=given.seed, batch_size=given.reading["batch_size"]), progress=advance)
 
 
 def _show(say: Session, levels: list[Level], overall: list[Survival], everything: bool) -> None:

@@ -21,8 +21,9 @@ import headcount as hc
 from headcount.core.errors import HeadcountError
 from headcount.core.options import Configurable, options_of
 from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES, Registry
-from headcount.data.embedded.sentences import embedded, embedded_translations
-from headcount.data.task import Task, rows_of
+from headcount.data.chunks import rows_of
+from headcount.data.embedded.sentences import draw_sentences, draw_translations
+from headcount.data.task import Task
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.source import local_folder
 from headcount.testing.fingerprint import require_unchanged
@@ -169,7 +170,7 @@ def _read_text(attention: str) -> tuple[nn.Module, Any, Any]:
     from transformers import AutoTokenizer
 
     name = "demo/encoder" if attention == "self" else "demo/translator"
-    text = embedded("english", N_SENTENCES) if attention == "self" else embedded_translations(number=N_SENTENCES)
+    text = draw_sentences("english", N_SENTENCES) if attention == "self" else draw_translations(number=N_SENTENCES)
     return hc.load(name).eval(), text, AutoTokenizer.from_pretrained(local_folder(name))
 
 

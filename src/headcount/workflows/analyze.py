@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 from torch import nn
 
 from headcount.behaviour.base import Corpus
-from headcount.behaviour.given import SENTENCES, Parsed, corpus_of
+from headcount.behaviour.corpus import SENTENCES, Parser, read_corpus
 from headcount.core.errors import DataError, UnsupportedModel
 from headcount.core.files import opened_model
 from headcount.data.open_task import open_task
@@ -60,7 +60,7 @@ def analyze(
     """The whole job on a model and a task, in the run folder `out`; the same call goes on from it. `run.report()` is where the report is.
 
     `model` is a live model, a folder or a hub id, `data` an hc.Task or the name of one (by default the one the model is made for). Roles and
-    portraits are of `text` (a file, texts, a corpus; see `hc.roles`), or of the texts of the task. `said` is told each step as it is done. `keeps`
+    profiles are of `text` (a file, texts, a corpus; see `hc.roles`), or of the texts of the task. `said` is told each step as it is done. `keeps`
     are numbers of heads that stay, or shares of them (floats below 1); PlanError if one is no whole number of KV groups. By default they are the
     whole KV groups nearest to 12.5, 25 and 50 %.
     """
@@ -110,14 +110,14 @@ def corpus_for(
     text: Any = None,
     split: Split = "calibration",
     limit: int | None = SENTENCES,
-    trees: Parsed | None = None,
+    parser: Parser | None = None,
 ) -> tuple[Corpus | None, str]:
-    """The corpus of roles and portraits: of a text if one is given, else of the task; or why the task has none that can be used."""
+    """The corpus of roles and head profiles: of a text if one is given, else of the task; or why the task has none that can be used."""
     if isinstance(text, Corpus):
         return text, ""
     if text is not None:
-        return corpus_of(model, text, tokenizer, limit=limit, trees=trees), ""
+        return read_corpus(model, text, tokenizer, limit=limit, parser=parser), ""
     try:
-        return corpus_of(model, task, tokenizer, split=split, limit=limit, trees=trees), ""
+        return read_corpus(model, task, tokenizer, split=split, limit=limit, parser=parser), ""
     except (DataError, UnsupportedModel) as error:
         return None, str(error)

@@ -1,6 +1,6 @@
 """The main job on one model and task, in a run that can be stopped and taken up again:
 
-find → evaluate → score → roles → portraits → prune by several methods at several sizes → keep the best → verify, save, load → measure its speed →
+find → evaluate → score → roles → profiles → prune by several methods at several sizes → keep the best → verify, save, load → measure its speed →
 write the report.
 
 Every step is a sentence with the numbers in it; all tables are in the run folder.
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus
-from headcount.behaviour.profiles.profile import LONGEST, SENTENCES, HeadProfiles
+from headcount.behaviour.profiles.profile import HeadProfiles, ProfileSpec
+from headcount.behaviour.spec import RoleSpec
 from headcount.core.errors import HeadcountError, UnsupportedModel
 from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.plan import Plan, heads_kept, nearest_whole_units
@@ -92,8 +93,8 @@ class Analysis:
     tokenizer: Any = None
     folder: Path | None = None
     """Where the model comes from; its tokenizer goes along with the smaller one."""
-    portrayed: int = SENTENCES
-    longest: int = LONGEST
+    portrayed: int = ProfileSpec().limit
+    longest: int = ProfileSpec().longest
     """Tokens of the sentences whose attention maps are kept."""
     config: Mapping[str, Any] = field(default_factory=dict)
     no_roles: str = ""
@@ -209,20 +210,26 @@ def _look(work: Analysis, kept: Run) -> Iterator[Step]:
     try:
         yield _roles(
             work,
-            roles_into(kept, work.model, work.corpus, seed=work.seed, batch_size=work.task.batch_size, progress=work.progress("roles")),
+            roles_into(
+                kept,
+                work.model,
+                work.corpus,
+                RoleSpec(seed=work.seed, batch_size=work.task.batch_size),
+                progress=work.progress("roles"),
+            ),
         )
     except UnsupportedModel as error:
         kept.log(f"failed: roles: {error}")
         yield work.step("roles", f"left out: {error}")
-    asked: Any = {"seed": work.seed, "limit": work.portrayed, "longest": work.longest, "batch_size": work.task.batch_size}
-    asked |= {"progress": work.progress("portraits")}
-    yield _portray(work, profiles_into(kept, work.model, work.corpus, work.tokenizer, **asked))
+    spec = ProfileSpec(seed=work.seed, limit=work.portrayed, longest=work.longest, batch_size=work.task.batch_size)
+    profiles = profiles_into(kept, work.model, work.corpus, work.tokenizer, spec, progress=work.progress("head profiles"))
+    yield _profiles(work, profiles)
 
 
-def _portray(work: Analysis, made: HeadProfiles) -> Step:
+def _profiles(work: Analysis, made: HeadProfiles) -> Step:
     told = made.content
     text = f"what each head attends to on {told['n_sentences']} texts, {len(told['sentences'])} of them whole" if told["heads"] else ""
-    return work.step("portraits", ". ".join(filter(None, [text, *(note.rstrip(".") for note in made.notes)])), notes=made.notes)
+    return work.step("profiles", ". ".join(filter(None, [text, *(note.rstrip(".") for note in made.notes)])), notes=made.notes)
 
 
 def _roles(work: Analysis, table: RoleTable) -> Step:

@@ -13,7 +13,7 @@ from headcount.app.console.options import split
 from headcount.app.console.pruning import Epochs, Rate, Steps, TrainBatch, method_names, number_of, recipe
 from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_embedded, corpus, trees_of
+from headcount.app.console.text import Embedded, File, Parser, check_embedded, open_corpus
 from headcount.core.files import placed
 
 if TYPE_CHECKING:
@@ -113,15 +113,15 @@ def run(
         session.next("serve", out)
 
 
-def _corpus(session: Session, given: inputs.TaskOptions, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
-    """The text that roles and portraits are taken on; without one that was asked for, why the task has none."""
-    from headcount.behaviour.given import SENTENCES
+def _corpus(session: Session, given: inputs.Shared, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
+    """The text that roles and head profiles are taken on; without one that was asked for, why the task has none."""
+    from headcount.behaviour.corpus import SENTENCES
     from headcount.workflows.analyze import corpus_for
 
     given = given._replace(limit=given.limit or SENTENCES)
-    text = corpus(session, given, live, folder, **named) if named["text"] or named["embedded"] else None
+    text = open_corpus(session, given, live, folder, **named) if named["text"] or named["embedded"] else None
     reader = inputs.reader_of(live, folder, given.trust_remote_code)
-    found, why = corpus_for(live, named["task"], reader, text=text, limit=given.limit, trees=trees_of(named["parser"]))
+    found, why = corpus_for(live, named["task"], reader, text=text, limit=given.limit, parser=named["parser"])
     if why:
         session.note(f"roles are left out: {why}")
     return found, why

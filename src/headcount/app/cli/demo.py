@@ -30,7 +30,7 @@ STEPS, FEW_STEPS = 300, 10
 """Optimiser steps of what trains; few under --limit, which is for a quick look."""
 SEEDS = 2
 PORTRAYED = 48
-"""Sentences that portraits of heads are taken on."""
+"""Sentences that head profiles are taken on."""
 
 
 @command
@@ -67,7 +67,7 @@ def _one_thread() -> Iterator[None]:
 def _walked(session: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
     """Every step of both models, and the reports."""
     from headcount.app.console.models import open_model
-    from headcount.behaviour.given import corpus_of
+    from headcount.behaviour.corpus import read_corpus
     from headcount.pruning.training.fine_tune import Recipe
     from headcount.workflows.walk import Analysis, walk
 
@@ -93,7 +93,7 @@ def _walked(session: Session, out: Path, limit: int | None, device: str, dtype: 
                 f"demo/{name}",
                 model,
                 data,
-                corpus_of(model, text, tokenizer, **how),
+                read_corpus(model, text, tokenizer, **how),
                 seed,
                 session.command,
                 scored=min(256, reported),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,37 +12,40 @@ from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_text, corpus
+from headcount.app.console.text import Embedded, File, Parser, check_text, open_corpus
 from headcount.core.errors import unknown
 
 if TYPE_CHECKING:
     from headcount.behaviour.base import Corpus
     from headcount.core.role_table import BestHead, RoleScore, RoleTable
 
-SHOWN = 5
-"""Roles of a head that are named, and pairs of roles, twice as many, that are shown unless all are asked for."""
+N_SHOWN = 5
+"""How many roles of a head are shown without --all; of pairs of roles, twice as many."""
 CORRECTIONS = ("bh", "bonferroni", "none")
 
 
-def _correct(name: str) -> str:
+def _check_correction(name: str) -> str:
     if name not in CORRECTIONS:
         raise unknown("correction", name, CORRECTIONS)
     return name
 
 
-def _only(text: str | None) -> str | None:
+def _check_only(text: str | None) -> str | None:
     if text is not None and not split(text):
         raise typer.BadParameter("--only needs the name of a role, such as offset or syntax:nsubj")
     return text
 
 
 Only = Annotated[
-    str | None, typer.Option("--only", metavar="NAME,…", callback=_only, help="Roles of `headcount ls roles`, as file or file:name.")
+    str | None,
+    typer.Option(
+        "--only", metavar="NAME,…", callback=_check_only, help="Roles of `headcount ls roles`: all of a name, or one as name:variant."
+    ),
 ]
 Tau = Annotated[float, typer.Option("--tau", min=0.0, help="The bias that a head must exceed: 3 is the published threshold.")]
 Alpha = Annotated[float, typer.Option("--alpha", min=1e-6, max=0.5, help="The level of the test after correction.")]
 Correct = Annotated[
-    str, typer.Option("--correct", metavar="HOW", callback=_correct, help="bh, bonferroni or none, over all heads and roles.")
+    str, typer.Option("--correct", metavar="HOW", callback=_check_correction, help="bh, bonferroni or none, over all heads and roles.")
 ]
 Everything = Annotated[bool, typer.Option("--all", help="Show every head × role, every pair of roles and every disagreement.")]
 COLUMNS = ("bias", "95% interval", "of at most", "q", "accuracy", "baseline", "at", "chance", "n")
@@ -50,7 +53,7 @@ BEST = ("best", "accuracy", "95% interval", "baseline", "at", "chance", "n", "bi
 NUMBERS = ("heads", "bias", "of at most", "accuracy", "baseline", "at", "chance", "n")
 
 
-def _cells(row: RoleScore) -> tuple[object, ...]:
+def _format_row(row: RoleScore) -> tuple[object, ...]:
     return (
         f"{row.bias:.2f}",
         f"{row.low:.2f} … {row.high:.2f}",
@@ -64,8 +67,8 @@ def _cells(row: RoleScore) -> tuple[object, ...]:
     )
 
 
-def _best_cells(table: RoleTable, best: BestHead | None) -> tuple[object, ...]:
-    """The best head of a role, as measured on the half of the sentences that did not choose it."""
+def _format_best(table: RoleTable, best: BestHead | None) -> tuple[object, ...]:
+    """Returns the cells of the best head of a role, measured on the half of the sentences that did not choose it."""
     if best is None:
         return ("–",) * len(BEST)
     (row,) = (row for row in table if (row.head, row.role) == (best.head, best.role))
@@ -84,22 +87,22 @@ def _best_cells(table: RoleTable, best: BestHead | None) -> tuple[object, ...]:
 
 def _show(session: Session, table: RoleTable, everything: bool) -> None:
     _show_heads(session, table, everything)
-    having = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
+    n_heads = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
     best = {row.role: row for row in table.best_heads}
     session.table(
-        ("role", "heads", *BEST), [(role, number, *_best_cells(table, best.get(role))) for role, number in having.items()], right=NUMBERS
+        ("role", "heads", *BEST), [(role, number, *_format_best(table, best.get(role))) for role, number in n_heads.items()], right=NUMBERS
     )
     session.line(
         "the best head is the most accurate one on one half of the sentences (by a hash of their tokens); accuracy, baseline, chance and n are those "
         "of the other half, bias and q of all"
     )
-    if short := [role for role in having if role not in best]:
-        session.line(f"no best head, for want of sentences in both halves: {', '.join(short)}")
+    if without_best := [role for role in n_heads if role not in best]:
+        session.line(f"no best head, for want of sentences in both halves: {', '.join(without_best)}")
     _show_shares(session, table)
     _show_pairs(session, table, everything)
     _show_disagreements(session, table, everything)
     if everything:
-        rows = [(row.head, row.role, "yes" if row.has_role else "no", *_cells(row)) for row in table]
+        rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_row(row)) for row in table]
         session.table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
     reasons: dict[str, list[str]] = {}
     for role, reason in table.untested.items():
@@ -111,66 +114,66 @@ def _show(session: Session, table: RoleTable, everything: bool) -> None:
 
 
 def _show_heads(session: Session, table: RoleTable, everything: bool) -> None:
-    """The roles of each head with their bias, how many heads have several, and which roles no head has."""
+    """Prints the roles of each head with their bias, how many heads have several, and which roles no head has."""
     labels = table.labels()
     bias = {(row.head, row.role): row.bias for row in table}
     rows = []
     for head, roles in labels.items():
-        shown = roles if everything else roles[:SHOWN]
-        rest = f" and {len(roles) - len(shown)} more" if len(shown) < len(roles) else ""
-        rows.append((head, ", ".join(f"{role} {bias[head, role]:.1f}" for role in shown) + rest))
+        listed = roles if everything else roles[:N_SHOWN]
+        more = f" and {len(roles) - len(listed)} more" if len(listed) < len(roles) else ""
+        rows.append((head, ", ".join(f"{role} {bias[head, role]:.1f}" for role in listed) + more))
     if any(roles for _, roles in rows):
         session.table(("head", "roles with their bias, nearest to their maximum first"), [row for row in rows if row[1]])
-    some = sum(1 for roles in labels.values() if roles)
+    n_labelled = sum(1 for roles in labels.values() if roles)
     session.line(
-        f"{some} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one; "
-        f"{len(labels) - some} have none of the {len(table.roles())} roles tested"
+        f"{n_labelled} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one; "
+        f"{len(labels) - n_labelled} have none of the {len(table.roles())} roles tested"
     )
-    unable: dict[str, set[str]] = {}
+    by_note: dict[str, set[str]] = {}
     for row in table:
         if row.note:
-            unable.setdefault(row.note, set()).add(row.role)
-    for note, roles in unable.items():
+            by_note.setdefault(row.note, set()).add(row.role)
+    for note, roles in by_note.items():
         session.line(f"cannot be a label here: {', '.join(sorted(roles))}: {note}")
-    never = [role for role in table.roles() if not any(row.has_role for row in table if row.role == role)]
-    if never:
-        session.line(f"no head has: {', '.join(never)}")
+    without_head = [role for role in table.roles() if not any(row.has_role for row in table if row.role == role)]
+    if without_head:
+        session.line(f"no head has: {', '.join(without_head)}")
     session.line("")
 
 
 def _show_shares(session: Session, table: RoleTable) -> None:
-    """How many heads of each layer have each role that some head has, one table for each kind of attention."""
+    """Prints how many heads of each layer have each role that some head has, one table for each kind of attention."""
     sizes: dict[str, dict[str, int]] = {}
     for head in table.heads:
         layers = sizes.setdefault(head.stack, {})
         name = str(head).rpartition("H")[0]
         layers[name] = layers.get(name, 0) + 1
     for layers in sizes.values():
-        alike = len(set(layers.values())) == 1
-        columns = list(layers) if alike else [f"{name} of {size}" for name, size in layers.items()]
+        equal_sizes = len(set(layers.values())) == 1
+        columns = list(layers) if equal_sizes else [f"{name} of {size}" for name, size in layers.items()]
         rows = [
             (role, *(f"{round(share[name] * size)}" if share[name] else "·" for name, size in layers.items()))
             for role, share in table.share().items()
             if any(share[name] for name in layers)
         ]
         if rows:
-            told = f" (of {next(iter(layers.values()))})" if alike else ""
-            session.table((f"heads by layer{told}", *columns), rows, right=columns)
+            size = f" (of {next(iter(layers.values()))})" if equal_sizes else ""
+            session.table((f"heads by layer{size}", *columns), rows, right=columns)
 
 
 def _show_pairs(session: Session, table: RoleTable, everything: bool) -> None:
-    """Roles that meet in the same heads, most first, against chance."""
+    """Prints pairs of roles that the same heads have, most heads first, against chance."""
     pairs = sorted(table.colocation(), key=lambda pair: (pair.q > table.alpha, -pair.both, pair.a, pair.b))
-    sure = [pair for pair in pairs if pair.q <= table.alpha]
-    shown = pairs if everything else sure[: 2 * SHOWN]
-    if shown:
+    significant = [pair for pair in pairs if pair.q <= table.alpha]
+    listed = pairs if everything else significant[: 2 * N_SHOWN]
+    if listed:
         columns = ("roles in the same heads", "", "both", "only the first", "only the second", "by chance", "q")
         session.table(
             columns,
-            [(pair.a, pair.b, pair.both, pair.only_a, pair.only_b, f"{pair.expected:.1f}", f"{pair.q:.2g}") for pair in shown],
+            [(pair.a, pair.b, pair.both, pair.only_a, pair.only_b, f"{pair.expected:.1f}", f"{pair.q:.2g}") for pair in listed],
             right=columns[2:6],
         )
-    session.line(f"{len(sure)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
+    session.line(f"{len(significant)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
 
 
 def _show_disagreements(session: Session, table: RoleTable, everything: bool) -> None:
@@ -181,25 +184,25 @@ def _show_disagreements(session: Session, table: RoleTable, everything: bool) ->
         f"{len(differ) - only_test} by the strongest key only"
     )
     if everything and differ:
-        rows = [(row.head, row.role, "test" if row.has_role else "strongest key", *_cells(row)) for row in differ]
+        rows = [(row.head, row.role, "test" if row.has_role else "strongest key", *_format_row(row)) for row in differ]
         session.table(("head", "role", "only by", *COLUMNS), rows, right=NUMBERS)
 
 
-def _told(read: Corpus) -> str:
-    if read.grid:
-        return f"{len(read.images)} images of {read.grid[0]} × {read.grid[1]} patches"
-    pairs = sum(1 in sentence.segments for sentence in read.sentences)
-    trees = sum(any(word.head is not None for word in sentence.annotated.words) for sentence in read.sentences)
-    cut = sum(sentence.truncated for sentence in read.sentences)
-    facts = [(pairs, "pairs"), (len(read.targets), "with translations"), (trees, "with trees"), (cut, "cut off")]
-    tokens = sum(map(len, (sentence.ids for sentence in read.sentences)))
-    return ", ".join([f"{len(read.sentences)} texts, {tokens} tokens", *(f"{number} {what}" for number, what in facts if number)])
+def _describe_corpus(corpus: Corpus) -> str:
+    if corpus.grid:
+        return f"{len(corpus.images)} images of {corpus.grid[0]} × {corpus.grid[1]} patches"
+    pairs = sum(1 in sentence.segments for sentence in corpus.sentences)
+    trees = sum(any(word.head is not None for word in sentence.annotated.words) for sentence in corpus.sentences)
+    cut = sum(sentence.truncated for sentence in corpus.sentences)
+    facts = [(pairs, "pairs"), (len(corpus.targets), "with translations"), (trees, "with trees"), (cut, "cut off")]
+    tokens = sum(map(len, (sentence.ids for sentence in corpus.sentences)))
+    return ", ".join([f"{len(corpus.sentences)} texts, {tokens} tokens", *(f"{number} {kind}" for number, kind in facts if number)])
 
 
 @command
 def run(
     session: Session,
-    given: inputs.TaskOptions,
+    arguments: inputs.TaskOptions,
     text: File = None,
     embedded: Embedded = None,
     parser: Parser = None,
@@ -215,36 +218,41 @@ def run(
     everything: Everything = False,
 ) -> None:
     """Label every head with what it does, how strongly, and how sure that is: on a text, or on the texts or images of a task."""
-    check_text(given, text, embedded)
-    with RunFolder(out, workers, engine, join).open(session) as kept:
+    check_text(arguments, text, embedded)
+    with RunFolder(out, workers, engine, join).open(session) as run_folder:
+        from headcount.behaviour.spec import RoleSpec, parse_roles
         from headcount.workflows.roles import roles_into
 
-        live, heads, folder = given.open_model(session)
-        asked: dict[str, Any] = {"only": split(only) if only else None, "tau": tau, "alpha": alpha, "correct": correct, "seed": given.seed}
-        if kept is not None:
-            describe(kept, session, given, live, heads, {"text": str(text or embedded or given.task), **asked})
-        read = corpus(session, given, live, folder, text=text, embedded=embedded, parser=parser, split=split_name)
-        session.note(f"read: {_told(read)}")
+        names, batch_size = split(only) if only else None, arguments.reading["batch_size"]
+        spec = RoleSpec(parse_roles(names), tau, alpha, correct, batch_size=batch_size, seed=arguments.seed)  # pyright: ignore[reportArgumentType]
+        model, heads, folder = arguments.open_model(session)
+        if run_folder is not None:
+            options = {"only": names, "tau": tau, "alpha": alpha, "correct": correct, "seed": arguments.seed}
+            describe(run_folder, session, arguments, model, heads, {"text": str(text or embedded or arguments.task), **options})
+        corpus = open_corpus(session, arguments, model, folder, text=text, embedded=embedded, parser=parser, split=split_name)
+        session.note(f"read: {_describe_corpus(corpus)}")
         with session.progress("roles") as advance:
-            table = roles_into(kept, live, read, progress=advance, batch_size=given.reading["batch_size"], **asked)
-        if kept is not None:
-            session.note(f"kept in {out}")
+            table = roles_into(run_folder, model, corpus, spec, progress=advance)
+        if run_folder is not None:
+            session.note(f"stored in {out}")
         _show(session, table, everything)
-        session.result(_result(given.model, table))
-        if given.task is not None:
-            session.next("study", "roles-importance", given.model, *given.of_task)
+        session.result(_result(arguments.model, table))
+        if arguments.task is not None:
+            session.next("study", "roles-importance", arguments.model, *arguments.of_task)
         else:
             session.next(
-                "study", "roles-importance", given.model, *(["--text", text] if text else ["--embedded", embedded or ""]), "--task", "TASK"
+                "study",
+                "roles-importance",
+                arguments.model,
+                *(["--text", text] if text else ["--embedded", embedded or ""]),
+                "--task",
+                "TASK",
             )
 
 
 def _result(model: str, table: RoleTable) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    def named(rows: Iterable[RoleScore]) -> list[dict[str, str]]:
-        return [{"head": str(row.head), "role": row.role} for row in rows]
-
+    """Returns what --json prints."""
+    plain = table.to_dict()
     return {
         "model": model,
         "tau": table.tau,
@@ -252,11 +260,11 @@ def _result(model: str, table: RoleTable) -> dict[str, Any]:
         "data": table.data,
         "labels": {str(head): roles for head, roles in table.labels().items()},
         "multifunctional": [str(head) for head in table.multifunctional()],
-        "best": [{**asdict(best), "head": str(best.head)} for best in table.best_heads],
-        "rows": [{**asdict(row), "head": str(row.head)} for row in table],
+        "best": plain["best_heads"],
+        "rows": plain["rows"],
         "colocation": [asdict(pair) for pair in table.colocation()],
         "share": table.share(),
-        "disagreements": named(table.disagreements()),
+        "disagreements": [{"head": str(row.head), "role": row.role} for row in table.disagreements()],
         "untested": dict(table.untested),
         "refused": dict(table.refused),
         "conditions": dict(table.conditions),

@@ -1,4 +1,4 @@
-"""Opening the text of a command line: a file, the embedded language, or the texts of a task; with trees by a parser where one is named."""
+"""Opening the text of a command line: a file, an embedded language, or the texts of a task; with trees by a parser where one is named."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import typer
 
 from headcount.app.console import inputs
 from headcount.core.errors import ArtifactError, UnsupportedModel, unknown
-from headcount.data.embedded.sentences import draw_sentences as draw
-from headcount.data.embedded.sentences import draw_translations
-from headcount.data.text.parsers import parse_sentences, parser_of
+from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.text.sentences import read_text
 
 if TYPE_CHECKING:
@@ -23,9 +21,9 @@ if TYPE_CHECKING:
     from headcount.data.task import Task
     from headcount.data.text.annotated import Annotated as Sentence
 
-KINDS = ("english", "tavi", "translation")
-COLUMNS = ("text_column", "text_pair_column")
-OF_TASKS = ("train", "eval", "label_column", "source_column", "target_column", "image_column", "task_option")
+EMBEDDED = ("english", "tavi", "translation")
+TEXT_COLUMNS = ("text_column", "text_pair_column")
+TASK_OPTIONS = ("train", "eval", "label_column", "source_column", "target_column", "image_column", "task_option")
 
 File = Annotated[Path | None, typer.Option("--text", metavar="FILE", help="CoNLL-U, plain text (a sentence a line), or a table.")]
 Embedded = Annotated[
@@ -37,16 +35,16 @@ Parser = Annotated[
 ]
 
 
-def check_text(given: inputs.TaskOptions, text: Path | None, embedded: str | None) -> None:
-    """Raises unless one text is named, and only options that mean something to it."""
-    named = [name for name, value in (("--text", text), ("--embedded", embedded), ("--task", given.task)) if value is not None]
+def check_text(arguments: inputs.TaskOptions, text: Path | None, embedded: str | None) -> None:
+    """Raises BadParameter unless the command line names one text, with only those options that apply to it."""
+    options = {"--text": text, "--embedded": embedded, "--task": arguments.task}
+    named = [name for name, value in options.items() if value is not None]
     if len(named) != 1:
-        told = " and ".join(named) or "none of them"
-        raise typer.BadParameter(f"name one text: --text FILE, --embedded NAME or --task TASK; got {told}")
-    if given.task is None:
-        _refuse(given, OF_TASKS, "--task")
+        raise typer.BadParameter(f"name one text: --text FILE, --embedded NAME or --task TASK; got {' and '.join(named) or 'none of them'}")
+    if arguments.task is None:
+        _check_unset(arguments, TASK_OPTIONS, "--task")
     if embedded is not None:
-        _refuse(given, COLUMNS, "--text or --task")
+        _check_unset(arguments, TEXT_COLUMNS, "--text or --task")
     check_embedded(text, embedded)
 
 
@@ -54,20 +52,20 @@ def check_embedded(text: Path | None, embedded: str | None) -> None:
     """Raises for two texts, and for an embedded one that does not exist."""
     if text is not None and embedded is not None:
         raise typer.BadParameter("name one text: --text FILE or --embedded NAME, not both")
-    if embedded is not None and embedded not in KINDS:
-        raise unknown("embedded text", embedded, KINDS)
+    if embedded is not None and embedded not in EMBEDDED:
+        raise unknown("embedded text", embedded, EMBEDDED)
 
 
-def _refuse(given: inputs.TaskOptions, names: Iterable[str], owner: str) -> None:
-    wrong = next((name for name in names if getattr(given, name)), None)
-    if wrong is not None:
-        raise typer.BadParameter(f"--{wrong.replace('_', '-')} goes with {owner}; leave it out")
+def _check_unset(arguments: inputs.TaskOptions, names: Iterable[str], owner: str) -> None:
+    unsuitable = next((name for name in names if getattr(arguments, name)), None)
+    if unsuitable is not None:
+        raise typer.BadParameter(f"--{unsuitable.replace('_', '-')} goes with {owner}; leave it out")
 
 
-def corpus(
+def open_corpus(
     session: Session,
-    given: inputs.TaskOptions,
-    live: nn.Module,
+    arguments: inputs.TaskOptions,
+    model: nn.Module,
     folder: Path,
     *,
     text: Path | None = None,
@@ -76,47 +74,36 @@ def corpus(
     task: Task | None = None,
     split: str = "calibration",
 ) -> Corpus:
-    """The corpus of the text that a command line names, for a model and the tokenizer in its folder.
+    """Returns the corpus of the text that a command line names, for a model and the tokenizer in its folder.
 
-    Where roles are set beside a `task`, that one is read if no other text is named, and column names are the task's.
+    Where roles are compared with a `task`, that one is read if no other text is named, and column names are the task's.
     """
-    from headcount.behaviour.given import corpus_of
+    from headcount.behaviour.corpus import SENTENCES, read_corpus
 
-    tokenizer, trees = inputs.reader_of(live, folder, given.trust_remote_code), trees_of(parser)
-    if text is not None or embedded is not None:
-        _check_reads_text(live, folder, tokenizer)
+    tokenizer: Any = inputs.reader_of(model, folder, arguments.trust_remote_code)
     if text is None and embedded is None:
-        task = task or given.open_task(session, live, folder)
-        return corpus_of(live, task, tokenizer, split=split, limit=given.limit, trees=trees)  # pyright: ignore[reportArgumentType]
-    how: dict[str, Any] = {"max_length": given.max_length, "truncate": given.truncate}
-    if embedded == "translation":  # the embedded translator was trained without a delimiter in front
-        how |= {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)}
-    named = {} if task else {name: getattr(given, name) for name in COLUMNS}
-    return corpus_of(live, _sentences(given, text, embedded, named), tokenizer, limit=given.limit, trees=trees, **how)
-
-
-def _check_reads_text(live: Any, folder: Path, tokenizer: Any) -> None:
-    if getattr(live, "main_input_name", "input_ids") == "pixel_values":
-        raise UnsupportedModel(f"{type(live).__name__} reads images, not text; give some with --task image-classification --train FOLDER")
+        task = task or arguments.open_task(session, model, folder)
+        return read_corpus(model, task, tokenizer, split=split, limit=arguments.limit, parser=parser)  # pyright: ignore[reportArgumentType]
+    if getattr(model, "main_input_name", "input_ids") == "pixel_values":
+        raise UnsupportedModel(f"{type(model).__name__} reads images, not text; give some with --task image-classification --train FOLDER")
     if tokenizer is None:
         raise ArtifactError(f"{folder} holds no tokenizer, so no text can be read; save the model's tokenizer there (tokenizer.json)")
-
-
-def trees_of(parser: str | None) -> Any:
-    """What parses sentences that have no trees, if a parser is named."""
-    if parser is None:
-        return None
-
-    parse = parser_of(parser)
-    return lambda sentences: parse_sentences(sentences, parse)
-
-
-def _sentences(given: inputs.TaskOptions, text: Path | None, embedded: str | None, named: dict[str, Any]) -> Iterable[Sentence]:
+    sentences: Iterable[Sentence]
     if embedded is None:
-        return read_text(text, **named)
-    from headcount.behaviour.given import SENTENCES
-
-    number = given.limit or SENTENCES
-    if embedded == "translation":
-        return draw_translations(number=number, seed=given.seed)
-    return draw(embedded, number, seed=given.seed)  # pyright: ignore[reportArgumentType]
+        sentences = read_text(text, **({} if task else {name: getattr(arguments, name) for name in TEXT_COLUMNS}))
+    elif embedded == "translation":
+        sentences = draw_translations(number=arguments.limit or SENTENCES, seed=arguments.seed)
+    else:
+        sentences = draw_sentences(embedded, arguments.limit or SENTENCES, seed=arguments.seed)  # pyright: ignore[reportArgumentType]
+    has_own_end = embedded == "translation"  # the embedded translator was trained without a delimiter in front
+    return read_corpus(
+        model,
+        sentences,
+        tokenizer,
+        limit=arguments.limit,
+        parser=parser,
+        max_length=arguments.max_length,
+        truncate=arguments.truncate,
+        add_special_tokens=not has_own_end,
+        end=(tokenizer.eos_token_id,) if has_own_end else (),
+    )

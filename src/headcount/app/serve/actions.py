@@ -116,16 +116,16 @@ def attend(live: LiveRun, asked: Any) -> dict[str, Any]:
     """The attention of all heads on a new sentence; of an encoder–decoder also on its translation, by the model itself if none is given."""
     given = fields_of(asked, ("text", "pair"))
     first, second = text(given["text"], "text"), text(given["pair"], "pair", optional=True)
-    from headcount.behaviour.profiles.profile import attend as look
+    from headcount.behaviour.profiles.profile import map_attention
 
     model, tokenizer = live.model(), live.tokenizer()
     if tokenizer is None:
         raise ArtifactError(f"{live.record.model.name} has no tokenizer, so it reads no text")
     corpus, note = _corpus(live, str(first), second)
-    sentences, arrays = look(model, corpus, tokenizer)
+    sentences, arrays = map_attention(model, corpus, tokenizer)
     blocks = live.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
-    return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).packed(), "note": note}
+    return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}
 
 
 def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | None]:
@@ -133,7 +133,7 @@ def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | N
     import warnings
     from dataclasses import replace
 
-    from headcount.behaviour.given import corpus_of
+    from headcount.behaviour.corpus import read_corpus
     from headcount.data.checks import positions
 
     model, tokenizer = live.model(), live.tokenizer()
@@ -150,7 +150,7 @@ def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | N
     _check_length(tokenizer, texts, how, most)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownTokens)  # told by the note
-        return corpus_of(model, [sentence], tokenizer, **{**how, "max_length": most}), _unknown(tokenizer, texts)
+        return read_corpus(model, [sentence], tokenizer, **{**how, "max_length": most}), _unknown(tokenizer, texts)
 
 
 def _check_length(tokenizer: Any, texts: Sequence[Sequence[str]], how: Mapping[str, Any], most: int) -> None:

@@ -14,7 +14,7 @@ from headcount.app.serve.guard import Guard
 from headcount.app.serve.wants import Unwanted
 from headcount.core.errors import HeadcountError, MissingExtra
 from headcount.runs.report.collect import collect
-from headcount.runs.report.page import Bundle, page, policy
+from headcount.runs.report.page import Bundle, load_bundle, page, policy
 from headcount.runs.report.plain import readable
 from headcount.runs.report.write import HARD_MB, MEGABYTE, fit_report
 

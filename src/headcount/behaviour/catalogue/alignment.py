@@ -1,28 +1,36 @@
-"""Alignment: in cross-attention, looks at the source words that the target word is aligned with, where alignments are given.
-
-A decoder's query at place t holds target token t − 1 and predicts token t: alignment:said is about the former, alignment:next about the latter.
-"""
-
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from headcount.behaviour.base import About, Corpus, Sieve, View
-from headcount.behaviour.catalogue.syntax import between
-
-ABOUT = About(source="Voita et al. 2019; word alignment", where=frozenset({"cross"}), needs=frozenset({"links"}))
-
-
-def names(corpus: Corpus) -> tuple[str, ...]:
-    """Both directions in time, where there are links."""
-    return ("said", "next") if any(s.annotated.links for s in corpus.sentences) else ()
+from headcount.behaviour.base import Corpus, OfferedRoles, Role, RoleInfo, Sieve, View
+from headcount.behaviour.word_sieves import link_words
+from headcount.core.options import option
 
 
-def sieve(view: View, name: str) -> Sieve:
-    """Pieces of the aligned source words."""
-    links = [[(target, source) for source, target in sentence.annotated.links] for sentence in view.keys.sentences]
-    said = between(view, links)
-    if name == "said":
-        return said
-    empty = torch.zeros_like(said[:, :1])
-    return torch.cat([said[:, 1:], empty], dim=1)
+@dataclass(frozen=True)
+class Alignment(Role):
+    """Alignment: in cross-attention, attends to the source words that the target word is aligned with, where alignments are given.
+
+    The query at position t of a decoder holds target token t − 1 and predicts token t: alignment:said is about the former, alignment:next about
+    the latter.
+    """
+
+    token: Literal["said", "next"] = option(help="The target token that counts: the one just read (said) or the one to come (next)")
+    info = RoleInfo(source="Voita et al. 2019; word alignment", attention=frozenset({"cross"}), needs=frozenset({"links"}))
+
+    @classmethod
+    def list_offered(cls, corpus: Corpus) -> OfferedRoles:
+        """Returns both roles if any sentence has alignments."""
+        has_links = any(s.annotated.links for s in corpus.sentences)
+        return OfferedRoles((cls("said"), cls("next")) if has_links else ())
+
+    def sieve(self, view: View) -> Sieve:
+        """Returns the pieces of the aligned source words."""
+        links = [[(target, source) for source, target in sentence.annotated.links] for sentence in view.keys.sentences]
+        of_read_token = link_words(view, links)
+        if self.token == "said":
+            return of_read_token
+        return torch.cat([of_read_token[:, 1:], torch.zeros_like(of_read_token[:, :1])], dim=1)

@@ -1,22 +1,34 @@
-"""Coreference: attends from a mention to the words of other mentions of the same entity, where the text is annotated with clusters."""
-
 from __future__ import annotations
 
-from headcount.behaviour.base import About, Corpus, Sieve, View
-from headcount.behaviour.catalogue.syntax import between
+from dataclasses import dataclass
+from itertools import permutations
 
-ABOUT = About(source="Clark et al. 2019, What Does BERT Look At?", needs=frozenset({"clusters"}))
-
-
-def names(corpus: Corpus) -> tuple[str, ...]:
-    """One role where there are clusters."""
-    return ("",) if any(s.annotated.clusters for s in corpus.sentences) else ()
+from headcount.behaviour.base import Corpus, OfferedRoles, Role, RoleInfo, Sieve, View
+from headcount.behaviour.word_sieves import link_words
 
 
-def sieve(view: View, _name: str) -> Sieve:
-    """Pieces of the cluster's other mentions."""
-    links = []
-    for sentence in view.queries.sentences:
-        mentions = [[list(range(*span)) for span in cluster] for cluster in sentence.annotated.clusters]
-        links.append([(a, b) for spans in mentions for one in spans for other in spans if one != other for a in one for b in other])
-    return between(view, links)
+@dataclass(frozen=True)
+class Coreference(Role):
+    """Coreference: attends from a mention to the words of other mentions of the same entity, where the text is annotated with clusters."""
+
+    info = RoleInfo(source="Clark et al. 2019, What Does BERT Look At?", needs=frozenset({"clusters"}))
+
+    @classmethod
+    def list_offered(cls, corpus: Corpus) -> OfferedRoles:
+        """Returns the role if any sentence has clusters."""
+        return OfferedRoles((cls(),) if any(s.annotated.clusters for s in corpus.sentences) else ())
+
+    def sieve(self, view: View) -> Sieve:
+        """Returns the pieces of the other mentions of the query's entity."""
+        links = [
+            [
+                (word, other_word)
+                for cluster in sentence.annotated.clusters
+                for mention, other_mention in permutations([range(*span) for span in cluster], 2)
+                if mention != other_mention
+                for word in mention
+                for other_word in other_mention
+            ]
+            for sentence in view.queries.sentences
+        ]
+        return link_words(view, links)

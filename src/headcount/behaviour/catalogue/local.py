@@ -1,14 +1,19 @@
-"""Local: attends to the window of two tokens on either side, itself included; at the borders to what is there."""
-
 from __future__ import annotations
 
-from headcount.behaviour.base import About, Sieve, View
+from dataclasses import dataclass
 
-ABOUT = About(source="Pande et al. 2021", positional=True)
+from headcount.behaviour.base import Role, RoleInfo, Sieve, View
+
 REACH = 2
 
 
-def sieve(view: View, _name: str) -> Sieve:
-    """Keys at most two tokens away."""
-    near = view.distance.abs() <= REACH
-    return near[None] & view.queries.ordinary[:, :, None] & view.keys.real[:, None, :]
+@dataclass(frozen=True)
+class Local(Role):
+    """Local: attends to the window of two tokens on either side, itself included; the window is cut at the ends of the sequence."""
+
+    info = RoleInfo(source="Pande et al. 2021", positional=True)
+
+    def sieve(self, view: View) -> Sieve:
+        """Returns the keys at most two tokens away."""
+        near = view.distance.abs() <= REACH
+        return near[None] & view.queries.ordinary[:, :, None] & view.keys.real[:, None, :]

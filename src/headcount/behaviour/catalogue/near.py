@@ -1,15 +1,20 @@
-"""Near: in images, attends to the patches around its own, one step away in any direction, itself included."""
-
 from __future__ import annotations
 
-from headcount.behaviour.base import About, Sieve, View
+from dataclasses import dataclass
 
-ABOUT = About(
-    source="Raghu et al. 2021, Do Vision Transformers See Like Convolutional Neural Networks?", where=frozenset({"image"}), positional=True
-)
+from headcount.behaviour.base import Role, RoleInfo, Sieve, View
 
 
-def sieve(view: View, _name: str) -> Sieve:
-    """The patch itself and its neighbours."""
-    close = (view.apart(0) <= 1) & (view.apart(1) <= 1)
-    return close & view.queries.ordinary[:, :, None] & view.keys.ordinary[:, None, :]
+@dataclass(frozen=True)
+class Near(Role):
+    """Near: in images, attends to the patches one step away in any direction, and to itself."""
+
+    info = RoleInfo(
+        source="Raghu et al. 2021, Do Vision Transformers See Like Convolutional Neural Networks?",
+        attention=frozenset({"image"}),
+        positional=True,
+    )
+
+    def sieve(self, view: View) -> Sieve:
+        """Returns the patch itself and its neighbours."""
+        return (view.grid_distance(0) <= 1) & (view.grid_distance(1) <= 1) & view.ordinary

@@ -1,30 +1,26 @@
-"""Part of speech: attends to words of one kind, such as pos:NOUN, wherever they stand; the word itself does not count."""
-
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
 
-from headcount.behaviour.base import LEAST, About, Corpus, Sieve, View
+from headcount.behaviour.base import Corpus, OfferedRoles, Role, RoleInfo, Sieve, View
+from headcount.behaviour.word_sieves import mark_words
+from headcount.core.options import option
 
-ABOUT = About(source="Vig and Belinkov 2019", needs=frozenset({"tags"}))
 SKIPPED = ("PUNCT", "SYM", "X", "_")
 
 
-def names(corpus: Corpus) -> tuple[str, ...]:
-    """Every frequent part of speech."""
-    return tuple(sorted(tag for tag, number in corpus.tags.items() if number >= LEAST and tag not in SKIPPED))
+@dataclass(frozen=True)
+class PartOfSpeech(Role):
+    """Part of speech: attends to words of one part of speech, such as pos:NOUN, at any distance; the query's own word does not count."""
 
+    tag: str = option(help="A universal part of speech that the text is annotated with, such as NOUN")
+    info = RoleInfo(source="Vig and Belinkov 2019", needs=frozenset({"tags"}))
 
-def scarce(corpus: Corpus) -> dict[str, int]:
-    """The other parts of speech, with how often they occur."""
-    return {tag: number for tag, number in sorted(corpus.tags.items()) if number < LEAST and tag not in SKIPPED}
+    @classmethod
+    def list_offered(cls, corpus: Corpus) -> OfferedRoles:
+        """Returns one role for each part of speech of the text."""
+        return OfferedRoles.by_count({cls(tag): number for tag, number in sorted(corpus.tag_counts.items()) if tag not in SKIPPED})
 
-
-def sieve(view: View, name: str) -> Sieve:
-    """Keys of that part of speech, in other words than the query's."""
-    kinds = torch.zeros_like(view.keys.real)
-    for row, sentence in enumerate(view.keys.sentences):
-        tagged = torch.tensor([word.upos == name for word in sentence.annotated.words] + [False])
-        kinds[row] = tagged[view.keys.words[row]]
-    other = view.queries.words[:, :, None] != view.keys.words[:, None, :]
-    return kinds[:, None, :] & other & view.queries.ordinary[:, :, None]
+    def sieve(self, view: View) -> Sieve:
+        """Returns the keys of that part of speech, in other words than the query's."""
+        return mark_words(view.keys, lambda word: word.upos == self.tag)[:, None, :] & view.other_words

@@ -1,19 +1,18 @@
-"""Punctuation: attends to tokens without a letter or a digit; a mark itself does not count, so that a look at oneself is no look at punctuation."""
-
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
 
-from headcount.behaviour.base import About, Sieve, View
+from headcount.behaviour.base import Role, RoleInfo, Sieve, View
+from headcount.behaviour.word_sieves import mark_words
 
-ABOUT = About(source="Clark et al. 2019, What Does BERT Look At?")
 
+@dataclass(frozen=True)
+class Punctuation(Role):
+    """Punctuation: attends to words without a letter or a digit. The query's own word does not count."""
 
-def sieve(view: View, _name: str) -> Sieve:
-    """Pieces of punctuation, in other words than the query's."""
-    marks = torch.zeros_like(view.keys.real)
-    for row, sentence in enumerate(view.keys.sentences):
-        bare = torch.tensor([not any(char.isalnum() for char in word.form) for word in sentence.annotated.words] + [False])
-        marks[row] = bare[view.keys.words[row]]
-    other = view.queries.words[:, :, None] != view.keys.words[:, None, :]
-    return marks[:, None, :] & other & view.queries.ordinary[:, :, None]
+    info = RoleInfo(source="Clark et al. 2019, What Does BERT Look At?")
+
+    def sieve(self, view: View) -> Sieve:
+        """Returns the pieces of punctuation, in other words than the query's."""
+        is_mark = mark_words(view.keys, lambda word: not any(char.isalnum() for char in word.form))
+        return is_mark[:, None, :] & view.other_words

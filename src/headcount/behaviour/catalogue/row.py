@@ -1,13 +1,18 @@
-"""Row: in images, attends to the other patches of its own row of the grid."""
-
 from __future__ import annotations
 
-from headcount.behaviour.base import About, Sieve, View
+from dataclasses import dataclass
 
-ABOUT = About(source="Raghu et al. 2021, Do Vision Transformers See Like Convolutional Neural Networks?", where=frozenset({"image"}))
+from headcount.behaviour.base import Role, RoleInfo, Sieve, View
 
 
-def sieve(view: View, _name: str) -> Sieve:
-    """Other patches of the query's row."""
-    same = (view.apart(0) == 0) & (view.apart(1) != 0)
-    return same & view.queries.ordinary[:, :, None] & view.keys.ordinary[:, None, :]
+@dataclass(frozen=True)
+class Row(Role):
+    """Row: in images, attends to the other patches of the same row of the grid."""
+
+    info = RoleInfo(
+        source="Raghu et al. 2021, Do Vision Transformers See Like Convolutional Neural Networks?", attention=frozenset({"image"})
+    )
+
+    def sieve(self, view: View) -> Sieve:
+        """Returns the other patches of the query's row."""
+        return (view.grid_distance(0) == 0) & (view.grid_distance(1) != 0) & view.ordinary

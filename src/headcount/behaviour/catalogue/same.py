@@ -1,14 +1,17 @@
-"""Same token: attends to other occurrences of the same token (duplicate-token heads)."""
-
 from __future__ import annotations
 
-from headcount.behaviour.base import About, Sieve, View
+from dataclasses import dataclass
 
-ABOUT = About(source="Wang et al. 2023, Interpretability in the Wild")
+from headcount.behaviour.base import Role, RoleInfo, Sieve, View
 
 
-def sieve(view: View, _name: str) -> Sieve:
-    """Keys with the query's token at another place."""
-    same = view.queries.ids[:, :, None] == view.keys.ids[:, None, :]
-    elsewhere = (view.distance != 0)[None]
-    return same & elsewhere & view.queries.ordinary[:, :, None] & view.keys.ordinary[:, None, :]
+@dataclass(frozen=True)
+class Same(Role):
+    """Same token: attends to other occurrences of the same token (duplicate-token heads)."""
+
+    info = RoleInfo(source="Wang et al. 2023, Interpretability in the Wild")
+
+    def sieve(self, view: View) -> Sieve:
+        """Returns the keys with the query's token at another position."""
+        is_same = view.queries.ids[:, :, None] == view.keys.ids[:, None, :]
+        return is_same & (view.distance != 0)[None] & view.ordinary

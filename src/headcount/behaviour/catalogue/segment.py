@@ -1,23 +1,35 @@
-"""Segment: attends to its own text of a pair, delimiters excluded (the block sieve); pairs only.
-
-segment:entropy is the role as it was published: the ratio times the entropy of the token's attention. A uniform head scores ln N by it, which is
-above 3 for more than 20 tokens, so it is measured only when asked for by name, and is never a label.
-"""
-
 from __future__ import annotations
 
-from headcount.behaviour.base import About, Corpus, Sieve, View
+from dataclasses import dataclass
+from typing import Literal
 
-ABOUT = About(source="Pande et al. 2021, block heads", needs=frozenset({"pairs"}), positional=True, legacy=frozenset({"entropy"}))
-
-
-def names(corpus: Corpus) -> tuple[str, ...]:
-    """One role where there are pairs, none elsewhere."""
-    return ("",) if corpus.has_pairs else ()
+from headcount.behaviour.base import Corpus, OfferedRoles, Role, RoleInfo, Sieve, View
+from headcount.core.options import option
 
 
-def sieve(view: View, _name: str) -> Sieve:
-    """Ordinary tokens of the same segment, in sentences that have two."""
-    both = (view.keys.segments == 1).any(-1)
-    same = view.queries.segments[:, :, None] == view.keys.segments[:, None, :]
-    return same & both[:, None, None] & view.queries.ordinary[:, :, None] & view.keys.ordinary[:, None, :]
+@dataclass(frozen=True)
+class Segment(Role):
+    """Segment: attends to its own text of a pair, delimiters excluded (the block sieve); pairs only.
+
+    segment:entropy is the role as it was published: the bias times the entropy of the token's attention. A uniform head scores ln N by it, which is
+    above 3 for more than 20 tokens, so it is measured only when named, and is never a label.
+    """
+
+    weight: Literal["none", "entropy"] = option("none", "Whether the bias is multiplied by the entropy of the attention, as published")
+    info = RoleInfo(source="Pande et al. 2021, block heads", needs=frozenset({"pairs"}), positional=True)
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether the bias is multiplied by the entropy of the attention."""
+        return self.weight == "entropy"
+
+    @classmethod
+    def list_offered(cls, corpus: Corpus) -> OfferedRoles:
+        """Returns the role if any sentence is a pair of texts."""
+        return OfferedRoles((cls(),) if corpus.has_pairs else ())
+
+    def sieve(self, view: View) -> Sieve:
+        """Returns the ordinary tokens of the same segment, in sentences that have two."""
+        is_pair = (view.keys.segments == 1).any(-1)
+        is_same = view.queries.segments[:, :, None] == view.keys.segments[:, None, :]
+        return is_same & is_pair[:, None, None] & view.ordinary

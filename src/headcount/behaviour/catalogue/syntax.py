@@ -1,57 +1,46 @@
-"""Syntax: attends from a word to the word that it depends on by some relation (syntax:nsubj), or back (syntax:nsubj-of).
-
-All pieces of the dependent ask, all pieces of the governor count. Any relation that occurs at least 20 times is tested, subtypes under their base.
-"""
-
 from __future__ import annotations
 
-import torch
+from collections import Counter
+from dataclasses import dataclass
 
-from headcount.behaviour.base import LEAST, About, Corpus, Sieve, View
+from headcount.behaviour.base import Corpus, OfferedRoles, Role, RoleInfo, Sieve, View
+from headcount.behaviour.word_sieves import link_words
+from headcount.core.options import option
 from headcount.data.text.annotated import base
 
-ABOUT = About(source="Voita et al. 2019; Pande et al. 2021", needs=frozenset({"tree"}))
 SKIPPED = ("root", "punct")
+BACK = "-of"
 
 
-def names(corpus: Corpus) -> tuple[str, ...]:
-    """Every frequent relation in both directions."""
-    return tuple(name for name, number in _counts(corpus).items() if number >= LEAST)
+@dataclass(frozen=True)
+class Syntax(Role):
+    """Syntax: attends from a word to the word that it depends on by some relation (syntax:nsubj), or back (syntax:nsubj-of).
 
+    All pieces of the dependent are queries, all pieces of the governor are keys. Relations that occur at least 20 times are tested, subtypes
+    counted as their base relation.
+    """
 
-def scarce(corpus: Corpus) -> dict[str, int]:
-    """The other relations in both directions, with how often they occur."""
-    return {name: number for name, number in _counts(corpus).items() if number < LEAST}
+    relation: str = option(help="A dependency relation of the text, such as nsubj; with -of from the governor to the dependent")
+    info = RoleInfo(source="Voita et al. 2019; Pande et al. 2021", needs=frozenset({"tree"}))
 
+    @classmethod
+    def list_offered(cls, corpus: Corpus) -> OfferedRoles:
+        """Returns the relations of the text in both directions."""
+        counts: Counter[str] = Counter()
+        for relation, number in corpus.relation_counts.items():
+            counts[base(relation)] += number
+        names = [name for name in sorted(counts) if name not in SKIPPED]
+        return OfferedRoles.by_count({cls(name + direction): counts[name] for name in names for direction in ("", BACK)})
 
-def _counts(corpus: Corpus) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for relation, number in corpus.relations.items():
-        counts[base(relation)] = counts.get(base(relation), 0) + number
-    return {f"{name}{end}": counts[name] for name in sorted(counts) if name not in SKIPPED for end in ("", "-of")}
-
-
-def sieve(view: View, name: str) -> Sieve:
-    """The pieces of the word at the other end of the relation."""
-    relation, back = name.removesuffix("-of"), name.endswith("-of")
-    arcs = [
-        [
-            (w, word.head)
-            for w, word in enumerate(s.annotated.words)
-            if word.head not in (None, -1) and base(word.relation or "") == relation
+    def sieve(self, view: View) -> Sieve:
+        """Returns the pieces of the word at the other end of the relation."""
+        relation, is_back = self.relation.removesuffix(BACK), self.relation.endswith(BACK)
+        links = [
+            [
+                (word.head, number) if is_back else (number, word.head)
+                for number, word in enumerate(sentence.annotated.words)
+                if word.head is not None and word.head != -1 and base(word.relation or "") == relation
+            ]
+            for sentence in view.queries.sentences
         ]
-        for s in view.queries.sentences
-    ]
-    return between(view, [[(b, a) for a, b in row] for row in arcs] if back else arcs)
-
-
-def between(view: View, links: list) -> Sieve:
-    """From all pieces of one word to all pieces of another, for the word pairs of each sentence; words that share a piece say nothing."""
-    found = torch.zeros(len(links), view.queries.ids.shape[1], view.keys.ids.shape[1], dtype=torch.bool)
-    for row, pairs in enumerate(links):
-        if pairs:
-            queries, keys = view.queries.pieces[row][[a for a, _ in pairs]], view.keys.pieces[row][[b for _, b in pairs]]
-            if view.queries is view.keys:
-                queries = queries & ~(queries & keys).any(1, keepdim=True)
-            found[row] = (queries.T.float() @ keys.float()) > 0
-    return found
+        return link_words(view, links)

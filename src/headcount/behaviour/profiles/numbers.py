@@ -1,4 +1,4 @@
-"""From attention to numbers: shares of attention on kinds of keys, and the Jensen–Shannon distance of heads. Pure functions; no model here.
+"""Numbers of a head profile: shares of attention on kinds of keys, and the Jensen–Shannon distance of heads. Pure functions; no model here.
 
     share of a kind = mean over queries of Σ_k a_qk [key k is of that kind to query q]
     distance of heads i, j = mean over queries of √JS(a_i, a_j),  JS(p, q) = H((p + q)/2) − (H(p) + H(q))/2  in bits
@@ -22,87 +22,86 @@ REACH = 5
 NO_WORD = "no word"
 DISTANCES = (f"≤ −{REACH}", *(f"−{n}" for n in range(REACH - 1, 0, -1)), "0", *(f"+{n}" for n in range(1, REACH)), f"≥ +{REACH}", NO_WORD)
 STRONGEST = 3
-"""Keys kept of an example."""
+"""Keys shown of an example."""
 BUDGET = 3e8
-"""Entropies that may be taken for the distances of all pairs of heads, about two seconds of work."""
+"""How many entropies may be computed for the distances of all pairs of heads, about two seconds of work."""
 
 
 def distance_bins(queries: Int[Tensor, "batch q"], keys: Int[Tensor, "batch k"]) -> Int[Tensor, "batch q k"]:
-    """For every query and key the bin of `DISTANCES`, from the numbers of their words; -1 is no word."""
+    """Returns the bin of `DISTANCES` of every query and key, from the numbers of their words; -1 is no word."""
     apart = (keys[:, None, :] - queries[:, :, None]).clamp(-REACH, REACH) + REACH
-    nowhere = (keys < 0)[:, None, :] | (queries < 0)[:, :, None]
-    return torch.where(nowhere, len(DISTANCES) - 1, apart)
+    has_no_word = (keys < 0)[:, None, :] | (queries < 0)[:, :, None]
+    return torch.where(has_no_word, len(DISTANCES) - 1, apart)
 
 
 def one_hot(kinds: Int[Tensor, "batch q k"], n: int) -> Float[Tensor, "batch q k kinds"]:
-    """Which kind every key is of to every query, as numbers."""
+    """Returns the kind of every key for every query, one-hot."""
     return torch.nn.functional.one_hot(kinds, n).float()
 
 
 def mass(attention: Float[Tensor, "batch heads q k"], kinds: Float[Tensor, "batch q k kinds"]) -> Float[Tensor, "batch heads kinds"]:
-    """The attention of every head on every kind of key, summed over queries."""
+    """Returns the attention of every head on every kind of key, summed over queries."""
     return attention.flatten(2).to(kinds.dtype) @ kinds.flatten(1, 2)
 
 
-def even(visible: Bool[Tensor, "batch q k"]) -> Float[Tensor, "batch 1 q k"]:
-    """Attention that is the same on all visible keys."""
+def uniform(visible: Bool[Tensor, "batch q k"]) -> Float[Tensor, "batch 1 q k"]:
+    """Returns attention that is the same on all visible keys."""
     return (visible / visible.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(1)
 
 
 def strongest(
-    attention: Float[Tensor, "batch heads q k"], asks: Bool[Tensor, "batch q"], ordinary: Bool[Tensor, "batch k"]
+    attention: Float[Tensor, "batch heads q k"], queries: Bool[Tensor, "batch q"], ordinary: Bool[Tensor, "batch k"]
 ) -> tuple[Float[Tensor, "batch heads q"], Float[Tensor, "batch heads example"]]:
-    """The largest weight on an ordinary key for every query, 0 where none asks; and of each example's surest query
-    its place, its weight, and its strongest keys with their weights, -1 where there are fewer."""
-    free = attention.masked_fill(~ordinary[:, None, None, :], 0.0)
-    surest = torch.where(asks[:, None, :], free.amax(-1), 0.0)
-    weight, place = surest.max(-1)
-    return surest, torch.cat([place[..., None].to(weight.dtype), weight[..., None], _keys_of(attention, place)], -1)
+    """Returns the largest weight on an ordinary key for every query, and the query of each example where it is largest.
 
-
-def _keys_of(attention: Tensor, place: Tensor) -> Tensor:
-    """The strongest keys of one query per example and head, and their weights."""
-    rows = torch.gather(attention, 2, place[..., None, None].expand(-1, -1, 1, attention.shape[-1])).squeeze(2)
-    number = min(STRONGEST, rows.shape[-1])
-    weights, keys = rows.topk(number)
-    none = torch.full((*weights.shape[:-1], STRONGEST - number), -1.0, dtype=weights.dtype, device=weights.device)
-    return torch.cat([keys.to(weights.dtype), none, weights, none], -1)
+    The first is 0 for tokens that are no queries. The second holds the position of that query, its weight, and its strongest keys with their
+    weights, -1 where there are fewer.
+    """
+    on_ordinary = attention.masked_fill(~ordinary[:, None, None, :], 0.0)
+    confidence = torch.where(queries[:, None, :], on_ordinary.amax(-1), 0.0)
+    weight, query = confidence.max(-1)
+    rows = torch.gather(attention, 2, query[..., None, None].expand(-1, -1, 1, attention.shape[-1])).squeeze(2)  # [batch, heads, k]
+    n_keys = min(STRONGEST, rows.shape[-1])
+    weights, keys = rows.topk(n_keys)
+    fill = torch.full((*weights.shape[:-1], STRONGEST - n_keys), -1.0, dtype=weights.dtype, device=weights.device)
+    example = [query[..., None].to(weight.dtype), weight[..., None], keys.to(weights.dtype), fill, weights, fill]
+    return confidence, torch.cat(example, -1)
 
 
 def entropies(attention: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads q"]:
-    """−Σ a ln a of every row, in nats."""
+    """Returns −Σ a ln a of every row, in nats."""
     return torch.special.entr(at_least_single(attention)).sum(-1)
 
 
-def how_many(n_heads: int, n_keys: int, most: int) -> int:
-    """How many queries the distances of all pairs of heads can be taken over within `BUDGET`."""
+def affordable_queries(n_heads: int, n_keys: int, most: int) -> int:
+    """Returns over how many queries, at most `most`, the distances of all pairs of heads can be computed within `BUDGET`."""
     return int(min(most, max(4, BUDGET / (n_heads**2 * max(1, n_keys)))))
 
 
 def distances(rows: Iterable[Float[np.ndarray, "heads k"]]) -> Float[np.ndarray, "heads heads"]:
-    """The mean Jensen–Shannon distance of every pair of heads over queries; each of `rows` is one query's attention by every head."""
+    """Returns the mean Jensen–Shannon distance of every pair of heads over queries; each of `rows` is the attention of all heads for one query."""
     total, number = None, 0
     for row in rows:
         p = torch.as_tensor(np.asarray(row), dtype=torch.float64)
         p = p / p.sum(-1, keepdim=True).clamp(min=1e-300)
-        apart = torch.stack([_apart(p, i) for i in range(len(p))])
-        total, number = apart if total is None else total + apart, number + 1
+        pairwise = torch.stack([_distances_from(p, i) for i in range(len(p))])
+        total, number = pairwise if total is None else total + pairwise, number + 1
     if total is None:
         return np.zeros((0, 0))
     return (total / number).numpy()
 
 
-def _apart(p: Tensor, i: int) -> Tensor:
-    """√JS of one head and every head, in bits."""
+def _distances_from(p: Tensor, i: int) -> Tensor:
+    """Returns √JS of one head and every head, in bits."""
     own = torch.special.entr(p).sum(-1)
     divergence = torch.special.entr((p + p[i]) / 2).sum(-1) - (own + own[i]) / 2
     return (divergence / np.log(2)).clamp(0, 1).sqrt()
 
 
-def nearest(table: Float[np.ndarray, "heads heads"], places: Sequence[int], number: int) -> dict[int, list[tuple[int, float]]]:
-    """For every head its nearest others, by the places that heads have in the model; ties fall to the earlier head."""
-    found = {}
-    for i, place in enumerate(places):
-        order = sorted((j for j in range(len(places)) if j != i), key=lambda j: (round(float(table[i, j]), 12), j))
-        found[place] = [(places[j], float(table[i, j])) for j in order[:number]]
-    return found
+def nearest(table: Float[np.ndarray, "heads heads"], heads: Sequence[int], number: int) -> dict[int, list[tuple[int, float]]]:
+    """Returns the nearest other heads of every head with their distance, by their indices in the model; ties fall to the earlier head."""
+    neighbours = {}
+    for i, head in enumerate(heads):
+        order = sorted((j for j in range(len(heads)) if j != i), key=lambda j: (round(float(table[i, j]), 12), j))
+        neighbours[head] = [(heads[j], float(table[i, j])) for j in order[:number]]
+    return neighbours

@@ -1,188 +1,215 @@
-"""HeadProfiles of all heads of a model over a corpus, and attention maps of a few sentences, in one pass.
+"""Head profiles of a model over a corpus, and attention maps of a few sentences, in one pass.
 
-What is kept of the pass does not grow with the number of sentences: sums, some rows of attention chosen beforehand, and a few whole maps.
+What is stored of the pass does not grow with the number of sentences: sums, some rows of attention chosen beforehand, and a few whole maps.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from headcount.behaviour.base import LEAST, Corpus
-from headcount.behaviour.catalogue import syntax
-from headcount.behaviour.measure import RoleProbe, check_input, view_of
-from headcount.behaviour.profiles.measure import VIEWS, Kinds, PortraitProbe, visible_blocks
-from headcount.behaviour.profiles.numbers import DISTANCES, NO_WORD, STRONGEST, distances, how_many, nearest
-from headcount.behaviour.profiles.sample import generator, sample_tokens, shown_sentences
-from headcount.behaviour.profiles.sentence import example, side_of, token_texts
+from headcount.behaviour.base import MIN_OCCURRENCES, Corpus
+from headcount.behaviour.catalogue.syntax import Syntax
+from headcount.behaviour.profiles.measure import KeyKinds, ProfileProbe, observable_blocks
+from headcount.behaviour.profiles.numbers import DISTANCES, NO_WORD, STRONGEST, affordable_queries, distances, nearest
+from headcount.behaviour.profiles.sample import STRETCH, choose_sentences, generator, sample_tokens
+from headcount.behaviour.profiles.sentence import describe_query, describe_side, token_texts
+from headcount.behaviour.views import VIEWS, ViewName, check_input, corpus_examples, view_name
 from headcount.core.errors import DataError, HeadcountError
 from headcount.core.heads import AttentionBlock
 from headcount.data.checks import check_weights
-from headcount.data.stream import Progress, Reading, stream, world
-from headcount.data.task import Task
+from headcount.data.stream import Measured, Progress, Reading, stream, world
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import pad_id, start_id, unwrap
+from headcount.models.modules import start_id, unwrap
 from headcount.models.ownership import holds
 
-SENTENCES, SHOWN, LONGEST = 256, 8, 32
-"""Sentences that are read; those kept as whole maps, and how many tokens these have at most."""
-ROWS, SIMILAR, TOP, OTHERS, LEAST_WEIGHT = 128, 5, 3, 2, 1e-3
-"""Query tokens kept whole at most; nearest heads, surest queries, and queries of the middle and at random that are told of each head; the
-least weight of a key that is told."""
+N_ROWS, N_SIMILAR, N_TOP, N_OTHERS, MIN_WEIGHT = 128, 5, 3, 2, 1e-3
+"""Query tokens whose attention is stored; for each head: nearest heads, most confident queries, and queries of the middle and at random; the least
+weight of a key that is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSpec:
+    """How head profiles are made.
+
+    Attributes:
+        limit: How many sentences or images are read.
+        n_maps: How many sentences have their attention maps stored.
+        longest: How many tokens these have at most, where there are enough of them.
+        batch_size: Examples per forward pass; None for 32.
+        seed: Seed of the choice of examples.
+    """
+
+    limit: int = 256
+    n_maps: int = 8
+    longest: int = 32
+    batch_size: int | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class HeadProfiles:
-    """Plain `content`, as the report shows it, and `maps` by sentence and block: uint8, round(255·√a), [heads, q, k]; `notes` say what is missing."""
+    """What heads attend to.
+
+    Attributes:
+        content: Plain data, as the report shows it.
+        maps: Attention maps by sentence and block: uint8, round(255·√a), [heads, q, k].
+    """
 
     content: Mapping[str, Any]
     maps: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
-        """What could not be made, and why."""
+        """What is missing, and why."""
         return list(self.content["notes"])
 
 
-class Options(TypedDict, total=False):
-    """How portraits are made: the first `limit` sentences are read, `shown` of at most `longest` tokens are kept whole."""
+@holds("head profiles")
+def profile_heads(
+    model: nn.Module,
+    corpus: Corpus,
+    tokenizer: Any = None,
+    spec: ProfileSpec = ProfileSpec(),  # noqa: B008  frozen
+    *,
+    progress: Progress | None = None,
+) -> HeadProfiles:
+    """Returns what every head attends to over the first sentences or images of a corpus, with the attention maps of some.
 
-    seed: int
-    limit: int
-    shown: int
-    longest: int
-    batch_size: int | None
-    progress: Progress | None
-
-
-DEFAULTS: dict[str, Any] = {"seed": 0, "limit": SENTENCES, "shown": SHOWN, "longest": LONGEST, "batch_size": None}
-
-
-@holds("portraits")
-def profile_heads(model: nn.Module, corpus: Corpus, tokenizer: Any = None, **options: Unpack[Options]) -> HeadProfiles:
-    """What every head attends to over the first sentences or images of a corpus, and the maps of some; `tokenizer` names special tokens."""
-    asked = {**DEFAULTS, **options}
-    seed, longest = asked["seed"], asked["longest"]
+    Args:
+        model: The model.
+        corpus: The sentences or images.
+        tokenizer: Names special tokens; None shows their ids.
+        spec: How many sentences are read and shown.
+        progress: Called with the examples done and, if known, their number.
+    """
     if world()[1] > 1:
-        raise HeadcountError("portraits are made by one process; start it without torchrun")
+        raise HeadcountError("head profiles are made by one process; start it without torchrun")
     inner: Any = unwrap(model)
     check_input(inner, corpus)
     check_weights(inner)
-    corpus = _first(corpus, asked["limit"])
+    corpus = first_examples(corpus, spec.limit)
     heads = HeadMap.of(inner)
-    blocks, notes = visible_blocks(inner, corpus, heads.blocks)
-    kinds = _kinds(corpus)
-    chosen = [] if corpus.grid else shown_sentences(corpus.sentences, corpus.targets, asked["shown"], longest, seed)
-    probe = PortraitProbe(inner, blocks, corpus, kinds, _rows(inner, corpus, blocks, seed), chosen)
-    reading = Reading(_task(inner, heads, corpus), batch_size=asked["batch_size"], progress=asked.get("progress"))
-    totals = _totals(stream(reading, probe))
-    made = _Sheet(inner, heads, corpus, probe, totals, tokenizer, seed)
-    notes += _notes(corpus, kinds, chosen, longest)
-    content = {"n_sentences": len(corpus.sentences) or len(corpus.images), "heads": [str(head) for head in heads], **made.portraits()}
-    return HeadProfiles({**content, **made.sentences(chosen), "notes": notes}, made.maps(chosen))
+    blocks, notes = observable_blocks(inner, corpus, heads.blocks)
+    kinds = _frequent_kinds(corpus)
+    chosen = [] if corpus.grid else choose_sentences(corpus.sentences, corpus.targets, spec.n_maps, spec.longest, spec.seed)
+    probe = ProfileProbe(inner, blocks, corpus, kinds, _choose_rows(inner, corpus, blocks, spec.seed), chosen)
+    reading = Reading(corpus_examples(inner, corpus), batch_size=spec.batch_size, progress=progress)
+    summary = _Summary(inner, heads, corpus, probe, _sum_examples(stream(reading, probe)), tokenizer, spec.seed)
+    content = {
+        "n_sentences": len(corpus.sentences) or len(corpus.images),
+        "heads": [str(head) for head in heads],
+        **summary.profiles(),
+        "sentences": summary.sentences(chosen),
+        "blocks": [block.path for block in heads.blocks],
+        "notes": [*notes, *_missing_parts(corpus, kinds, chosen, spec.longest)],
+    }
+    return HeadProfiles(content, summary.maps(chosen))
 
 
-def attend(model: nn.Module, corpus: Corpus, tokenizer: Any = None) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """The attention maps of every sentence of a small corpus, as `HeadProfiles.maps`, and these sentences."""
-    made = profile_heads(model, corpus, tokenizer, limit=len(corpus.sentences), shown=len(corpus.sentences), longest=10**6)
-    return list(made.content["sentences"]), dict(made.maps)
+def map_attention(model: nn.Module, corpus: Corpus, tokenizer: Any = None) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Returns the sentences of a small corpus and all their attention maps, as in `HeadProfiles.maps`."""
+    n = len(corpus.sentences)
+    profiles = profile_heads(model, corpus, tokenizer, ProfileSpec(limit=n, n_maps=n, longest=10**6))
+    return list(profiles.content["sentences"]), dict(profiles.maps)
 
 
-def _first(corpus: Corpus, limit: int) -> Corpus:
+def first_examples(corpus: Corpus, limit: int) -> Corpus:
+    """Returns the first sentences or images of a corpus.
+
+    Raises:
+        DataError: there is none.
+    """
     if not corpus.sentences and not len(corpus.images):
-        raise DataError("there is no sentence to look at; the text is empty, or none of it could be aligned")
+        raise DataError("there is no sentence to profile heads on; the text is empty, or none of it could be aligned")
     images = corpus.images if len(corpus.images) <= limit else [corpus.images[i] for i in range(limit)]
     return replace(corpus, sentences=corpus.sentences[:limit], targets=corpus.targets[:limit], images=images)
 
 
-def _task(model: Any, heads: HeadMap, corpus: Corpus) -> Task:
-    """The corpus as data that stream through the model, just as roles read it."""
-    return RoleProbe(model, heads, corpus, (), pad_id(model), start_id(model)).task()
-
-
-def _kinds(corpus: Corpus) -> Kinds:
-    """Parts of speech by how often they occur, and relations that occur often enough."""
+def _frequent_kinds(corpus: Corpus) -> KeyKinds:
+    """Returns the parts of speech by how often they occur, and the relations that occur often enough."""
     texts = (*corpus.sentences, *corpus.targets)
     tags = Counter(word.upos for s in texts for word in s.annotated.words if word.upos)
-    return Kinds(tuple(sorted(tags, key=lambda tag: (-tags[tag], tag))), syntax.names(corpus))
+    relations = tuple(role for role in Syntax.list_offered(corpus).testable if isinstance(role, Syntax))
+    return KeyKinds(tuple(sorted(tags, key=lambda tag: (-tags[tag], tag))), relations)
 
 
-def _rows(model: Any, corpus: Corpus, blocks: Sequence[AttentionBlock], seed: int) -> dict[str, dict[int, list[int]]]:
-    """Query tokens of each side whose attention is kept whole: as many as the distances of all heads allow."""
+def _choose_rows(model: Any, corpus: Corpus, blocks: Sequence[AttentionBlock], seed: int) -> dict[str, dict[int, list[int]]]:
+    """Returns the query tokens of each side whose attention is stored: as many as the distances of all heads allow."""
     if corpus.grid:
-        patches = corpus.grid[0] * corpus.grid[1]
-        size = sum(block.n_heads for block in blocks)
-        return {"source": sample_tokens([[False] + [True] * (patches - 1)] * len(corpus.images), how_many(size, patches, ROWS), seed)}
-    found = {}
-    for side, sentences, front in (("source", corpus.sentences, 0), ("target", corpus.targets, 1)):
+        n_patches, n_heads = corpus.grid[0] * corpus.grid[1], sum(block.n_heads for block in blocks)
+        is_patch = [[False] + [True] * (n_patches - 1)] * len(corpus.images)
+        return {"source": sample_tokens(is_patch, affordable_queries(n_heads, n_patches, N_ROWS), seed)}
+    rows = {}
+    for side, sentences, n_front in (("source", corpus.sentences, 0), ("target", corpus.targets, 1)):
         views = [view for view in VIEWS if (view == "source") == (side == "source")]
-        most = max((sum(b.n_heads for b in blocks if view_of(model, b) == view) for view in views), default=0)
-        if sentences and most:
-            keys = max(len(s.ids) for s in (*corpus.sentences, *corpus.targets))
-            ordinary = [[False] * front + [not special for special in s.special] for s in sentences]
-            found[side] = sample_tokens(ordinary, how_many(most, keys, ROWS), seed)
-    return found
+        n_heads = max((sum(b.n_heads for b in blocks if view_name(model, b) == view) for view in views), default=0)
+        if sentences and n_heads:
+            n_keys = max(len(s.ids) for s in (*corpus.sentences, *corpus.targets))
+            ordinary = [[False] * n_front + [not special for special in s.special] for s in sentences]
+            rows[side] = sample_tokens(ordinary, affordable_queries(n_heads, n_keys, N_ROWS), seed)
+    return rows
 
 
-def _totals(parts: Any) -> dict[str, np.ndarray]:
-    """Sums over examples; the surest queries example by example, the few best of each head."""
-    found: dict[str, np.ndarray] = {}
-    first = 0
-    for part in parts:
-        for name, values in part.items():
+def _sum_examples(chunks: Iterable[Measured]) -> dict[str, np.ndarray]:
+    """Returns sums over examples; of the most confident queries of each example, the few best of each head."""
+    totals: dict[str, np.ndarray] = {}
+    n_examples = 0
+    for chunk in chunks:
+        for name, values in chunk.items():
             if name.endswith("/top"):
-                numbered = np.concatenate(
-                    [np.broadcast_to(np.arange(first, first + len(values))[:, None, None], (*values.shape[:2], 1)), values], -1
-                )
-                known = np.concatenate([found[name], numbered]) if name in found else numbered
-                order = np.argsort(-known[:, :, 2], axis=0, kind="stable")[:TOP]
-                found[name] = np.take_along_axis(known, order[:, :, None], 0)
+                numbers = np.arange(n_examples, n_examples + len(values))[:, None, None]
+                candidates = np.concatenate([np.broadcast_to(numbers, (*values.shape[:2], 1)), values], -1)
+                if name in totals:
+                    candidates = np.concatenate([totals[name], candidates])
+                order = np.argsort(-candidates[:, :, 2], axis=0, kind="stable")[:N_TOP]
+                totals[name] = np.take_along_axis(candidates, order[:, :, None], 0)
             else:
-                found[name] = found.get(name, 0) + values.sum(0)
-        first += len(next(iter(part.values())))
-    return found
+                totals[name] = totals.get(name, 0) + values.sum(0)
+        n_examples += len(next(iter(chunk.values())))
+    return totals
 
 
-def _notes(corpus: Corpus, kinds: Kinds, chosen: Sequence[int], longest: int) -> list[str]:
+def _missing_parts(corpus: Corpus, kinds: KeyKinds, chosen: Sequence[int], longest: int) -> list[str]:
+    """Returns what a profile of this corpus lacks, one sentence each."""
     if corpus.grid:
         return ["Images have no words: there are no distances, parts of speech, relations, examples or attention maps of them."]
     notes = []
     if not any(s.annotated.words for s in corpus.sentences):
         notes.append("The text holds tokens without words: distances count tokens.")
-    if not kinds.pos:
-        notes.append(
-            "The text has no parts of speech, so attention by part of speech is left out; give a treebank (--text FILE.conllu) or --parser."
-        )
+    if not kinds.tags:
+        notes.append("The text has no parts of speech, so attention by part of speech is left out; use a treebank (CoNLL-U) or a parser.")
     if not kinds.relations:
-        notes.append(f"No dependency relation occurs {LEAST} times in the text, so attention by relation is left out.")
+        notes.append(f"No dependency relation occurs {MIN_OCCURRENCES} times in the text, so attention by relation is left out.")
     if not chosen:
-        notes.append(f"No sentence has {4 * longest} tokens or fewer, so no attention maps are shown; give shorter ones with --text.")
+        notes.append(
+            f"No sentence has {STRETCH * longest} tokens or fewer, so no attention maps are shown; use a text with shorter sentences."
+        )
     return notes
 
 
 @dataclass(slots=True)
-class _Sheet:
-    """What the pass found, put together head by head."""
+class _Summary:
+    """The results of the pass, put together head by head."""
 
     model: Any
     heads: HeadMap
     corpus: Corpus
-    probe: PortraitProbe
+    probe: ProfileProbe
     totals: Mapping[str, np.ndarray]
     tokenizer: Any
     seed: int
 
-    def portraits(self) -> dict[str, Any]:
-        """Everything but the maps; None for heads that were not seen."""
+    def profiles(self) -> dict[str, Any]:
+        """Returns everything but sentences and maps; None for heads that were not observed."""
         kinds, n = self.probe.kinds, len(self.heads)
-        found: dict[str, Any] = {"distances": list(DISTANCES)}
-        table: list[np.ndarray | None] = [None] * n
+        shares: list[np.ndarray | None] = [None] * n
         entropy: list[float | None] = [None] * n
         confidence: list[float | None] = [None] * n
         similar: list[list[Any]] = [[] for _ in range(n)]
@@ -192,109 +219,115 @@ class _Sheet:
             blocks = self.probe.blocks_of(view)
             if not blocks:
                 continue
-            places = [place for block in blocks for place in range(*self.heads.positions(block).indices(n))]
-            number = self.totals[f"{view}/number"]  # [blocks, 1 + relations]
-            by_head = np.repeat(number, [block.n_heads for block in blocks], 0)
-            for i, place in enumerate(places):
-                if by_head[i, 0]:
-                    entropy[place] = float(self.totals[f"{view}/entropy"][i] / by_head[i, 0])
-                    confidence[place] = float(self.totals[f"{view}/confidence"][i] / by_head[i, 0])
-                    table[place] = None if self.corpus.grid else self._shares(self.totals[f"{view}/mass"][i], by_head[i])
+            heads = [head for block in blocks for head in range(*self.heads.positions(block).indices(n))]
+            n_queries = self.totals[f"{view}/number"]  # [blocks, 1 + relations]
+            n_by_head = np.repeat(n_queries, [block.n_heads for block in blocks], 0)
+            for i, head in enumerate(heads):
+                if n_by_head[i, 0]:
+                    entropy[head] = round(float(self.totals[f"{view}/entropy"][i] / n_by_head[i, 0]), 5)
+                    confidence[head] = round(float(self.totals[f"{view}/confidence"][i] / n_by_head[i, 0]), 5)
+                    shares[head] = None if self.corpus.grid else self._divide(self.totals[f"{view}/mass"][i], n_by_head[i])
+            self._find_similar(view, heads, similar)
             if not self.corpus.grid:
-                even = self._shares(self.totals[f"{view}/even"].sum(0), number.sum(0))
-                expected[blocks[0].kind] = even
-            self._near(view, places, similar)
-            if not self.corpus.grid:
-                self._tell(view, places, examples)
-        found |= {"distance": [_plain(row, slice(0, len(DISTANCES)), len(DISTANCES)) for row in table]}
-        found["pos"] = self._part(table, expected, kinds.pos_part, [*kinds.pos, NO_WORD]) if kinds.pos and not self.corpus.grid else None
-        found["relation"] = self._part(table, expected, kinds.relation_part, list(kinds.relations)) if kinds.relations else None
-        return {**found, "entropy": _numbers(entropy), "confidence": _numbers(confidence), "similar": similar, "examples": examples}
+                expected[blocks[0].kind] = self._divide(self.totals[f"{view}/even"].sum(0), n_queries.sum(0))
+                self._find_examples(view, heads, examples)
+        has_tags, relations = bool(kinds.tags) and not self.corpus.grid, [relation.relation for relation in kinds.relations]
+        return {
+            "distances": list(DISTANCES),
+            "distance": [_round_columns(row, slice(0, len(DISTANCES))) for row in shares],
+            "pos": _select_columns(shares, expected, kinds.tag_columns, [*kinds.tags, NO_WORD]) if has_tags else None,
+            "relation": _select_columns(shares, expected, kinds.relation_columns, relations) if relations else None,
+            "entropy": entropy,
+            "confidence": confidence,
+            "similar": similar,
+            "examples": examples,
+        }
 
-    def _shares(self, mass: np.ndarray, number: np.ndarray) -> np.ndarray:
-        """Mass over the number of queries that could have it; NaN where there was none."""
-        relations = self.probe.kinds.relation_part
-        below = np.full(len(mass), number[0], dtype=np.float64)
-        below[relations] = number[1:]
-        return np.divide(mass, below, out=np.full(len(mass), np.nan), where=below > 0)
+    def _divide(self, mass: np.ndarray, n_queries: np.ndarray) -> np.ndarray:
+        """Returns mass over the number of queries that can have it; NaN if there is none."""
+        divisor = np.full(len(mass), n_queries[0], dtype=np.float64)
+        divisor[self.probe.kinds.relation_columns] = n_queries[1:]
+        return np.divide(mass, divisor, out=np.full(len(mass), np.nan), where=divisor > 0)
 
-    def _part(self, table: Sequence[Any], expected: Mapping[str, np.ndarray], part: slice, names: list[str]) -> dict[str, Any]:
-        by_kind = {kind: [round(float(v), 6) if np.isfinite(v) else 0.0 for v in row[part]] for kind, row in expected.items()}
-        return {"names": names, "share": [_plain(row, part, len(names)) for row in table], "expected_by_kind": by_kind}
+    def _find_similar(self, view: ViewName, heads: list[int], similar: list[list[Any]]) -> None:
+        """Sets the nearest heads of every head of a view."""
+        blocks, stored = self.probe.blocks_of(view), self.probe.stored_rows.get(view, {})
+        rows = (torch.cat([by_block[block.path] for block in blocks]).numpy() for _, by_block in sorted(stored.items()))
+        if stored and len(heads) > 1:
+            for head, neighbours in nearest(distances(rows), heads, N_SIMILAR).items():
+                similar[head] = [[neighbour, round(distance, 4)] for neighbour, distance in neighbours]
 
-    def _near(self, view: str, places: list[int], similar: list[list[Any]]) -> None:
-        blocks, rows = self.probe.blocks_of(view), self.probe.kept_rows.get(view, {})
-        whole = (torch.cat([held[block.path] for block in blocks]).numpy() for _, held in sorted(rows.items()))
-        if rows and len(places) > 1:
-            for place, found in nearest(distances(whole), places, SIMILAR).items():
-                similar[place] = [[other, round(value, 4)] for other, value in found]
-
-    def _tell(self, view: str, places: list[int], examples: list[dict[str, Any]]) -> None:
-        """The surest queries of every head, some of its middle, and some at random."""
+    def _find_examples(self, view: ViewName, heads: list[int], examples: list[dict[str, Any]]) -> None:
+        """Sets the most confident queries of every head of a view, some of the middle, and some at random."""
         random = generator(self.seed, 3)
-        rows = sorted(self.probe.kept_rows.get(view, {}).items())
-        for i, place in enumerate(places):
+        stored = sorted(self.probe.stored_rows.get(view, {}).items())
+        for i, head in enumerate(heads):
             top = [row for row in self.totals[f"{view}/top"][:, i] if row[2] > 0]
-            examples[place]["top"] = [self._of_top(view, row) for row in top]
-            block = self.heads.block_of(self.heads[place])
-            own = block.position(self.heads[place])
-            seen = [(number, token, held[block.path][own].numpy()) for (number, token), held in rows]
-            weights = [self._ordinary(view, number, row).max(initial=0.0) for number, _, row in seen]
-            order = sorted(range(len(seen)), key=lambda j: abs(weights[j] - float(np.median(weights)))) if seen else []
-            examples[place]["middle"] = [self._of_row(view, seen[j], weights[j]) for j in sorted(order[:OTHERS])]
-            drawn = random.permutation(len(seen))[:OTHERS].tolist()
-            examples[place]["random"] = [self._of_row(view, seen[j], weights[j]) for j in drawn]
+            examples[head]["top"] = [self._describe_top(view, row) for row in top]
+            block = self.heads.block_of(self.heads[head])
+            own = block.position(self.heads[head])
+            rows = [(number, token, by_block[block.path][own].numpy()) for (number, token), by_block in stored]
+            weights = [row[self._is_ordinary(view, number)].max(initial=0.0) for number, _, row in rows]
+            order = sorted(range(len(rows)), key=lambda j: abs(weights[j] - float(np.median(weights)))) if rows else []
+            examples[head]["middle"] = [self._describe_row(view, rows[j], weights[j]) for j in sorted(order[:N_OTHERS])]
+            at_random = random.permutation(len(rows))[:N_OTHERS].tolist()
+            examples[head]["random"] = [self._describe_row(view, rows[j], weights[j]) for j in at_random]
 
-    def _ordinary(self, view: str, number: int, row: np.ndarray) -> np.ndarray:
+    def _is_ordinary(self, view: ViewName, number: int) -> np.ndarray:
         special = [True, *self.corpus.targets[number].special] if view == "target" else self.corpus.sentences[number].special
-        return row[~np.asarray(special, dtype=bool)]
+        return ~np.asarray(special, dtype=bool)
 
-    def _of_top(self, view: str, row: np.ndarray) -> dict[str, Any]:
+    def _describe_top(self, view: ViewName, row: np.ndarray) -> dict[str, Any]:
         number, query, weight = int(row[0]), int(row[1]), float(row[2])
-        keys = [
-            (int(k), float(w)) for k, w in zip(row[3 : 3 + STRONGEST], row[3 + STRONGEST :], strict=True) if k >= 0 and w >= LEAST_WEIGHT
-        ]
-        return self._example(view, number, query, keys, weight)
+        pairs = zip(row[3 : 3 + STRONGEST], row[3 + STRONGEST :], strict=True)
+        return self._describe(view, number, query, [(int(key), float(w)) for key, w in pairs if key >= 0 and w >= MIN_WEIGHT], weight)
 
-    def _of_row(self, view: str, seen: tuple[int, int, np.ndarray], weight: float) -> dict[str, Any]:
-        number, token, row = seen
+    def _describe_row(self, view: ViewName, stored: tuple[int, int, np.ndarray], weight: float) -> dict[str, Any]:
+        number, token, row = stored
         order = np.argsort(-row, kind="stable")[:STRONGEST]
-        return self._example(view, number, token, [(int(k), float(row[k])) for k in order if row[k] >= LEAST_WEIGHT], float(weight))
+        return self._describe(view, number, token, [(int(k), float(row[k])) for k in order if row[k] >= MIN_WEIGHT], float(weight))
 
-    def _example(self, view: str, number: int, query: int, keys: list[tuple[int, float]], weight: float) -> dict[str, Any]:
+    def _describe(self, view: ViewName, number: int, query: int, keys: list[tuple[int, float]], weight: float) -> dict[str, Any]:
         source = token_texts(self.corpus.sentences[number], self.tokenizer)
         if view == "source":
-            return example(source, query, keys, weight)
+            return describe_query(source, query, keys, weight)
         target = token_texts(self.corpus.targets[number], self.tokenizer, start=start_id(self.model))
-        return example(target, query, keys, weight) if view == "target" else example(source, query, keys, weight, target)
+        return describe_query(target, query, keys, weight) if view == "target" else describe_query(source, query, keys, weight, target)
 
-    def sentences(self, chosen: Sequence[int]) -> dict[str, Any]:
-        """The sentences that are shown whole."""
+    def sentences(self, chosen: Sequence[int]) -> list[dict[str, Any]]:
+        """Returns the sentences whose maps are stored."""
         causal = not self.corpus.targets and any(block.kind == "decoder-self" for block in self.probe.blocks)
-        found = []
-        for number in chosen:
-            target = side_of(self.corpus.targets[number], self.tokenizer, start=start_id(self.model)) if self.corpus.targets else None
-            sentence = self.corpus.sentences[number]
-            name = sentence.annotated.origin or f"sentence {number}"
-            found.append({"id": name, "source": side_of(sentence, self.tokenizer), "target": target, "causal": causal})
-        return {"sentences": found, "blocks": [block.path for block in self.heads.blocks]}
+        start = start_id(self.model)
+        return [
+            {
+                "id": self.corpus.sentences[number].annotated.where or f"sentence {number}",
+                "source": describe_side(self.corpus.sentences[number], self.tokenizer),
+                "target": describe_side(self.corpus.targets[number], self.tokenizer, start=start) if self.corpus.targets else None,
+                "causal": causal,
+            }
+            for number in chosen
+        ]
 
     def maps(self, chosen: Sequence[int]) -> dict[str, np.ndarray]:
-        """The maps by sentence and block, in the order of `sentences` and of the blocks of the model."""
-        place = {block.path: i for i, block in enumerate(self.heads.blocks)}
+        """Returns the maps by sentence and block, in the order of `sentences` and of the blocks of the model."""
+        stored = self.probe.stored_maps
         return {
-            f"{shown}/{place[path]}": np.rint(255 * np.sqrt(self.probe.kept_maps[number, path].clamp(0, 1).numpy())).astype(np.uint8)
-            for shown, number in enumerate(chosen)
-            for path in place
-            if (number, path) in self.probe.kept_maps
+            f"{sentence}/{index}": np.rint(255 * np.sqrt(stored[number, block.path].clamp(0, 1).numpy())).astype(np.uint8)
+            for sentence, number in enumerate(chosen)
+            for index, block in enumerate(self.heads.blocks)
+            if (number, block.path) in stored
         }
 
 
-def _numbers(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else round(value, 5) for value in values]
+def _select_columns(
+    shares: Sequence[np.ndarray | None], expected: Mapping[str, np.ndarray], columns: slice, names: list[str]
+) -> dict[str, Any]:
+    """Returns some columns of the shares of all heads, and of uniform attention by kind of block."""
+    by_kind = {kind: [round(float(value), 6) if np.isfinite(value) else 0.0 for value in row[columns]] for kind, row in expected.items()}
+    return {"names": names, "share": [_round_columns(row, columns) for row in shares], "expected_by_kind": by_kind}
 
 
-def _plain(row: np.ndarray | None, part: slice, size: int) -> list[float | None]:
+def _round_columns(row: np.ndarray | None, columns: slice) -> list[float | None]:
     if row is None:
-        return [None] * size
-    return [round(float(value), 5) if np.isfinite(value) else None for value in row[part]]
+        return [None] * (columns.stop - columns.start)
+    return [round(float(value), 5) if np.isfinite(value) else None for value in row[columns]]

@@ -6,7 +6,7 @@ Budhraja et al. 2020; Voita et al. 2019 found that specialised heads go last.
 
 from __future__ import annotations
 
-from headcount.behaviour.given import roles
+from headcount.behaviour.roles import roles
 from headcount.core.errors import PlanError
 from headcount.pruning.base import About, Choice, Work
 from headcount.surgery.source import local_folder
@@ -24,7 +24,7 @@ def choose(work: Work, variant: str) -> Choice:
     limit = work.options["limit"]
     table = work.once(
         ("roles", work.options["tokenizer"], tuple(wanted), limit, work.seed),
-        lambda: roles(work.model, work.data, tokenizer, alignment={"limit": limit}, only=only, seed=work.seed),
+        lambda: roles(work.model, work.data, tokenizer, limit=limit, only=only, seed=work.seed),
     )
     having = {head for head, found in table.labels().items() if found}
     if not having:

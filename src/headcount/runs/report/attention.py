@@ -1,4 +1,4 @@
-"""HeadProfiles and attention maps of a run as the page shows them. Maps are packed when it is known how many of them there is room for."""
+"""Head profiles and attention maps of a run as the page shows them. Maps are packed once it is known for how many of them there is room."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from headcount.runs.schema import BlockRecord
 from headcount.runs.store import Run
 
 KIND = "profiles"
-PORTRAIT = ("n_sentences", "distances", "distance", "pos", "relation", "entropy", "confidence", "similar", "examples")
+FIELDS = ("n_sentences", "distances", "distance", "pos", "relation", "entropy", "confidence", "similar", "examples")
 
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """The attention maps of a run before they are packed, by sentence and block, and its sentences."""
+    """The attention maps of a run, by sentence and block, before they are packed, and its sentences."""
 
     sentences: Sequence[Mapping[str, Any]] = ()
     arrays: Mapping[tuple[int, int], np.ndarray] = field(default_factory=dict)
     sizes: Sequence[int] = ()
     """How many heads each block has."""
     packs: dict[tuple[int, int, tuple[int, ...]], str] = field(default_factory=dict)
-    """What is packed already: a report tries several numbers of sentences."""
+    """Maps that are packed already: a report tries several numbers of sentences."""
 
-    def packed(self, n_sentences: int | None = None, heads: Sequence[Sequence[int]] | None = None) -> dict[str, Any] | None:
-        """The first sentences with the maps of some heads of every block (of all, if not told); None where there is nothing to show."""
-        shown = len(self.sentences) if n_sentences is None else min(n_sentences, len(self.sentences))
-        if not shown:
+    def pack_sentences(self, n_sentences: int | None = None, heads: Sequence[Sequence[int]] | None = None) -> dict[str, Any] | None:
+        """Returns the first sentences (default: all) with the maps of some heads of every block (default: all); None if there is none."""
+        n_included = len(self.sentences) if n_sentences is None else min(n_sentences, len(self.sentences))
+        if not n_included:
             return None
-        maps = [[self._one(sentence, block, heads) for block in range(len(self.sizes))] for sentence in range(shown)]
-        included = (
-            None if heads is None else [list(mine) if len(mine) < size else None for mine, size in zip(heads, self.sizes, strict=True)]
-        )
-        return {"sentences": list(self.sentences[:shown]), "maps": maps, "included": included or [None] * len(self.sizes)}
+        maps = [[self._pack_map(sentence, block, heads) for block in range(len(self.sizes))] for sentence in range(n_included)]
+        included: list[list[int] | None] = [None] * len(self.sizes)
+        if heads is not None:
+            included = [list(chosen) if len(chosen) < size else None for chosen, size in zip(heads, self.sizes, strict=True)]
+        return {"sentences": list(self.sentences[:n_included]), "maps": maps, "included": included}
 
-    def _one(self, sentence: int, block: int, heads: Sequence[Sequence[int]] | None) -> str | None:
-        found = self.arrays.get((sentence, block))
-        if found is None or (heads is not None and not heads[block]):
+    def _pack_map(self, sentence: int, block: int, heads: Sequence[Sequence[int]] | None) -> str | None:
+        array = self.arrays.get((sentence, block))
+        if array is None or (heads is not None and not heads[block]):
             return None
-        shown = tuple(range(len(found)) if heads is None else heads[block])
-        if (sentence, block, shown) not in self.packs:
-            self.packs[sentence, block, shown] = pack(found[list(shown)])
-        return self.packs[sentence, block, shown]
+        included = tuple(range(len(array)) if heads is None else heads[block])
+        if (sentence, block, included) not in self.packs:
+            self.packs[sentence, block, included] = pack(array[list(included)])
+        return self.packs[sentence, block, included]
 
 
 def pack(array: np.ndarray) -> str:
-    """Base64 of the raw deflate of bytes."""
-    made = zlib.compressobj(6, zlib.DEFLATED, -15)
-    return base64.b64encode(made.compress(np.ascontiguousarray(array, dtype=np.uint8).tobytes()) + made.flush()).decode()
+    """Returns the bytes of an array, compressed by raw deflate, in base64."""
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -15)
+    return base64.b64encode(compressor.compress(np.ascontiguousarray(array, dtype=np.uint8).tobytes()) + compressor.flush()).decode()
 
 
 def unpack(text: str) -> bytes:
-    """What `pack` packed, as the page reads it."""
+    """Returns the bytes that `pack` compressed, as the page reads them."""
     return zlib.decompressobj(-15).decompress(base64.b64decode(text))
 
 
-def portraits_of(run: Run, heads: Sequence[str], blocks: Sequence[BlockRecord]) -> tuple[dict[str, Any] | None, Maps, list[str]]:
-    """The portraits of a run, its maps, and what could not be made of them."""
+def profiles_of(run: Run, heads: Sequence[str], blocks: Sequence[BlockRecord]) -> tuple[dict[str, Any] | None, Maps, list[str]]:
+    """Returns the head profiles of a run (None if it has none of these heads), its attention maps, and what is missing."""
     artifacts = list(run.results(KIND).values())
     if not artifacts:
         return None, Maps(), []
@@ -69,13 +69,13 @@ def portraits_of(run: Run, heads: Sequence[str], blocks: Sequence[BlockRecord]) 
     notes = list(content["notes"])
     if list(content["heads"]) != list(heads):
         return None, Maps(), notes
-    place = {block.path: i for i, block in enumerate(blocks)}
-    there = [place.get(path) for path in content["blocks"]]
+    indices = {block.path: index for index, block in enumerate(blocks)}
+    block_indices = [indices.get(path) for path in content["blocks"]]
     maps = {}
     for name, array in arrays.items():
         sentence, _, block = name.partition("/")
-        target = there[int(block)]
-        if target is not None:
-            maps[int(sentence), target] = array
-    found = {name: content[name] for name in PORTRAIT}
-    return found, Maps(content["sentences"], maps, [len(block.heads) for block in blocks]), notes
+        index = block_indices[int(block)]
+        if index is not None:
+            maps[int(sentence), index] = array
+    profiles = {name: content[name] for name in FIELDS}
+    return profiles, Maps(content["sentences"], maps, [len(block.heads) for block in blocks]), notes

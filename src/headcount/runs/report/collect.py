@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headcount.core.registry import STUDIES
-from headcount.runs.report.attention import Maps, portraits_of
+from headcount.runs.report.attention import Maps, profiles_of
 from headcount.runs.report.bench import bench_of
 from headcount.runs.report.compare import comparison
 from headcount.runs.report.curves import curves_of
 from headcount.runs.report.plain import short
-from headcount.runs.report.roles import roles_of, roles_record, untested
+from headcount.runs.report.roles import find_roles, roles_of, untested_table
 from headcount.runs.report.scores import scores_of, summarise
 from headcount.runs.report.sentences import summary_of, warnings_of
 from headcount.runs.schema import BlockRecord, HeadsRecord
@@ -30,7 +30,7 @@ class ReportData:
 
     def with_all_maps(self) -> dict[str, Any]:
         """Returns the report with all attention maps."""
-        runs = [{**run, "attention": maps.packed()} for run, maps in zip(self.report["runs"], self.maps, strict=True)]
+        runs = [{**run, "attention": maps.pack_sentences()} for run, maps in zip(self.report["runs"], self.maps, strict=True)]
         return {**self.report, "runs": runs}
 
 
@@ -51,9 +51,9 @@ def collect(run: Run, run_b: Run | None = None) -> ReportData:
 def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
     record, heads = run.record(), run.heads()
     names = [head for block in heads.blocks for head in block.heads]
-    roles = roles_record(run)
+    roles = find_roles(run)
     curves, rows, notes = curves_of(run, record, heads)
-    profiles, maps, missing = portraits_of(run, names, heads.blocks)
+    profiles, maps, missing = profiles_of(run, names, heads.blocks)
     data: dict[str, Any] = {
         "name": run.folder.resolve().name,
         "command": record.command,
@@ -75,7 +75,7 @@ def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
         "profiles": profiles,
         "attention": None,
         "attention_left_out": False,
-        "tables": [*_tables(run), *([] if roles is None else untested(roles))],
+        "tables": [*_tables(run), *([] if roles is None else untested_table(roles))],
     }
     data["summary"] = summary_of(record, heads, data, rows)
     data["warnings"] = [*warnings_of(run, record, data), *notes, *missing]

@@ -96,7 +96,7 @@ def _with_maps(collected: ReportData, n_sentences: int, share: float) -> dict[st
     runs, notes = [], list(collected.report["left_out"])
     for run, maps in zip(collected.report["runs"], collected.maps, strict=True):
         heads = None if share == 1.0 else most_important(run, maps, share)
-        packed = maps.packed(n_sentences, heads) if n_sentences else None
+        packed = maps.pack_sentences(n_sentences, heads) if n_sentences else None
         runs.append({**run, "attention": packed, "attention_left_out": bool(maps.sentences) and packed is None})
         notes += _left_out_sentences(run, maps, n_sentences, heads, len(collected.maps) > 1)
     return {**collected.report, "runs": runs, "left_out": notes}

@@ -15,11 +15,21 @@ from transformers import AutoTokenizer
 
 import headcount as hc
 from headcount.behaviour.base import Corpus
-from headcount.behaviour.given import corpus_of
-from headcount.behaviour.profiles.numbers import DISTANCES, distance_bins, distances, even, how_many, mass, nearest, one_hot, strongest
-from headcount.behaviour.profiles.profile import attend, profile_heads
+from headcount.behaviour.corpus import read_corpus
+from headcount.behaviour.profiles.numbers import (
+    DISTANCES,
+    affordable_queries,
+    distance_bins,
+    distances,
+    mass,
+    nearest,
+    one_hot,
+    strongest,
+    uniform,
+)
+from headcount.behaviour.profiles.profile import ProfileSpec, map_attention, profile_heads
 from headcount.behaviour.profiles.sample import sample_tokens
-from headcount.behaviour.profiles.sentence import GAP, example
+from headcount.behaviour.profiles.sentence import GAP, describe_query
 from headcount.core.errors import UnsupportedModel
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.models.provenance import model_record
@@ -38,8 +48,8 @@ def opened(name: str, number: int = 24) -> tuple[Any, Corpus, Any]:
     model, tokenizer = hc.load(f"demo/{name}").eval(), AutoTokenizer.from_pretrained(local_folder(f"demo/{name}"))
     if name == "translator":
         how = {"add_special_tokens": False, "end": (tokenizer.eos_token_id,)}
-        return model, corpus_of(model, draw_translations(number=number), tokenizer, **how), tokenizer
-    return model, corpus_of(model, draw_sentences("english", number), tokenizer), tokenizer
+        return model, read_corpus(model, draw_translations(number=number), tokenizer, **how), tokenizer
+    return model, read_corpus(model, draw_sentences("english", number), tokenizer), tokenizer
 
 
 def test_a_previous_token_head_has_all_its_mass_one_word_back() -> None:
@@ -63,7 +73,7 @@ def test_even_attention_has_the_share_of_each_kind_among_visible_keys(seed: int,
     visible = torch.rand(2, n, n, generator=random) < 0.7
     visible |= torch.eye(n, dtype=torch.bool)
     kinds = torch.randint(0, 3, (2, n), generator=random)
-    found = mass(even(visible), one_hot(kinds[:, None, :].expand(-1, n, -1), 3))[:, 0]
+    found = mass(uniform(visible), one_hot(kinds[:, None, :].expand(-1, n, -1), 3))[:, 0]
     for row in range(2):
         wanted = [sum(float((visible[row, q] & (kinds[row] == k)).sum() / visible[row, q].sum()) for q in range(n)) for k in range(3)]
         assert np.allclose(found[row], wanted, atol=1e-5)
@@ -86,7 +96,11 @@ def test_distance_is_zero_for_the_same_attention_and_one_for_nothing_in_common()
 
 
 def test_the_work_of_distances_is_bounded() -> None:
-    assert how_many(12, 32, 128) == 128 and how_many(1024, 64, 128) == 4 and 4 <= how_many(10**4, 512, 128) <= 128
+    assert (
+        affordable_queries(12, 32, 128) == 128
+        and affordable_queries(1024, 64, 128) == 4
+        and 4 <= affordable_queries(10**4, 512, 128) <= 128
+    )
 
 
 def test_the_surest_query_is_sought_among_those_that_ask_and_ordinary_keys() -> None:
@@ -107,17 +121,17 @@ def test_tokens_are_drawn_from_all_sentences_and_never_special() -> None:
 
 def test_a_window_shows_query_and_keys_with_gaps_between() -> None:
     tokens = [f"t{i}" for i in range(60)]
-    made = example(tokens, 50, [(0, 0.9), (49, 0.05)], 0.9)
+    made = describe_query(tokens, 50, [(0, 0.9), (49, 0.05)], 0.9)
     assert made["tokens"][made["query"]] == "t50" and [made["tokens"][place] for place, _ in made["keys"]] == ["t0", "t49"]
     assert GAP in made["tokens"] and len(made["tokens"]) < 20
-    crossed = example(tokens[:5], 40, [(2, 0.5)], 0.5, tokens)
+    crossed = describe_query(tokens[:5], 40, [(2, 0.5)], 0.5, tokens)
     assert crossed["query_tokens"][crossed["query"]] == "t40" and crossed["tokens"] == tokens[:5]
 
 
 @pytest.mark.parametrize("name", ["entailment", "decoder", "translator"])
-def test_portraits_agree_with_what_the_model_attends_to(name: str) -> None:
+def test_profiles_agree_with_what_the_model_attends_to(name: str) -> None:
     model, corpus, tokenizer = opened(name)
-    made = profile_heads(model, corpus, tokenizer, shown=2)
+    made = profile_heads(model, corpus, tokenizer, ProfileSpec(n_maps=2))
     told, heads = made.content, hc.HeadMap.of(model)
     for row in told["distance"]:
         assert sum(row) == pytest.approx(1, abs=2e-3), "every ordinary query gives all its attention"
@@ -150,10 +164,10 @@ def test_examples_are_what_the_map_says() -> None:
 
 def test_the_batch_size_does_not_matter_and_the_seed_does() -> None:
     model, corpus, tokenizer = opened("entailment", 12)
-    one, other = (profile_heads(model.double(), corpus, tokenizer, batch_size=size) for size in (1, 12))
+    one, other = (profile_heads(model.double(), corpus, tokenizer, ProfileSpec(batch_size=size)) for size in (1, 12))
     assert one.content == other.content
     assert all(np.array_equal(one.maps[key], other.maps[key]) for key in one.maps)
-    assert profile_heads(model, corpus, tokenizer, seed=1).content["examples"] != one.content["examples"]
+    assert profile_heads(model, corpus, tokenizer, ProfileSpec(seed=1)).content["examples"] != one.content["examples"]
 
 
 def test_even_attention_is_expected_by_kind() -> None:
@@ -171,7 +185,7 @@ def test_even_attention_is_expected_by_kind() -> None:
 
 def test_a_text_without_translations_says_what_it_does_not_show() -> None:
     model, _, tokenizer = opened("translator", 4)
-    made = profile_heads(model, corpus_of(model, draw_sentences("english", 6), tokenizer), tokenizer)
+    made = profile_heads(model, read_corpus(model, draw_sentences("english", 6), tokenizer), tokenizer)
     assert any("no translations" in note for note in made.notes)
     heads = hc.HeadMap.of(model)
     for place, head in enumerate(heads):
@@ -183,7 +197,7 @@ def test_images_have_entropy_and_neighbours_and_say_what_is_missing(tmp_path: Pa
     model = tiny_model("vit", auto="AutoModelForImageClassification")
     size = model.config.image_size
     images = [{"pixel_values": torch.randn(3, size, size, dtype=torch.float64)} for _ in range(4)]
-    made = profile_heads(model, corpus_of(model, images), None)
+    made = profile_heads(model, read_corpus(model, images), None)
     assert all(value is not None for value in made.content["entropy"]) and all(made.content["similar"])
     assert made.content["pos"] is None and not made.maps and "no words" in made.notes[0]
 
@@ -191,12 +205,12 @@ def test_images_have_entropy_and_neighbours_and_say_what_is_missing(tmp_path: Pa
 def test_tokens_without_words_count_tokens() -> None:
     model, corpus, tokenizer = opened("decoder", 6)
     task = hc.Task("bare", *[[{"input_ids": list(s.ids)} for s in corpus.sentences]] * 3, collate=lambda rows: {})  # pyright: ignore[reportArgumentType]
-    made = profile_heads(model, corpus_of(model, task, tokenizer), tokenizer)
+    made = profile_heads(model, read_corpus(model, task, tokenizer), tokenizer)
     assert any("distances count tokens" in note for note in made.notes) and made.content["pos"] is None
     assert made.content["sentences"][0]["source"]["words"] is None
 
 
-def test_a_run_keeps_portraits_and_the_report_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_keeps_profiles_and_the_report_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, corpus, tokenizer = opened("entailment", 10)
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "demo/entailment"), command="c", seed=0), hc.HeadMap.of(model))
@@ -204,7 +218,7 @@ def test_a_run_keeps_portraits_and_the_report_shows_them(tmp_path: Path, monkeyp
         monkeypatch.setattr(files, "profile_heads", None)
         again = profiles_into(run, model, corpus, tokenizer)
     assert first.content == again.content
-    report = collect(Run.open(tmp_path / "run")).with_all_maps()
+    report = collect(Run.open(tmp_path / "run")).whole()
     check(report, "Report")
     attention = report["runs"][0]["attention"]
     assert len(attention["sentences"]) == 8
@@ -221,9 +235,9 @@ def test_a_model_whose_attention_cannot_be_seen_is_kept_with_the_reason(tmp_path
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
         profiles_into(run, model, corpus, tokenizer)
-    report = collect(Run.open(tmp_path / "run")).with_all_maps()
+    report = collect(Run.open(tmp_path / "run")).whole()
     check(report, "Report")
-    assert report["runs"][0]["profiles"] is None
+    assert report["runs"][0]["portraits"] is None
     assert any("fused kernel" in warning for warning in report["runs"][0]["warnings"])
 
 
@@ -234,15 +248,15 @@ def test_a_model_that_reads_no_text_is_kept_with_the_reason(tmp_path: Path, monk
         run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
         first, again = (profiles_into(run, model, corpus, tokenizer) for _ in range(2))
     assert first.content == again.content and not first.content["heads"] and len(run.artifacts("profiles")) == 1
-    report = collect(Run.open(tmp_path / "run")).with_all_maps()
+    report = collect(Run.open(tmp_path / "run")).whole()
     check(report, "Report")
-    assert report["runs"][0]["profiles"] is None and "profiles" not in run.record().data
-    assert any(warning.startswith("No portraits: ") and "input_features" in warning for warning in report["runs"][0]["warnings"])
+    assert report["runs"][0]["portraits"] is None and "profiles" not in run.record().data
+    assert any(warning.startswith("No head profiles: ") and "input_features" in warning for warning in report["runs"][0]["warnings"])
 
 
 def test_attend_shows_one_sentence_whole() -> None:
     model, _, tokenizer = opened("decoder", 2)
-    sentences, maps = attend(model, corpus_of(model, ["the queen runs ."], tokenizer), tokenizer)
+    sentences, maps = map_attention(model, read_corpus(model, ["the queen runs ."], tokenizer), tokenizer)
     assert sentences[0]["causal"] and len(maps) == len(hc.HeadMap.of(model).blocks)
     assert all(not np.triu(array, 1).any() for array in maps.values())
 
@@ -250,12 +264,13 @@ def test_attend_shows_one_sentence_whole() -> None:
 def test_maps_are_of_sentences_as_long_as_was_asked_for() -> None:
     model, _, tokenizer = opened("decoder", 2)
     texts = [" ".join(["the queen runs ."] * times) for times in (20, 1, 24, 2)]
-    corpus = corpus_of(model, texts, tokenizer)
+    corpus = read_corpus(model, texts, tokenizer)
     lengths = [len(one.ids) for one in corpus.sentences]
 
     def shown(longest: int) -> list[int]:
         return sorted(
-            len(one["source"]["tokens"]) for one in profile_heads(model, corpus, tokenizer, longest=longest, shown=2).content["sentences"]
+            len(one["source"]["tokens"])
+            for one in profile_heads(model, corpus, tokenizer, ProfileSpec(longest=longest, n_maps=2)).content["sentences"]
         )
 
     assert shown(lengths[3]) == sorted(lengths)[:2]

@@ -1,0 +1,85 @@
+"""The request of a role test: which roles are tested, and how."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from headcount.behaviour.base import Role
+from headcount.core.errors import OptionError, unknown
+from headcount.core.registry import ROLES
+from headcount.core.role_table import ALPHA, TAU
+from headcount.core.stats.corrections import Adjust
+
+RoleNames = str | Role | Iterable[str | Role]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSpec:
+    """How roles are tested; `headcount.roles` explains each field. `only` is a class for all its roles, or a single role.
+
+    Raises:
+        OptionError: a value has the wrong type or is out of range.
+        UnknownName: no role or correction of that name exists.
+    """
+
+    only: tuple[type[Role] | Role, ...] | None = None
+    tau: float = TAU
+    alpha: float = ALPHA
+    correct: Adjust = "bh"
+    level: float = 0.95
+    batch_size: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rules = {
+            "tau": ("a number of at least 0", _is_number(self.tau) and self.tau >= 0),
+            "alpha": ("a number above 0 and below 1", _is_number(self.alpha) and 0 < self.alpha < 1),
+            "level": ("a number above 0 and below 1", _is_number(self.level) and 0 < self.level < 1),
+            "batch_size": ("None or an int of at least 1", self.batch_size is None or _is_int(self.batch_size, 1)),
+            "seed": ("an int of at least 0", _is_int(self.seed, 0)),
+        }
+        for name, (rule, is_valid) in rules.items():
+            if not is_valid:
+                raise OptionError(f"{name} must be {rule}; got {getattr(self, name)!r}")
+        if self.correct not in get_args(Adjust):
+            raise unknown("correction", str(self.correct), get_args(Adjust))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all fields as plain data, roles by their names."""
+        names = None if self.only is None else [role.name if isinstance(role, type) else str(role) for role in self.only]
+        fields = ("tau", "alpha", "correct", "level", "batch_size", "seed")
+        return {"only": names, **{name: getattr(self, name) for name in fields}}
+
+
+def parse_roles(names: RoleNames | None) -> tuple[type[Role] | Role, ...] | None:
+    """Returns the roles that names describe: a bare name such as `syntax` is the class of all its roles, `syntax:nsubj` one role.
+
+    Raises:
+        UnknownName: no role is registered under the name, or it has no such variant or option.
+        OptionError: a name does not follow the grammar, or the list is empty.
+    """
+    if names is None:
+        return None
+    listed = [names] if isinstance(names, str | Role) else list(names)
+    if not listed:
+        raise OptionError("only must name a role, such as offset or syntax:nsubj; leave it out to test all roles")
+    registered = ROLES.names()
+    return tuple(dict.fromkeys(_role_class(n.strip()) if isinstance(n, str) and n.strip() in registered else Role.parse(n) for n in listed))
+
+
+def _role_class(name: str) -> type[Role]:
+    cls = ROLES.get(name)
+    if not issubclass(cls, Role):
+        raise OptionError(f"{cls.__module__}:{cls.__qualname__}, registered as role '{name}', is no Role")
+    return cls
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_int(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum

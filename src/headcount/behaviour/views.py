@@ -1,0 +1,131 @@
+"""A corpus as the input of a model, and the queries and keys that meet in each of its attention blocks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headcount.behaviour.base import Corpus, Side, View
+from headcount.core.errors import UnsupportedModel
+from headcount.core.heads import AttentionBlock
+from headcount.data.losses import accepts
+from headcount.data.task import CollatedExamples, pad
+from headcount.data.text.aligned import Aligned
+from headcount.data.text.annotated import Annotated
+from headcount.models.modules import pad_id, start_id
+
+ViewName = Literal["source", "target", "cross"]
+VIEWS: tuple[ViewName, ...] = ("source", "target", "cross")
+
+
+def view_name(model: nn.Module, block: AttentionBlock) -> ViewName:
+    """Returns which tokens meet in a block: `source` (of an encoder or a lone decoder), `target` (of a decoder behind an encoder), or `cross`."""
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return "source" if block.kind != "cross" else "cross"
+    views: dict[str, ViewName] = {"encoder-self": "source", "decoder-self": "target", "cross": "cross"}
+    return views[block.kind]
+
+
+def check_input(model: Any, corpus: Corpus) -> None:
+    """Raises UnsupportedModel unless the model reads what the corpus holds."""
+    required, name = "pixel_values" if corpus.grid else "input_ids", type(model).__name__
+    if model.main_input_name != required:
+        raise UnsupportedModel(f"{name} reads {model.main_input_name}, but roles of {'images' if corpus.grid else 'text'} need {required}")
+    if hasattr(model, "get_text_features") and hasattr(model, "get_image_features"):
+        raise UnsupportedModel(f"{name} compares texts with images and reads neither alone; pass the part of it that reads text or images")
+
+
+def build_view(corpus: Corpus, name: ViewName, numbers: Sequence[int], shape: tuple[int, int], pad_token: int = 0) -> View:
+    """Returns the queries and keys of some examples of a corpus.
+
+    Args:
+        corpus: The corpus.
+        name: Which tokens meet.
+        numbers: The examples, by their number in the corpus.
+        shape: How many queries and keys the block has, padding included.
+        pad_token: The id of padding.
+
+    Raises:
+        UnsupportedModel: the block has fewer tokens than an image has patches.
+    """
+    n_queries, n_keys = shape
+    if corpus.grid:
+        n_patches = corpus.grid[0] * corpus.grid[1]
+        if n_keys < n_patches:
+            raise UnsupportedModel(f"a block has {n_keys} tokens, fewer than the {n_patches} patches of an image: it has no such grid")
+        patches = Side.from_patches(len(numbers), n_keys, n_patches)
+        return View(patches, patches, corpus)
+    if name == "target":
+        targets = Side.from_sentences([corpus.targets[number] for number in numbers], n_keys, n_front=1, pad_id=pad_token)
+        return View(targets, targets, corpus)
+    source = Side.from_sentences([corpus.sentences[number] for number in numbers], n_keys, pad_id=pad_token)
+    if name == "source":
+        return View(source, source, corpus)
+    targets = Side.from_sentences([corpus.targets[number] for number in numbers], n_queries, n_front=1, pad_id=pad_token)
+    return View(targets, source, corpus)
+
+
+def corpus_examples(model: nn.Module, corpus: Corpus) -> CollatedExamples:
+    """Returns the examples of a corpus as the model reads them."""
+    if corpus.grid:
+        return CollatedExamples(corpus.images, pad)
+    targets = corpus.targets or (None,) * len(corpus.sentences)
+    examples = [
+        {"place": number, "input_ids": sentence.ids, "content": _hash_sentence(sentence, target)}
+        for number, (sentence, target) in enumerate(zip(corpus.sentences, targets, strict=True))
+    ]
+    return CollatedExamples(examples, _Collator(model, corpus))
+
+
+@dataclass(frozen=True, slots=True)
+class _Collator:
+    """Makes the padded inputs of a model from examples of a corpus."""
+
+    model: nn.Module
+    corpus: Corpus
+
+    def __call__(self, examples: list[Mapping[str, Any]]) -> dict[str, Tensor]:
+        numbers = [example["place"] for example in examples]
+        sentences = [self.corpus.sentences[number] for number in numbers]
+        batch = self._pad(sentences)
+        if all(sentence.type_ids is not None for sentence in sentences) and accepts(self.model, "token_type_ids"):
+            batch["token_type_ids"] = _pad_rows([sentence.type_ids or () for sentence in sentences], 0)
+        start = start_id(self.model)
+        if start is None:
+            return batch
+        front = torch.full((len(numbers), 1), start)
+        if not self.corpus.targets:
+            return {**batch, "decoder_input_ids": front}
+        targets = self._pad([self.corpus.targets[number] for number in numbers])
+        return {
+            **batch,
+            "decoder_input_ids": torch.cat([front, targets["input_ids"]], 1),
+            "decoder_attention_mask": torch.cat([torch.ones_like(front), targets["attention_mask"]], 1),
+        }
+
+    def _pad(self, sentences: Sequence[Aligned]) -> dict[str, Tensor]:
+        return {
+            "input_ids": _pad_rows([s.ids for s in sentences], pad_id(self.model)),
+            "attention_mask": _pad_rows([[1] * len(s.ids) for s in sentences], 0),
+        }
+
+
+def _pad_rows(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    length = max(map(len, rows))
+    return torch.tensor([[*row, *[fill] * (length - len(row))] for row in rows])
+
+
+def _hash_sentence(sentence: Aligned, target: Aligned | None) -> str:
+    """Returns a hash of all that sieves read of a sentence and its translation: tokens, words and annotations."""
+    sides = [(s.ids, s.words, s.special, s.segments, s.type_ids, s.by_word) for s in (sentence, target) if s is not None]
+    return hashlib.sha256(repr((sides, _annotations(sentence.annotated))).encode()).hexdigest()
+
+
+def _annotations(text: Annotated) -> tuple[Any, ...]:
+    target = None if text.target is None else _annotations(text.target)
+    return text.text, text.pair_at, [astuple(word) for word in text.words], text.clusters, sorted(text.links), target
