@@ -35,12 +35,15 @@ from transformers import (
 
 from headcount.core.errors import DataError, HeadcountError, MissingExtra, NonFinite, OptionError, UnknownName
 from headcount.core.options import Option, option, options_of
+from headcount.core.plan import Plan
 from headcount.core.registry import TASKS
 from headcount.data.checks import check_batch, check_weights, positions, vocabulary
 from headcount.data.embedded import english, tavi
 from headcount.data.embedded.entailment import LABELS
 from headcount.data.embedded.grammar import draw_clause
 from headcount.data.embedded.tokenizer import build_tokenizer
+from headcount.data.evaluate import evaluate
+from headcount.data.mask import mask
 from headcount.data.metrics import IGNORED
 from headcount.data.open_task import default_task, open_task
 from headcount.data.readers.tables import TABLES
@@ -780,3 +783,20 @@ def test_weights_that_are_not_finite() -> None:
 
 def test_all_errors_are_ours() -> None:
     assert issubclass(DataError, HeadcountError) and issubclass(MissingExtra, HeadcountError)
+
+
+# Evaluation under a plan, and heads by layer
+
+
+def test_a_plan_is_evaluated_by_gates() -> None:
+    of, task = model("pairs"), open_task("demo/entailment(size=4)", model("pairs"))
+    pruned = evaluate(of, task, plan=Plan.removing(["L0H1"]))
+    with mask(of, {0: [1]}):
+        masked = evaluate(of, task)
+    assert pruned.losses.tolist() == masked.losses.tolist() != evaluate(of, task).losses.tolist()
+    with pytest.raises(HeadcountError, match="no head L7H0"):
+        mask(of, {7: [0]})
+    with pytest.raises(DataError, match="no split 'test'"):
+        evaluate(of, task, split="test")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DataError, match="limit must be 1 or more, got 0"):
+        evaluate(of, task, limit=0)
