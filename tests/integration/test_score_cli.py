@@ -204,7 +204,7 @@ BAD: dict[str, Bad] = {
     "long text": lambda tmp, _: (
         ["--train", lines(tmp / "d.csv", ["text,label", *(f"{t},yes" for t in sentences(9)), f"{' '.join(sentences(30))},no"])],
         1,
-        r"d\.csv, line 11 has \d+ tokens, but at most 40 are allowed.*--truncate",
+        r"d\.csv, line 11 has \d+ tokens, but at most 40 are allowed.*max_length=40, truncate=True",
     ),
     "wrong column": lambda tmp, _: (
         ["--train", labelled(tmp / "d.csv", HALF), "--text-column", "txt"],
@@ -235,7 +235,7 @@ BAD: dict[str, Bad] = {
         2,
         "--tolerance must be a finite number",
     ),
-    "no data": lambda tmp, _: ([], 1, "task 'classification' needs data: --train FILE"),
+    "no data": lambda tmp, _: ([], 1, "task 'classification' needs data: give train"),
     "option of another task": lambda tmp, data: (["--train", data, "--source-column", "x"], 1, "does not use source_column"),
     "task option without value": lambda tmp, data: (["--train", data, "--task-option", "metric"], 2, "takes NAME=VALUE"),
 }

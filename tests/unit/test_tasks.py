@@ -35,14 +35,17 @@ from transformers import (
 
 from headcount.core.errors import DataError, HeadcountError, MissingExtra, NonFinite, OptionError, UnknownName
 from headcount.core.options import Option, option, options_of
+from headcount.core.plan import Plan
 from headcount.core.registry import TASKS
 from headcount.data.checks import check_batch, check_weights, positions, vocabulary
 from headcount.data.embedded import english, tavi
 from headcount.data.embedded.entailment import LABELS
 from headcount.data.embedded.grammar import draw_clause
 from headcount.data.embedded.tokenizer import build_tokenizer
+from headcount.data.evaluate import evaluate
+from headcount.data.mask import mask
 from headcount.data.metrics import IGNORED
-from headcount.data.open_task import open_task
+from headcount.data.open_task import default_task, open_task
 from headcount.data.readers.tables import TABLES
 from headcount.data.task import SPLITS, Task
 from headcount.data.task_builder import ARGUMENTS, TaskBuilder, TaskInfo, TaskRequest
@@ -161,7 +164,7 @@ def test_laws_of_every_task(name: str) -> None:
     assert TaskBuilder.parse(str(builder)) == builder and TaskBuilder.parse(builder) is builder
     assert TaskBuilder.parse(str(builder).replace("/", ":", 1)) == builder
     assert cls.from_dict(builder.to_dict()) == builder
-    variant = f"/{declared[0].choices[-1]}" if declared and declared[0].is_positional else ""
+    variant = next((f"/{one.choices[-1]}" for one in declared if one.is_positional), "")
     assert builder.label == name + variant and str(builder).startswith(builder.label)
     assert TaskBuilder.parse(builder.label).with_texts({one.name: str(_sample(one)) for one in declared}) == builder
 
@@ -280,9 +283,9 @@ def test_glue_without_network_names_the_way_out(monkeypatch: pytest.MonkeyPatch,
         raise ConnectionError("no route to the hub")
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    with pytest.raises(DataError, match=r"no route to the hub.*--task glue/sst2 --train FILE --eval FILE"):
+    with pytest.raises(DataError, match=r"no route to the hub.*local files for glue/sst2 as train and eval"):
         open_task("glue/sst2", model("two"), TOKENIZER)
-    with pytest.raises(DataError, match=r"glue \(mnli, train\) cannot be had.*--task glue/mnli-mismatched --train FILE --eval FILE"):
+    with pytest.raises(DataError, match=r"glue \(mnli, train\) cannot be loaded.*local files for glue/mnli-mismatched as train and eval"):
         open_task("glue/mnli-mismatched", model("two"), TOKENIZER)
     check_task(open_task("glue/sst2", model("two"), TOKENIZER, train=table(tmp_path)), model("two"))
 
@@ -324,7 +327,9 @@ def test_labels_stand_at_the_first_piece_of_a_word(tmp_path: Path) -> None:
 )
 def test_language_models(tmp_path: Path, task: str | None, kind: str, by: str) -> None:
     text = [line for sentence in sentences(60) for line in (sentence, "")]
-    made = open_task(f"{task}(by={by})", model(kind), TOKENIZER, train=write(tmp_path / "a.txt", text), max_length=32)
+    made = open_task(
+        f"{task or default_task(model(kind))}(by={by})", model(kind), TOKENIZER, train=write(tmp_path / "a.txt", text), max_length=32
+    )
     check_task(made, model(kind))
     if by == "window":
         assert {len(made.calibration[i]["input_ids"]) for i in range(len(made.calibration))} <= {32, len(made.calibration[-1]["input_ids"])}
@@ -351,7 +356,7 @@ def test_a_column_of_texts_without_a_header_is_enough(tmp_path: Path) -> None:
     plain, made = (open_task("lm", model("causal"), TOKENIZER, train=write(tmp_path / name, sentences(90))) for name in ("a.txt", "a.tsv"))
     assert list(made.report) == list(plain.report)
     two = write(tmp_path / "b.tsv", [f"{text}\tyes" for text in sentences(30)])
-    with pytest.raises(DataError, match=r"has 2 columns and no header that is known; give 1 \(text\), or name columns with --text-column"):
+    with pytest.raises(DataError, match=r"has 2 columns and no header that is known; give 1 \(text\), or name columns by text_column"):
         open_task("lm", model("causal"), TOKENIZER, train=two)
 
 
@@ -778,3 +783,20 @@ def test_weights_that_are_not_finite() -> None:
 
 def test_all_errors_are_ours() -> None:
     assert issubclass(DataError, HeadcountError) and issubclass(MissingExtra, HeadcountError)
+
+
+# Evaluation under a plan, and heads by layer
+
+
+def test_a_plan_is_evaluated_by_gates() -> None:
+    of, task = model("pairs"), open_task("demo/entailment(size=4)", model("pairs"))
+    pruned = evaluate(of, task, plan=Plan.removing(["L0H1"]))
+    with mask(of, {0: [1]}):
+        masked = evaluate(of, task)
+    assert pruned.losses.tolist() == masked.losses.tolist() != evaluate(of, task).losses.tolist()
+    with pytest.raises(HeadcountError, match="no head L7H0"):
+        mask(of, {7: [0]})
+    with pytest.raises(DataError, match="no split 'test'"):
+        evaluate(of, task, split="test")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DataError, match="limit must be 1 or more, got 0"):
+        evaluate(of, task, limit=0)

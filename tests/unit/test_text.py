@@ -236,7 +236,7 @@ def test_truncation_keeps_the_front_and_its_words(name: str, kept: int) -> None:
 
 def test_too_long_is_an_error_that_names_the_sentence() -> None:
     tokenizer, text = built("wordpiece-lower"), replace(plain(TEXTS[0]), origin="a.txt, line 7")
-    with pytest.raises(DataError, match=r"a\.txt, line 7 has \d+ tokens, but at most 5 .* --max-length 5 --truncate"):
+    with pytest.raises(DataError, match=r"a\.txt, line 7 has \d+ tokens, but at most 5 .* max_length=5, truncate=True"):
         align_all([plain("a"), text], tokenizer, 5)
     with pytest.raises(DataError, match="max_length 2 leaves no room for text beside 2 special tokens"):
         align(text, tokenizer, 2, truncate=True)
@@ -349,7 +349,7 @@ def test_chunks_and_mixtures_keep_their_order() -> None:
 )
 def test_impossible_sentences_are_errors(made: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=f"here: .*{message}"):
-        Annotated(**{"text": "abcde", "where": "here", **made})
+        Annotated(**{"text": "abcde", "origin": "here", **made})
 
 
 # CoNLL-U

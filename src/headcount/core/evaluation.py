@@ -1,4 +1,4 @@
-"""What a model scored, example by example, and how two models differ on the same examples."""
+"""Evaluations of models, example by example, and how two models differ on the same examples."""
 
 from __future__ import annotations
 
@@ -11,13 +11,25 @@ from headcount.core.stats.metric_parts import Total
 from headcount.core.stats.paired import paired_bootstrap, paired_t, tango
 from headcount.core.stats.resampling import draw_with_replacement
 
-REPEATS, CELLS = 1000, 2**21
-"""Resamples of an interval, and how many numbers of them are held at a time."""
+N_RESAMPLES, NUMBERS_AT_ONCE = 1000, 2**21
+"""Resamples of an interval, and how many numbers of them are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a model scored on one split: `value` of the `metric`, mean `loss`, and per example its losses and what it adds to the metric."""
+    """The loss and the metric of a model on one split.
+
+    Args:
+        task: The name of the task; empty for other data.
+        split: The split of the task.
+        n_examples: The number of examples.
+        losses: The loss of each example.
+        metric: The name of the metric; empty if the data have none.
+        higher_is_better: Whether a higher value of the metric is better.
+        value: The metric over all examples.
+        parts: What each example adds to the metric, [examples, parts].
+        data: The hash of the examples.
+    """
 
     task: str
     split: str
@@ -51,36 +63,53 @@ class PairedDifference:
     by: str
 
 
-def compare_with(dense: Evaluation, other: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, PairedDifference]:
-    """The change of the loss (paired t), and of the metric (Tango's score for right or wrong, else a paired bootstrap), with interval and p."""
-    shift = paired_t(other.losses - dense.losses)
-    changes = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "paired t")}
-    if dense.parts is None or other.parts is None or total is None:
-        return changes
+def compare_with(dense: Evaluation, pruned: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, PairedDifference]:
+    """Returns the paired differences of a model from the dense model on the same examples.
+
+    Args:
+        dense: The evaluation of the dense model.
+        pruned: The evaluation of the other model.
+        total: Turns summed parts into the metric (`Metric.total`); None compares losses only.
+        seed: Seeds the bootstrap.
+
+    Returns:
+        "loss", by a paired t-test, and "metric": by Tango's score interval if every example is right or wrong, else by a paired bootstrap.
+    """
+    shift = paired_t(pruned.losses - dense.losses)
+    differences = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "paired t")}
+    if dense.parts is None or pruned.parts is None or total is None:
+        return differences
     if is_right_or_wrong(dense):
-        change, by = tango(dense.parts[:, 0], other.parts[:, 0]), "Tango"
+        change, by = tango(dense.parts[:, 0], pruned.parts[:, 0]), "Tango"
     else:
-        change, by = paired_bootstrap(dense.parts, other.parts, total, seed=seed), "paired bootstrap"
-    return {**changes, "metric": PairedDifference(change.difference, change.low, change.high, change.p, by)}
+        change, by = paired_bootstrap(dense.parts, pruned.parts, total, seed=seed), "paired bootstrap"
+    return {**differences, "metric": PairedDifference(change.difference, change.low, change.high, change.p, by)}
 
 
-def interval(made: Evaluation, total: Total | None) -> tuple[float | None, float | None]:
-    """The 95 % interval of the metric by bootstrap over examples, of the loss by t where there is no metric."""
-    if made.value is None:
-        if made.n_examples < 2:
+def interval(evaluation: Evaluation, total: Total | None) -> tuple[float | None, float | None]:
+    """Returns the 95 % interval of the metric by bootstrap over examples, or of the loss by t where there is no metric; None where undefined."""
+    if evaluation.value is None:
+        if evaluation.n_examples < 2:
             return None, None
-        shift = paired_t(made.losses)
+        shift = paired_t(evaluation.losses)
         return shift.low, shift.high
-    if total is None or made.parts is None or len(made.parts) < 2:
+    if total is None or evaluation.parts is None or len(evaluation.parts) < 2:
         return None, None
-    draw, step = draw_with_replacement(len(made.parts), 0), max(1, CELLS // len(made.parts))
-    drawn = np.concatenate([total(draw(min(step, REPEATS - start))[:, 0] @ made.parts) for start in range(0, REPEATS, step)])
-    if not np.isfinite(drawn).all():
+    draw, step = draw_with_replacement(len(evaluation.parts), 0), max(1, NUMBERS_AT_ONCE // len(evaluation.parts))
+    resampled = np.concatenate(
+        [total(draw(min(step, N_RESAMPLES - start))[:, 0] @ evaluation.parts) for start in range(0, N_RESAMPLES, step)]
+    )
+    if not np.isfinite(resampled).all():
         return None, None
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    low, high = np.quantile(resampled, [0.025, 0.975])
     return float(low), float(high)
 
 
-def is_right_or_wrong(made: Evaluation) -> bool:
+def is_right_or_wrong(evaluation: Evaluation) -> bool:
     """Whether every example is simply right or wrong, so that pairs of answers can be counted."""
-    return made.metric == "accuracy" and made.parts is not None and made.parts.shape[1] == 2 and set(np.unique(made.parts[:, 1])) == {1.0}
+    return (
+        evaluation.metric == "accuracy"
+        and evaluation.parts is not None
+        and evaluation.parts.shape[1] == 2
+        and set(np.unique(evaluation.parts[:, 1])) == {1.0}
+    )

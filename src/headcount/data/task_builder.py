@@ -124,17 +124,18 @@ class TaskBuilder(Configurable):
 
         Raises:
             UnknownName: there is no such task, variant or option.
-            OptionError: a value has the wrong type or is out of range, or the task needs a variant or has none.
+            OptionError: a value has the wrong type or is out of range.
+            DataError: the task needs a variant, or has none.
         """
         if not isinstance(task, str):
             return TASKS.parse(task, TaskBuilder)
         address, bracket, options = task.partition("(")
         name, _, variant = address.strip().replace("/", ":", 1).partition(":")
-        declared = options_of(TASKS.get(name.strip()))
-        if not variant and declared and declared[0].is_positional and declared[0].default is MISSING:
-            choices = (f"{name}/{format_value(choice)}" for choice in declared[0].choices)
+        positional = [option for option in options_of(TASKS.get(name.strip())) if option.is_positional]
+        if not variant and positional and positional[0].default is MISSING:
+            choices = (f"{name}/{format_value(choice)}" for choice in positional[0].choices)
             raise DataError(f"task '{name}' has variants; name one: {', '.join(choices)}")
-        if variant and not any(option.is_positional for option in declared):
+        if variant and not positional:
             raise DataError(f"task '{name}' has no variants, so '{name}/{variant}' names nothing; write '{name}'")
         return TASKS.parse(f"{name}:{variant}{bracket}{options}" if variant else f"{name}{bracket}{options}", TaskBuilder)
 

@@ -128,13 +128,24 @@ def align_each(
                 yield encoder.align(sentence, tokens)
 
 
-def align(annotated: Annotated, tokenizer: Any, max_length: int | None = None, *, truncate: bool = False) -> Aligned:
+def align(
+    annotated: Annotated,
+    tokenizer: Any,
+    max_length: int | None = None,
+    *,
+    truncate: bool = False,
+    add_special_tokens: bool = True,
+    as_target: bool = False,
+    end: Sequence[int] = (),
+) -> Aligned:
     """Returns a sentence with its tokens; see `align_each` for the arguments.
 
     Raises:
         Unalignable: words and tokens cannot be matched, with the reason.
     """
-    result = next(align_each([annotated], tokenizer, max_length, truncate=truncate))
+    (result,) = align_each(
+        [annotated], tokenizer, max_length, truncate=truncate, add_special_tokens=add_special_tokens, as_target=as_target, end=end
+    )
     if isinstance(result, Refusal):
         raise Unalignable(result)
     return result

@@ -86,9 +86,9 @@ def _wrong_words(sentence: Annotated) -> str | None:
             return f"word {number} ('{word.form}') is in both texts of a pair"
         if word.head is not None and (not -1 <= word.head < len(words) or word.head == number):
             return f"the head of word {number} ('{word.form}') is {word.head}; it is another of the {len(words)} words, or -1 for the root"
-    for one, two in pairwise(words):
-        if two.start < one.end and (one.start, one.end) != (two.start, two.end):
-            return f"'{one.form}' at {one.start}:{one.end} and '{two.form}' at {two.start}:{two.end} overlap in part"
+    for left, right in pairwise(words):
+        if right.start < left.end and (left.start, left.end) != (right.start, right.end):
+            return f"'{left.form}' at {left.start}:{left.end} and '{right.form}' at {right.start}:{right.end} overlap in part"
     return None
 
 
@@ -97,7 +97,7 @@ def _wrong_marks(sentence: Annotated) -> str | None:
     span = next((s for cluster in sentence.clusters for s in cluster if not 0 <= s[0] < s[1] <= n_words), None)
     if span:
         return f"a mention spans the words {span[0]}:{span[1]} of {n_words}"
-    link = next((one for one in sentence.links if not (0 <= one[0] < n_words and 0 <= one[1] < n_target)), None)
+    link = next((pair for pair in sentence.links if not (0 <= pair[0] < n_words and 0 <= pair[1] < n_target)), None)
     return f"word {link[0]} of {n_words} is linked to word {link[1]} of {n_target}" if link else None
 
 
@@ -129,7 +129,7 @@ def _shift(word: Word, characters: int, words: int) -> Word:
 
 
 def inside(surface: str, forms: Sequence[str], start: int) -> list[tuple[int, int]]:
-    """Returns the characters of each word of a multi-word token that begins at `start`: its own if the forms spell it (do + n't), else all (im)."""
+    """Returns the characters of each word of a multi-word token at `start`: its own where the forms spell it (do + n't), else all (im)."""
     spelled = "".join(forms)
     if len(spelled) != len(surface) or spelled.lower() != surface.lower():
         return [(start, start + len(surface))] * len(forms)
