@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from headcount.models.tiny.build import build_model, tiny_config
-from headcount.testing.census import Row, examine_class, examine_model, random_plan, variants_of
+from headcount.testing.census import CensusRow, examine_class, examine_model, random_plan, variants_of
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("found", "gated", "zeroed", "cut", "attentions", "generated", "reloaded", "unchanged")
@@ -106,7 +106,7 @@ class CannotBeSaved(transformers.BertModel):
     ],
 )
 def test_planted_defects_are_flagged(planted: type, stage: str, verdict: str) -> None:
-    row = examine_model(build_model(planted, tiny_config("bert")), Row(planted.__name__))
+    row = examine_model(build_model(planted, tiny_config("bert")), CensusRow(planted.__name__))
     assert row.stages[stage] == verdict
     assert row.defects == [stage], row.notes
     assert any(note.startswith(f"{stage}: ") for note in row.notes)

@@ -21,7 +21,6 @@ from headcount.models.ownership import Ownership, SavedStates, holding, hooks_su
 from headcount.models.padding import with_positions
 from headcount.models.state import forward, preserve
 
-Losses = Float[Tensor, "batch"]
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
 
 
@@ -246,7 +245,7 @@ class Observer:
         with torch.set_grad_enabled(self.gradient):
             return forward(self.model, self.batch)
 
-    def backward(self, losses: Losses) -> None:
+    def backward(self, losses: Float[Tensor, " batch"]) -> None:
         """Hands over every block of the last pass with the gradient of each example's loss."""
         if not losses.requires_grad:
             raise UnsupportedModel(

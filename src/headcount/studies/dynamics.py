@@ -197,7 +197,7 @@ def _check_heads(found: Sequence[Checkpoint], given: inputs.TaskOptions) -> None
     """Refuses models that are not of one training, before any work."""
     from headcount.surgery.load import load
 
-    trust = {"allow_pickle": given.allow_pickle, "trust_remote_code": given.trust_remote_code}
+    trust: dict[str, Any] = {"allow_pickle": given.allow_pickle, "trust_remote_code": given.trust_remote_code}
     first, *rest = ((one, HeadMap.of(load(one.name, auto=given.auto, **trust))) for one in found)
     for one, heads in rest:
         if heads.heads != first[1].heads:

@@ -159,14 +159,14 @@ def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
     trial = copy.deepcopy(model.config)
     vars(trial).pop(KEY, None)
     for config, change in changes:
-        assign(_part(trial, _name_in(config, model.config)), change)
+        assign_values(_part(trial, _name_in(config, model.config)), change)
     if not builds_same(model, trial, heads):
         return False
     named = [(_name_in(config, model.config), config, change) for config, change in changes]
     values = {f"{name}.{key}" if name else key: whole_number(_part(model.config, name), key) for name, _, change in named for key in change}
     for name, config, change in named:
-        assign(config, change)
-        assign(_part(model.config, name), change)
+        assign_values(config, change)
+        assign_values(_part(model.config, name), change)
     record.write(model, record.read(model), values)
     for block in heads.blocks:
         module = model.get_submodule(block.path)
@@ -184,17 +184,17 @@ def unexpress(model: nn.Module, heads: HeadMap) -> None:
         part = _name_in(config, model.config)
         own = {name.removeprefix(f"{part}."): value for name, value in values.items() if name.rpartition(".")[0] == part}
         now = (blocks[0].n_heads, blocks[0].n_kv_heads)
-        assign(config, own)
+        assign_values(config, own)
         for block in blocks if own else ():
             module = model.get_submodule(block.path)
             if hasattr(module, "config"):
                 counts = {name: now[name in names.KV_COUNTS] for name in own if name in (*names.HEAD_COUNTS, *names.KV_COUNTS)}
                 setattr(module, "config", ConfigView(base_config(module.config), counts))  # noqa: B010
-    assign(model.config, values)
+    assign_values(model.config, values)
     record.write(model, record.read(model), {})
 
 
-def assign(config: Any, change: Mapping[str, Any]) -> None:
+def assign_values(config: Any, change: Mapping[str, Any]) -> None:
     """Sets attributes of a configuration, by dotted name; None removes one."""
     for dotted, value in change.items():
         part, _, name = dotted.rpartition(".")

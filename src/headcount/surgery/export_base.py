@@ -15,7 +15,7 @@ from headcount.core.registry import EXPORTS
 from headcount.data.task import Data
 from headcount.surgery.samples import RawBatch
 
-Inputs = RawBatch | Sequence[RawBatch] | None
+ComparisonInputs = RawBatch | Sequence[RawBatch] | None
 """A batch, or several, on which the export is compared with the model; None for batches that are made for it."""
 
 
@@ -60,7 +60,7 @@ class ExportTarget(Configurable):
         *,
         tokenizer: Any = None,
         data: Data = None,
-        inputs: Inputs = None,
+        inputs: ComparisonInputs = None,
         command: str | None = None,
         overwrite: bool = False,
     ) -> Exported:
@@ -84,7 +84,7 @@ def export(
     to: str | ExportTarget = "portable",
     *,
     tokenizer: Any = None,
-    inputs: Inputs = None,
+    inputs: ComparisonInputs = None,
     overwrite: bool = False,
 ) -> Path:
     """Writes a model for tools that know nothing of headcount, after comparing the result with the model.

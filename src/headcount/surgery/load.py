@@ -28,7 +28,7 @@ LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_f
 """Arguments of from_pretrained that say where the files of a model are."""
 
 
-def fit(model: nn.Module, blocks: Blocks) -> None:
+def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
     values, lists = record.replaced_values(model), record.read_named(model)
     setattr(model.config, record.KEY, None)
@@ -70,7 +70,7 @@ def cut_class(cls: type, blocks: Blocks) -> type:
     def post_init(self: Any) -> None:
         cls.post_init(self)  # pyright: ignore[reportAttributeAccessIssue]
         if type(self).__dict__.get("_headcount_cut"):  # not a sub-model of the same kind
-            fit(self, blocks)
+            fit_to_record(self, blocks)
 
     return type(cls.__name__, (cls,), {"post_init": post_init, "__module__": cls.__module__, "_headcount_cut": True})
 

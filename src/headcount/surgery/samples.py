@@ -16,7 +16,7 @@ from headcount.data.task import Data
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.modules import pad_id
 
-Batch = dict[str, Tensor]
+TensorBatch = dict[str, Tensor]
 RawBatch = Mapping[str, Any]
 TEXT = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
 """Inputs of shape [batch, tokens]."""
@@ -28,7 +28,7 @@ DATA_BATCHES, DATA_ROWS = 3, 8
 
 def sample_batches(
     model: nn.Module, *, tokenizer: Any = None, data: Data = None, inputs: RawBatch | Sequence[RawBatch] | None = None
-) -> list[Batch]:
+) -> list[TensorBatch]:
     """Batches of the same inputs, those that an export must take: what tokenizer and data give, and what the forward pass needs.
 
     The first is a probe, or the first of `inputs`. Where a tokenizer is given, texts of its own vocabulary are encoded by it, alone and as pairs;
@@ -50,12 +50,12 @@ def sample_batches(
     return [_complete(model, batch, names) for batch in (*probes, *real)]
 
 
-def varying_inputs(samples: Sequence[Batch]) -> list[str]:
+def varying_inputs(samples: Sequence[TensorBatch]) -> list[str]:
     """The inputs that have more than one value among the samples: equality is shown for these alone."""
     return [name for name in samples[0] if len(torch.cat([batch[name].flatten() for batch in samples]).unique()) > 1]
 
 
-def _probe(model: nn.Module, *, batch: int, length: int, seed: int) -> Batch:
+def _probe(model: nn.Module, *, batch: int, length: int, seed: int) -> TensorBatch:
     """A probe batch, with two segments in every row where the model tells segments apart."""
     probe = _select_inputs(model, probe_inputs(model, batch=batch, length=length, seed=seed))
     segments = getattr(text_config(model), "type_vocab_size", 0) or 0
@@ -65,7 +65,7 @@ def _probe(model: nn.Module, *, batch: int, length: int, seed: int) -> Batch:
     return probe
 
 
-def _select_inputs(model: nn.Module, batch: RawBatch) -> Batch:
+def _select_inputs(model: nn.Module, batch: RawBatch) -> TensorBatch:
     """What the forward pass takes of a batch, without labels: with them the first output is a loss."""
     accepted = inspect.signature(model.forward).parameters
     device = next(model.parameters()).device
@@ -74,7 +74,7 @@ def _select_inputs(model: nn.Module, batch: RawBatch) -> Batch:
     }
 
 
-def _texts(model: nn.Module, tokenizer: Any, probe: Batch) -> Iterator[RawBatch]:
+def _texts(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Iterator[RawBatch]:
     """Texts of the tokenizer's vocabulary as it encodes them: of several lengths, padded together where it can pad, and pairs of them."""
     if not callable(getattr(tokenizer, "convert_ids_to_tokens", None)) or not set(probe) <= set(TEXT):
         return
@@ -107,7 +107,7 @@ def _of_data(model: nn.Module, data: Data) -> Iterator[RawBatch]:
         yield some
 
 
-def _complete(model: nn.Module, batch: Batch, names: Mapping[str, None]) -> Batch:
+def _complete(model: nn.Module, batch: TensorBatch, names: Mapping[str, None]) -> TensorBatch:
     """The batch with all of `names`: masks of ones, one segment, and what else is missing from a probe of its shape."""
     tokens = batch.get("input_ids")
     complete = dict(batch)

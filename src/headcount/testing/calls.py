@@ -21,6 +21,7 @@ from headcount.data.task import Task
 from headcount.importance.score import score
 from headcount.models.gates import HeadGates, output_tensors
 from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch
 from headcount.models.observe import observe
 from headcount.pruning.repair.repair import repair
 from headcount.surgery.cost import cost
@@ -31,8 +32,6 @@ from headcount.surgery.verify import run
 from headcount.testing.fingerprint import require_unchanged
 
 Call = Callable[[], Any]
-Inputs = dict[str, Any]
-"""The keyword arguments of a forward pass."""
 
 
 def outputs_loss(output: Any, _batch: Any) -> Tensor:
@@ -42,31 +41,32 @@ def outputs_loss(output: Any, _batch: Any) -> Tensor:
     return (result.flatten(1) * (steps * 0.754877666).sin()).sum(1)
 
 
-def _join(examples: list[Any]) -> dict[str, Tensor]:
+def join_rows(examples: list[Any]) -> dict[str, Tensor]:
+    """Returns the batch of some examples, each a batch of one row."""
     return {name: torch.cat([example[name] for example in examples]) for name in examples[0]}
 
 
-def probe_task(batch: Inputs) -> Task:
+def probe_task(batch: Batch) -> Task:
     """A task whose examples are the rows of a batch."""
     tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
     rows = next(iter(tensors.values())).shape[0]
     examples = [rows_of(tensors, slice(row, row + 1)) for row in range(rows)]
-    return Task("probe", examples, examples, examples, _join, loss=outputs_loss)
+    return Task("probe", examples, examples, examples, join_rows, loss=outputs_loss)
 
 
-def _run_masked(model: nn.Module, batch: Inputs, intervention: Any) -> None:
-    with mask(model, HeadMap.of(model)[:1], intervention, data=[batch] if intervention == "mean" else None):
+def _run_masked(model: nn.Module, batch: Batch, heads: HeadMap, intervention: Any) -> None:
+    with mask(model, heads[:1], intervention, data=[batch] if intervention == "mean" else None):
         run(model, batch)
 
 
-def calls_on(model: nn.Module, batch: Inputs, plan: Plan | None, folder: Path) -> dict[str, Call]:
+def calls_on(model: nn.Module, batch: Batch, plan: Plan | None, folder: Path) -> dict[str, Call]:
     """By name, the public calls that run or read a model; `plan` is None for models that cannot be cut."""
-    task = probe_task(batch)
+    task, heads = probe_task(batch), HeadMap.of(model)
     calls: dict[str, Call] = {
-        "HeadMap.verify": lambda: HeadMap.of(model).verify(model, batch),
-        "HeadMap.verify without inputs": lambda: HeadMap.of(model).verify(model),
+        "HeadMap.verify": lambda: heads.verify(model, batch),
+        "HeadMap.verify without inputs": lambda: heads.verify(model),
         "HeadGates": lambda: HeadGates(model).__enter__().__exit__(),
-        **{f"mask, {name}": partial(_run_masked, model, batch, name) for name in ("zero", "mean", "uniform")},
+        **{f"mask, {name}": partial(_run_masked, model, batch, heads, name) for name in ("zero", "mean", "uniform")},
         "observe": lambda: list(observe(model, [batch])),
         "score by gradient": lambda: score(model, task, "gradient"),
         "score by ablation": lambda: score(model, task, "ablation"),
@@ -97,7 +97,7 @@ def _interrupted_at(model: nn.Module, path: str, error: type[BaseException]) -> 
         handle.remove()
 
 
-def change_nothing(model: nn.Module, batch: Inputs, plan: Plan | None) -> str:
+def change_nothing(model: nn.Module, batch: Batch, plan: Plan | None) -> str:
     """Makes every public call, each also interrupted in its last block by an error and by Ctrl-C; raises ModelChanged naming what changed."""
     modes = [module.training for module in model.modules()]
     for number, module in enumerate(model.modules()):

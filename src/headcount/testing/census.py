@@ -24,7 +24,7 @@ from headcount.core.errors import HeadcountError, VerificationError
 from headcount.core.heads import AttentionBlock
 from headcount.core.plan import Plan
 from headcount.models.attention import eager
-from headcount.models.dummy_inputs.request import parts
+from headcount.models.dummy_inputs.request import config_parts
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates
 from headcount.models.head_map import HeadMap
@@ -56,7 +56,7 @@ _USUAL = (_NO_ATTENTIONS, "the model does not generate")
 
 
 @dataclass(slots=True)
-class Row:
+class CensusRow:
     """What the census says about one class in one configuration; `stages` maps the names of STAGES to verdicts."""
 
     name: str
@@ -114,7 +114,7 @@ class Row:
             self.notes.append(f"{stage}: {remark}")
 
 
-def examine_model(model: nn.Module, row: Row) -> Row:
+def examine_model(model: nn.Module, row: CensusRow) -> CensusRow:
     """The row, filled in by proofs on a model in eval mode; public functions are called as a user would, without inputs."""
     before = dict(_settings(model))
     heads = row.attempt("found", lambda: HeadMap.of(model))
@@ -166,7 +166,7 @@ def _compare_with_zeroed_attention(subject: Subject, gate_only: list[str]) -> No
             gate_zero_is_no_attention(subject)
 
 
-def _examine_cut_model(subject: Subject, plan: Plan, small: nn.Module, row: Row) -> None:
+def _examine_cut_model(subject: Subject, plan: Plan, small: nn.Module, row: CensusRow) -> None:
     row.attempt("attentions", lambda: _compare_attentions_without_rounding(subject, plan, small))
     options = row.attempt("generated", lambda: generation_options(subject))
     if options is not None:
@@ -290,7 +290,7 @@ def _settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}", (tuple(tensor.shape), float(tensor.detach().double().sum()) if tensor.numel() else 0.0)
         hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
         yield f"{path}.hooks", sum(not str(getattr(hook, "__module__", "")).startswith("transformers") for hook in hooks)
-    for part in parts(model.config):
+    for part in config_parts(model.config):
         yield (
             f"config {part.model_type}",
             repr({name: value for name, value in sorted(vars(part).items()) if not hasattr(value, "to_dict")}),
@@ -366,11 +366,11 @@ def _overrides(variant: str, config: PretrainedConfig) -> dict[str, Any]:
     return {**companions, name: json.loads(value)} if name else {}
 
 
-def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Row:
+def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> CensusRow:
     """The row of a class in its shrunk default configuration, or in a variant of it; in float32 where it does not run in float64."""
     config_class = model_class.config_class
     assert config_class is not None
-    row = Row(model_class.__name__, variant, config_class.model_type, model_class.__module__.rpartition(".")[0].rpartition(".")[2])
+    row = CensusRow(model_class.__name__, variant, config_class.model_type, model_class.__module__.rpartition(".")[0].rpartition(".")[2])
 
     def build(dtype: torch.dtype) -> nn.Module:
         config = tiny_config(config_class)

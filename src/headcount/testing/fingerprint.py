@@ -22,21 +22,21 @@ class ModelChanged(HeadcountError, AssertionError):
     """A call that changed a model, with what it changed."""
 
 
-def fingerprint(model: nn.Module) -> dict[str, Any]:
+def describe_model(model: nn.Module) -> dict[str, Any]:
     """By path: parameters with their identity, gradients and contents, buffers, modes, hooks, attributes, configurations."""
     entries: dict[str, Any] = {}
     for path, module in model.named_modules():
         entries[f"{path}: class"] = (type(module).__qualname__, id(module))
         for name, value in vars(module).items():
-            where = f"{path}.{name}"
+            key_path = f"{path}.{name}"
             if name == "_parameters":
                 entries |= {f"{path}.{key}": _describe_parameter(parameter) for key, parameter in value.items()}
             elif name == "_modules":
-                entries[where] = [(key, id(child)) for key, child in value.items()]
+                entries[key_path] = [(key, id(child)) for key, child in value.items()]
             elif "hook" in name:
-                entries[where] = [id(hook) for hook in value.values()] if isinstance(value, Mapping) else id(value)
+                entries[key_path] = [id(hook) for hook in value.values()] if isinstance(value, Mapping) else id(value)
             else:
-                entries |= _describe(where, value, {id(module)})
+                entries |= _describe(key_path, value, {id(module)})
     return entries
 
 
@@ -48,11 +48,11 @@ def differences(before: Mapping[str, object], after: Mapping[str, object]) -> li
 @contextmanager
 def require_unchanged(model: nn.Module, call: str, *, random_numbers: bool = True) -> Iterator[None]:
     """Raises ModelChanged unless the model, and torch's random numbers, are after the body what they were before, also where it raises."""
-    before, random = fingerprint(model), torch.get_rng_state()
+    before, random = describe_model(model), torch.get_rng_state()
     try:
         yield
     finally:
-        changed = differences(before, fingerprint(model))
+        changed = differences(before, describe_model(model))
         if changed:
             raise ModelChanged(f"{call} changed {', '.join(changed[:4])}{f' and {len(changed) - 4} more' if len(changed) > 4 else ''}")
         if random_numbers and not torch.equal(random, torch.get_rng_state()):
@@ -92,6 +92,6 @@ def _describe(path: str, value: Any, above: set[int]) -> dict[str, Any]:
     else:
         return {path: id(value)}
     entries: dict[str, Any] = {path: (type(value), list(parts))}
-    for where, part in parts.items():
-        entries |= _describe(where, part, above | {id(value)})
+    for part_path, part in parts.items():
+        entries |= _describe(part_path, part, above | {id(value)})
     return entries

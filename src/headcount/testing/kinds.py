@@ -26,6 +26,7 @@ from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.task import Task
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.source import local_folder
+from headcount.testing.calls import join_rows
 from headcount.testing.fingerprint import require_unchanged
 from headcount.testing.laws import LawBroken
 
@@ -102,11 +103,7 @@ def _make_task(model: nn.Module) -> Task:
     labels = torch.arange(N_EXAMPLES) % 2
     batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": labels}
     examples = [rows_of(batch, slice(row, row + 1)) for row in range(N_EXAMPLES)]
-
-    def collate(rows: list[Any]) -> dict[str, Tensor]:
-        return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
-
-    return Task("random tokens", examples, examples, examples, collate)
+    return Task("random tokens", examples, examples, examples, join_rows)
 
 
 def _zero_output_projection(model: nn.Module, head: hc.Head, heads: hc.HeadMap) -> None:

@@ -9,7 +9,6 @@ import copy
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +65,14 @@ class Subject:
     batch: dict[str, Any] = field(repr=False)
 
     @classmethod
-    def of(cls, model: nn.Module, inputs: dict[str, Any] | None = None) -> Subject:
-        """A subject with a probe batch, unless inputs are given."""
+    def of(cls, model: nn.Module, inputs: Batch | None = None) -> Subject:
+        """Returns a subject with a batch that is made for the model, unless inputs are passed."""
         inner = unwrap(model)
-        return cls(inner, HeadMap.of(inner), inputs if inputs is not None else probe_inputs(inner))
+        return cls(inner, HeadMap.of(inner), dict(inputs) if inputs is not None else probe_inputs(inner))
 
     @property
     def cuttable(self) -> list[AttentionBlock]:
-        """The blocks that can be cut; a model without any is beyond the laws of cutting."""
+        """The blocks that can be cut; raises DoesNotApply if there are none."""
         blocks = [block for block in self.heads.blocks if block.can_cut and block.n_heads]
         if not blocks:
             raise DoesNotApply(f"no block can be cut: {self.heads.blocks[0].gate_only or 'no head is left'}")
@@ -95,7 +94,7 @@ def _equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
 
 
 def uneven(blocks: Sequence[AttentionBlock]) -> Plan:
-    """A plan that leaves different head counts in neighbouring blocks: whole KV groups, or single heads of the only group.
+    """Returns a plan that leaves different head counts in neighbouring blocks: whole KV groups, or single heads of the only group.
 
     Blocks that share keys and values lose the same groups.
     """
@@ -114,12 +113,12 @@ def uneven(blocks: Sequence[AttentionBlock]) -> Plan:
 
 
 def emptying(block: AttentionBlock) -> Plan:
-    """The plan that takes every head of a block."""
+    """Returns the plan that removes every head of a block."""
     return Plan.removing(block.heads)
 
 
 def thin_groups(blocks: Sequence[AttentionBlock]) -> Plan | None:
-    """A plan that takes one query head of every KV group in the first block where groups have several; None where none do."""
+    """Returns a plan that removes one query head of every KV group in the first block where groups have several; None where none do."""
     block = next((block for block in blocks if block.group_size > 1 and block.n_kv_heads > 1), None)
     return Plan.removing([group[-1] for group in block.groups()]) if block else None
 
@@ -209,8 +208,6 @@ def cut_equals_gate(subject: Subject) -> str:
     return f"difference {worst:.1e} over {len(_plans(subject))} plans"
 
 
-Inputs = dict[str, Any]
-
 ATTENTIONS = {
     "encoder_attentions": ("encoder-self",),
     "decoder_attentions": ("decoder-self",),
@@ -220,7 +217,7 @@ ATTENTIONS = {
 """Outputs that hold attention maps, with the kinds of blocks that they come from."""
 
 
-def _attention_maps(model: nn.Module, batch: Inputs) -> dict[str, tuple[Tensor, ...]]:
+def _attention_maps(model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
     with evaluating(model), eager(model):
         output = forward(model, {**batch, "output_attentions": True})
     fields = {name: output.get(name) for name in ATTENTIONS} if hasattr(output, "get") else {}
@@ -285,10 +282,6 @@ def _same_bits(first: Tensor, second: Tensor) -> bool:
     return torch.equal(first, second) or torch.equal(torch.nan_to_num(first), torch.nan_to_num(second))
 
 
-def _same_outputs(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    return len(first) == len(second) and all(a.dtype == b.dtype and _same_bits(a, b) for a, b in zip(first, second, strict=True))
-
-
 def save_then_load_is_equal(subject: Subject) -> str:
     """What is saved loads bit for bit: every tensor, every buffer, every output, every address."""
     for plan in _plans(subject).values():
@@ -334,7 +327,9 @@ def reload_is_equal(model: nn.Module, batch: Batch) -> None:
         _require(ours.keys() == theirs.keys(), f"the {kind}s changed between save and load: {sorted(ours.keys() ^ theirs.keys())[:3]}")
         changed = [name for name in ours if ours[name].dtype != theirs[name].dtype or not _same_bits(ours[name], theirs[name])]
         _require(not changed, f"a {kind} changed between save and load: {', '.join(changed[:3])}")
-    _require(_same_outputs(run(model, batch), run(again, batch)), "the output changed between save and load")
+    before, after = run(model, batch), run(again, batch)
+    same = len(before) == len(after) and all(a.dtype == b.dtype and _same_bits(a, b) for a, b in zip(before, after, strict=True))
+    _require(same, "the output changed between save and load")
     _require(HeadMap.of(model).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
 
 
@@ -366,13 +361,13 @@ def _prompt(subject: Subject) -> dict[str, Any]:
 
 
 def _generate_dense(subject: Subject, options: Batch) -> Tensor:
-    """The tokens of the dense model, without a cache where it would mix the keys of self- and cross-attention in one."""
+    """Returns the tokens of the dense model, without a cache where it would mix the keys of self- and cross-attention in one."""
     shares_cache = bool(cross_blocks_on_shared_indices(subject.model, subject.heads))
     return _generate(subject.model, {**options, "use_cache": False} if shares_cache else options)
 
 
 def generation_options(subject: Subject) -> dict[str, Any]:
-    """Arguments of a greedy `generate` of 5 tokens that the model itself accepts; raises DoesNotApply where it does not generate."""
+    """Returns arguments of a greedy `generate` of 5 tokens that the model itself accepts; raises DoesNotApply where it does not generate."""
     model = subject.model
     if not (hasattr(model, "can_generate") and model.can_generate()):  # pyright: ignore[reportCallIssue]
         raise DoesNotApply("the model does not generate")
@@ -427,19 +422,31 @@ LAWS: dict[str, Callable[[Subject], str]] = {
 }
 
 
-def check_model(model: nn.Module, inputs: dict[str, Any] | None = None, *, plan: Plan | None = None) -> Iterator[LawResult]:
-    """Every law in turn, on a model in eval mode, and then `plan`, if one is given; a law that raises is a law that fails."""
+def check_model(model: nn.Module, inputs: Batch | None = None, *, plan: Plan | None = None) -> Iterator[LawResult]:
+    """Tries every law of gates, cuts, saving and loading on a model.
+
+    Args:
+        model: A transformers model; it is left as it was.
+        inputs: The keyword arguments of a forward pass that reaches all heads; None for a batch that is made for the model.
+        plan: Heads whose cut is tried too.
+
+    Yields:
+        The result of each law in turn: whether it applies, whether it holds, and what was measured. A law that raises is a law that fails.
+
+    Example:
+        >>> failed = [result for result in check_model(model) if not result.passed]
+    """
     subject = Subject.of(model, inputs)
-    laws = LAWS | ({f"cut equals gate for {', '.join(map(str, plan.removed))}": partial(_plan_holds, plan)} if plan else {})
+
+    def plan_can_be_cut(subject: Subject) -> str:
+        small = cut(subject.model, plan or Plan.removing([]), inputs=subject.batch)
+        return f"{sum(p.numel() for p in small.parameters()):,} parameters left"
+
+    laws = LAWS | ({f"cut equals gate for {', '.join(map(str, plan.removed))}": plan_can_be_cut} if plan else {})
     for name, law in laws.items():
         with evaluating(subject.model):
             result = _outcome(name, law, subject)
         yield result
-
-
-def _plan_holds(plan: Plan, subject: Subject) -> str:
-    small = cut(subject.model, plan, inputs=subject.batch)
-    return f"{sum(p.numel() for p in small.parameters()):,} parameters left"
 
 
 def _outcome(name: str, law: Callable[[Subject], str], subject: Subject) -> LawResult:

@@ -36,7 +36,7 @@ def _causal_type(model: nn.Module) -> bool:
     return kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
-def kind_of(model: nn.Module, module: nn.Module, path: str) -> Kind:
+def attention_kind(model: nn.Module, module: nn.Module, path: str) -> Kind:
     """encoder-self, decoder-self or cross, from the module's own flags first, then its path, then the model type."""
     last = [part for part in path.lower().split(".") if not part.isdigit()][-3:]
     crosses = any(word in part for part in last for word in names.CROSS)
@@ -120,12 +120,12 @@ def addresses_of(model: nn.Module, blocks: dict[str, nn.Module]) -> dict[str, Bl
     for path in blocks:
         pattern = ".".join("*" if part.isdigit() else part for part in path.split("."))
         groups[pattern].append(path)
-    kinds: dict[str, Kind] = {pattern: kind_of(model, blocks[paths[0]], paths[0]) for pattern, paths in groups.items()}
+    kinds: dict[str, Kind] = {pattern: attention_kind(model, blocks[paths[0]], paths[0]) for pattern, paths in groups.items()}
     stacks = _stacks(kinds)
     addresses: dict[str, BlockAddress] = {}
     for pattern, paths in groups.items():
         layers = _layers(paths)
         for path in sorted(paths, key=lambda p: layers[p]):
-            addresses[path] = BlockAddress(stacks[pattern], layers[path], kind_of(model, blocks[path], path))
+            addresses[path] = BlockAddress(stacks[pattern], layers[path], attention_kind(model, blocks[path], path))
     order = {name: i for i, name in enumerate(("", "enc", "dec", "cross"))}
     return dict(sorted(addresses.items(), key=lambda item: order.get(item[1].stack, len(order))))

@@ -44,7 +44,7 @@ def _linears(module: nn.Module) -> dict[str, nn.Module]:
     return {name: layer for name, layer in module._modules.items() if layer is not None and linear_size(layer) is not None}
 
 
-def inputs_of(module: nn.Module) -> tuple[str, ...] | None:
+def input_projections(module: nn.Module) -> tuple[str, ...] | None:
     """Returns the names of the projections that make queries, keys and values: three, two (query and a key-value pair) or one (fused)."""
     linears = _linears(module)
     for option in (*names.TRIPLES, *names.LATENT, *names.QUERY_AND_PAIR):
@@ -56,7 +56,7 @@ def inputs_of(module: nn.Module) -> tuple[str, ...] | None:
     return (fused[0],) if fused else None
 
 
-def output_of(module: nn.Module, parent: nn.Module | None, taken: tuple[str, ...]) -> tuple[nn.Module, str, bool] | None:
+def output_projection(module: nn.Module, parent: nn.Module | None, taken: tuple[str, ...]) -> tuple[nn.Module, str, bool] | None:
     """Returns the output projection, its name, and whether it belongs to the parent module (as in BERT)."""
     for name in names.OUTPUTS:
         layer = child(module, name)
@@ -179,7 +179,7 @@ def reads_other_block(module: nn.Module) -> bool:
 
 def read_queries(module: nn.Module, path: str, source: Geometry) -> Geometry:
     """Returns the geometry of a module that reads the keys and values of another one."""
-    output = output_of(module, None, ("q_proj",))
+    output = output_projection(module, None, ("q_proj",))
     if output is None:
         raise NotUnderstood("no output projection was found")
     layer, name, _ = output
@@ -196,10 +196,10 @@ def read_queries(module: nn.Module, path: str, source: Geometry) -> Geometry:
 
 def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geometry | None:
     """Returns the geometry of a module that owns attention projections; None if it owns none."""
-    projections = inputs_of(module)
+    projections = input_projections(module)
     if projections is None:
         return None
-    output = output_of(module, parent, projections)
+    output = output_projection(module, parent, projections)
     if output is None:
         raise NotUnderstood("no output projection was found")
     layer, name, on_parent = output

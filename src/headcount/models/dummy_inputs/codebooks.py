@@ -8,10 +8,10 @@ from torch import Tensor
 
 from headcount.models.dummy_inputs.request import Probe
 
-Layout = Literal["rows", "columns", "text and columns", "positions"]
+CodebookLayout = Literal["rows", "columns", "text and columns", "positions"]
 """Codebooks as rows [batch * codebooks, length], as a last axis [batch, length, codebooks] (behind a text token), or as positions."""
 
-LAYOUTS: dict[str, Layout] = {
+LAYOUTS: dict[str, CodebookLayout] = {
     "csm": "columns",
     "csm_depth_decoder_model": "positions",
     "dia": "columns",
@@ -31,7 +31,7 @@ def codes(probe: Probe, length: int, vocab: int) -> Tensor | None:
     number = getattr(decoder, "num_codebooks", None) or getattr(decoder, "num_channels", None)
     if layout is None or not isinstance(number, int):
         return None
-    shapes: dict[Layout, tuple[int, ...]] = {
+    shapes: dict[CodebookLayout, tuple[int, ...]] = {
         "rows": (probe.batch * number, length),
         "columns": (probe.batch, length, number),
         "text and columns": (probe.batch, length, number + 1),

@@ -104,7 +104,7 @@ def image_sizes(probe: Probe) -> Tensor | None:
 
 def pixel_attention_mask(probe: Probe) -> Tensor | None:
     """Ones for every patch, or for every pixel of models that take several images per example."""
-    pixels = probe.made["pixel_values"]
+    pixels = probe.inputs["pixel_values"]
     if probe.takes("spatial_shapes"):
         return probe.ones(*pixels.shape[:2])
     return probe.ones(*pixels.shape[:2], *pixels.shape[-2:]) if pixels.ndim == 5 else None
@@ -141,7 +141,7 @@ def _is_channels_first(probe: Probe) -> bool:
 
 def feature_mask(probe: Probe) -> Tensor:
     """Ones for every frame of the spectrogram."""
-    return probe.ones(probe.batch, probe.made["input_features"].shape[2 if _is_channels_first(probe) else 1])
+    return probe.ones(probe.batch, probe.inputs["input_features"].shape[2 if _is_channels_first(probe) else 1])
 
 
 def input_values(probe: Probe) -> Tensor:
@@ -177,7 +177,7 @@ def future_values(probe: Probe) -> Tensor | None:
 
 def time_features(source: str) -> Maker:
     """A maker of the time features that go with the series ``source``."""
-    return lambda probe: probe.floats(probe.batch, probe.made[source].shape[1], probe.find("num_time_features", default=0))
+    return lambda probe: probe.floats(probe.batch, probe.inputs[source].shape[1], probe.find("num_time_features", default=0))
 
 
 def flattened_patches(probe: Probe) -> Tensor:

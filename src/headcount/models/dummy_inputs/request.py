@@ -18,14 +18,14 @@ _TOKEN = re.compile(r"(token_ids?|token_index|_start_id|_end_id|bos_id|eos_id)$"
 
 @dataclass(slots=True)
 class Probe:
-    """A batch in the making; `made` grows in the order of the makers."""
+    """A batch in the making; `inputs` grows in the order of the makers."""
 
     model: nn.Module
     batch: int
     length: int
     generator: torch.Generator
     arguments: dict[str, inspect.Parameter]
-    made: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> Any:
@@ -40,7 +40,7 @@ class Probe:
     def find(self, *names: str, default: Any = None) -> Any:
         """The value of the first name that some part of the configuration sets, outermost part first."""
         for name in names:
-            for part in parts(self.config):
+            for part in config_parts(self.config):
                 value = getattr(part, name, None)
                 if value is not None:
                     return value
@@ -80,13 +80,13 @@ class Probe:
         """The function's result on what was made so far, its other arguments as the configuration has them."""
         accepted = inspect.signature(function).parameters
         settings = {k: getattr(self.config, k) for k in accepted if hasattr(self.config, k)}
-        return function(**settings, **{k: v for k, v in self.made.items() if k in accepted})
+        return function(**settings, **{k: v for k, v in self.inputs.items() if k in accepted})
 
 
 Maker = Callable[[Probe], Any]
 
 
-def parts(config: Any) -> Iterator[Any]:
+def config_parts(config: Any) -> Iterator[Any]:
     """The configuration and its sub-configurations, outermost first."""
     queue = [config]
     while queue:
@@ -98,7 +98,7 @@ def parts(config: Any) -> Iterator[Any]:
 def special_tokens(config: Any) -> set[int]:
     """Every token id that some part of the configuration names."""
     tokens: set[int] = set()
-    for part in parts(config):
+    for part in config_parts(config):
         for name, value in vars(part).items():
             if _TOKEN.search(name):
                 tokens |= {v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, int)}

@@ -47,11 +47,11 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
             for name, maker in makers.items():
                 value = maker(probe)
                 if value is not None:
-                    probe.made[name] = _to_device(value, model)
+                    probe.inputs[name] = _to_device(value, model)
     except Exception as error:  # a maker may call the model's own code, which fails in its own ways
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ProbeError(f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_remedy(model)}") from error
-    return _group_choices(probe.made) if _chooses(model) else probe.made
+    return _group_choices(probe.inputs) if _chooses(model) else probe.inputs
 
 
 def _fit_sizes(probe: Probe, *, keep_length: bool) -> None:
@@ -145,7 +145,7 @@ FEATURES_OR_TEXT = frozenset({"pop2piano"})
 
 def input_ids(probe: Probe) -> Tensor | None:
     """Ordinary tokens behind one placeholder for each image or audio feature, padded at the end; audio codes for codec models."""
-    if "input_features" in probe.made and probe.takes("decoder_input_ids") and probe.model_type in FEATURES_OR_TEXT:
+    if "input_features" in probe.inputs and probe.takes("decoder_input_ids") and probe.model_type in FEATURES_OR_TEXT:
         return None
     if not probe.config.is_encoder_decoder and not probe.takes("decoder_input_ids"):
         codes = codebooks.codes(probe, probe.length, _vocab(probe))
@@ -168,7 +168,7 @@ def _n_latents(probe: Probe) -> int:
 
 def image_embeds_position_mask(probe: Probe) -> Tensor:
     """Ones at the leading tokens, in whose place Kosmos-2 puts its image."""
-    mask = torch.zeros(probe.made["input_ids"].shape, dtype=torch.long)
+    mask = torch.zeros(probe.inputs["input_ids"].shape, dtype=torch.long)
     mask[:, : _n_latents(probe)] = 1
     return mask
 
@@ -177,14 +177,14 @@ def image_attention_mask(probe: Probe) -> Tensor | None:
     """Ones: every token sees the single image of its example, in IDEFICS; elsewhere the mask is of patches, and none is masked."""
     if not probe.takes("perceiver_embeddings"):
         return None
-    return probe.ones(*probe.made["input_ids"].shape, 1)
+    return probe.ones(*probe.inputs["input_ids"].shape, 1)
 
 
 def cross_attention_mask(probe: Probe) -> Tensor | None:
     """Ones: every token sees every tile of the single image of its example."""
-    if "pixel_values" not in probe.made:
+    if "pixel_values" not in probe.inputs:
         return None
-    return probe.ones(*probe.made["input_ids"].shape, 1, probe.find("max_num_tiles"))
+    return probe.ones(*probe.inputs["input_ids"].shape, 1, probe.find("max_num_tiles"))
 
 
 def _vocab(probe: Probe) -> int:
@@ -230,7 +230,7 @@ def _placeholders(probe: Probe) -> Iterator[tuple[int, int]]:
     """(token id, count per example) for each kind of feature that the model writes over its input embeddings."""
     for name, source, tokens in PLACEHOLDERS:
         token, method = probe.find(*tokens), probe.method(name)
-        if source in probe.made and token is not None and method is not None:
+        if source in probe.inputs and token is not None and method is not None:
             yield token, _n_rows(probe.call(method)) // probe.batch
 
 
@@ -243,11 +243,11 @@ def _n_rows(features: Any) -> int:
 
 def attention_mask(probe: Probe) -> Tensor | None:
     """Ones, but for the padded end of every example after the first."""
-    if "states" in probe.made:
+    if "states" in probe.inputs:
         return probe.ones(probe.batch, probe.length)
-    if "input_ids" not in probe.made:
+    if "input_ids" not in probe.inputs:
         return None
-    shape = probe.made["input_ids"].shape
+    shape = probe.inputs["input_ids"].shape
     rows_of_codes = codebooks.LAYOUTS.get(probe.model_type) == "rows" and not probe.takes("decoder_input_ids")
     mask = torch.ones((probe.batch if rows_of_codes else shape[0], shape[1]), dtype=torch.long)
     mask[1:, -N_PADDED:] = 0
@@ -256,7 +256,7 @@ def attention_mask(probe: Probe) -> Tensor | None:
 
 def global_attention_mask(probe: Probe) -> Tensor:
     """Global attention at the first token."""
-    mask = torch.zeros(probe.made["input_ids"].shape, dtype=torch.long)
+    mask = torch.zeros(probe.inputs["input_ids"].shape, dtype=torch.long)
     mask[:, 0] = 1
     return mask
 
@@ -264,7 +264,7 @@ def global_attention_mask(probe: Probe) -> Tensor:
 def mm_token_type_ids(probe: Probe) -> Tensor | None:
     """1 at image placeholders, 0 at text."""
     token = probe.find("image_token_id", "image_token_index")
-    return None if token is None else (probe.made["input_ids"] == token).long()
+    return None if token is None else (probe.inputs["input_ids"] == token).long()
 
 
 def decoder_input_ids(probe: Probe) -> Tensor | None:
@@ -323,7 +323,7 @@ MAKERS: dict[str, Maker] = {
     "input_values": media.input_values,
     "past_values": media.past_values,
     "past_time_features": media.time_features("past_values"),
-    "past_observed_mask": lambda probe: torch.ones_like(probe.made["past_values"]),
+    "past_observed_mask": lambda probe: torch.ones_like(probe.inputs["past_values"]),
     "future_values": media.future_values,
     "future_time_features": media.time_features("future_values"),
     "qformer_input_ids": lambda probe: probe.words(probe.config.qformer_config.vocab_size, probe.batch, probe.length),
@@ -338,7 +338,7 @@ MAKERS: dict[str, Maker] = {
     "timesteps": lambda probe: torch.arange(probe.length).expand(probe.batch, probe.length),
     "user_audio_codes": codebooks.parallel_codes,
     "moshi_audio_codes": codebooks.parallel_codes,
-    "past_values_padding": lambda probe: torch.zeros_like(probe.made["past_values"]).long(),
+    "past_values_padding": lambda probe: torch.zeros_like(probe.inputs["past_values"]).long(),
     "freq": lambda probe: torch.zeros((probe.batch, 1), dtype=torch.long),
     "input_ids": input_ids,
     "image_embeds_position_mask": image_embeds_position_mask,

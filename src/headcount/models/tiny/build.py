@@ -220,7 +220,7 @@ def _shrink(config: PretrainedConfig, tokens: Mapping[int, int], changes: Mappin
     return type(config)(**small | {k: v for k, v in changes.items() if "." not in k})
 
 
-def _retoken(name: str, value: Any, tokens: dict[int, int]) -> Any:
+def _retoken(name: str, value: Any, tokens: Mapping[int, int]) -> Any:
     if not _TOKEN.search(name):
         return value
     if isinstance(value, (list, tuple)):

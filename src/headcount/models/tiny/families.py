@@ -11,7 +11,7 @@ from headcount.models.tiny.build import model_class, tiny_model
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class FamilyVariant:
     """One tiny model: a registered type and what differs from its default configuration."""
 
     name: str
@@ -34,39 +34,39 @@ SHARED_KV = {"num_hidden_layers": 4, "layer_types": KINDS * 2, "num_kv_shared_la
 SPARSITY = {"intermediate_size": [32] * 4, "activation_sparsity_pattern": [0.0] * 4, "laurel_rank": 4}
 DISENTANGLED = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
 
-VARIANTS: tuple[Variant, ...] = (
-    *(Variant(name, name) for name in PLAIN),
-    Variant("deberta-v2", "deberta-v2", DISENTANGLED),
-    Variant("deberta-v2-shared", "deberta-v2", {**DISENTANGLED, "share_att_key": True}),
-    Variant("falcon-grouped", "falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
-    Variant("falcon-alibi", "falcon", {"alibi": True, "multi_query": False}),
-    Variant("llama-grouped", "llama", {"num_key_value_heads": 2}),
-    Variant("qwen2-grouped", "qwen2", {"num_key_value_heads": 2}),
-    Variant("qwen3-grouped", "qwen3", {"num_key_value_heads": 2}),
-    Variant("phi3-grouped", "phi3", {"num_key_value_heads": 2}),
-    Variant("gpt2-cross", "gpt2", {"add_cross_attention": True}),
-    Variant("bert-cross", "bert", {"is_decoder": True, "add_cross_attention": True}),
-    Variant("gemma3", "gemma3"),
-    Variant("gpt_oss", "gpt_oss"),
-    Variant("gpt_bigcode", "gpt_bigcode"),
-    Variant("gpt_bigcode-heads", "gpt_bigcode", {"multi_query": False}),
+VARIANTS: tuple[FamilyVariant, ...] = (
+    *(FamilyVariant(name, name) for name in PLAIN),
+    FamilyVariant("deberta-v2", "deberta-v2", DISENTANGLED),
+    FamilyVariant("deberta-v2-shared", "deberta-v2", {**DISENTANGLED, "share_att_key": True}),
+    FamilyVariant("falcon-grouped", "falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    FamilyVariant("falcon-alibi", "falcon", {"alibi": True, "multi_query": False}),
+    FamilyVariant("llama-grouped", "llama", {"num_key_value_heads": 2}),
+    FamilyVariant("qwen2-grouped", "qwen2", {"num_key_value_heads": 2}),
+    FamilyVariant("qwen3-grouped", "qwen3", {"num_key_value_heads": 2}),
+    FamilyVariant("phi3-grouped", "phi3", {"num_key_value_heads": 2}),
+    FamilyVariant("gpt2-cross", "gpt2", {"add_cross_attention": True}),
+    FamilyVariant("bert-cross", "bert", {"is_decoder": True, "add_cross_attention": True}),
+    FamilyVariant("gemma3", "gemma3"),
+    FamilyVariant("gpt_oss", "gpt_oss"),
+    FamilyVariant("gpt_bigcode", "gpt_bigcode"),
+    FamilyVariant("gpt_bigcode-heads", "gpt_bigcode", {"multi_query": False}),
 )
 
-CUT_VARIANTS: tuple[Variant, ...] = (
-    Variant("gemma3n-shared", "gemma3n_text", {**SHARED_KV, **SPARSITY}),
-    Variant("gemma4-shared", "gemma4_text", SHARED_KV),
-    Variant("longformer", "longformer"),
-    Variant("led", "led"),
-    Variant("blip", "blip"),
-    Variant("beit-bias", "beit", {"use_relative_position_bias": True}),
-    Variant("beit-shared-bias", "beit", {"use_shared_relative_position_bias": True}),
-    Variant("segformer", "segformer", {"depths": [1, 1, 1, 1]}),
+CUT_VARIANTS: tuple[FamilyVariant, ...] = (
+    FamilyVariant("gemma3n-shared", "gemma3n_text", {**SHARED_KV, **SPARSITY}),
+    FamilyVariant("gemma4-shared", "gemma4_text", SHARED_KV),
+    FamilyVariant("longformer", "longformer"),
+    FamilyVariant("led", "led"),
+    FamilyVariant("blip", "blip"),
+    FamilyVariant("beit-bias", "beit", {"use_relative_position_bias": True}),
+    FamilyVariant("beit-shared-bias", "beit", {"use_shared_relative_position_bias": True}),
+    FamilyVariant("segformer", "segformer", {"depths": [1, 1, 1, 1]}),
 )
 """Variants that obey the laws of gates and cuts, beyond those that every importance, role and repair is tried on: some hide their attention
 probabilities in windows, some read images only, some share keys and values between layers."""
 
 
-def variant(name: str) -> Variant:
+def variant(name: str) -> FamilyVariant:
     """The variant of a name."""
     return next(v for v in (*VARIANTS, *CUT_VARIANTS) if v.name == name)
 

@@ -21,7 +21,7 @@ from headcount.data.task import Data
 from headcount.models.gates import output_tensors
 from headcount.models.observe import evaluating
 from headcount.models.ownership import holds
-from headcount.surgery.export_base import Exported, ExportInfo, ExportTarget, Inputs
+from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo, ExportTarget
 from headcount.surgery.samples import TEXT, sample_batches, varying_inputs
 from headcount.surgery.verify import HALF, difference, float_dtype
 
@@ -90,7 +90,7 @@ class Onnx(ExportTarget):
         *,
         tokenizer: Any = None,
         data: Data = None,
-        inputs: Inputs = None,
+        inputs: ComparisonInputs = None,
         command: str | None = None,
         overwrite: bool = False,
     ) -> OnnxExport:

@@ -19,8 +19,8 @@ from headcount.models.head_map import HeadMap
 from headcount.models.ownership import holds
 from headcount.models.randomness import fork_rng
 from headcount.surgery import manifest
-from headcount.surgery.config import assign
-from headcount.surgery.export_base import Exported, ExportInfo, ExportTarget, Inputs
+from headcount.surgery.config import assign_values
+from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo, ExportTarget
 from headcount.surgery.named_heads import assign_fields, original_fields
 from headcount.surgery.reshape import cuts_of
 from headcount.surgery.save import MAX_SHARD_SIZE, save
@@ -47,7 +47,7 @@ class Portable(ExportTarget):
         *,
         tokenizer: Any = None,
         data: Data = None,
-        inputs: Inputs = None,
+        inputs: ComparisonInputs = None,
         command: str | None = None,
         overwrite: bool = False,
     ) -> Exported:
@@ -75,7 +75,7 @@ class Portable(ExportTarget):
 def widen(model: nn.Module) -> nn.Module:
     """Returns the model at its original shapes: removed heads come back with all their weights zero, so they add nothing."""
     config = copy.deepcopy(model.config)
-    assign(config, record.replaced_values(model))
+    assign_values(config, record.replaced_values(model))
     vars(config).pop(record.KEY, None)
     options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
     with fork_rng(()):  # first weights are drawn, and replaced below
