@@ -139,7 +139,8 @@ def test_what_is_added_is_known_to_commands_report_and_list(
         if registry is IMPORTANCES:
             declares = (
                 "from headcount.importance.base import ImportanceInfo, WeightImportance\n\n\nclass Mine(WeightImportance):\n"
-                '    """One of my own importance."""\n\n    info = ImportanceInfo(set(), True, \'nothing\', \'me\')\n'
+                '    """One of my own importance."""\n\n    info = ImportanceInfo(set(), True, "nothing", "me")\n\n'
+                "    def of_model(self, context):\n        return None\n"
             )
         (tmp_path / f"my_{registry.kind}.py").write_text(f'"""One of my own {registry.kind}."""\n\n{declares}')
         registry.add("mine", f"my_{registry.kind}")
