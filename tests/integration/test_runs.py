@@ -99,7 +99,7 @@ def test_scores_of_a_run_are_those_without_one_and_are_not_computed_twice(folder
 
 
 def test_normalised_scores_are_drawn_again_as_they_were(folder: Path, found: dict[str, hc.Scores]) -> None:
-    scores = found["gradient"].normalised("layer")
+    scores = found["gradient"].normalise_by("layer")
     with Run.lead(folder) as run:
         describe(run)
         score_into(run, shared("encoder"), task("encoder", 300), NAMES, seed=5, normalise="layer")

@@ -125,7 +125,7 @@ def score_each(
     check_weights(inner)
     special_ids = task.special_ids if task and task.special_ids else None
     run = _Run(work, methods, special_ids, options)
-    made = {name: scores.normalised(Method.parse(name).scaling(normalise)) for name, scores in run.scores().items()}
+    made = {name: scores.normalise_by(Method.parse(name).scaling(normalise)) for name, scores in run.scores().items()}
     return made, run.failed
 
 

@@ -44,7 +44,7 @@ class Verdict:
 
 def quarter(scores: Scores) -> int:
     """A quarter of the units, at least one: what `lowest` means unless told."""
-    return max(1, len(scores.tied()) // 4)
+    return max(1, len(scores.all_units()) // 4)
 
 
 def check_lowest(k: int | None, n_units: int) -> None:
@@ -57,7 +57,7 @@ def verdicts(
     scores: Scores, *, k: int | None = None, tolerance: float = TOLERANCE, level: float = LEVEL, repeats: int = 2000, seed: int = 0
 ) -> list[Verdict]:
     """The verdict on every head in flat order; `k` units count as the lowest, a quarter of them unless told."""
-    check_lowest(k, len(scores.tied()))
+    check_lowest(k, len(scores.all_units()))
     k = quarter(scores) if k is None else k
     ties = scores.ties()
     places = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, ties=ties)
@@ -68,7 +68,7 @@ def verdicts(
     drawn = scores.replicates(repeats, seed)
     low, high = intervals(drawn, level)
     first, last = rank_intervals(drawn, higher_is_keep=scores.higher_is_keep, level=level, ties=ties)
-    chance = lowest(drawn, k, higher_is_keep=scores.higher_is_keep, units=scores.unit_places(), ties=ties)
+    chance = lowest(drawn, k, higher_is_keep=scores.higher_is_keep, units=scores.unit_positions(), ties=ties)
     safe = _safe(scores, tolerance, level) if measures_loss(scores) else (chance >= level).tolist()
     arrays = (column.tolist() for column in (low, high, places, first, last, chance))
     return [Verdict(*row) for row in zip(scores.heads, scores.values, stderr, *arrays, safe, strict=True)]

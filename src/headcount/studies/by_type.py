@@ -121,7 +121,7 @@ def run(say: Session, given: inputs.TaskOptions, by: By = "gradient") -> None:
     data = given.open_task(say, live, folder)
     with say.progress("scoring") as advance:
         raw = score(live, data, by, normalise="none", seed=given.seed, progress=advance, **given.reading)
-    ranking = raw.normalised(Method.parse(by).about.normalise)
+    ranking = raw.normalise_by(Method.parse(by).about.normalise)
     rows = by_type(live, data, raw, ranking, **given.reading)
     name = data.metric.name if data.metric else ""
 

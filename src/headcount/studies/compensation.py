@@ -76,9 +76,9 @@ def tuned(
 
     live = copy_model(model)
     read: Any = {"limit": min(SCORED, limit or SCORED), "seed": recipe.seed, "normalise": "none"}  # sizes are compared, not ranks
-    before, worth = slices(live), score(live, task, by, **read).signed()
+    before, worth = slices(live), score(live, task, by, **read).keep_values()
     fine_tune(live, task, recipe, folder=folder, progress=progress)
-    after, then = changes(before, slices(live)), score(live, task, by, **read).signed()
+    after, then = changes(before, slices(live)), score(live, task, by, **read).keep_values()
     left = evaluate(live, task, limit=limit)
     heads = list(after)
     values = np.array([[*(after[head][part] for part in PARTS), _log_ratio(then[head], worth[head])] for head in heads])

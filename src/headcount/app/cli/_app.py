@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from headcount import __version__
-from headcount.app.console.session import complain
+from headcount.app.console.session import write_error
 from headcount.app.console.stop import INTERRUPTED, StopSignal
 from headcount.core.errors import HeadcountError, UnknownName, memory_ran_out, unknown
 
@@ -77,15 +77,15 @@ def run(arguments: Sequence[str]) -> int:
         _explain(error)
         return int(error.exit_code)
     except (HeadcountError, OSError) as error:
-        complain(f"error: {error}")
+        write_error(f"error: {error}")
         return WRONG_USAGE if isinstance(error, UnknownName) else FAILED
     except Exception as error:  # a defect of ours or of a library: one line, and the way to the rest
         if StopSignal.code:
             raise
         if memory_ran_out(error):
-            complain(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")
+            write_error(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")
             return FAILED
-        complain(f"error: unexpected {type(error).__name__}: {error}. Run it again with --verbose to see where, and report it.")
+        write_error(f"error: unexpected {type(error).__name__}: {error}. Run it again with --verbose to see where, and report it.")
         return FAILED
     return code if isinstance(code, int) else 0
 
@@ -93,6 +93,6 @@ def run(arguments: Sequence[str]) -> int:
 def _explain(error: Any) -> None:
     context = getattr(error, "ctx", None)
     if error.format_message():  # a group without a command shows its help instead
-        complain(f"error: {error.format_message()}")
+        write_error(f"error: {error.format_message()}")
     if context is not None:
-        complain(f"See: {context.command_path} --help")
+        write_error(f"See: {context.command_path} --help")

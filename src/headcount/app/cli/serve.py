@@ -35,4 +35,4 @@ def run(
             session.note(
                 f"warning: {host} can be reached from other machines; whoever has the address with its token can use model and run folders"
             )
-        serve(runs, host=host, port=port, said=session.line)
+        serve(runs, host=host, port=port, show=session.line)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headcount import __version__
 from headcount.core.errors import ArtifactError, MissingExtra, UnsupportedModel, VerificationError
-from headcount.core.files import check_place
+from headcount.core.files import check_writable
 from headcount.data.task import Data
 from headcount.models.archs import cut_record as record
 from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
@@ -157,7 +157,7 @@ def _require_onnx() -> None:
 def check_onnx_target(target: Path, overwrite: bool) -> None:
     """Refuses a file that exists, unless it is an ONNX file of ours and may be overwritten."""
     _require_onnx()
-    check_place(target)
+    check_writable(target)
     if target.is_dir():
         raise ArtifactError(f"{target} is a folder; name a file to write, such as model.onnx")
     if not target.exists():
