@@ -29,7 +29,7 @@ import headcount as hc
 from headcount.behaviour.given import corpus_of
 from headcount.core.errors import ArtifactError
 from headcount.core.role_table import RoleTable
-from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.core.stats.significance import benjamini_hochberg
 from headcount.data.open_task import open_task
 from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record

@@ -238,12 +238,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another record": (lambda folder: shutil.copy(folder / "heads.json", folder / "run.json"), "no RunRecord"),
     "a list": (lambda folder: (folder / "run.json").write_text("[]"), "damaged"),
     "no json": (lambda folder: (folder / "run.json").write_text("{"), "no valid JSON"),
-    "no run": (lambda folder: (folder / "run.json").unlink(), "holds no run: it has no run.json.*headcount score"),
+    "no run": (
+        lambda folder: (folder / "run.json").unlink(),
+        "holds no run: it has no run.json.*Name a folder that a headcount command wrote",
+    ),
     "other keys": (lambda folder: rewrite(folder, surprise=1), "holds no scores: surprise"),
     "other type": (lambda folder: rewrite(folder, values="many"), "holds no scores: values"),
     "too few values": (lambda folder: rewrite(folder, values=[1.0]), "1 values for 12 heads"),
     "no head": (lambda folder: rewrite(folder, heads=["L0X1"] * 12), "'L0X1' is no head address"),
-    "a torn artifact": (lambda folder: artifact_of(folder).write_bytes(artifact_of(folder).read_bytes()[:50]), "torn.*headcount score toy"),
+    "a torn artifact": (
+        lambda folder: artifact_of(folder).write_bytes(artifact_of(folder).read_bytes()[:50]),
+        "truncated.*headcount score toy",
+    ),
 }
 
 
@@ -275,7 +281,7 @@ def test_what_is_damaged_is_set_aside_and_made_again(folder: Path, name: str) ->
         describe(run, task="toy encoder", config={"by": list(NAMES)})
         score_into(run, shared("encoder"), task("encoder", 300), NAMES, seed=5)
     assert (folder / "quarantine" / f"0000.{path.name}").read_bytes() == whole[:-2]
-    assert f"sets aside {path.relative_to(folder)}" in (folder / "log.txt").read_text()
+    assert f"moves {path.relative_to(folder)}" in (folder / "log.txt").read_text()
     assert (folder / "scores.csv").read_bytes() == table
     assert path.read_bytes() == whole or name == "run.json"
     assert set(all_scores(Run.open(folder))) == set(NAMES)

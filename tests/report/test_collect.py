@@ -10,13 +10,13 @@ from contract import TYPES, check, wrong
 from kit import heads_of, make_run
 
 from headcount.core.errors import ArtifactError
-from headcount.core.stats.corrections import benjamini_hochberg
 from headcount.core.stats.metric_parts import total_of
+from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report.attention import unpack
 from headcount.runs.report.collect import collect
 from headcount.runs.report.roles import letters
-from headcount.runs.report.scores import _of, significant
+from headcount.runs.report.scores import _columns, significant
 from headcount.runs.results import format_p
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
@@ -200,7 +200,7 @@ def test_columns_of_a_score_say_what_they_are(tmp_path: Path) -> None:
     from dataclasses import replace
 
     scores = replace(all_scores(make_run(tmp_path / "run"))["ablation"], columns={"accuracy change": (0.1,) * 8, "examples": (3.0,) * 8})
-    first, change, examples = _of("ablation", scores, heads_of())
+    first, change, examples = _columns("ablation", scores, heads_of())
     assert len({first["about"], change["about"], examples["about"]}) == 3
     assert change["name"] == "ablation: accuracy change" and "accuracy" in change["about"]
 
@@ -215,10 +215,10 @@ def test_columns_and_kinds_of_scores_are_as_the_run_tells_them(tmp_path: Path) -
     columns = {"WER change": (0.1,) * 8, "WER stderr": (0.1,) * 8, "examples": (3.0,) * 8}
     told = replace(told, method="mine", columns=columns, directions={"WER change": True}, describes=True)
     told = unpack_scores(Artifact(ArtifactKey("scores", "mine", {}), *pack_scores(told)))
-    first, change, examples = _of("mine", told, heads_of())
+    first, change, examples = _columns("mine", told, heads_of())
     assert first["kind"] == "description" and change["higher_is_keep"] is True and change["stderr"] is not None
     assert examples["higher_is_keep"] is True, "the page says 'the lower, the more the head is needed' of what is not"
-    known = _of("confidence", replace(told, describes=False), heads_of())[0]
+    known = _columns("confidence", replace(told, describes=False), heads_of())[0]
     assert known["kind"] == "importance", "what the run tells goes before what is known by name"
 
 
@@ -227,13 +227,13 @@ def test_directions_are_guessed_where_scores_do_not_tell_them(tmp_path: Path) ->
 
     whole = all_scores(Run.open(Path(__file__).parents[1] / "frozen" / "run-v3"))["ablation"]
     old = replace(whole, describes=None, directions={})
-    first, change = _of("ablation", old, [str(head) for head in old.heads])
+    first, change = _columns("ablation", old, [str(head) for head in old.heads])
     assert first["kind"] == "importance" and change["name"] == "ablation: accuracy change" and change["higher_is_keep"] is False
     scores = replace(old, columns=dict.fromkeys(("accuracy change", "perplexity change"), old.values))
     for name, direction in (("ablation", True), ("all-but-one", False)):
-        _, accuracy, perplexity = _of(name, replace(scores, higher_is_keep=direction), heads_of())
+        _, accuracy, perplexity = _columns(name, replace(scores, higher_is_keep=direction), heads_of())
         assert (accuracy["higher_is_keep"], perplexity["higher_is_keep"]) == (not direction, direction)
-    assert _of("entropy", old, heads_of())[0]["kind"] == "description"
+    assert _columns("entropy", old, heads_of())[0]["kind"] == "description"
 
 
 def test_a_run_opens_by_its_name_and_says_which_it_is(tmp_path: Path) -> None:

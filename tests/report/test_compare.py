@@ -10,8 +10,8 @@ from contract import check
 from kit import make_run
 
 from headcount.core.evaluation import Evaluation
-from headcount.core.stats.correlation import spearman
-from headcount.core.stats.paired import mcnemar, paired_t
+from headcount.core.stats.agreement import spearman
+from headcount.core.stats.significance import mcnemar, paired_t
 from headcount.runs.report.collect import collect
 from headcount.runs.report.compare import _outcomes
 from headcount.runs.results import unpack_evaluation
@@ -67,12 +67,12 @@ def test_outcomes_are_paired_and_changed_roles_listed(pair) -> None:
 
 
 def test_roles_that_one_run_did_not_test_are_no_change(pair) -> None:
-    from headcount.runs.report.compare import _only, _roles
+    from headcount.runs.report.compare import _roles, _roles_only_in
 
     a, b = (dict(data) for data in collect(*pair).report["runs"])
     b["roles"] = {**a["roles"], "names": a["roles"]["names"][:1], "labels": [[i for i in mine if i == 0] for mine in a["roles"]["labels"]]}
     assert any(i > 0 for mine in a["roles"]["labels"] for i in mine), "there are labels that B cannot have"
-    assert _roles(a, b) == [] and _only(a, b) == a["roles"]["names"][1:] and _only(b, a) == []
+    assert _roles(a, b) == [] and _roles_only_in(a, b) == a["roles"]["names"][1:] and _roles_only_in(b, a) == []
 
 
 def test_losses_are_compared_where_nothing_is_right_or_wrong() -> None:

@@ -14,7 +14,7 @@ from headcount.behaviour.test import RoleTotals, p_values, rows_of, run_test
 from headcount.core.errors import DataError
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleScore, RoleTable
-from headcount.core.stats.corrections import adjust
+from headcount.core.stats.significance import adjust
 from headcount.runs.schema import RoleRecord
 
 TAU, ALPHA = 3.0, 0.05

@@ -83,7 +83,7 @@ def test_the_table_of_a_run_tells_which_way_is_keep(higher: bool, bert: torch.nn
     for name in ("scores.csv", "scores.parquet"):
         found = Scores.read(tmp_path / name, method="a")
         assert (found.higher_is_keep, found.ranking()) == (higher, ours.ranking())
-        with pytest.raises(ArtifactError, match=r"by a, b; choose one \(method=…, --method a\)"):
+        with pytest.raises(ArtifactError, match=r"by a, b; choose one, such as method='a'"):
             Scores.read(tmp_path / name)
     assert Scores.read(tmp_path / "scores.csv", method="a", higher_is_keep=True).higher_is_keep
 

@@ -16,7 +16,7 @@ from headcount.core.errors import DataError, unknown
 from headcount.core.heads import Head
 from headcount.core.registry import ROLES
 from headcount.core.role_table import ALPHA, TAU, RoleScore, RoleTable
-from headcount.core.stats.corrections import Adjust, adjust
+from headcount.core.stats.significance import Adjust, adjust
 from headcount.data.checks import check_weights
 from headcount.data.stream import Memory, Progress, Reading, fingerprint, stream
 from headcount.models.head_map import HeadMap

@@ -17,7 +17,7 @@ from headcount.behaviour.best_heads import HalfTotals
 from headcount.core.heads import Head
 from headcount.core.role_table import LEAST, MARGIN, POSITIONAL, RoleScore
 from headcount.core.stats.hall import Skewness, hall_transform, inverse_hall_transform
-from headcount.core.stats.paired import sign_flip
+from headcount.core.stats.significance import sign_flip
 from headcount.core.stats.totals import Totals
 
 

@@ -11,8 +11,7 @@ from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.registry import IMPORTANCES
 from headcount.core.scores import Scores
-from headcount.core.stats.calibration import Stability, stability
-from headcount.core.stats.cheap import Agreement, agreement
+from headcount.core.stats.agreement import Agreement, Stability, agreement, stability
 from headcount.core.stats.ranks import lowest, rank_intervals, ranks
 from headcount.core.stats.resampling import intervals
 from headcount.core.stats.safe import safe_to_remove
@@ -88,7 +87,7 @@ def _safe(scores: Scores, tolerance: float, level: float) -> list[bool]:
 def signed_samples(scores: Scores) -> Samples:
     """The samples, normalised as the scores are, with more meaning keep; a score without samples is one that data do not move."""
     samples = scores.scaled_samples() or Samples(np.asarray(scores.values)[None], np.ones((1, 1)))
-    return samples.signed(higher_is_keep=scores.higher_is_keep)
+    return samples.orient(higher_is_keep=scores.higher_is_keep)
 
 
 def agreements(found: Mapping[str, Scores], truth: str = "ablation", *, k: int | None = None, seed: int = 0) -> dict[str, Agreement]:

@@ -52,8 +52,7 @@ class RoleChange:
 def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, **options: Any) -> list[RoleChange]:
     """Every head × role that both models were tested for, with the paired difference."""
     from headcount.behaviour.roles import biases_by_sentence, measure
-    from headcount.core.stats.corrections import benjamini_hochberg
-    from headcount.core.stats.paired import paired_t
+    from headcount.core.stats.significance import benjamini_hochberg, paired_t
 
     before, after = measure(a, corpus, **options), measure(b, corpus, **options)
     if before.heads != after.heads:

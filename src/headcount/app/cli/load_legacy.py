@@ -10,7 +10,6 @@ from headcount.app.console.command import command
 from headcount.app.console.options import AllowPickle, Auto, OutFolder, Overwrite
 from headcount.app.console.session import Session
 from headcount.core.files import check_target
-from headcount.models.head_map import HeadMap
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint with pruned_heads: a folder, or a hub id.", show_default=False)]
 
@@ -29,6 +28,7 @@ def run(
 
     check_target(out, overwrite, NAME)
     from headcount.app.console.models import note_model, set_library_verbosity
+    from headcount.models.head_map import HeadMap
     from headcount.surgery.legacy import load_legacy
     from headcount.surgery.save import save
     from headcount.surgery.source import local_folder

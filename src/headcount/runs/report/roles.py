@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headcount.core.registry import ROLES
-from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report.plain import column, plural, short
 from headcount.runs.report.scores import summarise
