@@ -1,5 +1,4 @@
-"""The typer application: every module beside this one whose name has no underscore in front is a verb, its `run` the command,
-or its `build` a group of commands."""
+"""The typer application: every module of this folder without a leading underscore is a command (`run`) or a group of commands (`build`)."""
 
 from __future__ import annotations
 
@@ -24,18 +23,18 @@ FAILED, WRONG_USAGE = 1, 2
 ClickException: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 
-class Verbs(TyperGroup):
-    """The verbs, with the nearest known one for a verb that does not exist."""
+class Commands(TyperGroup):
+    """All commands; an unknown name raises UnknownName with the nearest known one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command named by the first argument."""
+        """Returns the command named by the first argument."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise unknown("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"headcount {__version__}")
         raise typer.Exit
 
@@ -50,20 +49,20 @@ def _root(
 
 
 def build() -> typer.Typer:
-    """The application with every verb."""
-    app = typer.Typer(name="headcount", cls=Verbs, add_completion=False, rich_markup_mode="rich")
+    """Returns the application with every command."""
+    app = typer.Typer(name="headcount", cls=Commands, add_completion=False, rich_markup_mode="rich")
     app.callback()(_root)
     for file in sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if not info.name.startswith("_")):
-        verb, name = importlib.import_module(f"headcount.app.cli.{file}"), file.replace("_", "-")
-        if hasattr(verb, "build"):
-            app.add_typer(verb.build(), name=name)
+        module, name = importlib.import_module(f"headcount.app.cli.{file}"), file.replace("_", "-")
+        if hasattr(module, "build"):
+            app.add_typer(module.build(), name=name)
         else:
-            app.command(name)(verb.run)
+            app.command(name)(module.run)
     return app
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line; failures that headcount foresees end in a line on stderr."""
+    """Runs one command line and returns its exit code; a foreseen error is one line on stderr."""
     if not arguments:
         with redirect_stdout(sys.stderr):
             run(["--help"])
@@ -79,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     except (HeadcountError, OSError) as error:
         write_error(f"error: {error}")
         return WRONG_USAGE if isinstance(error, UnknownName) else FAILED
-    except Exception as error:  # a defect of ours or of a library: one line, and the way to the rest
+    except Exception as error:  # a defect of headcount or of a library
         if StopSignal.code:
             raise
         if memory_ran_out(error):
