@@ -12,7 +12,7 @@ import numpy as np
 
 import headcount as hc
 from headcount.core.evaluation import Evaluation, interval
-from headcount.core.stats.paired import Difference, paired_bootstrap, paired_t
+from headcount.core.stats.significance import Difference, paired_bootstrap, paired_t
 from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record
 from headcount.runs.artifacts import Artifact

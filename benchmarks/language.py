@@ -30,7 +30,7 @@ from headcount.behaviour.corpus import read_corpus
 from headcount.behaviour.spec import RoleSpec, parse_roles
 from headcount.core.errors import ArtifactError
 from headcount.core.role_table import RoleTable
-from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.core.stats.significance import benjamini_hochberg
 from headcount.data.open_task import open_task
 from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record

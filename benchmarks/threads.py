@@ -46,9 +46,9 @@ class Seconds(NamedTuple):
 
 
 @contextmanager
-def hold_nothing(_model: Any, purpose: str, *, exclusive: bool = True) -> Iterator[ownership.Hold]:
+def hold_nothing(_model: Any, purpose: str, *, exclusive: bool = True) -> Iterator[ownership.Ownership]:
     """`ownership.holding` without a check, a lock or an entry."""
-    yield ownership.Hold(purpose, exclusive, threading.current_thread(), None)
+    yield ownership.Ownership(purpose, exclusive, threading.current_thread(), None)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def test_epsilon_shows_rounding_beside_its_scores() -> None:
     assert scores.columns == hc.score(model, data, by="lrp:epsilon").columns, "the same noise each time"
     double = hc.score(copy.deepcopy(model).double(), data, by="lrp:epsilon")
     assert max(double.columns["rounding"]) < 1e-6 * max(scores.columns["rounding"])
-    scaled = scores.normalised("layer")
+    scaled = scores.normalise_by("layer")
     ratios = [a / b for a, b in zip(scaled.columns["rounding"], scores.columns["rounding"], strict=True)]
     assert ratios == pytest.approx([a / b for a, b in zip(scaled.values, scores.values, strict=True)])
     assert "rounding" not in hc.score(model, data, by="lrp:alpha-beta").columns

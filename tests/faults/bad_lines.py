@@ -135,7 +135,7 @@ def out_with_a_nul(kit: Kit) -> Call:
     return line("cut", kit.stock.plain(), "--heads", "L0H1", "--out", f"{kit.place}/o\0ut")
 
 
-@case("command lines", "File name too long", "name another place")
+@case("command lines", "File name too long", "name another path")
 def out_of_a_thousand_letters(kit: Kit) -> Call:
     return line("cut", kit.stock.plain(), "--heads", "L0H1", "--out", kit.place / ("o" * 1000))
 

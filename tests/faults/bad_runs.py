@@ -211,12 +211,12 @@ def file_instead_of_a_folder(kit: Kit) -> Call:
     return _lead(kit.file("run", "x"))
 
 
-@case("run folders", "is a file, not a folder", "name another place")
+@case("run folders", "is a file, not a folder", "name another path")
 def folder_below_a_file(kit: Kit) -> Call:
     return _lead(kit.file("run", "x") / "below")
 
 
-@case("run folders", "is not writable for you", "name another place")
+@case("run folders", "is not writable for you", "name another path")
 def folder_that_may_not_be_written(kit: Kit) -> Call:
     folder = kit.place / "shut"
     folder.mkdir(mode=0o555)
@@ -252,7 +252,7 @@ def folder_of_a_thousand_letters(kit: Kit) -> Call:
     return _lead(kit.place / ("r" * 1000))
 
 
-@case("run folders", "holds no run that could be joined", "start the same command without --join first")
+@case("run folders", "holds no run that could be joined", "start its leading process first")
 def nothing_to_join(kit: Kit) -> Call:
     def join() -> None:
         with Run.join(kit.place / "run"):

@@ -94,7 +94,7 @@ def mixed_types(kit: Kit) -> Call:
     return _cut(kit, json.dumps(_rows(kit, L0H3=[1], L0H4="2")), "scores.json")
 
 
-@case("score tables", "it has '0.1', '0.2', '0.3'", "One row for each head is wanted")
+@case("score tables", "it has '0.1', '0.2', '0.3'", "Write one row for each head")
 def grid_of_layers_and_heads(kit: Kit) -> Call:
     return _cut(kit, "0.1,0.2,0.3\n0.4,0.5,0.6\n")
 
@@ -124,7 +124,7 @@ def names_of_another_model(kit: Kit) -> Call:
     return _cut(kit, table({f"dec.L{layer}H{head}": 0.5 for layer in range(2) for head in range(6)}))
 
 
-@case("score tables", "holds scores by magnitude, random", "choose one (method=…, --method magnitude)")
+@case("score tables", "holds scores by magnitude, random", "choose one, such as method='magnitude'")
 def several_methods(kit: Kit) -> Call:
     return _cut(kit, (kit.stock.run() / "scores.csv").read_bytes())
 
@@ -134,7 +134,7 @@ def unknown_method(kit: Kit) -> Call:
     return _cut(kit, (kit.stock.run() / "scores.csv").read_bytes(), "scores.csv", "--method", "magnitud")
 
 
-@case("score tables", "has no column 'method' in which 'gradient' could be", "leave method (--method) out")
+@case("score tables", "has no column 'method' in which 'gradient' could be", "leave out `method`")
 def method_of_a_table_without_any(kit: Kit) -> Call:
     return _cut(kit, table(_rows(kit)), "scores.csv", "--method", "gradient")
 

@@ -77,7 +77,7 @@ def damage(shm: Path, base: str, kind: str, draw: random.Random, expected: str) 
     for path, content in zip(spoiled, bytes_of, strict=True):
         assert content in aside, (kind, path, done.result)
         assert any(str(path) in warning for warning in done.result["warnings"]), (kind, path, done.result)
-        assert f"sets aside {path.relative_to(folder)}" in log, (kind, path, log)
+        assert f"moves {path.relative_to(folder)}" in log, (kind, path, log)
     assert len(aside) == len(spoiled), (kind, spoiled, aside)
     assert grid.digest(folder) == expected, (kind, spoiled)
     assert not grid.finish(folder).result["warnings"], "mended once and for all"

@@ -73,12 +73,12 @@ def _plan(stock: Stock, path: Path) -> Callable[[], object]:
 
 def _csv(stock: Stock, path: Path) -> Callable[[], object]:
     path.write_bytes((stock.run() / "scores.csv").read_bytes())
-    return lambda: Scores.read(path, method="random").fitted(hc.HeadMap.of(stock.bert))
+    return lambda: Scores.read(path, method="random").reorder(hc.HeadMap.of(stock.bert))
 
 
 def _json(stock: Stock, path: Path) -> Callable[[], object]:
     path.write_text(json.dumps([{"head": str(head), "score": 0.5, "stderr": 0.1} for head in hc.HeadMap.of(stock.bert)]))
-    return lambda: Scores.read(path).fitted(hc.HeadMap.of(stock.bert))
+    return lambda: Scores.read(path).reorder(hc.HeadMap.of(stock.bert))
 
 
 def _parquet(stock: Stock, path: Path) -> Callable[[], object]:

@@ -268,7 +268,7 @@ def accept_records(patch: pytest.MonkeyPatch) -> None:
     from headcount.runs import records
 
     patch.setattr(records, "seal", lambda content: content.get("seal") or seal(content))
-    patch.setattr(records, "_packed", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
+    patch.setattr(records, "_to_bytes", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
 
 
 def accept_artifacts(patch: pytest.MonkeyPatch) -> None:

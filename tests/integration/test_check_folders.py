@@ -210,7 +210,7 @@ def test_a_foreign_result_is_not_shown_by_who_works_in_the_run(run: Path, runs: 
 def test_a_missing_result_is_dropped_from_the_list_by_the_next_command(run: Path) -> None:
     model = tiny_model("bert", auto="AutoModelForSequenceClassification", seed=0, num_labels=3)
     artifact(run, "gradient").unlink()
-    with pytest.warns(UserWarning, match="lists scores/gradient, whose artifacts are gone"), Run.lead(run) as led:
+    with pytest.warns(UserWarning, match="lists scores/gradient, whose artifacts are missing"), Run.lead(run) as led:
         led.describe(describe_run(model_record(model, "first"), command="headcount score first", seed=0), hc.HeadMap.of(model))
         score_into(led, model, None, ["magnitude"])
     assert set(all_scores(Run.open(run))) == {"magnitude"}

@@ -47,7 +47,7 @@ def test_the_default_is_the_published_one() -> None:
     assert published.label == "gradient (divided by the ℓ2 norm of their layer)" and raw.label == "gradient"
     assert hc.score(model, data, "ablation").normalise == "none"
     with pytest.raises(HeadcountError, match="divided by the ℓ2 norm of their layer already"):
-        published.normalised("global")
+        published.normalise_by("global")
 
 
 def test_fluctuation_is_standardised_within_its_layer() -> None:
@@ -94,7 +94,7 @@ def test_scores_estimated_again_are_normalised_among_those_that_are_left() -> No
     with hc.mask(model, first.removed):
         raw = hc.score(model, data, limit=512, normalise="none")
     left = tuple(head for head in raw.heads if head not in first.removed)
-    again = hc.Scores(left, tuple(raw[head] for head in left)).normalised("layer")
+    again = hc.Scores(left, tuple(raw[head] for head in left)).normalise_by("layer")
     assert set(plan.removed) == set(first.removed) | set(hc.Plan.keep_top(again, 3).removed)
 
 
@@ -135,7 +135,7 @@ def test_norms_of_raw_scores_survive_in_types() -> None:
 
     model, data = shared("t5"), task("t5", 12)
     raw = hc.score(model, data, normalise="none")
-    rows = by_type(model, data, raw, raw.normalised("layer"))
+    rows = by_type(model, data, raw, raw.normalise_by("layer"))
     total = sum(raw.values)
     for row in rows:
         own = [value for head, value in zip(raw.heads, raw.values, strict=True) if hc.HeadMap.of(model).block_of(head).kind == row.kind]

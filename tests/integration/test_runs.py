@@ -100,7 +100,7 @@ def test_scores_of_a_run_are_those_without_one_and_are_not_computed_twice(folder
 
 
 def test_normalised_scores_are_drawn_again_as_they_were(folder: Path, found: dict[str, hc.Scores]) -> None:
-    scores = found["gradient"].normalised("layer")
+    scores = found["gradient"].normalise_by("layer")
     with Run.lead(folder) as run:
         describe(run)
         score_into(run, shared("encoder"), task("encoder", 300), NAMES, ScoreSettings(seed=5, normalise="layer"))
@@ -239,12 +239,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another record": (lambda folder: shutil.copy(folder / "heads.json", folder / "run.json"), "no RunRecord"),
     "a list": (lambda folder: (folder / "run.json").write_text("[]"), "damaged"),
     "no json": (lambda folder: (folder / "run.json").write_text("{"), "no valid JSON"),
-    "no run": (lambda folder: (folder / "run.json").unlink(), "holds no run: it has no run.json.*headcount score"),
+    "no run": (
+        lambda folder: (folder / "run.json").unlink(),
+        "holds no run: it has no run.json.*Name a folder that a headcount command wrote",
+    ),
     "other keys": (lambda folder: rewrite(folder, surprise=1), "holds no scores: surprise"),
     "other type": (lambda folder: rewrite(folder, values="many"), "holds no scores: values"),
     "too few values": (lambda folder: rewrite(folder, values=[1.0]), "1 values for 12 heads"),
     "no head": (lambda folder: rewrite(folder, heads=["L0X1"] * 12), "'L0X1' is no head address"),
-    "a torn artifact": (lambda folder: artifact_of(folder).write_bytes(artifact_of(folder).read_bytes()[:50]), "torn.*headcount score toy"),
+    "a torn artifact": (
+        lambda folder: artifact_of(folder).write_bytes(artifact_of(folder).read_bytes()[:50]),
+        "truncated.*headcount score toy",
+    ),
 }
 
 
@@ -276,7 +282,7 @@ def test_what_is_damaged_is_set_aside_and_made_again(folder: Path, name: str) ->
         describe(run, task="toy encoder", config={"by": list(NAMES)})
         score_into(run, shared("encoder"), task("encoder", 300), NAMES, ScoreSettings(seed=5))
     assert (folder / "quarantine" / f"0000.{path.name}").read_bytes() == whole[:-2]
-    assert f"sets aside {path.relative_to(folder)}" in (folder / "log.txt").read_text()
+    assert f"moves {path.relative_to(folder)}" in (folder / "log.txt").read_text()
     assert (folder / "scores.csv").read_bytes() == table
     assert path.read_bytes() == whole or name == "run.json"
     assert set(all_scores(Run.open(folder))) == set(NAMES)

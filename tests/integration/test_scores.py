@@ -41,9 +41,9 @@ def test_normalised_scores_have_norm_one_and_rank_alike() -> None:
         close(np.asarray(layer.values)[places], share / np.linalg.norm(share))
     assert np.linalg.norm(whole.values) == pytest.approx(1)
     assert whole.ranking() == plain.ranking()
-    assert plain.normalised("none") is plain
+    assert plain.normalise_by("none") is plain
     close(np.linalg.norm(layer.replicates(20)[:, layer.blocks()["enc.L0"]], axis=1), 1)
-    close(whole.replicates(20), plain.normalised("global").replicates(20))
+    close(whole.replicates(20), plain.normalise_by("global").replicates(20))
     with pytest.raises(UnknownName, match=r"no normalise of score 'row'\. Known: global, layer, none, published, standard"):
         hc.score(model, task("t5"), normalise="row")  # pyright: ignore[reportArgumentType]
 

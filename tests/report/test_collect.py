@@ -10,8 +10,8 @@ from contract import TYPES, check, wrong
 from kit import heads_of, make_run
 
 from headcount.core.errors import ArtifactError
-from headcount.core.stats.corrections import benjamini_hochberg
 from headcount.core.stats.metric_parts import total_of
+from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report.attention import unpack
 from headcount.runs.report.collect import collect

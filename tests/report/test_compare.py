@@ -10,8 +10,8 @@ from contract import check
 from kit import make_run
 
 from headcount.core.evaluation import Evaluation
-from headcount.core.stats.correlation import spearman
-from headcount.core.stats.paired import mcnemar, paired_t
+from headcount.core.stats.agreement import spearman
+from headcount.core.stats.significance import mcnemar, paired_t
 from headcount.runs.report.collect import collect
 from headcount.runs.report.compare import _outcomes
 from headcount.runs.results import unpack_evaluation

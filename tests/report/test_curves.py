@@ -123,7 +123,7 @@ def test_the_best_model_is_decided_once(tmp_path: Path) -> None:
         data = collect(make_run(tmp_path / f"run{seed}", seed=seed)).report["runs"][0]
         (best,) = [point for point in data["curves"]["points"] if point["id"] == data["curves"]["best"]["point"]]
         safe = data["curves"]["best"]["is_safe"]
-        told = f"{8 - best['keep']} of them can go without" if safe else f"significantly worse, even {best['keep']} by"
+        told = f"{8 - best['keep']} of them can be removed without" if safe else f"significantly worse, even {best['keep']} by"
         quoted = re.search(rf"by {best['method']}: loss (\S+) against", data["summary"][1])
         assert told in data["summary"][1] and quoted is not None and float(quoted[1]) == pytest.approx(best["loss"], rel=1e-3)
         assert safe == any(keep is not None for keep in data["curves"]["smallest_safe"].values())

@@ -238,4 +238,4 @@ def test_a_port_that_is_taken_is_an_error(tmp_path: Path, capfd: pytest.CaptureF
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert main(["serve", str(tmp_path / "run"), "--port", str(taken.getsockname()[1])]) == 1
-    assert "nothing can be served at 127.0.0.1" in capfd.readouterr().err
+    assert "cannot listen at 127.0.0.1" in capfd.readouterr().err

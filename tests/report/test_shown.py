@@ -68,7 +68,7 @@ def test_notebooks_show_what_there_is(tmp_path: Path) -> None:
     scores = hc.Scores((Head("", 0, 0), Head("", 1, 1)), (0.25, 4.0), method="gradient")._repr_html_()
     assert scores.count("<td></td>") == 2 and 'title="4"' in scores and 'title="0.25"' in scores
     many = notebook.table(("a",), [(i,) for i in range(100)])
-    assert many.count("<tr>") == notebook.SHOWN + 2 and "and 80 more" in many
+    assert many.count("<tr>") == notebook.MAX_ROWS + 2 and "and 80 more" in many
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

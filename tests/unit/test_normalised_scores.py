@@ -27,7 +27,7 @@ def scores(weighted: bool) -> Scores:
 @pytest.mark.parametrize("how", ["layer", "global", "standard"])
 def test_standard_errors_are_those_of_the_bootstrap(how: Scaling, weighted: bool) -> None:
     raw = scores(weighted)
-    made = raw.normalised(how)
+    made = raw.normalise_by(how)
     scaled = made.scaled_samples()
     assert scaled is not None
     np.testing.assert_allclose(scaled.means(), made.values, rtol=1e-9, atol=1e-12)
@@ -40,12 +40,12 @@ def test_standard_errors_are_those_of_the_bootstrap(how: Scaling, weighted: bool
 
 def test_scores_are_normalised_once() -> None:
     raw = scores(False)
-    assert raw.normalised("none") is raw and raw.scaled_samples() is raw.samples
+    assert raw.normalise_by("none") is raw and raw.scaled_samples() is raw.samples
     with pytest.raises(ValueError, match="divided by the ℓ2 norm of all already; score again"):
-        raw.normalised("global").normalised("layer")
+        raw.normalise_by("global").normalise_by("layer")
 
 
 def test_blocks_without_spread_stay_finite() -> None:
     heads = tuple(Head.parse(f"L{layer}H{index}") for layer in range(2) for index in range(2))
     flat = Scores(heads, (0.0, 0.0, 2.0, 2.0))
-    assert flat.normalised("layer").values[:2] == (0.0, 0.0) and flat.normalised("standard").values == (0.0,) * 4
+    assert flat.normalise_by("layer").values[:2] == (0.0, 0.0) and flat.normalise_by("standard").values == (0.0,) * 4

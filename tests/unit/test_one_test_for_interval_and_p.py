@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from headcount.core.stats import correlation, paired
+from headcount.core.stats import agreement, significance
 from headcount.core.stats.samples import Samples
 from headcount.studies.roles_importance import draw_orders, permute_groups
 
@@ -18,7 +18,7 @@ def planted(n: int, means: np.ndarray, noise: float, seed: int) -> Samples:
 def test_the_interval_of_a_correlation_is_about_the_observed_one() -> None:
     """0.99 (1.00 … 1.00) was that of another quantity, which has its own name."""
     theta = np.linspace(0, 3, 24)
-    made = correlation.correlate(planted(60, theta, 1.0, 1), planted(60, theta, 1.0, 2), seed=0, by="pearson")
+    made = agreement.correlate(planted(60, theta, 1.0, 1), planted(60, theta, 1.0, 2), seed=0, by="pearson")
     assert 0.9 < made.value < 1 and made.low < made.value < made.high
     assert made.without_noise.value > made.value, "noise lowers a correlation"
     assert made.without_noise.low <= made.without_noise.value <= made.without_noise.high <= 1
@@ -29,7 +29,7 @@ def test_a_correlation_and_its_p_agree() -> None:
     verdicts = []
     for trial in range(60):
         a, b = rng.normal(size=12), rng.normal(size=12)
-        made = correlation.correlate(planted(80, a, 3.0, trial), planted(80, b, 3.0, 1000 + trial), seed=trial, repeats=1000)
+        made = agreement.correlate(planted(80, a, 3.0, trial), planted(80, b, 3.0, 1000 + trial), seed=trial, repeats=1000)
         outside = made.low > 0 or made.high < 0
         assert outside == (made.p < 0.05) or 0.045 < made.p < 0.055
         verdicts.append(outside)
@@ -40,7 +40,7 @@ def test_the_interval_of_an_observed_correlation_covers_its_mean() -> None:
     """For fixed heads, r is drawn with the examples: its mean over draws of examples lies in 95 % of the intervals, about."""
     theta = np.random.default_rng(3).normal(size=40)
     other = theta + 0.5 * np.random.default_rng(4).normal(size=40)
-    draws = [correlation.correlate(planted(60, theta, 2.0, i), planted(60, other, 2.0, 5000 + i), seed=i, repeats=200) for i in range(200)]
+    draws = [agreement.correlate(planted(60, theta, 2.0, i), planted(60, other, 2.0, 5000 + i), seed=i, repeats=200) for i in range(200)]
     mean = np.mean([made.value for made in draws])
     assert np.mean([made.low <= mean <= made.high for made in draws]) > 0.9
 
@@ -80,7 +80,7 @@ def test_accuracies_have_one_statistic(only_a: int, only_b: int) -> None:
     n = 100
     a = np.r_[np.ones(only_a), np.zeros(only_b), np.ones(n - only_a - only_b)]
     b = np.r_[np.zeros(only_a), np.ones(only_b), np.ones(n - only_a - only_b)]
-    made = paired.tango(a, b)
+    made = significance.tango(a, b)
     assert made.low <= made.difference <= made.high and (made.low > 0 or made.high < 0) == (made.p < 0.05)
     if only_a + only_b == 0:
         z = 1.959964
@@ -95,7 +95,7 @@ def test_the_interval_of_accuracies_covers(n: int, share: float) -> None:
     hits = []
     for _ in range(300):
         drawn = rng.choice(4, size=n, p=[1 - 1.5 * share, share, 0.5 * share, 0.0])
-        made = paired.tango((drawn != 2).astype(float), (drawn != 1).astype(float))
+        made = significance.tango((drawn != 2).astype(float), (drawn != 1).astype(float))
         hits.append(made.low <= -0.5 * share <= made.high)
     assert np.mean(hits) > 0.92
 

@@ -15,7 +15,7 @@ from headcount.behaviour.test import RoleTotals, build_rows, p_values, run_test,
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
 from headcount.core.role_table import BestHead, RoleScore, RoleTable
-from headcount.core.stats.corrections import adjust
+from headcount.core.stats.significance import adjust
 
 TAU, ALPHA = 3.0, 0.05
 

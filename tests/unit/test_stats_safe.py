@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats as oracle
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats import corrections, hall, safe
+from headcount.core.stats import hall, safe, significance
 from headcount.core.stats.samples import Samples
 
 # corrections
@@ -19,17 +19,17 @@ from headcount.core.stats.samples import Samples
 
 @given(hnp.arrays(float, st.integers(1, 30), elements=st.floats(0, 1)))
 def test_corrections(p: np.ndarray) -> None:
-    np.testing.assert_allclose(corrections.benjamini_hochberg(p), oracle.false_discovery_control(p), rtol=1e-12)
-    assert (p <= corrections.benjamini_hochberg(p) + 1e-15).all()
-    assert (corrections.benjamini_hochberg(p) <= corrections.bonferroni(p) + 1e-15).all()
-    np.testing.assert_array_equal(corrections.adjust(p, "none"), p)
+    np.testing.assert_allclose(significance.benjamini_hochberg(p), oracle.false_discovery_control(p), rtol=1e-12)
+    assert (p <= significance.benjamini_hochberg(p) + 1e-15).all()
+    assert (significance.benjamini_hochberg(p) <= significance.bonferroni(p) + 1e-15).all()
+    np.testing.assert_array_equal(significance.adjust(p, "none"), p)
 
 
 def test_corrections_refuse() -> None:
     with pytest.raises(StatisticsError, match=r"\[0, 1\]"):
-        corrections.bonferroni([1.2])
+        significance.bonferroni([1.2])
     with pytest.raises(StatisticsError, match="Known: bh"):
-        corrections.adjust([0.1], "holm")  # type: ignore[arg-type]
+        significance.adjust([0.1], "holm")  # type: ignore[arg-type]
 
 
 # Hall's transform
@@ -71,7 +71,7 @@ def test_safe_finds_planted_heads_and_its_bound_matches_p() -> None:
     assert [row.safe for row in rows] == [True, True, False, False]
     for row in safe.safe_to_remove(damage, tolerance=0.1, worst=None, correct="none"):
         assert row.safe == (row.bound <= 0.1) == (row.p <= 0.05)
-    np.testing.assert_allclose(corrections.benjamini_hochberg([row.p for row in rows]), [row.q for row in rows])
+    np.testing.assert_allclose(significance.benjamini_hochberg([row.p for row in rows]), [row.q for row in rows])
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])

@@ -83,7 +83,7 @@ def test_the_table_of_a_run_tells_which_way_is_keep(higher: bool, bert: torch.nn
     for name in ("scores.csv", "scores.parquet"):
         found = Scores.read(tmp_path / name, method="a")
         assert (found.higher_is_keep, found.ranking()) == (higher, ours.ranking())
-        with pytest.raises(ArtifactError, match=r"by a, b; choose one \(method=…, --method a\)"):
+        with pytest.raises(ArtifactError, match=r"by a, b; choose one, such as method='a'"):
             Scores.read(tmp_path / name)
     assert Scores.read(tmp_path / "scores.csv", method="a", higher_is_keep=True).higher_is_keep
 
@@ -92,11 +92,11 @@ def test_fitted_scores_have_the_order_and_the_units_of_the_model(tmp_path: Path)
     heads = hc.HeadMap.of(tiny_model("llama", num_key_value_heads=2))
     rows = {str(head): float(i) for i, head in enumerate(heads)}
     (tmp_path / "t.json").write_text(json.dumps(dict(reversed(rows.items()))))
-    found = Scores.read(tmp_path / "t.json").fitted(heads)
+    found = Scores.read(tmp_path / "t.json").reorder(heads)
     assert (found.heads, found.values, found.units) == (heads.heads, tuple(rows.values()), heads.units())
     assert len(Plan.keep_top(found, 6).removed) == 6
     with pytest.raises(PlanError, match="L1H5 has no score"):
-        Scores(found.heads[:-1], found.values[:-1]).fitted(heads)
+        Scores(found.heads[:-1], found.values[:-1]).reorder(heads)
 
 
 def test_a_plan_comes_back_and_knows_its_model(bert: torch.nn.Module, tmp_path: Path) -> None:

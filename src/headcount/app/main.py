@@ -1,4 +1,4 @@
-"""The command line: one file per verb, no logic."""
+"""The entry point of the command line: runs one command and handles signals."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ GRACE = 2.5
 
 @contextmanager
 def _ending_in_time(is_process: bool) -> Iterator[None]:
-    """Ends the process some time after a signal that it has not answered: a single call into a library can take minutes, and no exception reaches it.
+    """Ends the process some time after a signal that it has not handled: a single call into a library can take minutes, and no exception reaches it.
 
-    What is finished is on disk then, as after a SIGKILL: files are written whole or not at all.
+    Finished work is on disk then, as after a SIGKILL: files are written completely or not at all.
     """
     if not is_process or threading.current_thread() is not threading.main_thread():
         yield
@@ -54,7 +54,7 @@ def _end_late(reader: int) -> None:
         code = codes[signal.Signals(received[0])]
         word = "interrupted" if code == INTERRUPTED else "terminated"
         print(
-            f"{word}: what was running did not stop, so it was ended; what is finished is kept, and the same command goes on",
+            f"{word}: the running work did not stop, so the process was ended; finished work is kept, and the same command resumes",
             file=sys.stderr,
         )
         sys.stderr.flush()
@@ -63,7 +63,7 @@ def _end_late(reader: int) -> None:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Keeps which stop signal came, and turns SIGTERM into an exception too, so that half-written folders are cleaned up as after any failure."""
+    """Records the stop signal, and turns SIGTERM into an exception, so that incomplete folders are removed as after any failure."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         StopSignal.code = INTERRUPTED
@@ -76,7 +76,7 @@ def _stoppable() -> Iterator[None]:
     handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {signal.SIGTERM: terminate}
     if (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # a shell may have put the command into the background, deaf to Ctrl-C
+    ):  # a shell may run the command in the background, where Ctrl-C is ignored
         handlers[signal.SIGINT] = interrupt
     try:
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = INTERRUPTED
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
-    except Exception:  # what a library made of the signal
+    except Exception:  # an error that a library raised because of the signal
         if not StopSignal.code:
             raise
         code = StopSignal.code
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _stop(code: int, *, is_process: bool) -> None:
-    """Says that the command was stopped. Its process ends here and now: no further signal, nor what libraries do at their end, comes between."""
+    """Prints that the command was stopped and ends its process at once, without the exit handlers of libraries."""
     if is_process:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

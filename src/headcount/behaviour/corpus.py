@@ -17,8 +17,8 @@ from headcount.data.metrics import IGNORED
 from headcount.data.task import SPLITS, Example, Split, Task, Text
 from headcount.data.text.align import align_all
 from headcount.data.text.annotated import Annotated
-from headcount.data.text.given import of_examples, sentences_of
 from headcount.data.text.parsers import parse_sentences, parser_of
+from headcount.data.text.sentences import sentences_of, sentences_of_examples
 from headcount.data.text.unknown_tokens import unknown_id, warn_of_unknown
 from headcount.models.modules import unwrap
 
@@ -118,7 +118,7 @@ def _read_task(model: nn.Module, task: Task, tokenizer: Any, *, split: Split, li
     """Returns the texts of a task or, where it has none, the tokens or images of its examples."""
     examples = _FirstExamples(task.split(split), limit)
     if task.texts is not None:
-        sentences = list(_add_trees(islice(of_examples(task.texts.read(split)), limit), parser))
+        sentences = list(_add_trees(islice(sentences_of_examples(task.texts.read(split)), limit), parser))
         return _align(model, sentences, tokenizer, _Alignment(**task.texts.alignment))
     if parser is not None:
         raise DataError(f"task '{task.name}' holds tokens, not texts, so there is nothing to parse; in language modelling say by=line")
@@ -217,5 +217,5 @@ def _warn_of_unknown_tokens(corpus: Corpus, tokenizer: Any) -> None:
         return
     texts = (*corpus.sentences, *corpus.targets)
     ordinary = [token for s in texts for token, is_special in zip(s.ids, s.special, strict=True) if not is_special]
-    sources = (Text(s.annotated.where, s.annotated.text) for s in chain(corpus.sentences, corpus.targets))
+    sources = (Text(s.annotated.origin, s.annotated.text) for s in chain(corpus.sentences, corpus.targets))
     warn_of_unknown("the text", tokenizer, (ordinary.count(unknown_token), len(ordinary)), lambda: sources)

@@ -21,7 +21,7 @@ from headcount.core.heads import Head
 from headcount.core.options import options_of
 from headcount.core.registry import ROLES
 from headcount.core.role_table import ALPHA, TAU, RoleTable
-from headcount.core.stats.corrections import Adjust
+from headcount.core.stats.significance import Adjust
 from headcount.data.checks import check_weights
 from headcount.data.stream import Memory, Progress, Reading, fingerprint, stream
 from headcount.data.task import Split, Task

@@ -11,7 +11,7 @@ from headcount.behaviour.base import Role
 from headcount.core.errors import OptionError, unknown
 from headcount.core.registry import ROLES
 from headcount.core.role_table import ALPHA, TAU
-from headcount.core.stats.corrections import Adjust
+from headcount.core.stats.significance import Adjust
 
 RoleNames = str | Role | Iterable[str | Role]
 

@@ -18,9 +18,8 @@ from headcount.behaviour.best_heads import HalfTotals
 from headcount.behaviour.spec import RoleSpec
 from headcount.core.heads import Head
 from headcount.core.role_table import MARGIN, MIN_SENTENCES, POSITIONAL_ACCURACY, RoleScore
-from headcount.core.stats.corrections import adjust
 from headcount.core.stats.hall import Skewness, hall_transform, inverse_hall_transform
-from headcount.core.stats.paired import sign_flip
+from headcount.core.stats.significance import adjust, sign_flip
 from headcount.core.stats.totals import Totals
 
 

@@ -1,4 +1,4 @@
-"""How headcount fails: one base class, and each child also inherits the builtin that callers would expect."""
+"""Errors: one base class; each child also inherits the builtin exception that callers would expect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DuplicateName(HeadcountError, ValueError):
 
 
 class HeadNameError(HeadcountError, ValueError):
-    """A text that is no head address."""
+    """Text that is not a head address."""
 
 
 class UnsupportedModel(HeadcountError, ValueError):
@@ -42,7 +42,7 @@ class UnsupportedModel(HeadcountError, ValueError):
 
 
 class ProbeError(HeadcountError, ValueError):
-    """No probe batch could be made for a model; the caller can pass inputs."""
+    """No dummy inputs could be made for a model; the caller can pass inputs."""
 
 
 class GateError(HeadcountError, ValueError):
@@ -50,7 +50,7 @@ class GateError(HeadcountError, ValueError):
 
 
 class ModelInUse(HeadcountError, RuntimeError):
-    """A model that another thread or asyncio task gates, observes or measures; names which and what for."""
+    """A model that another thread or asyncio task gates, observes or measures."""
 
 
 class PlanError(HeadcountError, ValueError):
@@ -74,15 +74,15 @@ class DataError(HeadcountError, ValueError):
 
 
 class UnknownTokens(UserWarning):
-    """A warning: much of a text is unknown to the tokenizer, so that a model reads little of it."""
+    """Warning: many tokens of a text are unknown to the tokenizer."""
 
 
 class PartlyRead(UserWarning):
-    """A warning: a source has more rows than a limited task reads."""
+    """Warning: a source has more rows than a limited task reads."""
 
 
 class NonFinite(HeadcountError, ArithmeticError):
-    """A weight, loss or score that is no finite number; names where it came up."""
+    """A weight, loss or score that is not finite; names where it first occurred."""
 
 
 class RoundingError(HeadcountError, ArithmeticError):
@@ -90,18 +90,18 @@ class RoundingError(HeadcountError, ArithmeticError):
 
 
 class StatisticsError(HeadcountError, ValueError):
-    """Numbers from which a statistic cannot be made."""
+    """Numbers for which a statistic is not defined."""
 
 
 class OutOfMemory(HeadcountError, MemoryError):
-    """Memory ran out on the smallest piece of work there is."""
+    """Memory ran out even for the smallest batch."""
 
 
 def memory_ran_out(error: BaseException) -> bool:
-    """Whether an error says that there is no memory left; torch says so by a RuntimeError, or a child of it."""
+    """Whether an error means that memory ran out; torch raises a RuntimeError then."""
     texts = ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
     return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
 
 
 class NothingLeft(HeadcountError):
-    """Raised in a worker that joined when all the work is done: the process that leads goes on alone."""
+    """Raised in a worker when no work is left; the leading process continues alone."""

@@ -8,8 +8,8 @@ from math import sqrt
 import numpy as np
 
 from headcount.core.stats.metric_parts import Total
-from headcount.core.stats.paired import paired_bootstrap, paired_t, tango
 from headcount.core.stats.resampling import draw_with_replacement
+from headcount.core.stats.significance import paired_bootstrap, paired_t, tango
 
 N_RESAMPLES, NUMBERS_AT_ONCE = 1000, 2**21
 """Resamples of an interval, and how many numbers of them are in memory at a time."""

@@ -1,4 +1,4 @@
-"""Files: read with limits, hashed, and written so that a crash leaves the old state or the new one, nothing between."""
+"""Files: read with size limits, hashed, and written atomically: a crash leaves either the old content or the new one."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from headcount.core.errors import ArtifactError
 
 MAX_JSON = 10 * 2**20
 FOLDER = "name a folder that save or save_pretrained wrote"
-"""What helps where a file is missing, unless something else does."""
+"""The default remedy where a file is missing."""
 MAX_TENSORS = 100_000
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32,
         "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64}  # fmt: skip
-"""Bits of an element by the names that safetensors has for its types."""
+"""Bits per element of the dtypes of safetensors."""
 PARTIAL = ".partial"
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file of a folder that headcount wrote, by its path there, and the sentence about it."""
+    """A problem of a file in a folder that headcount wrote: its kind, the path within the folder, and the message."""
 
     kind: Literal["damaged", "missing", "foreign"]
     path: str
@@ -38,11 +38,11 @@ class Problem(NamedTuple):
 
 
 def before(operation: str, path: Path) -> None:
-    """Called before every operation that changes a disk, so that the tests of faults can fail or crash at each of them."""
+    """Called before every operation that changes the disk, so that fault tests can fail or crash there."""
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's bytes."""
+    """Returns the hash of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -51,23 +51,23 @@ def sha256(path: Path) -> str:
 
 
 def canonical(content: Any) -> bytes:
-    """The one way to write plain data as JSON, for hashing; refuses numbers that are not finite."""
+    """Returns plain data as canonical JSON, for hashing; raises ValueError for NaN and infinity."""
     return json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
 
 
 def seal(content: Mapping[str, object]) -> str:
-    """The hash of a record without its seal."""
+    """Returns the hash of a record without its seal."""
     return hashlib.sha256(canonical({name: value for name, value in content.items() if name != "seal"})).hexdigest()
 
 
 def add_seal(content: Mapping[str, object]) -> dict[str, object]:
-    """A record with its seal as the last field."""
+    """Returns a record with its seal as the last field."""
     record = {name: value for name, value in content.items() if name != "seal"}
     return {**record, "seal": seal(record)}
 
 
 def is_file(path: Path) -> bool:
-    """Whether a path, which may be no possible one (too long, a loop of links, not to be looked at), is that of a regular file."""
+    """Whether a path is that of a regular file; False for impossible paths (too long, a loop of links, no permission)."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -75,15 +75,15 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path, which may be no possible one, is that of a folder."""
+    """Whether a path is that of a folder; False for impossible paths."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
         return False
 
 
-def placed(path: str | Path) -> str:
-    """The absolute path of what is on this machine, so that it is found from any folder; any other name as it is."""
+def absolute_path(path: str | Path) -> str:
+    """Returns the absolute path of an existing file or folder; any other text unchanged."""
     try:
         return str(Path(path).absolute()) if Path(path).exists() else str(path)
     except (OSError, ValueError):
@@ -91,17 +91,17 @@ def placed(path: str | Path) -> str:
 
 
 def opened_model(name: str | Path) -> dict[str, str]:
-    """Where a model is opened again: the absolute path of a folder; nothing for hub ids and embedded models, which their name finds."""
-    return {"model": placed(name)} if placed(name) != str(name) or Path(name).is_absolute() else {}
+    """Returns the absolute path of a model folder under the key `model`; empty for hub ids and embedded models, which their name identifies."""
+    return {"model": absolute_path(name)} if absolute_path(name) != str(name) or Path(name).is_absolute() else {}
 
 
 def reopened_model(name: str, config: Mapping[str, Any]) -> str:
-    """Where the model of a run is opened again: as the configuration of the run says (`config.opened`), else by its name."""
+    """Returns where to open the model of a run again: the path in `config["opened"]`, else its name."""
     return (config.get("opened") or {}).get("model", name)
 
 
 def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:
-    """The content of a JSON file of bounded size; raises ArtifactError naming the file. `unique` refuses names that come twice."""
+    """Returns the content of a JSON file of bounded size; raises ArtifactError naming the file. `unique` refuses duplicate names."""
     try:
         return json.loads(read_bounded(path, MAX_JSON, remedy).decode("utf-8-sig"), object_pairs_hook=_unique if unique else None)
     except (ValueError, RecursionError) as error:
@@ -111,7 +111,7 @@ def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:
 
 
 def read_bounded(path: Path, most: int, remedy: str = FOLDER) -> bytes:
-    """The bytes of a regular file of at most `most` bytes; raises ArtifactError naming the file, and the remedy where it is missing."""
+    """Returns the bytes of a regular file of at most `most` bytes; raises ArtifactError naming the file, and the remedy if it is missing."""
     try:
         if not path.exists():
             raise ArtifactError(f"{path} is missing; {remedy}")
@@ -126,26 +126,26 @@ def read_bounded(path: Path, most: int, remedy: str = FOLDER) -> bytes:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # JSON would keep the last in silence
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"{twice!r:.60} comes twice")
-    return found
+    content = dict(pairs)
+    if len(content) < len(pairs):  # json would silently use the last
+        names = [name for name, _ in pairs]
+        duplicate = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ValueError(f"{duplicate!r:.60} comes twice")
+    return content
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes JSON without NaN, readable by people."""
+    """Writes indented JSON without NaN."""
     write_atomic(path, json_bytes(content))
 
 
 def json_bytes(content: Any) -> bytes:
-    """JSON without NaN, readable by people."""
+    """Returns indented JSON without NaN."""
     return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Writes a file that is there in full or, if anything fails, as it was before; a finished one survives a loss of power."""
+    """Writes a file atomically: if anything fails, the old content stays; the new content survives a power failure."""
     fresh = path.with_name(f".{_short(path.name)}.{os.getpid()}{PARTIAL}")
     try:
         before("create", fresh)
@@ -168,18 +168,18 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def _drop(path: Path) -> None:
-    """Removes a file if that is possible: whoever comes next removes what stays."""
+    """Removes a file if possible; a leftover is removed by the next process."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
 
 
 def _short(name: str) -> str:
-    """As much of a name as leaves room for what is put around it: file systems take 255 bytes."""
+    """Returns the first 200 bytes of a name: file systems allow 255, and prefix and suffix are added."""
     return os.fsdecode(os.fsencode(name)[:200])
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and those above it, where they are missing; they survive a loss of power."""
+    """Creates a folder and its parents where they are missing; they survive a power failure."""
     try:
         if path.is_dir():
             return
@@ -193,7 +193,7 @@ def make_folder(path: Path) -> None:
 
 
 def move(path: Path, target: Path) -> None:
-    """Renames a file, over one that may be there."""
+    """Renames a file, replacing one of that name."""
     try:
         before("rename", target)
         path.replace(target)
@@ -220,7 +220,7 @@ def remove_folder(path: Path) -> None:
 
 
 def append_line(path: Path, text: str) -> None:
-    """Adds a line to a log that people read and no program does: a torn last line harms nothing."""
+    """Appends a line to a log that no program reads, so that a truncated last line does no harm."""
     line = (" ".join(text.splitlines()) + "\n").encode(errors="backslashreplace")
     try:
         before("append", path)
@@ -231,19 +231,19 @@ def append_line(path: Path, text: str) -> None:
 
 
 def _not_written(path: Path, error: Exception, needed: int | None = None) -> str:
-    """What could not be written and why, with the room there is where that was it."""
+    """Returns the message for a file that could not be written, with the free space if the disk is full."""
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return f"{path} could not be written: {error}. What was there before is unharmed."
+        return f"{path} could not be written: {error}. The previous content is unharmed."
     above = next(folder for folder in path.absolute().parents if folder.exists())
     size = "" if needed is None else f" {needed:,} bytes are needed,"
     return (
         f"{path} could not be written: the disk is full:{size} {shutil.disk_usage(above).free:,} are free. "
-        "What was there before is unharmed; make room and run the same command again."
+        "The previous content is unharmed; make room and run the same command again."
     )
 
 
 def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
-    """The tensor shapes that a safetensors file declares; raises ArtifactError if it is cut short or its header is out of bounds."""
+    """Returns the tensor shapes that a safetensors file declares; raises ArtifactError if it is truncated or its header is inconsistent."""
     try:
         if not path.is_file():
             raise ArtifactError(f"{path} is no regular file; put the weights themselves there")
@@ -265,15 +265,15 @@ def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
         if len(tensors) > MAX_TENSORS:
             raise ArtifactError(f"{path} declares {len(tensors)} tensors; at most {MAX_TENSORS} are read. Split the model into shards")
         shapes = {name: tuple(int(n) for n in entry["shape"]) for name, entry in tensors.items()}
-        places = sorted((int(entry["data_offsets"][0]), int(entry["data_offsets"][1]), name) for name, entry in tensors.items())
-        end = _end(path, places)
+        ranges = sorted((int(entry["data_offsets"][0]), int(entry["data_offsets"][1]), name) for name, entry in tensors.items())
+        end = _end(path, ranges)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
         if isinstance(error, ArtifactError):
             raise
         raise ArtifactError(f"{path} has a damaged safetensors header: {error}; fetch the file again") from error
     if 8 + length + end != size:
         raise ArtifactError(f"{path} is damaged: its header promises {8 + length + end} bytes, it has {size}; fetch it again")
-    for begin, last, name in places:
+    for begin, last, name in ranges:
         shape, bits = shapes[name], BITS.get(tensors[name].get("dtype"))
         if min(shape, default=0) < 0 or (bits is not None and (math.prod(shape) * bits + 7) // 8 != last - begin):
             raise ArtifactError(
@@ -282,10 +282,10 @@ def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _end(path: Path, places: list[tuple[int, int, str]]) -> int:
-    """Where the last tensor ends; raises ArtifactError unless they follow each other without a gap."""
+def _end(path: Path, ranges: list[tuple[int, int, str]]) -> int:
+    """Returns the byte after the last tensor; raises ArtifactError unless tensors follow each other without a gap."""
     last = 0
-    for begin, end, name in places:
+    for begin, end, name in ranges:
         if begin != last or end < begin:
             raise ArtifactError(
                 f"{path} is damaged: tensor {name!r:.80} lies at bytes {begin} to {end}, the one before ends at {last}; fetch it again"
@@ -295,7 +295,7 @@ def _end(path: Path, places: list[tuple[int, int, str]]) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes sure that everything in a folder is on the disk, readable for whom the user lets read."""
+    """Flushes everything in a folder to the disk, with the permissions of the user's umask."""
     mask = os.umask(0)
     os.umask(mask)
     for path in [*folder.rglob("*"), folder]:
@@ -311,36 +311,36 @@ def _sync_one(path: Path) -> None:
         os.close(descriptor)
 
 
-def check_place(target: Path) -> None:
-    """Refuses a place where nothing can be made, before work is done for it."""
+def check_writable(target: Path) -> None:
+    """Raises ArtifactError if a file or folder cannot be created at `target`, before any work is done for it."""
     try:
         above = next(path for path in target.absolute().parents if path.exists())
         target.exists()
     except (OSError, ValueError) as error:
-        raise ArtifactError(f"{target!s:.200} cannot be made: {getattr(error, 'strerror', None) or error}; name another place") from error
+        raise ArtifactError(f"{target!s:.200} cannot be created: {getattr(error, 'strerror', None) or error}; name another path") from error
     if not above.is_dir():
-        raise ArtifactError(f"{target} cannot be made: {above} is a file, not a folder; name another place")
+        raise ArtifactError(f"{target} cannot be created: {above} is a file, not a folder; name another path")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise ArtifactError(f"{target} cannot be made: {above} is not writable for you; name another place")
+        raise ArtifactError(f"{target} cannot be created: {above} is not writable for you; name another path")
 
 
 def check_target(target: Path, overwrite: bool, marker: str) -> None:
-    """Refuses a folder that holds something, unless it is ours (holds `marker`) and may be overwritten."""
+    """Raises ArtifactError for a folder that is not empty, unless headcount wrote it (it holds `marker`) and `overwrite` is set."""
     if is_file(target):
         raise ArtifactError(f"{target} is a file; name a folder to write to")
-    check_place(target)
+    check_writable(target)
     finish_replacement(target)
     if not target.exists() or not any(target.iterdir()):
         return
     if not overwrite:
-        raise ArtifactError(f"{target} is not empty; name another folder, or allow overwriting (overwrite=True, --overwrite)")
+        raise ArtifactError(f"{target} is not empty; name another folder, or allow overwriting (overwrite=True)")
     if not (target / marker).is_file():
         raise ArtifactError(f"{target} was not written by headcount (it has no {marker}), so it is not overwritten; name another folder")
 
 
 @contextmanager
 def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.json") -> Iterator[Path]:
-    """A folder to fill that takes the name `target` only when everything in it is written; removed if anything fails."""
+    """Yields a folder that is renamed to `target` when everything in it is written, and removed if anything fails."""
     target = target.resolve()
     check_target(target, overwrite, marker)
     if target in (Path.cwd(), *Path.cwd().parents):
@@ -362,9 +362,9 @@ def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.js
 
 
 def _replace_folder(fresh: Path, target: Path) -> None:
-    """Gives a finished folder the name `target`; a kill at any moment leaves the old folder or the new one there, or both aside to finish from.
+    """Renames a finished folder to `target`; if the process is killed, the old or the new folder is there, or `finish_replacement` can restore it.
 
-    After the exchange `fresh` is the old folder, for the caller to remove.
+    After an exchange `fresh` is the old folder, which the caller removes.
     """
     if not target.exists() or not any(target.iterdir()):
         before("rename", target)
@@ -379,11 +379,11 @@ def _replace_folder(fresh: Path, target: Path) -> None:
 
 
 UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM)
-"""What the kernel answers where it, the file system or a sandbox cannot exchange two names."""
+"""Errors of a kernel, file system or sandbox that cannot exchange two names."""
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swaps the names of two folders in one step of the kernel; False where the system or the file system cannot."""
+    """Swaps the names of two folders atomically; returns False if system or file system cannot."""
     names = os.fsencode(first), os.fsencode(second)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -401,15 +401,15 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def _aside(target: Path) -> tuple[Path, Path]:
-    """Where a replacement in steps keeps the complete new folder, and the old one."""
+    """Returns the temporary names of the complete new folder and of the old one during a replacement in steps."""
     name = f".{_short(target.name)}.{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:8]}"
     return target.with_name(f"{name}.complete"), target.with_name(f"{name}.replaced")
 
 
 def _replace_in_steps(fresh: Path, target: Path) -> None:
-    """Replaces a folder by renames, between which `finish_replacement` knows how to go on."""
+    """Replaces a folder by several renames; `finish_replacement` completes them if the process is killed in between."""
     complete, replaced = _aside(target)
-    for leftover in (complete, replaced):  # of a process that died; the folder itself is there
+    for leftover in (complete, replaced):  # of a process that died
         shutil.rmtree(leftover, ignore_errors=True)
     before("rename", complete)
     fresh.rename(complete)
@@ -420,7 +420,7 @@ def _replace_in_steps(fresh: Path, target: Path) -> None:
         complete.rename(target)
     except BaseException as error:
         if isinstance(error, FileNotFoundError) and target.is_dir() and not complete.exists():
-            pass  # another process came upon the folder between two renames, and finished them
+            pass  # another process found the folder between two renames and finished them
         else:
             if not target.exists() and replaced.exists():
                 replaced.rename(target)
@@ -431,12 +431,12 @@ def _replace_in_steps(fresh: Path, target: Path) -> None:
 
 
 def finish_replacement(target: Path) -> None:
-    """Finishes the replacement of a folder by a process that was killed between its renames; does nothing in any other case."""
+    """Completes the replacement of a folder that a killed process left unfinished; else does nothing."""
     try:
         target = target.resolve()
         complete, replaced = _aside(target)
         is_interrupted = not target.exists() and complete.is_dir() and replaced.is_dir()
-    except (OSError, ValueError, RuntimeError):  # no path that can be looked at: whoever opens it says why
+    except (OSError, ValueError, RuntimeError):  # an impossible path: opening it raises the error
         return
     if not is_interrupted:
         return

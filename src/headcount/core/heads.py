@@ -1,4 +1,4 @@
-"""The heads of a model: their addresses, where each attention block keeps them, and the flat order that every vector uses."""
+"""The heads of a model: their addresses, their location in each attention block, and the flat order of all vectors of heads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Head:
 
     @classmethod
     def parse(cls, text: str | Head) -> Head:
-        """The head named by `text`, e.g. `L0H3` or `cross.L2H5`."""
+        """Returns the head of an address such as `L0H3` or `cross.L2H5`."""
         if isinstance(text, Head):
             return text
         match = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
@@ -42,15 +42,15 @@ class Head:
 
 
 def tie_order(heads: Sequence[Head], seed: int = 0) -> tuple[int, ...]:
-    """For each head its place in the order in which heads of equal score are ranked: by a hash of seed and address, never by position."""
+    """Returns for each head its rank among heads of equal score: by a hash of seed and address, never by position."""
     hashes = [blake2b(f"{seed} {head}".encode(), digest_size=16).digest() for head in heads]
-    place = {digest: number for number, digest in enumerate(sorted(hashes))}
-    return tuple(place[digest] for digest in hashes)
+    rank = {digest: number for number, digest in enumerate(sorted(hashes))}
+    return tuple(rank[digest] for digest in hashes)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where units lie along an axis: unit u fills `size` entries from offset + (u // per) * stride + (u % per) * size.
+    """The entries of units along an axis: unit u fills `size` entries from offset + (u // per) * stride + (u % per) * size.
 
     Separate and stacked layouts have all units in one run (per = count); interleaved ones repeat every `stride` entries.
     """
@@ -62,13 +62,13 @@ class Rows:
     stride: int = 0
 
     def of(self, unit: int) -> range:
-        """The entries of one unit."""
+        """Returns the entries of one unit."""
         per = self.per or self.count
         start = self.offset + (unit // per) * self.stride + (unit % per) * self.size
         return range(start, start + self.size)
 
     def keep(self, units: Iterable[int]) -> list[int]:
-        """The entries of several units, in the order given."""
+        """Returns the entries of several units, in the given order."""
         return [entry for unit in units for entry in self.of(unit)]
 
     @property
@@ -79,7 +79,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """One of q, k, v, o: the module that holds it and where its units lie on the head side."""
+    """One of the projections q, k, v, o: its module and the entries of its units on the head side."""
 
     role: str
     path: str
@@ -108,7 +108,7 @@ class Slice:
 class HeadArgument:
     """A forward argument with a head axis that comes from outside the block: T5's shared bias, ALiBi.
 
-    `returned` says that the block hands it on to later layers; `table` is the shape (rows, heads) of the table it comes from, in the block
+    `returned` says that the block passes it on to later layers; `table` is the shape (rows, heads) of the table it comes from, in the block
     that holds it.
     """
 
@@ -119,7 +119,7 @@ class HeadArgument:
 
 @dataclass(frozen=True, slots=True)
 class AttentionBlock:
-    """Where one attention module keeps its heads, and what else depends on them."""
+    """One attention module: its heads, the location of their weights, and what else depends on the number of heads."""
 
     path: str
     kind: Kind
@@ -140,7 +140,7 @@ class AttentionBlock:
     gate_only: str = ""
     time_first: bool = False
     sink: bool = False
-    """Whether attention has one more key than there are tokens, which takes what no token should get."""
+    """Whether attention has one more key than there are tokens, an attention sink."""
     kv_source: str = ""
     """The path of the block whose keys and values this one reads, where it has none of its own."""
     twins: tuple[Projection, ...] = ()
@@ -148,7 +148,7 @@ class AttentionBlock:
 
     @property
     def n_heads(self) -> int:
-        """How many query heads are left in the block."""
+        """The number of query heads in the block."""
         return len(self.heads)
 
     @property
@@ -167,15 +167,15 @@ class AttentionBlock:
         return f"{self.stack}.L{self.layer}" if self.stack else f"L{self.layer}"
 
     def group(self, position: int) -> int:
-        """The KV head that the query head at `position` reads."""
+        """Returns the KV head that the query head at `position` reads."""
         return position // self.group_size
 
     def position(self, head: Head) -> int:
-        """The place of a head among those left in the block."""
+        """Returns the index of a head within the block."""
         return self.heads.index(head)
 
     def groups(self) -> list[tuple[Head, ...]]:
-        """The heads that read the same KV head, group by group."""
+        """Returns the heads that read the same KV head, group by group."""
         size = self.group_size
         return [self.heads[start : start + size] for start in range(0, self.n_heads, size)] if size else []
 
@@ -193,14 +193,14 @@ class AttentionBlock:
             )
 
     def dependents(self) -> tuple[str, ...]:
-        """What else hangs on the head count: names of per-head tensors and arguments."""
+        """Returns the names of further tensors and arguments that depend on the number of heads."""
         tensors = (s.tensor.removeprefix(f"{self.path}.") for s in self.slices if s.extra)
         return (*tensors, *(twin.path.removeprefix(f"{self.path}.") for twin in self.twins), *(a.name for a in self.arguments))
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A module that has attention, or looks like it, and was not taken in, with the reason."""
+    """A module with attention that is not supported, with the reason."""
 
     path: str
     class_name: str
@@ -230,14 +230,14 @@ class HeadIndex(Sequence[Head]):
         return self.heads[index]
 
     def position(self, head: str | Head) -> int:
-        """The place of a head in the flat order."""
-        wanted = Head.parse(head)
-        if wanted not in self.heads:
-            raise HeadNameError(f"this model has no head {wanted}. It has {self.describe()}.")
-        return self.heads.index(wanted)
+        """Returns the index of a head in the flat order."""
+        address = Head.parse(head)
+        if address not in self.heads:
+            raise HeadNameError(f"this model has no head {address}. It has {self.describe()}.")
+        return self.heads.index(address)
 
     def units(self) -> tuple[tuple[Head, ...], ...]:
-        """The heads that go or stay together by default: the query heads of a KV head, in all blocks that read it; else single heads."""
+        """Returns the heads that are kept or removed together: the query heads of a KV head, in all blocks that read it; else single heads."""
         units: list[tuple[Head, ...]] = []
         for members in self.sharing():
             groups = [block.groups() for block in members if block.n_heads]
@@ -248,7 +248,7 @@ class HeadIndex(Sequence[Head]):
         return tuple(units)
 
     def sharing(self) -> tuple[tuple[AttentionBlock, ...], ...]:
-        """The blocks that read the same keys and values, the one that makes them first; most blocks are alone."""
+        """Returns groups of blocks that read the same keys and values, the block that computes them first; most groups have one block."""
         readers: dict[str, list[AttentionBlock]] = {block.path: [block] for block in self.blocks if not block.kv_source}
         for block in self.blocks:
             if block.kv_source:
@@ -256,24 +256,24 @@ class HeadIndex(Sequence[Head]):
         return tuple(tuple(members) for members in readers.values())
 
     def positions(self, block: AttentionBlock) -> slice:
-        """The place of a block's heads in the flat order."""
+        """Returns the slice of a block's heads in the flat order."""
         start = 0
-        for other in self.blocks:
-            if other is block or other == block:
+        for candidate in self.blocks:
+            if candidate is block or candidate == block:
                 return slice(start, start + block.n_heads)
-            start += other.n_heads
+            start += candidate.n_heads
         raise UnsupportedModel(f"block {block.path} is not part of this head map")
 
     def block_of(self, head: str | Head) -> AttentionBlock:
-        """The block that holds a head."""
-        wanted = Head.parse(head)
+        """Returns the block that holds a head."""
+        address = Head.parse(head)
         for block in self.blocks:
-            if wanted in block.heads:
+            if address in block.heads:
                 return block
-        raise HeadNameError(f"this model has no head {wanted}. It has {self.describe()}.")
+        raise HeadNameError(f"this model has no head {address}. It has {self.describe()}.")
 
     def describe(self) -> str:
-        """A short text of what there is: `72 heads: L0..L5 x 12`."""
+        """Returns a short description: `72 heads: L0..L5 x 12`."""
         parts = []
         for stack in dict.fromkeys(block.stack for block in self.blocks):
             blocks = [block for block in self.blocks if block.stack == stack]

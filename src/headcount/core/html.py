@@ -6,30 +6,30 @@ import html
 import math
 from collections.abc import Sequence
 
-SHOWN = 20
-"""Rows of a table before the rest is only counted."""
+MAX_ROWS = 20
+"""Rows of a table that are shown."""
 COLOURS = ("#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838")
-"""From low to high, after cividis, which people of every colour vision tell apart."""
+"""Colours from low to high, after cividis, which is readable with every colour vision."""
 
 
 def text(value: object) -> str:
-    """A value as text that no browser takes for markup and no reader's terminal for a command."""
-    shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return html.escape("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in shown))
+    """Returns a value as escaped text without control characters."""
+    plain = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return html.escape("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in plain))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> str:
-    """A table of the first rows, and how many there are besides."""
+    """Returns an HTML table of the first rows, with the number of rows left out."""
     head = "".join(f"<th>{text(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows[:SHOWN])
-    rest = f'<tr><td colspan="{len(columns)}">… and {len(rows) - SHOWN} more</td></tr>' if len(rows) > SHOWN else ""
-    return f"<table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}{rest}</tbody></table>"
+    body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows[:MAX_ROWS])
+    more = f'<tr><td colspan="{len(columns)}">… and {len(rows) - MAX_ROWS} more</td></tr>' if len(rows) > MAX_ROWS else ""
+    return f"<table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}{more}</tbody></table>"
 
 
 def grid(names: Sequence[str], values: Sequence[Sequence[float]], caption: str = "") -> str:
-    """Rows of numbers as coloured cells on one scale, the number on pointing; NaN is an empty cell."""
-    seen = [value for row in values for value in row if math.isfinite(value)]
-    low, high = min(seen, default=0.0), max(seen, default=1.0)
+    """Returns an HTML table of numbers as coloured cells on one scale; NaN is an empty cell."""
+    finite = [value for row in values for value in row if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=1.0)
     rows = [
         f"<tr><th>{text(name)}</th>{''.join(_cell(value, low, high) for value in row)}</tr>"
         for name, row in zip(names, values, strict=True)
@@ -42,7 +42,7 @@ def grid(names: Sequence[str], values: Sequence[Sequence[float]], caption: str =
 def _cell(value: float, low: float, high: float) -> str:
     if not math.isfinite(value):
         return "<td></td>"
-    place = 0.0 if high == low else (value - low) / (high - low)
-    number = min(len(COLOURS) - 1, int(place * len(COLOURS)))
+    fraction = 0.0 if high == low else (value - low) / (high - low)
+    number = min(len(COLOURS) - 1, int(fraction * len(COLOURS)))
     ink = "#fff" if number < len(COLOURS) // 2 else "#000"
     return f'<td title="{value:.6g}" style="background:{COLOURS[number]};color:{ink};text-align:right">{value:.2g}</td>'

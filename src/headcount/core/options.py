@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -102,16 +102,16 @@ class Configurable:
     def __str__(self) -> str:
         """Returns the text that makes the object: the options that differ from their defaults."""
         declared = options_of(type(self))
-        given = {one.name: getattr(self, one.name) for one in declared if getattr(self, one.name) != one.default}
-        positional = [one for one in declared if one.is_positional]
-        last = max((place for place, one in enumerate(positional, 1) if one.name in given), default=0)
-        text = ":".join([self.name, *(format_value(getattr(self, one.name)) for one in positional[:last])])
-        keywords = [f"{one.name}={format_value(given[one.name])}" for one in declared if not one.is_positional and one.name in given]
+        changed = {option.name: getattr(self, option.name) for option in declared if getattr(self, option.name) != option.default}
+        positional = [option.name for option in declared if option.is_positional]
+        n_positional = max((number for number, name in enumerate(positional, 1) if name in changed), default=0)
+        text = ":".join([self.name, *(format_value(getattr(self, name)) for name in positional[:n_positional])])
+        keywords = [f"{name}={format_value(value)}" for name, value in changed.items() if name not in positional]
         return f"{text}({';'.join(keywords)})" if keywords else text
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the name and every option as plain data, defaults included, so that a changed default never passes for an old result."""
-        values = {one.name: getattr(self, one.name) for one in options_of(type(self))}
+        values = {option.name: getattr(self, option.name) for option in options_of(type(self))}
         return {"name": self.name, **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}}
 
     @classmethod
@@ -127,16 +127,18 @@ class Configurable:
             OptionError: the text does not follow the grammar, or a value has the wrong type or is out of range.
             UnknownName: there is no such option, or no such choice.
         """
-        before, opened, after = arguments.strip().partition("(")
-        if opened and not after.endswith(")"):
+        before, parenthesis, after = arguments.strip().partition("(")
+        if parenthesis and not after.endswith(")"):
             raise OptionError(
                 f"options of {cls.name} stand in parentheses, as in {cls.name}(name=value;name=value); got '{cls.name}{arguments}'"
             )
-        declared = {one.name: one for one in options_of(cls)}
-        positional = [one.name for one in declared.values() if one.is_positional]
+        declared = {option.name: option for option in options_of(cls)}
+        positional = [name for name, option in declared.items() if option.is_positional]
         words = [word.strip() for word in before.split(":")[1:]]
         if len(words) > len(positional):
-            raise OptionError(_no_variant(cls.name, words, len(positional)))
+            extra = ":".join(words[len(positional) :])
+            no_variants = f"{cls.name} has no variants, so '{cls.name}:{extra}' names nothing; write {cls.name}"
+            raise OptionError(f"{cls.name} takes no '{extra}'" if positional else no_variants)
         values = dict(zip(positional, words, strict=False))
         for pair in filter(None, (part.strip() for part in after.removesuffix(")").split(";"))):
             key, equals, value = (part.strip() for part in pair.partition("="))
@@ -167,16 +169,16 @@ class Configurable:
         return replace(self, **{name: _parse(declared[name], text, self.name) for name, text in texts.items()})
 
 
-def _no_variant(name: str, words: list[str], n_positional: int) -> str:
-    extra = ":".join(words[n_positional:])
-    return f"{name} has no variants, so '{name}:{extra}' names nothing; write {name}" if not n_positional else f"{name} takes no '{extra}'"
-
-
 @cache
 def options_of(cls: type[Configurable]) -> tuple[Option, ...]:
     """Returns the declared options of a class, in order."""
-    hints = get_type_hints(cls)
-    return tuple(_declared(cls, one, hints[one.name]) for one in fields(cls))
+    hints, declared = get_type_hints(cls), []
+    for item in fields(cls):
+        if _DECLARATION not in item.metadata:
+            raise TypeError(f"field {item.name} of {cls.__name__} is no option; declare it with option(default, help)")
+        help_text, bounds = item.metadata[_DECLARATION]
+        declared.append(Option(item.name, hints[item.name], item.default, help_text, bounds, not item.kw_only))
+    return tuple(declared)
 
 
 def describe_options(cls: type[Configurable]) -> list[dict[str, str]]:
@@ -190,13 +192,6 @@ def describe_options(cls: type[Configurable]) -> list[dict[str, str]]:
         }
         for declared in options_of(cls)
     ]
-
-
-def _declared(cls: type[Configurable], one: Field[Any], hint: Any) -> Option:
-    if _DECLARATION not in one.metadata:
-        raise TypeError(f"field {one.name} of {cls.__name__} is no option; declare it with option(default, help)")
-    help_text, bounds = one.metadata[_DECLARATION]
-    return Option(one.name, hint, one.default, help_text, bounds, not one.kw_only)
 
 
 def format_value(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headcount.core import html as notebook
 from headcount.core.errors import ArtifactError, HeadcountError, PlanError
-from headcount.core.files import add_seal, check_place, is_file, read_json, seal, write_json
+from headcount.core.files import add_seal, check_writable, is_file, read_json, seal, write_json
 from headcount.core.heads import AttentionBlock, Head, HeadIndex
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Plan:
         """Writes the plan as sealed JSON, with the shape of the model it is for (`heads`) and the hash of its weights where these are given."""
         from headcount import __version__
 
-        check_place(Path(path))
+        check_writable(Path(path))
         content: dict[str, Any] = {"schema_version": SCHEMA, "headcount": __version__, "removed": [str(head) for head in self.removed]}
         if self.protected:
             content["protected"] = [str(head) for head in sorted(self.protected)]
@@ -276,12 +276,12 @@ def _check_shared(members: tuple[AttentionBlock, ...], gone: frozenset[Head]) ->
 def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
     """What stays or goes together: KV groups, or, evenly, the n-th best head of every group of a block."""
     if unit == "kv_group":
-        return list(scores.tied())
+        return list(scores.all_units())
     if unit != "even":
         raise PlanError(f"unit must be 'kv_group' or 'even', got {unit!r}")
     order = {head: i for i, head in enumerate(scores.ranking())}
     blocks: dict[tuple[str, int], list[list[Head]]] = defaultdict(list)
-    for group in scores.tied():  # a group may span the blocks that share keys and values
+    for group in scores.all_units():  # a group may span the blocks that share keys and values
         for layer in dict.fromkeys((head.stack, head.layer) for head in group):
             own = [head for head in group if (head.stack, head.layer) == layer]
             blocks[layer].append(sorted(own, key=order.__getitem__))
@@ -291,7 +291,7 @@ def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
 
 def rank_units(scores: Scores, unit: TieBreak = "kv_group") -> list[tuple[Head, ...]]:
     """The units from the one to keep first to the one to remove first: by mean score, ties by the first of their heads in the tie order."""
-    tie, worth = dict(zip(scores.heads, scores.ties(), strict=True)), scores.signed()
+    tie, worth = dict(zip(scores.heads, scores.ties(), strict=True)), scores.keep_values()
     return sorted(
         _units(scores, unit), key=lambda heads: (-fsum(worth[head] for head in heads) / len(heads), min(tie[head] for head in heads))
     )

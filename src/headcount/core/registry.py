@@ -143,7 +143,7 @@ class Registry:
         if not isinstance(text, str):
             raise OptionError(f"{self.singular} must be a name such as '{self.names()[0]}', or an object of that kind; got {text!r}")
         stripped = text.strip()
-        end = min((place for place in (stripped.find(":"), stripped.find("(")) if place >= 0), default=len(stripped))
+        end = min((index for index in (stripped.find(":"), stripped.find("(")) if index >= 0), default=len(stripped))
         cls = self.get(stripped[:end].strip())
         if not issubclass(cls, base):
             raise OptionError(f"{cls.__module__}:{cls.__qualname__}, registered as {self.singular} '{cls.name}', is no {base.__name__}")

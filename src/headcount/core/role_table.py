@@ -11,7 +11,7 @@ import numpy as np
 from headcount.core import html
 from headcount.core.errors import ArtifactError, DataError, unknown
 from headcount.core.heads import Head
-from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.core.stats.significance import benjamini_hochberg
 
 if TYPE_CHECKING:
     from pandas import DataFrame

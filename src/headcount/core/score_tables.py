@@ -22,11 +22,11 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 Row = tuple[str, Mapping[str, Any]]
-"""Where a row stands, and its values by column."""
+"""The location of a row for messages (`file, line 3`), and its values by column."""
 
 
 def read_table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
-    """The columns of a table and its rows; ArtifactError names file and line."""
+    """Returns the columns and the rows of a table; raises ArtifactError naming file and line."""
     kind = path.suffix.lower()
     if kind not in KINDS:
         raise ArtifactError(f"{path}: unknown kind of table {kind!r:.20}; known are {', '.join(KINDS)}")
@@ -39,28 +39,28 @@ def read_table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
             raise ArtifactError(f"{path} has {size} bytes, more than the {most} that a table of heads may have; keep head and score only")
         check_listed(path)
         columns, rows = _READERS[kind](path)
-        found = list(islice(rows, MAX_ROWS + 1))
+        table = list(islice(rows, MAX_ROWS + 1))
     except (OSError, ValueError, RecursionError, csv.Error) as error:
         if isinstance(error, ArtifactError):
             raise
         raise ArtifactError(
             f"{path} cannot be read as {kind[1:]}: {' '.join(str(error).split())[:200]}; write it again, as UTF-8 where it is text"
         ) from error
-    if len(found) > MAX_ROWS:
+    if len(table) > MAX_ROWS:
         raise ArtifactError(f"{path} has more than {MAX_ROWS} rows; a table has one row for each head and method")
-    if not found:
+    if not table:
         raise ArtifactError(f"{path} is empty: no row in it; write one for each head")
-    return columns, found
+    return columns, table
 
 
 def check_listed(path: Path) -> None:
-    """Raises ArtifactError for a table of a run folder that is not as the run wrote it, by the sealed hashes in tables.json beside it."""
+    """Raises ArtifactError for a table of a run folder that was changed, by the sealed hashes in tables.json beside it."""
     listing = path.with_name(LISTING)
     if not is_file(listing):
         return
     content = read_json(listing, remedy="copy the run folder again with all its files")
     if not isinstance(content, dict) or "files" not in content or "seal" not in content:
-        return  # a file of somebody else's of that name
+        return  # another file of that name
     if content["seal"] != seal(content):
         raise ArtifactError(f"{listing} is damaged or was edited, so {path.name} cannot be checked; run the command of the run again")
     listed = [hashes[path.name] for hashes in (content["files"], content.get("before") or {}) if path.name in hashes]
@@ -71,14 +71,14 @@ def check_listed(path: Path) -> None:
         )
 
 
-def _of_cells(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
+def _read_csv(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
     separator = "," if path.suffix.lower() == ".csv" else "\t"
     table = _cells(path, separator)
     _, first = next(table, (0, []))
     columns = tuple(name.strip() for name in first)
-    twice = next((name for name in columns if columns.count(name) > 1), None)
-    if twice is not None:
-        raise ArtifactError(f"{path} has the column {twice!r:.40} twice; name every column once")
+    duplicate = next((name for name in columns if columns.count(name) > 1), None)
+    if duplicate is not None:
+        raise ArtifactError(f"{path} has the column {duplicate!r:.40} twice; name every column once")
     return columns, _rows(path, columns, table)
 
 
@@ -97,7 +97,7 @@ def _rows(path: Path, columns: tuple[str, ...], table: Iterable[tuple[int, list[
         yield f"{path}, line {number}", dict(zip(columns, (cell.strip() for cell in cells), strict=True))
 
 
-def _of_json(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
+def _read_json(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
     content = read_json(path, unique=True)
     if isinstance(content, dict):
         content = [{"head": head, "score": score} for head, score in content.items()]
@@ -107,42 +107,42 @@ def _of_json(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
     return columns, ((f"{path}, row {number}", row) for number, row in enumerate(content))
 
 
-def _of_parquet(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
+def _read_parquet(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
-    told = file.metadata
-    size = sum(told.row_group(number).total_byte_size for number in range(told.num_row_groups))
-    if told.num_rows > MAX_ROWS or size > MAX_BYTES:
+    metadata = file.metadata
+    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    if metadata.num_rows > MAX_ROWS or size > MAX_BYTES:
         raise ArtifactError(
-            f"{path} has {told.num_rows} rows of {size} bytes; a table of heads has at most {MAX_ROWS} rows of {MAX_BYTES} bytes in all"
+            f"{path} has {metadata.num_rows} rows of {size} bytes; a table of heads has at most {MAX_ROWS} rows of {MAX_BYTES} bytes in all"
         )
     rows = (row for part in file.iter_batches(batch_size=256) for row in part.to_pylist())
     return tuple(file.schema_arrow.names), ((f"{path}, row {number}", row) for number, row in enumerate(rows))
 
 
-_READERS = {".csv": _of_cells, ".tsv": _of_cells, ".json": _of_json, ".parquet": _of_parquet}
+_READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".parquet": _read_parquet}
 
 
-def number(where: str, column: str, value: Any) -> float | None:
-    """A cell as a finite number; None for an empty one (NaN in parquet included)."""
+def parse_number(location: str, column: str, value: Any) -> float | None:
+    """Returns a cell as a finite number; None for an empty one (NaN in parquet included)."""
     text = str(value).strip() if isinstance(value, str) else repr(value)
     if value is None or text == "" or (isinstance(value, float) and math.isnan(value)):
         return None
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    if _NOT_FINITE.fullmatch(text) or (plain and not _finite(value)):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if _NOT_FINITE.fullmatch(text) or (is_number and not _is_finite(value)):
         raise ArtifactError(
-            f"{where}: the {column} is {text:.40}; a ranking needs finite numbers, so measure it again or leave the head out"
+            f"{location}: the {column} is {text:.40}; a ranking needs finite numbers, so measure it again or leave the head out"
         )
-    if not plain and not (isinstance(value, str) and _NUMBER.fullmatch(text)):
-        raise ArtifactError(f"{where}: the {column} must be a number, got {value!r:.60}; write it as 0.25 or 1e-3")
-    found = float(value)
-    if not math.isfinite(found):
-        raise ArtifactError(f"{where}: the {column} {text:.40} is beyond what a float holds; divide all of them by a common number")
-    return found
+    if not is_number and not (isinstance(value, str) and _NUMBER.fullmatch(text)):
+        raise ArtifactError(f"{location}: the {column} must be a number, got {value!r:.60}; write it as 0.25 or 1e-3")
+    parsed = float(value)
+    if not math.isfinite(parsed):
+        raise ArtifactError(f"{location}: the {column} {text:.40} is beyond what a float holds; divide all of them by a common number")
+    return parsed
 
 
-def _finite(value: Any) -> bool:
+def _is_finite(value: Any) -> bool:
     try:
         return math.isfinite(value)
     except OverflowError:

@@ -13,7 +13,7 @@ import numpy as np
 from headcount.core import html as notebook
 from headcount.core.errors import ArtifactError, HeadNameError, PlanError, unknown
 from headcount.core.heads import Head, HeadIndex, tie_order
-from headcount.core.score_tables import Row, number, read_table
+from headcount.core.score_tables import Row, parse_number, read_table
 from headcount.core.stats.resampling import bootstrap
 from headcount.core.stats.samples import Samples
 
@@ -31,21 +31,21 @@ SCALED: Mapping[Scaling, str] = {
     "global": "divided by the ℓ2 norm of all",
     "standard": "standardised within their layer",
 }
-SHOWN = 12
-"""Blocks that a message names."""
+MAX_BLOCKS = 12
+"""The most blocks that a message names."""
 ROUNDING = "rounding"
-"""The column that says by how much rounding alone moves each score, as a standard deviation."""
+"""The column with the standard deviation that rounding alone causes in each score."""
 
 
-def check_normalise(how: str) -> None:
-    """Raises UnknownName for a way to normalise that is not known."""
-    if how not in NORMALISATIONS:
-        raise unknown("normalisation", str(how), NORMALISATIONS)
+def check_normalise(normalise: str) -> None:
+    """Raises UnknownName for an unknown normalisation."""
+    if normalise not in NORMALISATIONS:
+        raise unknown("normalisation", str(normalise), NORMALISATIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How much each head matters by some method; `units` are the heads that go or stay together (KV groups), by default single heads.
+    """The importance of each head by some method; `units` are the heads that are kept or removed together (KV groups), by default single heads.
 
     `stderr` is the standard error over examples, 0 where a method reads no data. `samples` keeps what bootstrap and tests need. `columns` are
     further numbers per head, such as the change of the metric; `directions` say of those that have one whether more means keep. `describes`
@@ -84,17 +84,22 @@ class Scores:
 
     @classmethod
     def read(cls, path: str | Path, *, method: str | None = None, higher_is_keep: bool | None = None) -> Scores:
-        """The scores in a table (csv, tsv, json, parquet) with the columns head and score, maybe stderr and method.
+        """Reads scores from a table (csv, tsv, json, parquet) with the columns head and score, and optionally stderr and method.
 
-        `method` chooses where a table holds several. More means keep, unless `higher_is_keep` says otherwise, or the table is one that a run
-        wrote, whose ranks tell. What is not finite, missing or there twice is refused with its line.
+        Args:
+            path: The table.
+            method: The method to read, if the table holds several.
+            higher_is_keep: Whether more means keep; by default yes, or as the ranks in a table written by a run show.
+
+        Raises:
+            ArtifactError: A number is missing or not finite, or a head occurs twice; names the line.
         """
         path = Path(path)
         columns, rows = read_table(path)
         for name in ("head", "score"):
             if name not in columns:
                 raise ArtifactError(
-                    f"{path} has no column '{name}': it has {', '.join(map(repr, columns))[:200] or 'none'}. One row for each head is wanted, "
+                    f"{path} has no column '{name}': it has {', '.join(map(repr, columns))[:200] or 'none'}. Write one row for each head, "
                     "with its address (L3H7) in 'head' and a number in 'score', and commas (csv) or tabs (tsv) between"
                 )
         method, rows = _of_method(path, columns, rows, method)
@@ -102,84 +107,83 @@ class Scores:
         direction = _direction(path, columns, rows, values) if higher_is_keep is None else higher_is_keep
         return cls(heads, values, method, direction, stderr=_errors(rows), normalise=_scaling(path, rows))
 
-    def fitted(self, heads: HeadIndex) -> Scores:
-        """The same scores in a model's order and units; PlanError unless they are of just its heads."""
-        mine, theirs = set(self.heads), set(heads.heads)
-        for odd, text in ((mine - theirs, "is not in this model"), (theirs - mine, "has no score")):
-            if odd:
-                more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+    def reorder(self, heads: HeadIndex) -> Scores:
+        """Returns the scores in the order and units of a model; raises PlanError unless they are of exactly its heads."""
+        scored, existing = set(self.heads), set(heads.heads)
+        for unmatched, text in ((scored - existing, "is not in this model"), (existing - scored, "has no score")):
+            if unmatched:
+                more = f" and {len(unmatched) - 1} more" if len(unmatched) > 1 else ""
                 raise PlanError(
-                    f"{min(odd)}{more} {text}: the scores are of {len(self.heads)} heads, the model has {heads.describe()}. Use scores of this "
+                    f"{min(unmatched)}{more} {text}: the scores are of {len(self.heads)} heads, the model has {heads.describe()}. Use scores of this "
                     "very model"
                 )
-        place = {head: i for i, head in enumerate(self.heads)}
-        order = [place[head] for head in heads.heads]
+        index = {head: i for i, head in enumerate(self.heads)}
+        order = [index[head] for head in heads.heads]
         columns = {name: tuple(column[i] for i in order) for name, column in self.columns.items()}
         values, stderr = (tuple(column[i] for i in order) if column else () for column in (self.values, self.stderr))
-        fresh = {"heads": heads.heads, "values": values, "stderr": stderr, "columns": columns, "units": heads.units(), "samples": None}
-        return replace(self, **fresh)
+        return replace(self, heads=heads.heads, values=values, stderr=stderr, columns=columns, units=heads.units(), samples=None)
 
     def __getitem__(self, head: str | Head) -> float:
-        wanted = Head.parse(head)
-        if wanted not in self.heads:
-            blocks = {name: len(places) for name, places in self.blocks().items()}
-            told = ", ".join(f"{name} x {number}" for name, number in list(blocks.items())[:SHOWN])
-            more = f" and {len(blocks) - SHOWN} blocks more" if len(blocks) > SHOWN else ""
-            raise HeadNameError(f"no score of head {wanted}: there are {len(self.heads)} heads, {told}{more}. Name one of scores.heads")
-        return self.values[self.heads.index(wanted)]
+        address = Head.parse(head)
+        if address not in self.heads:
+            blocks = {name: len(positions) for name, positions in self.blocks().items()}
+            names = ", ".join(f"{name} x {number}" for name, number in list(blocks.items())[:MAX_BLOCKS])
+            more = f" and {len(blocks) - MAX_BLOCKS} blocks more" if len(blocks) > MAX_BLOCKS else ""
+            raise HeadNameError(f"no score of head {address}: there are {len(self.heads)} heads, {names}{more}. Name one of scores.heads")
+        return self.values[self.heads.index(address)]
 
-    def tied(self) -> tuple[tuple[Head, ...], ...]:
-        """The units, single heads where none were given."""
+    def all_units(self) -> tuple[tuple[Head, ...], ...]:
+        """Returns the units, single heads if none were given."""
         return self.units or tuple((head,) for head in self.heads)
 
-    def signed(self) -> dict[Head, float]:
-        """Every head's score, signed so that more means keep."""
+    def keep_values(self) -> dict[Head, float]:
+        """Returns every head's score with the sign that makes more mean keep."""
         sign = 1.0 if self.higher_is_keep else -1.0
         return {head: sign * value for head, value in zip(self.heads, self.values, strict=True)}
 
     def ranking(self) -> list[Head]:
-        """The heads from the one to keep first to the one to remove first; ties by a hash of seed and address."""
+        """Returns the heads from the one to keep first to the one to remove first; ties are broken by a hash of seed and address."""
         sign, ties = -1.0 if self.higher_is_keep else 1.0, self.ties()
         order = sorted(range(len(self.heads)), key=lambda i: (sign * self.values[i], ties[i]))
         return [self.heads[i] for i in order]
 
     def ties(self) -> tuple[int, ...]:
-        """For each head its place in the order in which heads of equal score are ranked."""
+        """Returns for each head its rank among heads of equal score."""
         return tie_order(self.heads, self.seed)
 
-    def unit_places(self) -> tuple[tuple[int, ...], ...]:
-        """The units by the places of their heads."""
-        place = {head: number for number, head in enumerate(self.heads)}
-        return tuple(tuple(place[head] for head in unit) for unit in self.tied())
+    def unit_positions(self) -> tuple[tuple[int, ...], ...]:
+        """Returns the units by the indices of their heads."""
+        index = {head: i for i, head in enumerate(self.heads)}
+        return tuple(tuple(index[head] for head in unit) for unit in self.all_units())
 
     def blocks(self) -> dict[str, list[int]]:
-        """The places of the heads of each block, by the block's address (`L3`, `cross.L3`)."""
-        found: dict[str, list[int]] = {}
-        for place, head in enumerate(self.heads):
-            found.setdefault(str(head).rpartition("H")[0], []).append(place)
-        return found
+        """Returns the indices of the heads of each block, by the block's address (`L3`, `cross.L3`)."""
+        by_block: dict[str, list[int]] = {}
+        for i, head in enumerate(self.heads):
+            by_block.setdefault(str(head).rpartition("H")[0], []).append(i)
+        return by_block
 
     def grid(self) -> tuple[list[str], np.ndarray]:
-        """A view for people: block addresses, and an array [blocks, heads] by original head number, NaN where a head is gone."""
+        """Returns block addresses and an array [blocks, heads] by original head number, NaN for removed heads."""
         blocks = self.blocks()
         width = max((head.index + 1 for head in self.heads), default=0)
         table = np.full((len(blocks), width), np.nan)
-        for row, places in enumerate(blocks.values()):
-            for place in places:
-                table[row, self.heads[place].index] = self.values[place]
+        for row, positions in enumerate(blocks.values()):
+            for i in positions:
+                table[row, self.heads[i].index] = self.values[i]
         return list(blocks), table
 
     @property
     def label(self) -> str:
-        """The method, and how its scores were normalised."""
+        """The method and the normalisation of its scores."""
         return f"{self.method or 'scores'} ({SCALED[self.normalise]})" if self.normalise != "none" else self.method or "scores"
 
     def heads_within_rounding(self) -> tuple[Head, ...]:
-        """The heads whose score rounding alone moves by more than its standard error; none where rounding was not measured."""
+        """Returns the heads whose rounding error exceeds the standard error of their score; none if rounding was not measured."""
         pairs = zip(self.heads, self.columns.get(ROUNDING, ()), self.stderr, strict=False)
         return tuple(head for head, rounding, error in pairs if rounding > error)
 
-    def normalised(self, scaling: Scaling) -> Scores:
+    def normalise_by(self, scaling: Scaling) -> Scores:
         """Returns the scores divided by the ℓ2 norm of their block ("layer") or of all ("global"), or standardised within each block ("standard").
 
         Standard errors are those of the normalised scores, to first order, norm, mean and deviation being estimated from the same examples; without
@@ -203,7 +207,7 @@ class Scores:
         return scaled if samples is None else replace(scaled, stderr=tuple(samples.stderr().tolist()))
 
     def _centre_and_scale(self, values: np.ndarray, scaling: Scaling) -> tuple[np.ndarray, np.ndarray]:
-        """What is subtracted from `values` [..., heads], and what the rest is divided by: 1 where a whole block has norm or deviation 0."""
+        """Returns what is subtracted from `values` [..., heads] and what the difference is divided by: 1 where a block has norm or deviation 0."""
         centre, scale = np.zeros_like(values), np.ones_like(values)
         if scaling == "none":
             return centre, scale
@@ -234,20 +238,19 @@ class Scores:
         return Samples(values * weights + shift * total, weights, self.samples.n)
 
     def _parts(self, scaling: Scaling) -> list[list[int]]:
-        """The places of the heads that are normalised together."""
+        """Returns the indices of the heads that are normalised together."""
         return [list(range(len(self.heads)))] if scaling == "global" else list(self.blocks().values())
 
     def replicates(self, repeats: int = 2000, seed: int = 0) -> np.ndarray:
-        """Bootstrap scores [repeats, heads], normalised as these are."""
+        """Returns bootstrap scores [repeats, heads] with the same normalisation."""
         if self.samples is None:
-            raise PlanError(f"{self.method} has no samples to draw from again: it reads no data, or comes from a file without them")
-
-        drawn = bootstrap(self.samples, repeats=repeats, seed=seed)
-        centre, scale = self._centre_and_scale(drawn, self.normalise)
-        return (drawn - centre) / scale
+            raise PlanError(f"{self.method} has no samples to resample: it reads no data, or comes from a file without them")
+        replicates = bootstrap(self.samples, repeats=repeats, seed=seed)
+        centre, scale = self._centre_and_scale(replicates, self.normalise)
+        return (replicates - centre) / scale
 
     def to_pandas(self) -> DataFrame:
-        """A table with one row per head: address, score, standard error, rank and further columns."""
+        """Returns a table with one row per head: address, score, standard error, rank and further columns."""
         import pandas
 
         rank = {head: number for number, head in enumerate(self.ranking(), 1)}
@@ -263,66 +266,66 @@ class Scores:
         return pandas.DataFrame({**table, **{name: list(column) for name, column in self.columns.items()}})
 
     def _repr_html_(self) -> str:
-        """A coloured grid of blocks by heads, for notebooks."""
+        """Returns a coloured grid of blocks by heads, for notebooks."""
         names, values = self.grid()
         way = "more" if self.higher_is_keep else "less"
         rounding = f", rounding moves scores by up to {max(self.columns[ROUNDING]):.2g}" if ROUNDING in self.columns else ""
         return notebook.grid(names, values.tolist(), f"{self.label}: {way} means keep, {self.n_examples} examples{rounding}")
 
 
-OURS = frozenset({"method", "head", "stack", "layer", "index", "score", "stderr", "rank"})
+RUN_COLUMNS = frozenset({"method", "head", "stack", "layer", "index", "score", "stderr", "rank"})
 """The columns of the tables that runs write; rank 1 is the head to keep first."""
 
 
 def _of_method(path: Path, columns: Sequence[str], rows: list[Row], method: str | None) -> tuple[str, list[Row]]:
-    """The rows of one method, and its name."""
+    """Returns the name of the method and its rows."""
     if "method" not in columns:
         if method is not None:
-            raise ArtifactError(f"{path} has no column 'method' in which {method!r:.60} could be; leave method (--method) out")
+            raise ArtifactError(f"{path} has no column 'method' in which {method!r:.60} could be; leave out `method`")
         return "", rows
     names = list(dict.fromkeys(str(row.get("method")) for _, row in rows))
     if method is None and len(names) > 1:
-        raise ArtifactError(f"{path} holds scores by {', '.join(names)[:300]}; choose one (method=…, --method {names[0]:.40})")
-    wanted = names[0] if method is None else method
-    if wanted not in names:
-        raise unknown(f"method in {path}", wanted, [name[:60] for name in names[:50]])
-    return wanted, [(where, row) for where, row in rows if str(row.get("method")) == wanted]
+        raise ArtifactError(f"{path} holds scores by {', '.join(names)[:300]}; choose one, such as method={names[0]!r:.40}")
+    chosen = names[0] if method is None else method
+    if chosen not in names:
+        raise unknown(f"method in {path}", chosen, [name[:60] for name in names[:50]])
+    return chosen, [(location, row) for location, row in rows if str(row.get("method")) == chosen]
 
 
 def _heads_of(rows: list[Row]) -> tuple[Head, ...]:
-    seen: dict[Head, str] = {}
-    for where, row in rows:
+    locations: dict[Head, str] = {}
+    for location, row in rows:
         try:
             head = Head.parse(row.get("head"))  # pyright: ignore[reportArgumentType]
         except HeadNameError as error:
-            raise ArtifactError(f"{where}: {error}") from error
-        if head in seen:
-            raise ArtifactError(f"{where}: {head} comes twice, first in {seen[head]}; write one row for each head")
-        seen[head] = where
-    return tuple(seen)
+            raise ArtifactError(f"{location}: {error}") from error
+        if head in locations:
+            raise ArtifactError(f"{location}: {head} comes twice, first in {locations[head]}; write one row for each head")
+        locations[head] = location
+    return tuple(locations)
 
 
 def _numbers(rows: list[Row], column: str) -> tuple[float, ...]:
-    found = [number(where, column, row.get(column)) for where, row in rows]
-    if None in found:
-        where = rows[found.index(None)][0]
-        raise ArtifactError(f"{where}: the {column} is missing; a ranking needs a finite number for every head")
-    return tuple(value for value in found if value is not None)
+    values = [parse_number(location, column, row.get(column)) for location, row in rows]
+    if None in values:
+        location = rows[values.index(None)][0]
+        raise ArtifactError(f"{location}: the {column} is missing; a ranking needs a finite number for every head")
+    return tuple(value for value in values if value is not None)
 
 
 def _errors(rows: list[Row]) -> tuple[float, ...]:
-    """The standard errors, where there are any."""
-    if all(number(where, "stderr", row.get("stderr")) is None for where, row in rows):
+    """Returns the standard errors; empty if the table has none."""
+    if all(parse_number(location, "stderr", row.get("stderr")) is None for location, row in rows):
         return ()
-    found = _numbers(rows, "stderr")
-    bad = next((i for i, value in enumerate(found) if value < 0), None)
+    errors = _numbers(rows, "stderr")
+    bad = next((i for i, value in enumerate(errors) if value < 0), None)
     if bad is not None:
-        raise ArtifactError(f"{rows[bad][0]}: the stderr is {found[bad]}; a standard error is 0 or more")
-    return found
+        raise ArtifactError(f"{rows[bad][0]}: the stderr is {errors[bad]}; a standard error is 0 or more")
+    return errors
 
 
 def _scaling(path: Path, rows: list[Row]) -> Scaling:
-    """How the scores of a table are normalised, where a column says so."""
+    """Returns the normalisation of a table's scores, by its column `normalise`."""
     names = {str(row.get("normalise") or "none") for _, row in rows} or {"none"}
     for scaling in SCALED:
         if names == {scaling}:
@@ -333,8 +336,8 @@ def _scaling(path: Path, rows: list[Row]) -> Scaling:
 
 
 def _direction(path: Path, columns: Sequence[str], rows: list[Row], values: Sequence[float]) -> bool:
-    """Whether more means keep: as the ranks tell in a table that a run wrote, else yes."""
-    if not OURS.issubset(columns):
+    """Returns whether more means keep: by the ranks in a table that a run wrote, else True."""
+    if not RUN_COLUMNS.issubset(columns):
         return True
     ranks = _numbers(rows, "rank")
     ordered = [value for _, value in sorted(zip(ranks, values, strict=True), key=lambda pair: pair[0])]

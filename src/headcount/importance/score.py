@@ -187,7 +187,7 @@ def compute_scores(
     special_ids = task.special_ids if task and task.special_ids else None
     scoring = _ScoringPass(context, methods, checkpointing=settings.checkpointing, special_ids=special_ids, needs=needs)
     scores = scoring.run()
-    scaled = {label: raw.normalised(scoring.methods[label].scaling(settings.normalise)) for label, raw in scores.items()}
+    scaled = {label: raw.normalise_by(scoring.methods[label].scaling(settings.normalise)) for label, raw in scores.items()}
     return ScoringResult(scaled, scoring.failures)
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from headcount.core.errors import OptionError, PlanError, UnknownName
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
-from headcount.core.stats.calibration import Stability, stability
-from headcount.core.stats.cheap import Agreement, agreement
+from headcount.core.stats.agreement import Agreement, Stability, agreement, stability
 from headcount.core.stats.ranks import lowest, rank_intervals, ranks
 from headcount.core.stats.resampling import intervals
 from headcount.core.stats.safe import safe_to_remove
@@ -44,7 +43,7 @@ class Verdict:
 
 def quarter(scores: Scores) -> int:
     """Returns a quarter of the units, at least one: the default number of lowest units."""
-    return max(1, len(scores.tied()) // 4)
+    return max(1, len(scores.all_units()) // 4)
 
 
 def check_lowest(k: int | None, n_units: int) -> None:
@@ -57,7 +56,7 @@ def verdicts(
     scores: Scores, *, k: int | None = None, tolerance: float = TOLERANCE, level: float = LEVEL, repeats: int = 2000, seed: int = 0
 ) -> list[Verdict]:
     """Returns the verdict on every head in flat order; `k` units count as the lowest, by default a quarter of them."""
-    check_lowest(k, len(scores.tied()))
+    check_lowest(k, len(scores.all_units()))
     k = quarter(scores) if k is None else k
     ties = scores.ties()
     ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, ties=ties)
@@ -68,7 +67,7 @@ def verdicts(
     replicates = scores.replicates(repeats, seed)
     low, high = intervals(replicates, level)
     first, last = rank_intervals(replicates, higher_is_keep=scores.higher_is_keep, level=level, ties=ties)
-    chance = lowest(replicates, k, higher_is_keep=scores.higher_is_keep, units=scores.unit_places(), ties=ties)
+    chance = lowest(replicates, k, higher_is_keep=scores.higher_is_keep, units=scores.unit_positions(), ties=ties)
     if measures_loss(scores):
         safe = [verdict.safe for verdict in safe_to_remove(scores.samples, tolerance=tolerance, worst=None, level=level)]
     else:
@@ -88,7 +87,7 @@ def measures_loss(scores: Scores) -> bool:
 def signed_samples(scores: Scores) -> Samples:
     """Returns the samples, normalised as the scores are, with more meaning keep; scores without samples do not depend on data."""
     samples = scores.scaled_samples() or Samples(np.asarray(scores.values)[None], np.ones((1, 1)))
-    return samples.signed(higher_is_keep=scores.higher_is_keep)
+    return samples.orient(higher_is_keep=scores.higher_is_keep)
 
 
 def agreements(scores_of: Mapping[str, Scores], truth: str = "ablation", *, k: int | None = None, seed: int = 0) -> dict[str, Agreement]:

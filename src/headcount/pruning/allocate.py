@@ -91,7 +91,7 @@ def check_unit(heads: HeadMap, budget: Budget) -> None:
 
 
 def _curve(block: AttentionBlock, heads: HeadMap, scores: Scores, budget: Budget, costs: Sequence[float]) -> Curve:
-    worth, ties = scores.signed(), dict(zip(scores.heads, scores.ties(), strict=True))
+    worth, ties = scores.keep_values(), dict(zip(scores.heads, scores.ties(), strict=True))
     units = [unit for unit in heads.units() if unit[0] in block.heads and not budget.protected.intersection(unit)]
     kept = [unit for unit in heads.units() if unit[0] in block.heads and budget.protected.intersection(unit)]
     order = sorted(units, key=lambda unit: (fsum(worth[head] for head in unit) / len(unit), -min(ties[head] for head in unit)))

@@ -52,7 +52,7 @@ def start_from(work: Work, by: str, limit: int, spread: float) -> Units:
     if by == "none":
         return torch.zeros(len(units), dtype=torch.float64)
 
-    worth = score(work.model, work.data, by, limit=limit, seed=work.seed).signed()
+    worth = score(work.model, work.data, by, limit=limit, seed=work.seed).keep_values()
     values = torch.tensor([sum(worth[head] for head in unit) / len(unit) for unit in units], dtype=torch.float64)
     order = torch.from_numpy(rankdata(values.numpy()))  # by rank, equal ones alike: importances span orders of magnitude
     return (order - order.mean()) / order.std(correction=0).clamp(min=1e-12) * spread

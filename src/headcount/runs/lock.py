@@ -175,4 +175,4 @@ def _busy_message(folder: Path) -> str:
         if owner
         else "another process"
     )
-    return f"{folder} is in use by {who}. Wait for it, name another folder, or join it as a worker"
+    return f"{folder} is in use by {who}. Wait for it, name another folder, or help it as a worker"

@@ -26,7 +26,7 @@ from headcount.core.files import (
     PARTIAL,
     Problem,
     append_line,
-    check_place,
+    check_writable,
     finish_replacement,
     is_file,
     is_folder,
@@ -119,8 +119,8 @@ class Run:
     @contextmanager
     def join(cls, folder: Path) -> Iterator[Run]:
         """Works on the artifacts of a run beside its leading process."""
-        if not _is_run(folder):
-            raise ArtifactError(f"{folder} holds no run that a worker could join; start the leading process first")
+        if not is_run(folder):
+            raise ArtifactError(f"{folder} holds no run that could be joined; start its leading process first")
         lock = RunLock(folder, join=True)
         try:
             yield cls(folder, lock)
@@ -500,7 +500,8 @@ def _read_artifact(path: Path) -> Artifact | None:
         raise Damaged(f"{path} cannot be read: {error}") from error
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, or one that is being started."""
     return is_file(folder / RUN) or is_file(folder / LOCK) or is_folder(folder / ARTIFACTS)
 
 
@@ -508,7 +509,7 @@ def _prepare(folder: Path) -> bool:
     """Creates the folder of a run if it does not exist; returns whether it is new."""
     try:
         is_new = not folder.exists()
-        if not _is_run(folder):
+        if not is_run(folder):
             _check_fresh(folder)
     except OSError as error:
         raise ArtifactError(f"{folder} cannot hold a run: {error}") from error
@@ -519,7 +520,7 @@ def _prepare(folder: Path) -> bool:
 def _check_fresh(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ArtifactError(f"{folder} is a file; name a folder for the run")
-    check_place(folder)
+    check_writable(folder)
     if folder.exists() and any(folder.iterdir()):
         raise ArtifactError(f"{folder} is not empty and holds no run; name another folder")
 

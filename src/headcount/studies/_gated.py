@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from headcount.core.evaluation import Evaluation
-    from headcount.core.stats.paired import Difference
+    from headcount.core.stats.significance import Difference
     from headcount.data.task import Split, Task
     from headcount.runs.store import Run
 
@@ -64,7 +64,7 @@ class Share:
 
 def drop(whole: Evaluation, other: Evaluation, task: Task, *, seed: int = 0) -> Drop:
     """How `other` differs from `whole` on the same examples: paired t for the loss, paired bootstrap for the metric."""
-    from headcount.core.stats.paired import paired_bootstrap, paired_t
+    from headcount.core.stats.significance import paired_bootstrap, paired_t
 
     loss = paired_t(other.losses - whole.losses)
     if task.metric is None or whole.parts is None or other.parts is None:
@@ -97,7 +97,7 @@ def share_left(whole: Evaluation, other: Evaluation, task: Task, chance: float |
     """
     import numpy as np
 
-    from headcount.core.stats.paired import Difference, paired_bootstrap
+    from headcount.core.stats.significance import Difference, paired_bootstrap
 
     if chance is None or task.metric is None or whole.parts is None or other.parts is None:
         return Share(None, None, f"chance is not known for {whole.metric or 'a task without a metric'}")
@@ -137,7 +137,7 @@ def relative_gap(one: Sequence[Evaluation], other: Sequence[Evaluation], task: T
     """
     import numpy as np
 
-    from headcount.core.stats.paired import paired_bootstrap
+    from headcount.core.stats.significance import paired_bootstrap
 
     total, floor = task.metric.total if task.metric is not None else None, _scale(task, chance)
     assert total is not None

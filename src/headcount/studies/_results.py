@@ -36,7 +36,7 @@ def keep_rows(run: Run | None, study: str, asked: Mapping[str, Any], rows: Seque
 
 def corrected(rows: Sequence[dict[str, Any]], p: str = "p", q: str = "q") -> None:
     """Adds to every row the p-value corrected over all of them that have one (Benjamini–Hochberg), None to the others."""
-    from headcount.core.stats.corrections import benjamini_hochberg
+    from headcount.core.stats.significance import benjamini_hochberg
 
     tested = [row for row in rows if row[p] is not None]
     made = benjamini_hochberg([row[p] for row in tested]) if tested else []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from headcount.core.heads import Head
-    from headcount.core.stats.paired import Difference
+    from headcount.core.stats.significance import Difference
     from headcount.data.task import Task
 
 How = Annotated[str, typer.Option("--how", metavar="NAME", help="zero, mean or uniform: what becomes of the other heads.")]
@@ -44,7 +44,7 @@ class LayerRow:
 
 def all_but_one(model: nn.Module, task: Task, *, how: str = "zero", seed: int = 0, **reading: Any) -> list[LayerRow]:
     """A row for every block reduced to its best head, and a last one for the best head everywhere at once."""
-    from headcount.core.stats.corrections import benjamini_hochberg
+    from headcount.core.stats.significance import benjamini_hochberg
     from headcount.data.evaluate import evaluate
     from headcount.importance.score import score
 
@@ -65,7 +65,7 @@ def _row(
 ) -> LayerRow:
     import torch
 
-    from headcount.core.stats.paired import paired_bootstrap, paired_t
+    from headcount.core.stats.significance import paired_bootstrap, paired_t
     from headcount.data.evaluate import evaluate
     from headcount.models.gates import HeadGates
 

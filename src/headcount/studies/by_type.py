@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headcount.core.heads import Head
     from headcount.core.scores import Scores
-    from headcount.core.stats.paired import Difference
+    from headcount.core.stats.significance import Difference
     from headcount.data.task import Task
 
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="The method that ranks the heads of each type.")]
@@ -82,7 +82,7 @@ def _row(
 ) -> TypeRow:
     import numpy as np
 
-    from headcount.core.stats.paired import paired_t
+    from headcount.core.stats.significance import paired_t
     from headcount.data.evaluate import evaluate
     from headcount.data.mask import mask
 

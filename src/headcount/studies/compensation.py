@@ -76,9 +76,9 @@ def tuned(
 
     live = copy_model(model)
     read: Any = {"limit": min(SCORED, limit or SCORED), "seed": recipe.seed, "normalise": "none"}  # sizes are compared, not ranks
-    before, worth = slices(live), score(live, task, by, **read).signed()
+    before, worth = slices(live), score(live, task, by, **read).keep_values()
     fine_tune(live, task, recipe, folder=folder, progress=progress)
-    after, then = changes(before, slices(live)), score(live, task, by, **read).signed()
+    after, then = changes(before, slices(live)), score(live, task, by, **read).keep_values()
     left = evaluate(live, task, limit=limit)
     heads = list(after)
     values = np.array([[*(after[head][part] for part in PARTS), _log_ratio(then[head], worth[head])] for head in heads])
@@ -139,7 +139,7 @@ def _layers(layer: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 def _row(part: str, where: str, pruned: np.ndarray, whole: np.ndarray) -> dict[str, Any]:
     """The difference over some heads; of a single head nothing tells how sure it is, so interval and p are None."""
-    from headcount.core.stats.paired import paired_t
+    from headcount.core.stats.significance import paired_t
 
     gap = pruned - whole
     made = paired_t(gap) if len(gap) > 1 else None
@@ -158,7 +158,7 @@ def _even(part: str, gap: np.ndarray, layer: np.ndarray, lost: np.ndarray, seed:
     """Whether layers differ, and whether survivors of layers that lost more heads change more; None where nothing varies."""
     import numpy as np
 
-    from headcount.core.stats.correlation import spearman
+    from headcount.core.stats.agreement import spearman
 
     random = np.random.Generator(np.random.Philox(seed))
     seen = _between(gap[None], layer)[0]

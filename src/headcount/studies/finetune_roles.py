@@ -53,8 +53,7 @@ class RoleChange:
 def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, spec: RoleSpec) -> list[RoleChange]:
     """Every head × role that both models were tested for, with the paired difference."""
     from headcount.behaviour.roles import biases_by_sentence, measure_roles
-    from headcount.core.stats.corrections import benjamini_hochberg
-    from headcount.core.stats.paired import paired_t
+    from headcount.core.stats.significance import benjamini_hochberg, paired_t
 
     before, after = measure_roles(a, corpus, spec), measure_roles(b, corpus, spec)
     if before.heads != after.heads:

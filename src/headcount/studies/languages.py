@@ -223,7 +223,7 @@ def _with_head(given: inputs.TaskOptions, say: Session, labels: str | None) -> t
     """The model as it is if it classifies already, else with a new head for these classes."""
     import torch
 
-    from headcount.app.console.models import choose_device, hush
+    from headcount.app.console.models import choose_device, set_library_verbosity
     from headcount.surgery.load import load
     from headcount.surgery.source import local_folder, read_config
 
@@ -234,7 +234,7 @@ def _with_head(given: inputs.TaskOptions, say: Session, labels: str | None) -> t
     if CLASSIFIER in named or labels is None:
         live, _, folder = given.open_model(say)
         return live, folder
-    hush(say)
+    set_library_verbosity(say)
     names = dict(enumerate(split(labels)))
     torch.manual_seed(given.seed)
     classes = {"id2label": names, "label2id": {name: number for number, name in names.items()}}

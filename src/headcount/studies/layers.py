@@ -112,7 +112,7 @@ def _pairs(wanted: Sequence[Group], made: dict[tuple[str, str], Evaluation], who
     """By stack, the mean rise of the loss and the mean excess of consecutive minus spread-out pairs, paired over examples."""
     import numpy as np
 
-    from headcount.core.stats.paired import paired_t
+    from headcount.core.stats.significance import paired_t
 
     single = {(group.stack, group.layers[0]): made[group.kind, group.name].losses - whole.losses for group in wanted if group.kind == LAYER}
     found = []
@@ -151,7 +151,7 @@ def run(say: Session, given: inputs.TaskOptions, how: How = "zero", out: Out = N
 
 
 def _show(say: Session, whole: Evaluation, rows: list[dict[str, Any]], pairs: list[dict[str, Any]]) -> None:
-    from headcount.core.stats.paired import Difference
+    from headcount.core.stats.significance import Difference
 
     def change(row: dict[str, Any], what: str) -> str:
         return interval(Difference(*(row[f"{what} {name}"] for name in ("difference", "low", "high", "p"))))

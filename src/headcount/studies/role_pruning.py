@@ -183,7 +183,7 @@ def run(
 
 
 def _show(say: Session, dense: Evaluation, rows: list[dict[str, Any]]) -> None:
-    from headcount.core.stats.paired import Difference
+    from headcount.core.stats.significance import Difference
 
     def change(row: dict[str, Any], what: str) -> str:
         if f"against {what} difference" not in row:

@@ -59,8 +59,8 @@ def roles_importance(table: RoleTable, scores: dict[str, Scores], *, seed: int =
 
     import numpy as np
 
-    from headcount.core.stats.corrections import benjamini_hochberg
     from headcount.core.stats.ranks import ranks
+    from headcount.core.stats.significance import benjamini_hochberg
 
     labels = table.labels()
     groups = {"any role": [bool(labels[head]) for head in table.heads]}

@@ -22,7 +22,7 @@ from headcount.core.errors import ArtifactError
 
 if TYPE_CHECKING:
     from headcount.core.scores import Scores
-    from headcount.core.stats.correlation import Correlated
+    from headcount.core.stats.agreement import Correlated
     from headcount.core.stats.ranks import Overlap
     from headcount.core.stats.samples import Estimate
 
@@ -46,8 +46,7 @@ class Pair:
 def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
     """Every pair of score sets of one method, by the names of the sets."""
     from headcount.core.scores import SCALED
-    from headcount.core.stats.cheap import agreement
-    from headcount.core.stats.correlation import correlate
+    from headcount.core.stats.agreement import agreement, correlate
     from headcount.importance.verdicts import signed_samples
     from headcount.runs.scores import check_same_heads
 

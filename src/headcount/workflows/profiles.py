@@ -51,6 +51,6 @@ def profiles_into(
             profiles = profile_heads(inner, corpus, tokenizer, spec, progress=progress)
         except UnsupportedModel as error:
             profiles = HeadProfiles({"heads": [], "notes": [f"No head profiles: {error}."]})
-        artifact = run.commit(key, profiles.content, profiles.maps, made=provenance())
+        artifact = run.commit(key, profiles.content, profiles.maps, provenance=provenance())
     run.present(artifact, data={KIND: data} if data else None)
     return HeadProfiles(artifact.content, artifact.arrays)

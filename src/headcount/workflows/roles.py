@@ -43,13 +43,13 @@ def roles_into(
         def open_chunks(reading: Reading) -> Chunks | None:
             if run is None:
                 return None
-            passes.append(Chunks(run, "roles", {"roles": key.parts, "pass": fingerprint(reading)}, origin, goal=[key]))
+            passes.append(Chunks(run, "roles", {"roles": key.inputs, "pass": fingerprint(reading)}, origin, goal=[key]))
             return passes[-1]
 
         table = measure_roles(model, corpus, spec, progress=progress, memory=open_chunks)
         if run is None:
             return table
-        artifact = run.commit(key, table.to_dict(), made=origin)
+        artifact = run.commit(key, table.to_dict(), provenance=origin)
         for chunks in passes:
             chunks.clear()
     if run is not None and artifact is not None:

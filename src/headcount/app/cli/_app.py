@@ -1,5 +1,4 @@
-"""The typer application: every module beside this one whose name has no underscore in front is a verb, its `run` the command,
-or its `build` a group of commands."""
+"""The typer application: every module of this folder without a leading underscore is a command (`run`) or a group of commands (`build`)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from headcount import __version__
-from headcount.app.console.session import complain
+from headcount.app.console.session import write_error
 from headcount.app.console.stop import INTERRUPTED, StopSignal
 from headcount.core.errors import HeadcountError, UnknownName, memory_ran_out, unknown
 
@@ -24,18 +23,18 @@ FAILED, WRONG_USAGE = 1, 2
 ClickException: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 
-class Verbs(TyperGroup):
-    """The verbs, with the nearest known one for a verb that does not exist."""
+class Commands(TyperGroup):
+    """All commands; an unknown name raises UnknownName with the nearest known one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command named by the first argument."""
+        """Returns the command named by the first argument."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise unknown("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"headcount {__version__}")
         raise typer.Exit
 
@@ -50,20 +49,20 @@ def _root(
 
 
 def build() -> typer.Typer:
-    """The application with every verb."""
-    app = typer.Typer(name="headcount", cls=Verbs, add_completion=False, rich_markup_mode="rich")
+    """Returns the application with every command."""
+    app = typer.Typer(name="headcount", cls=Commands, add_completion=False, rich_markup_mode="rich")
     app.callback()(_root)
     for file in sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if not info.name.startswith("_")):
-        verb, name = importlib.import_module(f"headcount.app.cli.{file}"), file.replace("_", "-")
-        if hasattr(verb, "build"):
-            app.add_typer(verb.build(), name=name)
+        module, name = importlib.import_module(f"headcount.app.cli.{file}"), file.replace("_", "-")
+        if hasattr(module, "build"):
+            app.add_typer(module.build(), name=name)
         else:
-            app.command(name)(verb.run)
+            app.command(name)(module.run)
     return app
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line; failures that headcount foresees end in a line on stderr."""
+    """Runs one command line and returns its exit code; a foreseen error is one line on stderr."""
     if not arguments:
         with redirect_stdout(sys.stderr):
             run(["--help"])
@@ -77,15 +76,15 @@ def run(arguments: Sequence[str]) -> int:
         _explain(error)
         return int(error.exit_code)
     except (HeadcountError, OSError) as error:
-        complain(f"error: {error}")
+        write_error(f"error: {error}")
         return WRONG_USAGE if isinstance(error, UnknownName) else FAILED
-    except Exception as error:  # a defect of ours or of a library: one line, and the way to the rest
+    except Exception as error:  # a defect of headcount or of a library
         if StopSignal.code:
             raise
         if memory_ran_out(error):
-            complain(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")
+            write_error(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")
             return FAILED
-        complain(f"error: unexpected {type(error).__name__}: {error}. Run it again with --verbose to see where, and report it.")
+        write_error(f"error: unexpected {type(error).__name__}: {error}. Run it again with --verbose to see where, and report it.")
         return FAILED
     return code if isinstance(code, int) else 0
 
@@ -93,6 +92,6 @@ def run(arguments: Sequence[str]) -> int:
 def _explain(error: Any) -> None:
     context = getattr(error, "ctx", None)
     if error.format_message():  # a group without a command shows its help instead
-        complain(f"error: {error.format_message()}")
+        write_error(f"error: {error.format_message()}")
     if context is not None:
-        complain(f"See: {context.command_path} --help")
+        write_error(f"See: {context.command_path} --help")

@@ -14,7 +14,7 @@ from headcount.app.console.pruning import Epochs, Rate, Steps, TrainBatch, metho
 from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_embedded, open_corpus
-from headcount.core.files import placed
+from headcount.core.files import absolute_path
 
 if TYPE_CHECKING:
     from headcount.behaviour.base import Corpus
@@ -101,7 +101,13 @@ def run(
             tokenizer=inputs.reader_of(live, folder, given.trust_remote_code),
             longest=longest,
             folder=folder,
-            config={"opened": {**given.opened, **({"text": placed(text)} if text else {}), **({"embedded": embedded} if embedded else {})}},
+            config={
+                "opened": {
+                    **given.opened,
+                    **({"text": absolute_path(text)} if text else {}),
+                    **({"embedded": embedded} if embedded else {}),
+                }
+            },
             no_roles=why,
         )
         records = []
@@ -113,7 +119,7 @@ def run(
         session.next("serve", out)
 
 
-def _corpus(session: Session, given: inputs.Shared, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
+def _corpus(session: Session, given: inputs.TaskOptions, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
     """The text that roles and head profiles are taken on; without one that was asked for, why the task has none."""
     from headcount.behaviour.corpus import SENTENCES
     from headcount.workflows.analyze import corpus_for

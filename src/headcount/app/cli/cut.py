@@ -90,7 +90,7 @@ class Wanted(NamedTuple):
 
         if isinstance(given, Scores):
             self._check_weights(live)
-        plan = given if isinstance(given, Plan) else Plan.keep_top(given.fitted(heads), self._budget())
+        plan = given if isinstance(given, Plan) else Plan.keep_top(given.reorder(heads), self._budget())
         if not plan.removed:
             raise PlanError(f"nothing would be removed from {heads.describe()}; name heads, or keep fewer")
         weights = ""

@@ -27,18 +27,18 @@ def run(
     from headcount.surgery.manifest import NAME, removed_of
 
     check_target(out, overwrite, NAME)
-    from headcount.app.console.models import decided, hush
+    from headcount.app.console.models import note_model, set_library_verbosity
     from headcount.models.head_map import HeadMap
     from headcount.surgery.legacy import load_legacy
     from headcount.surgery.save import save
     from headcount.surgery.source import local_folder
 
-    hush(session)
+    set_library_verbosity(session)
     session.doing(f"loading {folder}")
     source = local_folder(folder)
     model = load_legacy(source, auto=auto, allow_pickle=allow_pickle)
     heads = HeadMap.of(model)
-    decided(session, model, heads)
+    note_model(session, model, heads)
     save(model, out, command=session.command, tokenizer=source, overwrite=overwrite)
     session.note(f"wrote {out}")
     rows = [(b.name, b.n_heads, b.n_original, ", ".join(str(head.index) for head in b.heads) or "none") for b in heads.blocks]

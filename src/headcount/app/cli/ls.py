@@ -15,9 +15,11 @@ from headcount.core.options import describe_options
 from headcount.core.registry import KINDS, Registry
 from headcount.models.archs.families import FAMILIES, Family
 
-Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="What to list; without it, the kinds there are.", show_default=False)]
+Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="The kind to list; without it, all kinds.", show_default=False)]
 
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Explain this one: its definition and its options.", show_default=False)]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="The name to explain: its definition and its options.", show_default=False)
+]
 
 
 def _family(name: str, family: Family) -> dict[str, Any]:
@@ -35,17 +37,17 @@ def _cell(value: object) -> str:
     return "; ".join(f"{name}: {fact}" for name, fact in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _archs() -> list[dict[str, Any]]:
+def _list_archs() -> list[dict[str, Any]]:
     return [_family(name, family) for name, family in sorted(FAMILIES.items())]
 
 
-def _named(registry: Registry) -> list[dict[str, Any]]:
+def _list_names(registry: Registry) -> list[dict[str, Any]]:
     return [{"name": name, "what": registry.summary(name)} for name in registry.names()]
 
 
 def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """The kinds that exist, and what lists each: a registry, or data."""
-    return {"archs": _archs, **{kind: partial(_named, registry) for kind, registry in KINDS.items()}}
+    """Returns all kinds, each with a function that lists its names."""
+    return {"archs": _list_archs, **{kind: partial(_list_names, registry) for kind, registry in KINDS.items()}}
 
 
 def _option_rows(registry: Registry, name: str) -> list[dict[str, str]]:
@@ -72,7 +74,7 @@ def _explain(session: Session, kind: str, name: str) -> None:
 
 @command
 def run(session: Session, kind: Kind = None, name: Name = None) -> None:
-    """List the kinds of things that have names, or the names of one kind, or explain one of these."""
+    """List all kinds of names, or the names of one kind, or explain one name."""
     kinds = _kinds()
     if kind is not None and kind not in kinds:
         raise unknown("kind", kind, kinds)

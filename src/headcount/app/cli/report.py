@@ -1,4 +1,4 @@
-"""`headcount report`: a run, or two that are compared, as one file that opens in any browser. Imports no torch."""
+"""`headcount report`: one run, or the comparison of two, as one HTML file. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from headcount.app.console.command import command
 from headcount.app.console.session import Session
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
-Other = Annotated[Path | None, typer.Argument(metavar="RUN_B", help="A second run of the same heads: B − A is shown.", show_default=False)]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file to write; RUN/report.html unless told.")]
+SecondRun = Annotated[
+    Path | None, typer.Argument(metavar="RUN_B", help="A second run of the same heads: B − A is shown.", show_default=False)
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file to write; RUN/report.html by default.")]
 Figures = Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Also write figures for papers there, as SVG and PDF.")]
 MaxMb = Annotated[float, typer.Option("--max-mb", metavar="MB", help="The largest size of the file; attention maps are left out first.")]
 
@@ -21,7 +23,7 @@ MaxMb = Annotated[float, typer.Option("--max-mb", metavar="MB", help="The larges
 def run(
     session: Session,
     run: RunPath,
-    run_b: Other = None,
+    run_b: SecondRun = None,
     out: Out = None,
     figures: Figures = None,
     max_mb: MaxMb = 2.0,
@@ -37,22 +39,22 @@ def run(
     session.doing("reading the run")
     first, second = Run.open(run), Run.open(run_b) if run_b is not None else None
     path = write_report(first, second, out, max_mb=max_mb)
-    for each in filter(None, (first, second)):
-        for text in missing_model_warnings(each, each.record()):
-            session.note(f"warning: {each.folder}: {text}")
-    why = None if second is None else not_comparable(first, second)
-    if why:
-        session.note(f"warning: {why}")
+    for opened in filter(None, (first, second)):
+        for text in missing_model_warnings(opened, opened.record()):
+            session.note(f"warning: {opened.folder}: {text}")
+    reason = None if second is None else not_comparable(first, second)
+    if reason:
+        session.note(f"warning: {reason}")
     if path.stat().st_size > max_mb * MEGABYTE:
         session.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
-    drawn: list[Path] = []
+    figure_paths: list[Path] = []
     if figures is not None:
         from headcount.runs.report.figures import write_figures
 
         session.doing("drawing figures")
-        drawn = write_figures(first, figures)
+        figure_paths = write_figures(first, figures)
     session.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
-    for each in (path, *drawn):
-        session.line(str(each))
-    session.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(each) for each in drawn]})
+    for written in (path, *figure_paths):
+        session.line(str(written))
+    session.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(figure) for figure in figure_paths]})
     session.next("serve", *filter(None, (run, run_b)))

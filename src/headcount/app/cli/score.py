@@ -19,8 +19,8 @@ from headcount.importance.settings import ScoreSettings
 
 if TYPE_CHECKING:
     from headcount.core.scores import Scores
-    from headcount.core.stats import calibration as stats
-    from headcount.core.stats.cheap import Agreement
+    from headcount.core.stats import agreement as stats
+    from headcount.core.stats.agreement import Agreement
     from headcount.importance.verdicts import Verdict
 
 SHOWN = 48

@@ -1,4 +1,4 @@
-"""`headcount serve`: the report in a browser, with what only a live model can do."""
+"""`headcount serve`: the report in a browser, with live actions."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def run(
 
         if host not in LOCAL:
             session.note(
-                f"warning: {host} can be reached from other machines; whoever has the address with its token can use model and run folders"
+                f"warning: {host} can be reached from other machines; anyone who has the address with its token can use model and run folders"
             )
-        serve(runs, host=host, port=port, said=session.line)
+        serve(runs, host=host, port=port, show=session.line)

@@ -1,4 +1,4 @@
-"""How a function becomes a command: options in groups, and the session that it speaks by."""
+"""The decorator that makes a function a command: it expands groups of options and opens the session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headcount.app.console.session import open_session
 
 
 class Verbosity(NamedTuple):
-    """How much a command says, and in what form."""
+    """The options of every command for the form and amount of its output."""
 
     json: Json = False
     quiet: Quiet = False
@@ -21,30 +21,30 @@ class Verbosity(NamedTuple):
 
 
 def command(body: Callable[..., Any]) -> Callable[..., Any]:
-    """The command of `body(session, …)`, which gets the session and what the options say.
+    """Returns the typer command of a function `body(session, …)`.
 
-    A parameter whose type is a NamedTuple is a group and stands for the options that are its fields. A group that asks for something (MODEL) leaves
-    what it does not ask for to the end of the list, so that the options of the verb itself are read first.
+    A parameter whose type is a NamedTuple is a group: its fields are options. The optional fields of a group with a required one (MODEL) come
+    last in the help, after the options of the command itself.
     """
     hints = get_type_hints(body, include_extras=True)
-    own = list(signature(body).parameters.values())[1:]
-    groups = {one.name: hints[one.name] for one in own if hasattr(hints[one.name], "_fields")}
+    parameters = list(signature(body).parameters.values())[1:]
+    groups = {parameter.name: hints[parameter.name] for parameter in parameters if hasattr(hints[parameter.name], "_fields")}
 
     def run(**values: Any) -> Any:
-        context, verbosity = values.pop("context"), _gathered(Verbosity, values)
-        values |= {name: _gathered(group, values) for name, group in groups.items()}
+        context, verbosity = values.pop("context"), _take(Verbosity, values)
+        values |= {name: _take(group, values) for name, group in groups.items()}
         with open_session(context, **verbosity._asdict()) as session:
             return body(session, **values)
 
     first, last = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)], []
-    for one in own:
-        if one.name not in groups:
-            first.append(one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name]))
+    for parameter in parameters:
+        if parameter.name not in groups:
+            first.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
             continue
-        options = _options(groups[one.name])
-        asked = [option for option in options if option.default is Parameter.empty]
-        first += asked or options
-        last += [option for option in options if asked and option not in asked]
+        options = _options(groups[parameter.name])
+        required = [option for option in options if option.default is Parameter.empty]
+        first += required or options
+        last += [option for option in options if required and option not in required]
     options = [*first, *last, *_options(Verbosity)]
     run.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {option.name: option.annotation for option in options}
@@ -53,11 +53,11 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _options(group: Any) -> list[Parameter]:
-    """The fields of a group as options."""
+    """Returns the fields of a group as options."""
     hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
     return [Parameter(n, Parameter.KEYWORD_ONLY, default=defaults.get(n, Parameter.empty), annotation=hints[n]) for n in group._fields]
 
 
-def _gathered(group: Any, values: dict[str, Any]) -> Any:
-    """A group of options, taken out of all values."""
+def _take(group: Any, values: dict[str, Any]) -> Any:
+    """Removes the values of a group from all values and returns the group."""
     return group(**{name: values.pop(name) for name in group._fields})

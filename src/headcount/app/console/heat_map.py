@@ -1,4 +1,4 @@
-"""Scores as a heat map in the terminal: one row per block, one cell per head, digits from 0 (lowest) to 9 so that no colour is needed."""
+"""Scores as a heat map in the terminal: one row per block, one digit per head, from 0 (lowest) to 9, so that no colour is needed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def heat_map(scores: Scores) -> list[str]:
-    """The lines of the map: each head's place among all heads, in tenths, more meaning keep; a dot where a head is gone."""
-    worth = scores.signed()
+    """Returns the lines of the map: the rank of each head in tenths, 9 for the heads to keep first; a dot for a removed head."""
+    worth = scores.keep_values()
     order = sorted(worth.values())
     names, grid = scores.grid()
     width = max(map(len, names))
@@ -25,5 +25,5 @@ def heat_map(scores: Scores) -> list[str]:
 
 
 def _tenth(value: float, order: list[float]) -> str:
-    below = sum(other < value for other in order)
+    below = sum(score < value for score in order)
     return str(min(9, 10 * below // len(order)))

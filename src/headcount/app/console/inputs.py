@@ -1,4 +1,4 @@
-"""Opening the TASK of a command line, and the options that say where its data are."""
+"""The options of commands that name a model and a task, and how these are opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from headcount.app.console.options import AllowPickle, Auto, Device, Dtype, Model, Seed, TrustRemoteCode
 from headcount.app.console.session import Session
-from headcount.core.files import opened_model, placed
+from headcount.core.files import absolute_path, opened_model
 from headcount.data.open_task import default_task, open_task
 from headcount.data.task_builder import TaskBuilder
 
@@ -37,13 +37,13 @@ LabelColumn = Annotated[str | None, typer.Option("--label-column", metavar="NAME
 SourceColumn = Annotated[str | None, typer.Option("--source-column", metavar="NAME", help="The column of the text to translate.")]
 TargetColumn = Annotated[str | None, typer.Option("--target-column", metavar="NAME", help="The column of the translation.")]
 MaxLength = Annotated[int | None, typer.Option("--max-length", min=2, help="The longest example, in tokens; see --truncate.")]
-Truncate = Annotated[bool, typer.Option("--truncate", help="Cut longer texts off instead of refusing them.")]
+Truncate = Annotated[bool, typer.Option("--truncate", help="Truncate longer texts instead of refusing them.")]
 ImageColumn = Annotated[str | None, typer.Option("--image-column", metavar="NAME", help="The column of the image.")]
 TaskOption = Annotated[
     list[str] | None,
-    typer.Option("--task-option", metavar="NAME=VALUE", help="What only this task takes, such as metric=chrf, by=line or num_beams=4."),
+    typer.Option("--task-option", metavar="NAME=VALUE", help="An option of this task alone, such as metric=chrf, by=line or num_beams=4."),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Read at most that many examples of each split, whatever for.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Read at most that many examples of each split.")]
 Split = Annotated[str, typer.Option("--split", metavar="NAME", help="calibration, selection or report.")]
 
 
@@ -54,23 +54,23 @@ def _batch_size(text: str) -> str:
 
 
 BatchSize = Annotated[
-    str, typer.Option("--batch-size", metavar="N", callback=_batch_size, help="A number or auto; falls by halves when memory runs out.")
+    str, typer.Option("--batch-size", metavar="N", callback=_batch_size, help="A number or auto; halved when memory runs out.")
 ]
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    """What an option of the form NAME=VALUE was given, by name."""
-    found = {}
+    """Returns the values of an option that is given as NAME=VALUE, by name."""
+    values = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
             raise typer.BadParameter(f"{option} takes NAME=VALUE, got {text!r}")
-        found[name.replace("-", "_")] = value
-    return found
+        values[name.replace("-", "_")] = value
+    return values
 
 
 class ModelOptions(NamedTuple):
-    """How a model is loaded."""
+    """The options for loading a model."""
 
     device: Device = "auto"
     dtype: Dtype = "auto"
@@ -79,24 +79,24 @@ class ModelOptions(NamedTuple):
     trust_remote_code: TrustRemoteCode = False
 
     def open(self, session: Session, model: str) -> tuple[nn.Module, HeadMap, Path]:
-        """The model, its heads and its folder."""
+        """Returns the model, its heads and its folder."""
         from headcount.app.console.models import open_model
 
         return open_model(session, model, **self._asdict())
 
     def as_recorded(self, config: Mapping[str, Any]) -> ModelOptions:
-        """As the configuration of a run says that its model was loaded, where nothing else is asked for."""
+        """Returns the options with which the model of a run was loaded, unless other ones were given."""
         opened = config.get("opened") or {}
         dtype = opened.get("dtype", "auto") if self.dtype == "auto" else self.dtype
         return self._replace(auto=self.auto or opened.get("auto"), dtype=dtype)
 
 
 DEFAULT_LOADING = ModelOptions()
-"""No option given."""
+"""The defaults of all options for loading a model."""
 
 
 class TaskOptions(NamedTuple):
-    """The options of every verb over MODEL and data, under the names of the Python arguments they become."""
+    """MODEL, the options for loading it, and the options of its task and data, under the names of their Python arguments."""
 
     model: Model
     task: TaskName = None
@@ -122,7 +122,7 @@ class TaskOptions(NamedTuple):
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How much is read at a time and in all."""
+        """The arguments `limit` and `batch_size` of functions that read data."""
         return {"limit": self.limit, "batch_size": None if self.batch_size == "auto" else int(self.batch_size)}
 
     @property
@@ -134,20 +134,20 @@ class TaskOptions(NamedTuple):
 
     @property
     def opened(self) -> dict[str, Any]:
-        """What it takes to open model and task again, as plain data; what was not given is left out."""
+        """The options that open model and task again, as plain data, without those that were not given."""
         names = ("task", "train", "eval", *(name for name in self._fields if name.endswith("_column")), "task_option", "max_length")
-        rest = ("truncate", "limit", "auto", "dtype", "seed")
-        given = {name: getattr(self, name) for name in (*names, *rest)}
-        given |= {name: [placed(path) for path in given[name]] for name in ("train", "eval") if given[name]}
-        found = {name: _told(value) for name, value in given.items() if value not in (None, False, [])}
-        return {**found, **opened_model(self.model)}
+        options = {name: getattr(self, name) for name in (*names, "truncate", "limit", "auto", "dtype", "seed")}
+        options |= {name: [absolute_path(path) for path in options[name]] for name in ("train", "eval") if options[name]}
+        options = {name: value for name, value in options.items() if value not in (None, False, [])}
+        texts = {name: [str(item) for item in value] for name, value in options.items() if isinstance(value, list | tuple)}
+        return {**options, **texts, **opened_model(self.model)}
 
     def open_model(self, session: Session) -> tuple[nn.Module, HeadMap, Path]:
-        """The model, its heads and its folder."""
+        """Returns the model, its heads and its folder."""
         return ModelOptions(**{name: getattr(self, name) for name in ModelOptions._fields}).open(session, self.model)
 
     def open_task(self, session: Session, model: nn.Module, folder: Path) -> Task:
-        """The task, for a model and the tokenizer in its folder."""
+        """Returns the task, for a model and the tokenizer in its folder."""
         from headcount.data.task import SPLITS
 
         session.doing("reading the data")
@@ -161,12 +161,8 @@ class TaskOptions(NamedTuple):
         return task
 
 
-def _told(value: Any) -> Any:
-    return [str(each) for each in value] if isinstance(value, list | tuple) else value
-
-
 def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
-    """The tokenizer or image processor of a model folder; None where there is none."""
+    """Returns the tokenizer or image processor of a model folder, None if it has none."""
     from headcount.data.readers.processor import reader_of as read
 
     return read(model, folder, trust)

@@ -1,4 +1,4 @@
-"""Opening the MODEL of a command line. Imports torch and transformers, so verbs import it inside their bodies."""
+"""Opening the MODEL of a command line. Imports torch and transformers, so commands import it in their bodies."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from headcount.surgery.source import build_from_config, class_of, local_folder, 
 from headcount.surgery.verify import float_dtype
 
 
-def hush(session: Session) -> None:
-    """Sets how much transformers and torch's exporter log, and whether progress bars are drawn; all of it goes to stderr."""
+def set_library_verbosity(session: Session) -> None:
+    """Sets how much transformers and the exporter of torch log, and whether they draw progress bars, on stderr."""
     log = transformers.utils.logging
     logging.getLogger("torch.onnx").setLevel(logging.INFO if session.verbose else logging.ERROR)
     if session.verbose:
@@ -32,7 +32,7 @@ def hush(session: Session) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is a GPU where there is one."""
+    """Returns the device of that name; `auto` is a GPU if there is one."""
     if name == "meta":
         raise typer.BadParameter("--device meta holds no numbers, so nothing can be computed there")
     try:
@@ -44,7 +44,7 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def decided(session: Session, model: nn.Module, heads: HeadMap) -> None:
+def note_model(session: Session, model: nn.Module, heads: HeadMap) -> None:
     """Notes device, dtype, class and heads of a model in one line."""
     first = next(model.parameters())
     session.note(f"{first.device}, {str(float_dtype(model))[6:]}, {type(model).__name__} ({heads.model_type}), {heads.describe()}")
@@ -53,14 +53,14 @@ def decided(session: Session, model: nn.Module, heads: HeadMap) -> None:
 def open_model(
     session: Session, name: str, *, device: str = "auto", dtype: str = "auto", auto: str | None = None, **trust: Any
 ) -> tuple[nn.Module, HeadMap, Path]:
-    """The model of a folder or hub id, its heads, and its folder."""
-    hush(session)
-    place = choose_device(device)
+    """Returns the model of a folder or hub id, its heads and its folder."""
+    set_library_verbosity(session)
+    torch_device = choose_device(device)
     session.doing(f"loading {name}")
     folder = local_folder(name)
-    model = load(folder, auto=auto, dtype=dtype, **trust).to(place).eval()
+    model = load(folder, auto=auto, dtype=dtype, **trust).to(torch_device).eval()
     heads = HeadMap.of(model)
-    decided(session, model, heads)
+    note_model(session, model, heads)
     return model, heads, folder
 
 
@@ -70,21 +70,18 @@ def has_weights(folder: Path) -> bool:
 
 
 def open_without_weights(session: Session, name: str, *, auto: str | None = None, **trust: Any) -> tuple[nn.Module, HeadMap]:
-    """The model of a folder, or, where that holds only a configuration, one of its shapes on the meta device."""
-    hush(session)
+    """Returns the model of a folder; if that holds only a configuration, a model without weights on the meta device."""
+    set_library_verbosity(session)
     folder = local_folder(name)
     if has_weights(folder):
         model, heads, _ = open_model(session, str(folder), device="cpu", auto=auto, **trust)
         return model, heads
     config = read_config(folder, trust.get("trust_remote_code", False))
-    model = _skeleton(folder, class_of(folder, config, auto), record.parse(config.get(record.KEY)))
+    cls, blocks = class_of(folder, config, auto), record.parse(config.get(record.KEY))
+    shaped_class = cut_class(cls, blocks) if blocks else cls
+    with torch.device("meta"):
+        model = build_from_config(folder, cls.__name__, lambda: shaped_class(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]
     heads = HeadMap.of(model)
     session.note(f"{folder} holds no weights: mapped from its configuration alone")
-    decided(session, model, heads)
+    note_model(session, model, heads)
     return model, heads
-
-
-def _skeleton(folder: Path, cls: type, blocks: dict[str, record.KeptHeads]) -> nn.Module:
-    skeleton_class = cut_class(cls, blocks) if blocks else cls
-    with torch.device("meta"):
-        return build_from_config(folder, cls.__name__, lambda: skeleton_class(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]

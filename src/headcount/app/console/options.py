@@ -1,4 +1,4 @@
-"""The options that verbs share, under the names of the Python arguments they become."""
+"""The options that commands share, under the names of their Python arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _heads(text: str | None) -> str | None:
 
 
 def split(text: str) -> list[str]:
-    """The addresses in a list with commas."""
+    """Returns the addresses in a list separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -44,11 +44,11 @@ def _dtype(name: str) -> str:
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or demo/NAME.", show_default=False)]
-Heads = Annotated[str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Head addresses, with commas between them.")]
+Heads = Annotated[str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Head addresses, separated by commas.")]
 SomeHeads = Annotated[
     str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Also prove that these heads can be cut.")
 ]
-OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write; it appears when it is complete.")]
+OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write; it appears once it is complete.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what headcount wrote there before.")]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps…")]
 Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", callback=_dtype, help="auto, float64, float32, bfloat16 or float16.")]
@@ -60,4 +60,4 @@ TrustRemoteCode = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write the result to stdout as JSON.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Only results and errors.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show what libraries log, all warnings, and where an error came from.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the logs of libraries, all warnings, and tracebacks.")]

@@ -1,4 +1,4 @@
-"""Signs of life: what is being done, how far it is and how long it will take, whenever nothing else was said for a while."""
+"""Progress: what is being done, how much of it is finished and how long the rest will take."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 FIRST, LATER = 2.0, 10.0
-"""Seconds of silence before the first line about a piece of work, and before each further one."""
+"""Seconds before the first line about a piece of work, and between further lines."""
 
 
 class Pulse:
-    """Says now and then what is going on, by `tell`, from a thread of its own."""
+    """Reports the current work now and then, by calling `report` from a thread of its own."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self.paused = False
         self.begin("starting")
 
-    def begin(self, what: str, unit: str = "examples") -> None:
+    def begin(self, work: str, unit: str = "examples") -> None:
         """Names the work that begins now, and what it is counted in."""
-        self._what, self._unit, self._start, self._next = what, unit, time.monotonic(), time.monotonic() + FIRST
+        self._work, self._unit, self._start, self._next = work, unit, time.monotonic(), time.monotonic() + FIRST
         self._done: tuple[int, int | None] | None = None
 
     def advance(self, done: int, total: int | None) -> None:
-        """Says how far the work is."""
+        """Sets how much of the work is finished."""
         self._done = (done, total)
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """The thread, while the context lasts."""
+        """Runs the thread while the context lasts."""
         self._thread.start()
         try:
             yield
@@ -46,19 +46,19 @@ class Pulse:
             now = time.monotonic()
             if not self.paused and now >= self._next:
                 self._next = now + LATER
-                self._tell(f"{self._what}: {self._told(now - self._start)}")
+                self._report(f"{self._work}: {self._status(now - self._start)}")
 
-    def _told(self, seconds: float) -> str:
+    def _status(self, seconds: float) -> str:
         if self._done is None:
             return f"{seconds:.0f} s so far"
         done, total = self._done
-        left = f", about {seconds / done * (total - done):.0f} s left" if total and done else ""
-        return f"{done} of {total or '?'} {self._unit}{left}"
+        remaining = f", about {seconds / done * (total - done):.0f} s left" if total and done else ""
+        return f"{done} of {total or '?'} {self._unit}{remaining}"
 
 
 @contextmanager
-def bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar on a terminal, with what is left."""
+def bar(work: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Shows a progress bar on a terminal with the remaining time."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -70,6 +70,6 @@ def bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*parts, console=Console(file=sys.stderr), transient=True) as shown:
-        task = shown.add_task(what, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+    with Progress(*parts, console=Console(file=sys.stderr), transient=True) as progress:
+        task = progress.add_task(work, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

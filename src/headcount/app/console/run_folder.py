@@ -1,4 +1,4 @@
-"""The run folder of a verb: taken before any work is done for it, with the workers that share the work."""
+"""The run folder of a command: locked before any work is done, with the workers that share the work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -15,7 +15,7 @@ import typer
 
 from headcount.app.console.session import Session
 from headcount.app.console.stop import Terminated
-from headcount.core.errors import MissingExtra, NothingLeft, unknown
+from headcount.core.errors import ArtifactError, MissingExtra, NothingLeft, unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 PATIENCE, HASTE = 10.0, 1.5
-"""Seconds that workers have to end by themselves: when there is nothing left to do, and when the command was stopped or failed."""
+"""Seconds that workers have to end by themselves: when no work is left, and when the command was stopped or failed."""
 
 
 def _engine(name: str) -> str:
@@ -37,7 +37,7 @@ def _engine(name: str) -> str:
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="RUN", help="The run folder: what is finished is kept there, and the same command goes on from it."),
+    typer.Option("--out", metavar="RUN", help="The run folder: finished work is kept there, and the same command resumes from it."),
 ]
 Workers = Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Share the work among N processes; needs --out.")]
 Engine = Annotated[
@@ -50,7 +50,7 @@ Join = Annotated[bool, typer.Option("--join", help="Help the process that runs t
 
 
 class RunFolder(NamedTuple):
-    """Where a verb keeps its results, and who shares the work."""
+    """The folder for the results of a command, and the processes that share the work."""
 
     out: Path | None
     workers: int = 1
@@ -59,7 +59,7 @@ class RunFolder(NamedTuple):
 
     @contextmanager
     def open(self, session: Session) -> Iterator[Run | None]:
-        """The run, held while the context lasts; None without a folder, and for all but the first process that a launcher started."""
+        """Yields the run, locked while the context lasts; None without a folder, and in all but the first process of a launcher."""
         if self.out is None:
             if self.join or self.workers > 1:
                 raise typer.BadParameter("--workers and --join share the work through a run folder: name it with --out")
@@ -68,87 +68,96 @@ class RunFolder(NamedTuple):
         if not session.leads:
             yield None
             return
-        from headcount.runs.store import Run
+        from headcount.runs.lock import Busy
+        from headcount.runs.store import Run, is_run
 
         if self.join:
+            if not is_run(self.out):
+                raise ArtifactError(f"{self.out} holds no run that could be joined; start the same command without --join first")
             try:
                 with Run.join(self.out) as run:
                     yield run
-            except NothingLeft as done:
-                session.note(str(done))
+            except NothingLeft as message:
+                session.note(str(message))
         else:
-            with (
-                _resumable(session, self.out),
-                Run.lead(self.out, command=session.command) as run,
-                ENGINES[self.engine](session, self.out, self.workers - 1),
-            ):
+            with ExitStack() as stack:
+                stack.enter_context(_resumable(session, self.out))
+                try:
+                    run = stack.enter_context(Run.lead(self.out, command=session.command))
+                except Busy as error:
+                    raise Busy(f"{error}: the same command with --join.") from error
+                stack.enter_context(ENGINES[self.engine](session, self.out, self.workers - 1))
                 run.expects_workers = self.workers > 1
                 yield run
 
 
 @contextmanager
 def _resumable(session: Session, out: Path) -> Iterator[None]:
-    """Says, when work is stopped, what is kept and how it goes on."""
+    """Notes, when the command is stopped, what was finished and how to resume."""
     try:
         yield
     except (KeyboardInterrupt, Terminated):
         from headcount.runs.artifacts import SUFFIX
         from headcount.runs.store import ARTIFACTS
 
-        number = sum(1 for _ in (out / ARTIFACTS).rglob(f"*{SUFFIX}"))
-        kept = f"{number} finished artifacts are kept in {out}" if number else "nothing was finished yet"
-        session.note(f"stopped; {kept}. To go on: {session.command}")
+        n_finished = sum(1 for _ in (out / ARTIFACTS).rglob(f"*{SUFFIX}"))
+        finished = f"{n_finished} finished artifacts are kept in {out}" if n_finished else "nothing was finished yet"
+        session.note(f"stopped; {finished}. To resume: {session.command}")
         raise
 
 
-def describe(run: Run, session: Session, given: TaskOptions, model: nn.Module, heads: HeadMap, config: dict[str, Any]) -> None:
-    """Writes what is computed now; refuses a folder that is another model's."""
+def describe(run: Run, session: Session, options: TaskOptions, model: nn.Module, heads: HeadMap, config: dict[str, Any]) -> None:
+    """Describes the run in its run.json; raises ArtifactError for the folder of another model."""
+    from headcount.models.provenance import machine_of, model_record
     from headcount.runs.store import describe_run
 
     session.doing("hashing the weights")
-    from headcount.models.provenance import machine_of, model_record
-
-    machine = machine_of(model)
-    asked = {**config, "opened": given.opened}
-    facts: dict[str, Any] = {"command": session.command, "seed": given.seed, "task": given.task or "", "config": asked, "machine": machine}
-    run.describe(describe_run(model_record(model, given.model), **facts), heads)
+    record = describe_run(
+        model_record(model, options.model),
+        command=session.command,
+        seed=options.seed,
+        task=options.task or "",
+        config={**config, "opened": options.opened},
+        machine=machine_of(model),
+    )
+    run.describe(record, heads)
 
 
 def _worker_arguments(session: Session) -> list[str]:
-    """The command line of a worker: this one, joining."""
-    kept, words = [], iter(session.arguments)
+    """Returns the command line of a worker: the same one with --join."""
+    arguments, words = [], iter(session.arguments)
     for word in words:
         if word in ("--workers", "--engine"):
             next(words, None)
         elif not word.startswith(("--workers=", "--engine=")) and word not in ("--verbose", "-v", "--quiet", "-q"):
-            kept.append(word)
-    return [*kept, "--join", "--quiet"]
+            arguments.append(word)
+    return [*arguments, "--join", "--quiet"]
 
 
 @contextmanager
 def _local(session: Session, out: Path, number: int) -> Iterator[None]:
-    """Workers as processes of this machine."""
+    """Runs workers as processes of this machine."""
     command = [sys.executable, "-m", "headcount", *_worker_arguments(session)]
     if not number:
         yield
         return
-    told = out / "workers.log"
-    with told.open("ab") as log:
+    log_file = out / "workers.log"
+    with log_file.open("ab") as log:
         processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log) for _ in range(number)]
     try:
         yield
     finally:
         _end(session, processes)
-        if not told.stat().st_size:
-            told.unlink()
+        if not log_file.stat().st_size:
+            log_file.unlink()
 
 
 def _end(session: Session, processes: list[subprocess.Popen[bytes]]) -> None:
-    """Waits for workers that have nothing left to do, and stops those that do not notice."""
-    failing = sys.exc_info()[0] is not None
-    for process in processes if failing else ():
+    """Waits for the workers to end, and kills those that do not."""
+    has_failed = sys.exc_info()[0] is not None
+    for process in processes if has_failed else ():
         process.terminate()
-    end = time.monotonic() + (HASTE if failing else PATIENCE)
+    end = time.monotonic() + (HASTE if has_failed else PATIENCE)
     for process in processes:
         try:
             process.wait(max(0.0, end - time.monotonic()))
@@ -156,13 +165,13 @@ def _end(session: Session, processes: list[subprocess.Popen[bytes]]) -> None:
             process.kill()
             process.wait()
     bad = [process for process in processes if process.returncode not in (0, 130, 143, -2, -9, -15)]
-    if bad and not failing:
-        session.note(f"{len(bad)} of {len(processes)} workers failed (see workers.log in the run folder); the rest did their work")
+    if bad and not has_failed:
+        session.note(f"{len(bad)} of {len(processes)} workers failed (see workers.log in the run folder); the others did their work")
 
 
 @contextmanager
 def _ray(session: Session, out: Path, number: int) -> Iterator[None]:
-    """Workers as tasks of a Ray cluster, which places them and starts them again when they die."""
+    """Runs workers as tasks of a Ray cluster, which starts them again when they die."""
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -175,23 +184,23 @@ def _ray(session: Session, out: Path, number: int) -> Iterator[None]:
         work = ray.remote(max_retries=3, num_cpus=1)(_work)
         tasks = [work.remote(arguments, str(Path.cwd())) for _ in range(number)]
         yield
-        done, late = ray.wait(tasks, num_returns=len(tasks), timeout=PATIENCE) if tasks else ([], [])
+        finished, late = ray.wait(tasks, num_returns=len(tasks), timeout=PATIENCE) if tasks else ([], [])
         for task in late:
             ray.cancel(task, force=True)
-        codes: list[Any] = ray.get(done)
+        codes: list[Any] = ray.get(finished)
         if any(codes):
-            session.note(f"{sum(map(bool, codes))} of {number} workers failed; the rest did their work")
+            session.note(f"{sum(map(bool, codes))} of {number} workers failed; the others did their work")
     finally:
         if started:
             ray.shutdown()
 
 
 def _work(arguments: list[str], folder: str) -> int:
-    """What a Ray worker does: the same command, joining; its exit code. A worker that is killed is started again by Ray."""
-    done = subprocess.run([sys.executable, "-m", "headcount", *arguments], cwd=folder, stdout=subprocess.DEVNULL, check=False)
-    if done.returncode < 0:
-        raise RuntimeError(f"the worker was killed by signal {-done.returncode}")
-    return done.returncode
+    """Runs a worker within Ray and returns its exit code; raises RuntimeError if it was killed, so that Ray starts it again."""
+    process = subprocess.run([sys.executable, "-m", "headcount", *arguments], cwd=folder, stdout=subprocess.DEVNULL, check=False)
+    if process.returncode < 0:
+        raise RuntimeError(f"the worker was killed by signal {-process.returncode}")
+    return process.returncode
 
 
 ENGINES: dict[str, Callable[[Session, Path, int], Any]] = {LOCAL: _local, "ray": _ray}

@@ -1,4 +1,4 @@
-"""Where the words of a verb go: results to stdout, as a table or as JSON; notes, progress and warnings to stderr."""
+"""The output of a command: results on stdout, as a table or as JSON; notes, progress and warnings on stderr."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ WIDE = 400
 
 
 def plain(value: object) -> str:
-    """A value as text in which nothing steers the terminal; names come from files that others wrote."""
+    """Returns a value as text without control characters: names may come from files that others wrote."""
     return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in str(value))
 
 
-def complain(text: str) -> None:
+def write_error(text: str) -> None:
     """Writes a line to stderr."""
     print(plain(text), file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The streams of one run of a verb."""
+    """The output streams and the verbosity of one command."""
 
     results: TextIO
     arguments: tuple[str, ...]
@@ -51,43 +51,43 @@ class Session:
 
     @property
     def leads(self) -> bool:
-        """Whether this process speaks and writes for all that a launcher such as torchrun started."""
+        """Whether this process writes output and files on behalf of all that a launcher such as torchrun started."""
         return os.environ.get("RANK", "0") == "0"
 
     @property
     def width(self) -> int:
-        """The columns that a line of the result may fill; no limit but a generous one where no terminal reads it."""
+        """The columns of the terminal, or a generous number where the result is not written to a terminal."""
         return shutil.get_terminal_size().columns if self.results.isatty() else WIDE
 
     def note(self, text: str) -> None:
-        """Says on stderr what is being done or was decided."""
+        """Writes a line to stderr unless the command is quiet."""
         if not self.quiet:
-            complain(text)
+            write_error(text)
 
-    def doing(self, what: str) -> None:
-        """Names the work that begins now; it is said if that takes long."""
-        self.pulse.begin(what)
+    def doing(self, work: str) -> None:
+        """Names the work that begins now; it is shown if it takes long."""
+        self.pulse.begin(work)
 
-    def watch(self, what: str, unit: str = "examples") -> Callable[[int, int | None], None]:
-        """Names the work that begins now; what to call with (done, all), for callers that tell of many in turn."""
-        self.pulse.begin(what, unit)
+    def watch(self, work: str, unit: str = "examples") -> Callable[[int, int | None], None]:
+        """Names the work that begins now; returns a function to call with (done, total)."""
+        self.pulse.begin(work, unit)
         return self.pulse.advance
 
     @contextmanager
-    def progress(self, what: str, unit: str = "examples") -> Iterator[Callable[[int, int | None], None]]:
-        """Shows how far a piece of work is: a bar on a terminal, else a line now and then. Yields what to call with (done, all)."""
-        self.pulse.begin(what, unit)
+    def progress(self, work: str, unit: str = "examples") -> Iterator[Callable[[int, int | None], None]]:
+        """Shows progress, as a bar on a terminal, else as a line now and then. Yields a function to call with (done, total)."""
+        self.pulse.begin(work, unit)
         if self.quiet or not sys.stderr.isatty():
             yield self.pulse.advance
         else:
             self.pulse.paused = True
-            with bar(what) as advance:
+            with bar(work) as advance:
                 yield advance
             self.pulse.paused = False
-        self.pulse.begin(f"after {what}")
+        self.pulse.begin(f"after {work}")
 
     def next(self, *words: str | Path) -> None:
-        """Says on stderr which command to type next."""
+        """Writes the next command to type to stderr."""
         self.note(f"next: {shlex.join(['headcount', *map(str, words)])}")
 
     def line(self, text: str) -> None:
@@ -99,8 +99,8 @@ class Session:
         """Writes a table, unless the result is JSON; `right` names the columns of numbers. Columns without content are left out."""
         if self.json:
             return
-        filled = [i for i in range(len(columns)) if not rows or any(str(row[i]) for row in rows)]
-        columns, rows = [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]
+        used = [i for i in range(len(columns)) if not rows or any(str(row[i]) for row in rows)]
+        columns, rows = [columns[i] for i in used], [[row[i] for i in used] for row in rows]
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.table import Table
@@ -115,42 +115,38 @@ class Session:
         print(file=self.results)
 
     def result(self, content: Mapping[str, Any]) -> None:
-        """Writes the whole result, if it is to be JSON."""
+        """Writes the result as JSON, if that was asked for."""
         if self.json:
             print(jsonlib.dumps(content, indent=2, allow_nan=False), file=self.results)
-
-
-def _nothing(_text: str) -> None:
-    pass
 
 
 def _warn_on(verbose: bool, quiet: bool) -> Any:
     def show(message: Warning | str, _category: type[Warning], filename: str, *_: object, **__: object) -> None:
         ours = Path(filename).resolve().is_relative_to(PACKAGE)
         if verbose or (ours and not quiet):
-            complain(f"warning: {message}")
+            write_error(f"warning: {message}")
 
     return show
 
 
 @contextmanager
 def open_session(context: typer.Context, *, json: bool, quiet: bool, verbose: bool) -> Iterator[Session]:
-    """The streams of a verb while it runs; what libraries print meanwhile goes to stderr."""
+    """Yields the session of a command; what libraries print meanwhile goes to stderr."""
     if quiet and verbose:
         raise typer.BadParameter("--quiet and --verbose exclude each other", context)
     with ExitStack() as stack:
         leads = os.environ.get("RANK", "0") == "0"
         results = sys.stdout if leads else stack.enter_context(Path(os.devnull).open("w"))
         silent = quiet or not leads
-        said = Session(results, tuple(context.obj or ()), json, silent, verbose, Pulse(_nothing if silent else complain))
-        stack.enter_context(said.pulse.beating())
+        session = Session(results, tuple(context.obj or ()), json, silent, verbose, Pulse((lambda _text: None) if silent else write_error))
+        stack.enter_context(session.pulse.beating())
         stack.enter_context(redirect_stdout(sys.stderr))
         stack.enter_context(warnings.catch_warnings())
         warnings.showwarning = _warn_on(verbose, quiet)
         try:
-            yield said
+            yield session
         except Exception:
             if verbose:
                 traceback.print_exc()
             raise
-        said.results.flush()
+        session.results.flush()

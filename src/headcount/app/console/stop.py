@@ -1,4 +1,4 @@
-"""How a command ends that is stopped from outside."""
+"""Exit codes and exceptions of a command that is stopped by a signal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ INTERRUPTED, TERMINATED = 130, 143
 
 
 class Terminated(SystemExit):
-    """SIGTERM came."""
+    """Raised on SIGTERM."""
 
 
 class StopSignal:
-    """The exit code of the signal that stopped the command, 0 while none came.
+    """The exit code of the signal that stopped the command, 0 if none did.
 
-    Libraries that are being imported may catch the exception of a signal and fail in another way, so that it came is kept.
+    Kept here because a library that is being imported may catch the exception of a signal and raise another one.
     """
 
     code = 0

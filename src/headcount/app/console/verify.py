@@ -1,4 +1,4 @@
-"""The files of a run, or of a saved model, read and verified for `headcount check`. Imports torch, so the verb imports it inside its body."""
+"""Verification of the files of a run or of a saved model, for `headcount check`. Imports torch, so the command imports it in its body."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from headcount.surgery.manifest import NAME, problems_of_folder
 
 
 def verify_run(folder: Path) -> tuple[list[Problem], int]:
-    """The problems of a run folder, and how many files were read."""
+    """Returns the problems of a run folder and the number of files that were read."""
     check = RunCheck(folder, problems_of_folder)
     return [*check.problems(), *_verify_training(folder)], check.checked
 
 
 def _verify_training(folder: Path) -> Iterator[Problem]:
-    """What is wrong with the checkpoints of trainings that are under way."""
+    """Yields the problems of the checkpoints of unfinished trainings."""
     trainings = sorted({path.parent for path in (folder / "work").rglob("checkpoint-*")})
     for path in (checkpoint for training in trainings for checkpoint in checkpoints(training)):
         if (damage := damage_of(path)) is not None:
-            text = f"{path} is damaged ({damage}); the command that trains sets it aside and goes on from an earlier one"
+            text = f"{path} is damaged ({damage}); the training command moves it away and resumes from an earlier one"
             yield Problem("damaged", str(path.relative_to(folder)), text)
 
 
 def verify_model(folder: Path) -> tuple[list[Problem], int]:
-    """The problems of a model that headcount saved, and how many files it has; none for models of others, which have no hashes."""
+    """Returns the problems of a model that headcount saved and its number of files; none for other models, which have no hashes."""
     if not (folder / NAME).exists():
         config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
         if not (isinstance(config, dict) and config.get(record.KEY)):

@@ -1,13 +1,15 @@
-"""What only a live model can do: look at a new sentence, switch heads off, prune. Model and task are opened from what the run records."""
+"""Live actions: attention on a new sentence, ablation of heads, pruning. Model and task are opened as the run records them."""
 
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headcount.app.serve.wants import Unwanted, choice, fields_of, number, places, text, truth
+from headcount.app.serve.fields import read_choice, read_fields, read_flag, read_heads, read_number, read_text
 from headcount.core.errors import ArtifactError, DataError, HeadcountError, UnknownTokens
 from headcount.core.evaluation import compare_with
 from headcount.core.files import reopened_model
@@ -23,9 +25,9 @@ from headcount.runs.results import PRUNED, method_label
 from headcount.runs.store import Run
 
 EXAMPLES, TOKENS, NEW_TOKENS = 5000, 512, 64
-"""The most examples an ablation reads, tokens a sentence may have, and tokens that are generated for it."""
-PRUNE = {"seed": 0, "floor": 0, "unit": "kv_group"}
-"""What a request to prune need not say."""
+"""Limits: examples of an ablation, tokens of a sentence, and tokens generated for it."""
+PRUNE_DEFAULTS = {"seed": 0, "floor": 0, "unit": "kv_group"}
+"""Optional fields of a request to prune."""
 MAX_SEED = 2**31 - 1
 
 
@@ -37,7 +39,7 @@ class LiveRun:
         self.record = run.record()
         self.heads = [head for block in run.heads().blocks for head in block.heads]
         self.opened: Mapping[str, Any] | None = self.record.config.get("opened")
-        self.folder, self.why_not = _at_hand(reopened_model(self.record.model.name, self.record.config))
+        self.folder, self.why_not = _find_folder(reopened_model(self.record.model.name, self.record.config))
         self._model: Any = None
         self._task: Any = None
         self._tokenizer: Any = None
@@ -45,28 +47,30 @@ class LiveRun:
         self._lock = threading.RLock()
 
     def model(self) -> Any:
-        """The model of the run; ArtifactError unless it has the weights that the run was made with."""
+        """Returns the model of the run; raises ArtifactError if its weights are not those of the run."""
         with self._lock:
             if self._model is None:
-                self._model = self._opened()
+                self._model = self._open_model()
             return self._model
 
-    def _opened(self) -> Any:
+    def _open_model(self) -> Any:
         from transformers.utils import logging
 
         from headcount.surgery.load import load
 
-        logging.disable_progress_bar()  # the terminal is not where anybody waits
+        logging.disable_progress_bar()
         if self.folder is None:
             raise ArtifactError(self.why_not)
         opened = self.opened or {}
-        made = load(self.folder, auto=opened.get("auto"), dtype=opened.get("dtype", "auto")).eval()
-        if weight_hash(made) != self.record.model.weights:
-            raise ArtifactError(f"the model {self.record.model.name} is not the one of this run any more: its weights are others")
-        return made
+        model = load(self.folder, auto=opened.get("auto"), dtype=opened.get("dtype", "auto")).eval()
+        if weight_hash(model) != self.record.model.weights:
+            raise ArtifactError(
+                f"the model {self.record.model.name} has other weights than when this run was computed; restore them, or run the command again"
+            )
+        return model
 
     def tokenizer(self) -> Any:
-        """What the model reads by, None where its folder has none."""
+        """Returns the tokenizer or processor of the model, None if its folder has none."""
         from headcount.data.readers.processor import reader_of
 
         with self._lock:
@@ -75,17 +79,17 @@ class LiveRun:
             return self._tokenizer
 
     def task(self) -> Any:
-        """The task of the run."""
+        """Returns the task of the run; raises DataError if the run does not record how to open it."""
         with self._lock:
             if self._task is None:
-                self._task = self._opened_task()
+                self._task = self._open_task()
             return self._task
 
-    def _opened_task(self) -> Any:
+    def _open_task(self) -> Any:
         opened = self.opened
         if opened is None or opened.get("own_task"):
             raise DataError(
-                "run.json does not say how the task is opened: it was made in Python, or by an older headcount. Run the command again"
+                "run.json does not record how to open the task, because the task was made in Python; run a headcount command with --task"
             )
         names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in opened if name.endswith("_column")))
         arguments = {name: opened[name] for name in names if name in opened}
@@ -93,8 +97,8 @@ class LiveRun:
         builder = TaskBuilder.parse(task).with_texts(dict(pair.split("=", 1) for pair in opened.get("task_option", ())))
         return open_task(builder, self.model(), self.tokenizer(), **arguments)
 
-    def evaluated(self, limit: int) -> Any:
-        """The whole model on the first examples of the report split."""
+    def evaluate_dense(self, limit: int) -> Any:
+        """Returns the evaluation of the dense model on the first `limit` examples of the report split."""
         from headcount.data.evaluate import evaluate
 
         if limit not in self._dense:
@@ -102,8 +106,8 @@ class LiveRun:
         return self._dense[limit]
 
 
-def _at_hand(name: str) -> tuple[Path | None, str]:
-    """The folder of a model, if it is on this machine; else why not. Nothing is fetched."""
+def _find_folder(name: str) -> tuple[Path | None, str]:
+    """Returns the folder of a model on this machine, or None and the reason; nothing is downloaded."""
     from headcount.surgery.source import local_folder
 
     try:
@@ -112,10 +116,10 @@ def _at_hand(name: str) -> tuple[Path | None, str]:
         return None, f"the model {name} is not on this machine, and nothing is fetched here"
 
 
-def attend(live: LiveRun, asked: Any) -> dict[str, Any]:
-    """The attention of all heads on a new sentence; of an encoder–decoder also on its translation, by the model itself if none is given."""
-    given = fields_of(asked, ("text", "pair"))
-    first, second = text(given["text"], "text"), text(given["pair"], "pair", optional=True)
+def attend(live: LiveRun, request: Any) -> dict[str, Any]:
+    """Returns the attention of all heads on a new sentence; an encoder–decoder also reads a translation, its own if none is given."""
+    fields = read_fields(request, ("text", "pair"))
+    first, second = read_text(fields["text"], "text"), read_text(fields["pair"], "pair", optional=True)
     from headcount.behaviour.profiles.profile import map_attention
 
     model, tokenizer = live.model(), live.tokenizer()
@@ -129,50 +133,47 @@ def attend(live: LiveRun, asked: Any) -> dict[str, Any]:
 
 
 def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | None]:
-    """The sentence as the model reads it, and a note where it does not know all of it."""
-    import warnings
-    from dataclasses import replace
-
+    """Returns the corpus of the sentence, and a note if it has unknown tokens."""
     from headcount.behaviour.corpus import read_corpus
     from headcount.data.checks import positions
 
     model, tokenizer = live.model(), live.tokenizer()
-    how = _alignment(live)
+    alignment = _alignment(live)
     most = min(TOKENS, positions(model) or TOKENS)
-    most = min(how.get("max_length") or most, most)
+    most = min(alignment.get("max_length") or most, most)
     sentence = plain(first, "the sentence")
-    _check_length(tokenizer, [[said for _, said in sentence.parts]], how, most)
+    _check_length(tokenizer, [[part for _, part in sentence.parts]], alignment, most)
     if getattr(model.config, "is_encoder_decoder", False):
-        sentence = replace(sentence, target=plain(second if second is not None else _translated(live, first, how), "its translation"))
+        sentence = replace(sentence, target=plain(second if second is not None else _translate(live, first, alignment), "its translation"))
     elif second is not None:
         sentence = pair(sentence, plain(second, "its second text"))
-    texts = [[said for _, said in side.parts] for side in (sentence, sentence.target) if side is not None]
-    _check_length(tokenizer, texts, how, most)
+    texts = [[part for _, part in side.parts] for side in (sentence, sentence.target) if side is not None]
+    _check_length(tokenizer, texts, alignment, most)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnknownTokens)  # told by the note
-        return read_corpus(model, [sentence], tokenizer, **{**how, "max_length": most}), _unknown(tokenizer, texts)
+        warnings.simplefilter("ignore", UnknownTokens)  # the note says so
+        return read_corpus(model, [sentence], tokenizer, **{**alignment, "max_length": most}), _unknown_note(tokenizer, texts)
 
 
-def _check_length(tokenizer: Any, texts: Sequence[Sequence[str]], how: Mapping[str, Any], most: int) -> None:
-    for said in texts:
-        ids = tokenizer(*said, add_special_tokens=how.get("add_special_tokens", True), verbose=False)["input_ids"]
-        length = len(ids) + len(how.get("end", ()))
+def _check_length(tokenizer: Any, texts: Sequence[Sequence[str]], alignment: Mapping[str, Any], most: int) -> None:
+    for parts in texts:
+        ids = tokenizer(*parts, add_special_tokens=alignment.get("add_special_tokens", True), verbose=False)["input_ids"]
+        length = len(ids) + len(alignment.get("end", ()))
         if length > most:
             raise DataError(f"the sentence has {length} tokens; at most {most} are shown here. Give a shorter one")
 
 
-def _unknown(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
-    """A note where tokens are unknown."""
+def _unknown_note(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
+    """Returns a note about unknown tokens, None if there are none."""
     from headcount.data.text.unknown_tokens import unknown_id
 
-    wanted = unknown_id(tokenizer)
-    ids = [each for said in texts for each in tokenizer(*said, add_special_tokens=False, verbose=False)["input_ids"]]
-    number = sum(each == wanted for each in ids) if wanted is not None else 0
-    return f"{number} of {len(ids)} tokens are unknown to the tokenizer: the model reads them all as the same" if number else None
+    unknown = unknown_id(tokenizer)
+    ids = [token for parts in texts for token in tokenizer(*parts, add_special_tokens=False, verbose=False)["input_ids"]]
+    n_unknown = ids.count(unknown) if unknown is not None else 0
+    return f"{n_unknown} of {len(ids)} tokens are unknown to the tokenizer: the model reads them all as the same" if n_unknown else None
 
 
 def _alignment(live: LiveRun) -> dict[str, Any]:
-    """How the task of the run meets its tokenizer; as the tokenizer is, where the task cannot be opened."""
+    """Returns how the task of the run tokenizes text; empty, the defaults of the tokenizer, if the task cannot be opened."""
     try:
         texts = live.task().texts
     except HeadcountError:
@@ -180,38 +181,39 @@ def _alignment(live: LiveRun) -> dict[str, Any]:
     return {} if texts is None else {name: value for name, value in texts.alignment.items() if name != "truncate"}
 
 
-def _translated(live: LiveRun, first: str, how: Mapping[str, Any]) -> str:
-    """What the model itself says, greedily."""
+def _translate(live: LiveRun, first: str, alignment: Mapping[str, Any]) -> str:
+    """Returns the greedy output of the model."""
     import torch
 
     from headcount.models.state import preserve
 
     model, tokenizer = live.model(), live.tokenizer()
-    ids = tokenizer(first, add_special_tokens=how.get("add_special_tokens", True))["input_ids"] + list(how.get("end", ()))
+    ids = tokenizer(first, add_special_tokens=alignment.get("add_special_tokens", True))["input_ids"] + list(alignment.get("end", ()))
     with torch.no_grad(), preserve(model):
-        made = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1)
-    said = tokenizer.decode(made[0], skip_special_tokens=True).strip()
-    if not said:
-        raise DataError("the model says nothing about this sentence; give its translation as the second text")
-    return said
+        generated = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1)
+    translation = tokenizer.decode(generated[0], skip_special_tokens=True).strip()
+    if not translation:
+        raise DataError("the model generates an empty text for this sentence; give its translation as the second text")
+    return translation
 
 
-def ablate(live: LiveRun, asked: Any) -> dict[str, Any]:
-    """The metric with heads gated off, against the whole model on the same first examples."""
-    given = fields_of(asked, ("heads", "limit"))
-    gone, limit = places(given["heads"], "heads", len(live.heads), least=1), number(given["limit"], "limit", 2, EXAMPLES)
+def ablate(live: LiveRun, request: Any) -> dict[str, Any]:
+    """Returns the metric with heads gated off, compared with the dense model on the same first examples."""
+    fields = read_fields(request, ("heads", "limit"))
+    ablated = read_heads(fields["heads"], "heads", len(live.heads), minimum=1)
+    limit = read_number(fields["limit"], "limit", 2, EXAMPLES)
     from headcount.data.evaluate import evaluate
     from headcount.data.mask import mask
 
-    task, dense = live.task(), live.evaluated(limit)
-    with mask(live.model(), [live.heads[place] for place in gone]):
-        other = evaluate(live.model(), task, limit=limit)
-    found = compare_with(dense, other, task.metric.total if task.metric else None)
-    name = "metric" if "metric" in found else "loss"
-    change = found[name]
+    task, dense = live.task(), live.evaluate_dense(limit)
+    with mask(live.model(), [live.heads[index] for index in ablated]):
+        gated = evaluate(live.model(), task, limit=limit)
+    differences = compare_with(dense, gated, task.metric.total if task.metric else None)
+    name = "metric" if "metric" in differences else "loss"
+    change = differences[name]
     return {
         "metric": dense.metric if name == "metric" else "loss",
-        "value": short(other.value if name == "metric" else other.loss),
+        "value": short(gated.value if name == "metric" else gated.loss),
         "dense": short(dense.value if name == "metric" else dense.loss),
         "difference": short(change.difference),
         "low": short(change.low),
@@ -222,21 +224,21 @@ def ablate(live: LiveRun, asked: Any) -> dict[str, Any]:
     }
 
 
-def prune(live: LiveRun, asked: Any) -> dict[str, Any]:
+def prune(live: LiveRun, request: Any) -> dict[str, Any]:
     """Prunes to so many heads by a method of the run, or of the registry, and writes the model into the run folder."""
-    given = fields_of(asked, ("method", "keep", "protect", "repair"), PRUNE)
-    method, keep = str(text(given["method"], "method")), number(given["keep"], "keep", 1, len(live.heads) - 1)
-    protect = tuple(sorted(live.heads[place] for place in places(given["protect"], "protect", len(live.heads))))
-    how: dict[str, Any] = {
-        "seed": number(given["seed"], "seed", 0, MAX_SEED),
-        "floor": number(given["floor"], "floor", 0, len(live.heads)),
-        "unit": choice(given["unit"], "unit", ("kv_group", "even")),
+    fields = read_fields(request, ("method", "keep", "protect", "repair"), PRUNE_DEFAULTS)
+    method, keep = str(read_text(fields["method"], "method")), read_number(fields["keep"], "keep", 1, len(live.heads) - 1)
+    protect = tuple(sorted(live.heads[index] for index in read_heads(fields["protect"], "protect", len(live.heads))))
+    choices: dict[str, Any] = {
+        "seed": read_number(fields["seed"], "seed", 0, MAX_SEED),
+        "floor": read_number(fields["floor"], "floor", 0, len(live.heads)),
+        "unit": read_choice(fields["unit"], "unit", ("kv_group", "even")),
         "protected": protect,
     }
-    how |= {} if given["repair"] is None else {"repair": truth(given["repair"], "repair")}
+    choices |= {} if fields["repair"] is None else {"repair": read_flag(fields["repair"], "repair")}
     from headcount.workflows.prune import Pruning, check_wish
 
-    wish = _wish(live, method, keep, how)
+    wish = _wish(live, method, keep, choices)
     check_wish(live.model(), wish)
     task, dense = live.task(), dense_of(live.run)
     limit = dense.n_examples if dense is not None else None
@@ -251,27 +253,23 @@ def prune(live: LiveRun, asked: Any) -> dict[str, Any]:
     return {"folder": str(folder), "point": point_of(live.run, artifact)}
 
 
-def _wish(live: LiveRun, method: str, keep: int, how: Mapping[str, Any]) -> Any:
-    """What is asked for: as a model of the run by that name was made, or by a method of the registry."""
-    from dataclasses import replace
-
+def _wish(live: LiveRun, method: str, keep: int, choices: Mapping[str, Any]) -> Any:
+    """Returns the request: that of a model of the run with this label, or of a registered method."""
     from headcount.pruning.prune import parse_method
     from headcount.pruning.training.fine_tune import Recipe
     from headcount.workflows.prune import Wish
 
     for artifact in live.run.results(PRUNED).values():
         if method_label(artifact) == method:
-            made = Wish.of(artifact.content["wish"])
-            return replace(made, keep=keep - _spared(live, made.kinds), limit=None, **how)
+            wish = Wish.of(artifact.content["wish"])
+            return replace(wish, keep=keep - _heads_of_other_kinds(live, wish.kinds), limit=None, **choices)
     name, options = parse_method(method)
-    return Wish(name, keep, options=options, recipe=Recipe(seed=(live.opened or {}).get("seed", 0)), **how)
+    return Wish(name, keep, options=options, recipe=Recipe(seed=(live.opened or {}).get("seed", 0)), **choices)
 
 
-def _spared(live: LiveRun, kinds: Sequence[str]) -> int:
-    """The heads of other kinds of attention: they all stay, and a wish for some kinds does not count them."""
+def _heads_of_other_kinds(live: LiveRun, kinds: Sequence[str]) -> int:
+    """Returns the number of heads of other kinds of attention, which all stay and are not counted by a request for some kinds."""
     return sum(len(block.heads) for block in live.run.heads().blocks if block.kind not in kinds) if kinds else 0
 
 
 ACTIONS: dict[str, Callable[[LiveRun, Any], Mapping[str, Any]]] = {"attend": attend, "ablate": ablate, "prune": prune}
-
-__all__ = ["ACTIONS", "LiveRun", "Unwanted"]

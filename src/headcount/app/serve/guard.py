@@ -1,8 +1,8 @@
-"""What stands before every request: who may ask, under which name, and how much.
+"""Checks of every request: host name, origin, token and size.
 
-A web page that the user visits can make the browser send requests to this machine, also under a name of its own that it lets point here. So the
-name that was asked for must be an address or this machine's own, a request from another page is refused, and whoever wants anything must show the
-token of this launch, which no other page can read.
+A web page that the user visits can make the browser send requests to this machine, also under a host name of its own that resolves to it. So the host
+must be an IP address or a name of this machine, requests from other pages are refused, and every request must carry the token of this launch, which
+no other page can read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import secrets
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import parse_qs
 
 MAX_BODY = 64 * 1024
 HEADER = "x-headcount-token"
@@ -27,15 +28,15 @@ SECURE = {
 
 
 class Refused(Exception):
-    """A request that is not answered: its status and why."""
+    """A request that is not answered, with HTTP status and reason."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status, self.why = status, why
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, without its port."""
+    """Returns the name in a Host header, without its port."""
     name = header.strip().lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]
@@ -43,7 +44,7 @@ def host_name(header: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is an address, which nobody can let point elsewhere."""
+    """Whether a host name is an IP address, which cannot be redirected to this machine."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -52,7 +53,7 @@ def is_address(name: str) -> bool:
 
 
 class Guard:
-    """An ASGI application around another one that lets through what is allowed; `names` are those this machine may be called by."""
+    """An ASGI application that passes on allowed requests to another one; `names` are further names of this machine."""
 
     def __init__(self, app: Any, token: str, names: Iterable[str] = ()) -> None:
         self.app, self.token, self.names = app, token, frozenset({"localhost", *names})
@@ -70,7 +71,7 @@ class Guard:
             self._check(scope, headers)
             body = await self._body(receive, headers) if scope["method"] == "POST" else b""
         except Refused as refused:
-            await answer(send, refused.status, {"error": refused.why})
+            await answer(send, refused.status, {"error": refused.reason})
             return
         await self.app(scope, _replay(body), _with_headers(send))
 
@@ -91,12 +92,10 @@ class Guard:
 
     def _check_token(self, scope: Any, headers: dict[str, str]) -> None:
         if scope["path"].startswith("/api/"):
-            given = headers.get(HEADER, "")
+            token = headers.get(HEADER, "")
         else:
-            from urllib.parse import parse_qs
-
-            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if not secrets.compare_digest(given.encode(), self.token.encode()):
+            token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
             raise Refused(403, "open the address that headcount serve printed: it carries the token of this launch")
 
     async def _body(self, receive: Any, headers: dict[str, str]) -> bytes:

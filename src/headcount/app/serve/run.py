@@ -1,4 +1,4 @@
-"""Starts the server and ends with it."""
+"""Starts the server and returns when it ends."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from headcount.runs.store import Run
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 PATIENCE = 1
-"""Seconds that requests under way have to end after Ctrl-C."""
+"""Seconds that running requests have to finish after Ctrl-C."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
 
 def serve(
-    runs: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, said: Callable[[str], None] | None = None
+    runs: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, show: Callable[[str], None] | None = None
 ) -> None:
-    """Serves runs until it is interrupted; `said` is told the address, which carries the token of this launch. Port 0 takes a free one."""
+    """Serves runs until it is interrupted; `show` gets the address, which contains the token of this launch. Port 0 takes a free port."""
     try:
         import uvicorn
 
@@ -46,25 +46,25 @@ def serve(
         timeout_graceful_shutdown=PATIENCE,
         ws="none",
     )
-    taken = _bound(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    if said is not None:
-        said(f"http://{shown}:{taken.getsockname()[1]}/?token={token}")
+    listener = _listen(host, port)
+    address = f"[{host}]" if ":" in host else host
+    if show is not None:
+        show(f"http://{address}:{listener.getsockname()[1]}/?token={token}")
     try:
-        _server(uvicorn, config).run(sockets=[taken])
+        _server(uvicorn, config).run(sockets=[listener])
     except (KeyboardInterrupt, SystemExit) as stop:
         if not site.is_busy:
             raise
-        if said is not None:
-            said("stopped while an action was under way; nothing of it is kept but what was finished")
-        # A thread cannot be stopped, and what it writes can: an artifact is there whole or not at all.
+        if show is not None:
+            show("stopped while an action was running; only its finished artifacts are kept")
+        # A thread cannot be stopped, but the process can: artifacts are written completely or not at all.
         os._exit(INTERRUPTED if isinstance(stop, KeyboardInterrupt) else int(stop.code or 0))
     finally:
-        taken.close()
+        listener.close()
 
 
 def _server(uvicorn: Any, config: Any) -> Any:
-    """A server that ends without complaints about the requests that its end cuts off."""
+    """Returns a server that logs no errors about the requests that its end cuts off."""
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: Any = None) -> None:
@@ -74,9 +74,9 @@ def _server(uvicorn: Any, config: Any) -> Any:
     return Server(config)
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens already: whoever reads the address may come at once, and waits until the server is up."""
+def _listen(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens already, so that a request sent before the server has started waits for it."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        raise ArtifactError(f"nothing can be served at {host}:{port}: {error}. Name another --port or --host") from error
+        raise ArtifactError(f"cannot listen at {host}:{port}: {error}. Name another --port or --host") from error

@@ -1,4 +1,4 @@
-"""The application: pages of runs, and the live actions of the contract under /api/RUN/ACTION."""
+"""The web application: pages of runs, and the live actions of the contract under /api/RUN/ACTION."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headcount.app.serve.actions import ACTIONS, LiveRun
+from headcount.app.serve.fields import InvalidRequest
 from headcount.app.serve.guard import Guard
-from headcount.app.serve.wants import Unwanted
 from headcount.core.errors import HeadcountError, MissingExtra
 from headcount.runs.report.collect import collect
 from headcount.runs.report.page import Bundle, load_bundle, page, policy
@@ -30,15 +30,15 @@ except ImportError as error:
 
 
 class Site:
-    """The pages and actions of some runs; one action at a time."""
+    """The pages and live actions of the served runs; one action runs at a time."""
 
-    def __init__(self, runs: Sequence[LiveRun], token: str, front: Bundle | None = None) -> None:
+    def __init__(self, runs: Sequence[LiveRun], token: str, bundle: Bundle | None = None) -> None:
         self.runs, self.token = {str(number): run for number, run in enumerate(runs)}, token
-        self.front = front or load_bundle()
+        self.bundle = bundle or load_bundle()
         self._busy = threading.Lock()
 
     async def home(self, _request: Request) -> Response:
-        """The report of one run or two; of more, a list of them."""
+        """Answers with the report of one run or two, or with a list if there are more."""
         names = list(self.runs)
         return (
             await self._page(names)
@@ -46,59 +46,59 @@ class Site:
             else HTMLResponse(self._list(), headers={"Content-Security-Policy": "default-src 'none'"})
         )
 
-    async def one(self, request: Request) -> Response:
-        """The report of one of several runs."""
+    async def show_run(self, request: Request) -> Response:
+        """Answers with the report of one run."""
         name = request.path_params["run"]
         return await self._page([name]) if name in self.runs else _error(404, f"there is no run {name}")
 
-    async def two(self, request: Request) -> Response:
-        """Two of several runs, compared."""
+    async def show_comparison(self, request: Request) -> Response:
+        """Answers with the comparison of two runs."""
         names = [request.path_params[which] for which in ("a", "b")]
         return await self._page(names) if all(name in self.runs for name in names) else _error(404, "there is no such run")
 
     async def data(self, request: Request) -> Response:
-        """The data of one run as the page has them."""
+        """Answers with the data of one run as JSON."""
         name = request.path_params["run"]
         if name not in self.runs:
             return _error(404, f"there is no run {name}")
         return JSONResponse(await run_in_threadpool(self._report, [name]))
 
     async def act(self, request: Request) -> Response:
-        """A live action; 409 while another one runs."""
+        """Runs a live action; answers 409 while another one runs."""
         name, action = request.path_params["run"], request.path_params["action"]
         if name not in self.runs or action not in ACTIONS:
             return _error(404, f"there is no action {action} of run {name}")
         try:
-            asked = json.loads(await request.body())
+            content = json.loads(await request.body())
         except (ValueError, RecursionError):
             return _error(400, "the request is no valid JSON")
         if not self._busy.acquire(blocking=False):
-            return _error(409, "another action is under way; wait until it is done")
+            return _error(409, "another action is running; wait until it is finished")
         try:
-            return JSONResponse(await run_sync(self._act, self.runs[name], action, asked, abandon_on_cancel=True))
-        except Unwanted as error:
+            return JSONResponse(await run_sync(self._act, self.runs[name], action, content, abandon_on_cancel=True))
+        except InvalidRequest as error:
             return _error(400, str(error))
         except HeadcountError as error:
             return _error(422, str(error))
         except asyncio.CancelledError:
-            return _error(503, "headcount serve was stopped; start it again for what was not finished")
+            return _error(503, "headcount serve was stopped; start it again to repeat the action")
 
-    def _act(self, run: LiveRun, action: str, asked: Any) -> Mapping[str, Any]:
+    def _act(self, run: LiveRun, action: str, content: Any) -> Mapping[str, Any]:
         try:
-            return ACTIONS[action](run, asked)
+            return ACTIONS[action](run, content)
         finally:
             self._busy.release()
 
     @property
     def is_busy(self) -> bool:
-        """Whether an action is under way."""
+        """Whether an action is running."""
         return self._busy.locked()
 
     def _report(self, names: Sequence[str]) -> dict[str, Any]:
         runs = [self.runs[name] for name in names]
-        made = fit_report(collect(*(run.run for run in runs)), round(HARD_MB * MEGABYTE), self.front)
+        report = fit_report(collect(*(run.run for run in runs)), round(HARD_MB * MEGABYTE), self.bundle)
         live = [{"id": name, "can_run": not run.why_not, "why_not": run.why_not} for name, run in zip(names, runs, strict=True)]
-        return {**made, "live": {"token": self.token, "runs": live}}
+        return {**report, "live": {"token": self.token, "runs": live}}
 
     async def _page(self, names: Sequence[str]) -> Response:
         try:
@@ -106,7 +106,7 @@ class Site:
         except HeadcountError as error:
             return _error(500, str(error))
         return HTMLResponse(
-            page(report, self.front), headers={"Content-Security-Policy": f"{policy(self.front, live=True)}; frame-ancestors 'none'"}
+            page(report, self.bundle), headers={"Content-Security-Policy": f"{policy(self.bundle, live=True)}; frame-ancestors 'none'"}
         )
 
     def _list(self) -> str:
@@ -118,12 +118,12 @@ class Site:
         return f'<!doctype html><html lang="en">{head}<body><ul>{"".join(rows)}</ul></body></html>'
 
 
-def _error(status: int, why: str) -> Response:
-    return JSONResponse({"error": why}, status_code=status)
+def _error(status: int, message: str) -> Response:
+    return JSONResponse({"error": message}, status_code=status)
 
 
 async def _defect(_request: Request, error: Exception) -> Response:
-    return _error(500, f"unexpected {type(error).__name__}; the terminal of headcount serve says where, please report it")
+    return _error(500, f"unexpected {type(error).__name__}; see the terminal of headcount serve for details, and report it")
 
 
 async def _missing(_request: Request, _error_: Exception) -> Response:
@@ -131,11 +131,11 @@ async def _missing(_request: Request, _error_: Exception) -> Response:
 
 
 def application(site: Site, *, names: Sequence[str] = ()) -> Any:
-    """The ASGI application of a site, behind its guard; `names` are further names of this machine that it answers under."""
+    """Returns the ASGI application of a site behind its guard; `names` are further host names that it answers under."""
     routes = [
         Route("/", site.home, methods=["GET"]),
-        Route("/run/{run}", site.one, methods=["GET"]),
-        Route("/compare/{a}/{b}", site.two, methods=["GET"]),
+        Route("/run/{run}", site.show_run, methods=["GET"]),
+        Route("/compare/{a}/{b}", site.show_comparison, methods=["GET"]),
         Route("/api/{run}/report", site.data, methods=["GET"]),
         Route("/api/{run}/{action}", site.act, methods=["POST"]),
     ]

@@ -300,7 +300,7 @@ class _Summary:
         start = start_id(self.model)
         return [
             {
-                "id": self.corpus.sentences[number].annotated.where or f"sentence {number}",
+                "id": self.corpus.sentences[number].annotated.origin or f"sentence {number}",
                 "source": describe_side(self.corpus.sentences[number], self.tokenizer),
                 "target": describe_side(self.corpus.targets[number], self.tokenizer, start=start) if self.corpus.targets else None,
                 "causal": causal,

@@ -1,8 +1,8 @@
-"""Hall's transform (1992): the t statistic of a mean, mended for skewness, and the skewness of a stream that it needs.
+"""Hall's transform (1992): the t statistic of a mean, corrected for skewness, and the skewness of a stream of values.
 
     h(t) = √n (S + γS²/3 + γ²S³/27 + γ/(6n)),   S = t/√n
 
-is nearly t with n − 1 degrees of freedom where t itself leans against the skewness γ of the data; without skewness h(t) = t. h never falls.
+approximately has a t distribution with n − 1 degrees of freedom also for data of skewness γ; without skewness h(t) = t. h is monotone.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from headcount.core.stats.samples import Array, finite
 
 
 def hall_transform(t: Array, n: Array, skewness: Array) -> Array:
-    """h(t) of t statistics over n values with this skewness."""
+    """Returns h(t) of t statistics over n values with this skewness."""
     s = t / np.sqrt(n)
     return np.sqrt(n) * (s + skewness * s**2 / 3 + skewness**2 * s**3 / 27 + skewness / (6 * n))
 
 
-def inverse_hall_transform(straight: Array, n: Array, skewness: Array) -> Array:
-    """The t statistic whose h(t) is this: the other way round, for the ends of intervals."""
-    edge = straight / np.sqrt(n)
-    leans = np.abs(skewness) > 1e-6
-    slope = np.where(leans, skewness, 1.0)
-    return np.sqrt(n) * np.where(leans, 3 / slope * (np.cbrt(1 + slope * (edge - slope / (6 * n))) - 1), edge)
+def inverse_hall_transform(transformed: Array, n: Array, skewness: Array) -> Array:
+    """Returns the t statistic whose h(t) is `transformed`, for the ends of intervals."""
+    edge = transformed / np.sqrt(n)
+    is_skewed = np.abs(skewness) > 1e-6
+    slope = np.where(is_skewed, skewness, 1.0)
+    return np.sqrt(n) * np.where(is_skewed, 3 / slope * (np.cbrt(1 + slope * (edge - slope / (6 * n))) - 1), edge)
 
 
 class Skewness:
@@ -52,8 +52,8 @@ class Skewness:
             self._sums[power] += part.sum(0)
 
     def value(self) -> Array:
-        """The skewness of every column, 0 where there is no spread."""
-        one, two, three = self._sums / np.maximum(self._n, 1)
-        square = two - one**2
-        cube = three - 3 * one * two + 2 * one**3
+        """Returns the skewness of every column, 0 where there is no spread."""
+        first, second, third = self._sums / np.maximum(self._n, 1)
+        square = second - first**2
+        cube = third - 3 * first * second + 2 * first**3
         return np.divide(cube, np.maximum(square, 0.0) ** 1.5, out=np.zeros_like(cube), where=square > 0)

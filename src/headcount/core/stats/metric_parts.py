@@ -1,6 +1,6 @@
-"""Metrics out of parts that add up over examples: sums [..., parts] in, values [...] out, by the names that evaluations keep.
+"""Metrics from parts that add up over examples: sums [..., parts] in, values [...] out, by the names in evaluations.
 
-What a part is, `headcount.data.metrics` says; nothing here knows a model, so that whoever reads a run folder can draw and compare metrics again.
+`headcount.data.metrics` computes the parts from a model; the functions here need no model, so that metrics can be computed again from a run folder.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def moments(sums: np.ndarray) -> np.ndarray:
 
 
 def of_scorer(scorer: Any) -> Total:
-    """The total of a corpus metric of sacrebleu."""
+    """Returns the function that computes a corpus metric of sacrebleu from its sums."""
 
     def total(sums: np.ndarray) -> np.ndarray:
         scores = [scorer._compute_score_from_stats(row.tolist()).score for row in sums.reshape(-1, sums.shape[-1])]
@@ -63,30 +63,24 @@ def of_scorer(scorer: Any) -> Total:
     return total
 
 
-def _bleu() -> Total:
-    from sacrebleu.metrics.bleu import BLEU
-
-    return of_scorer(BLEU(force=True))
-
-
-def _chrf() -> Total:
-    from sacrebleu.metrics.chrf import CHRF
-
-    return of_scorer(CHRF())
-
-
-_TOTALS: dict[str, Callable[[], Total]] = {
-    "accuracy": lambda: ratio,
-    "token accuracy": lambda: ratio,
-    "perplexity": lambda: perplexity,
-    "F1": lambda: f1,
-    "Matthews correlation": lambda: matthews,
-    "Pearson correlation": lambda: moments,
-    "BLEU": _bleu,
-    "chrF": _chrf,
+_TOTALS: dict[str, Total] = {
+    "accuracy": ratio,
+    "token accuracy": ratio,
+    "perplexity": perplexity,
+    "F1": f1,
+    "Matthews correlation": matthews,
+    "Pearson correlation": moments,
 }
 
 
 def total_of(metric: str) -> Total | None:
-    """How the parts of a metric of that name become its value; None for one that is not ours."""
-    return _TOTALS[metric]() if metric in _TOTALS else None
+    """Returns the function that computes a metric from its summed parts; None for an unknown metric."""
+    if metric == "BLEU":
+        from sacrebleu.metrics.bleu import BLEU
+
+        return of_scorer(BLEU(force=True))
+    if metric == "chrF":
+        from sacrebleu.metrics.chrf import CHRF
+
+        return of_scorer(CHRF())
+    return _TOTALS.get(metric)

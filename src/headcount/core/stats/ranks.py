@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, Intervals, count, finite, matched, table, tail
+from headcount.core.stats.samples import Array, Intervals, count, finite, table, tail, to_matching_arrays
 
 Units = Sequence[Sequence[int]]
 End = Literal["lowest", "highest"]
@@ -30,45 +30,42 @@ class Overlap:
 
 
 def ranks(values: ArrayLike, *, higher_is_keep: bool = True, ties: Sequence[int] | None = None) -> NDArray[np.int64]:
-    """The rank of every head along the last axis, from 1, keep first.
+    """Returns the rank of every head along the last axis, from 1, the head to keep first.
 
-    `ties` are the places of the heads in the order in which equal ones are ranked, by default a random one that is always the same.
+    `ties` gives the rank of each head among equal ones, by default a fixed random order.
     """
     numbers = finite(values, "scores")
     first = np.random.Generator(np.random.Philox(0)).permutation(numbers.shape[-1]) if ties is None else np.argsort(ties)
     order = first[np.argsort((-numbers if higher_is_keep else numbers)[..., first], axis=-1, kind="stable")]
-    places = np.empty(order.shape, dtype=np.int64)
-    np.put_along_axis(places, order, np.broadcast_to(np.arange(1, order.shape[-1] + 1), order.shape), axis=-1)
-    return places
+    ranked = np.empty(order.shape, dtype=np.int64)
+    np.put_along_axis(ranked, order, np.broadcast_to(np.arange(1, order.shape[-1] + 1), order.shape), axis=-1)
+    return ranked
 
 
 def rank_intervals(
     replicates: ArrayLike, *, higher_is_keep: bool = True, level: float = 0.95, ties: Sequence[int] | None = None
 ) -> Intervals:
-    """The lowest and highest rank of every head that resampling makes plausible: whole numbers that hold at least `level` of the replicates.
-
-    Heads whose scores tie have no rank of their own, and no interval can find it; theirs are wide.
-    """
-    placed = ranks(table(replicates), higher_is_keep=higher_is_keep, ties=ties)
+    """Returns the interval of ranks of every head that holds at least `level` of the replicates. Heads whose scores tie have wide intervals."""
+    replicate_ranks = ranks(table(replicates), higher_is_keep=higher_is_keep, ties=ties)
     edge = tail(level) / 2
-    low, high = np.quantile(placed, [edge, 1 - edge], axis=0, method="inverted_cdf").astype(np.int64)
+    low, high = np.quantile(replicate_ranks, [edge, 1 - edge], axis=0, method="inverted_cdf").astype(np.int64)
     return Intervals(low, high)
 
 
 def lowest(replicates: ArrayLike, k: int, *, higher_is_keep: bool = True, units: Units = (), ties: Sequence[int] | None = None) -> Array:
-    """Every head's probability of being among the lowest k, those removed first.
+    """Returns every head's probability of being among the lowest k, those removed first.
 
-    With `units` (heads that go together: KV groups) k counts units, and a unit's place is that of its members' mean.
+    With `units` (heads that are removed together: KV groups) k counts units, and a unit is ranked by the mean of its members.
     """
-    drawn = table(replicates)
-    groups = unit_list(drawn.shape[-1], units)
+    scores = table(replicates)
+    groups = unit_list(scores.shape[-1], units)
     of_units = None if ties is None else [min(ties[head] for head in unit) for unit in groups]
-    return to_heads(lowest_units(drawn, k, groups, higher_is_keep, of_units).mean(0), groups)
+    return to_heads(lowest_units(scores, k, groups, higher_is_keep, of_units).mean(0), groups)
 
 
 def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overlap:
-    """How far two scorings, both with more meaning keep, agree on the lowest (or highest) k heads."""
-    first, second = matched(a, b)
+    """Returns how far two scorings, both with more meaning keep, agree on the lowest (or highest) k heads."""
+    first, second = to_matching_arrays(a, b)
     if first.ndim != 1:
         raise StatisticsError(f"overlap compares two vectors of heads, got shape {first.shape}")
     n = len(first)
@@ -78,17 +75,17 @@ def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overl
 
 
 def ends(values: ArrayLike, k: int, end: End = "lowest", ties: Sequence[int] | None = None) -> NDArray[np.bool_]:
-    """Which heads along the last axis are the lowest, or the highest, k; more means keep."""
-    placed = ranks(values, ties=ties)
-    n = count(placed.shape[-1], "heads", 1)
+    """Returns which heads along the last axis are the lowest, or the highest, k; more means keep."""
+    ranked = ranks(values, ties=ties)
+    n = count(ranked.shape[-1], "heads", 1)
     count(k, "k", 1, n)
     if end not in ("lowest", "highest"):
         raise StatisticsError(f"end must be 'lowest' or 'highest', got {end!r}")
-    return placed > n - k if end == "lowest" else placed <= k
+    return ranked > n - k if end == "lowest" else ranked <= k
 
 
 def unit_list(n_heads: int, units: Units) -> list[tuple[int, ...]]:
-    """The units in flat order, single heads where none are given; raises unless they hold every head once."""
+    """Returns the units in flat order, single heads if none are given; raises StatisticsError unless they hold every head once."""
     groups = sorted((tuple(int(head) for head in unit) for unit in units), key=lambda unit: min(unit, default=-1))
     if not groups:
         return [(head,) for head in range(n_heads)]
@@ -98,20 +95,20 @@ def unit_list(n_heads: int, units: Units) -> list[tuple[int, ...]]:
 
 
 def unit_means(values: Array, groups: Sequence[tuple[int, ...]]) -> Array:
-    """The mean over every unit's members, [..., units]."""
+    """Returns the mean over every unit's members, [..., units]."""
     return np.stack([values[..., list(unit)].mean(-1) for unit in groups], axis=-1)
 
 
 def lowest_units(
-    drawn: Array, k: int, groups: Sequence[tuple[int, ...]], higher_is_keep: bool, ties: Sequence[int] | None = None
+    replicates: Array, k: int, groups: Sequence[tuple[int, ...]], higher_is_keep: bool, ties: Sequence[int] | None = None
 ) -> NDArray[np.bool_]:
-    """Which units are among the lowest k, in every replicate."""
-    means = unit_means(drawn, groups)
+    """Returns which units are among the lowest k, in every replicate."""
+    means = unit_means(replicates, groups)
     return ends(means if higher_is_keep else -means, k, ties=ties)
 
 
 def to_heads(values: NDArray, groups: Sequence[tuple[int, ...]]) -> Array:
-    """Every head's share in its unit's number, [heads]."""
+    """Returns for every head the number of its unit, [heads]."""
     heads = np.empty(sum(map(len, groups)))
     for value, unit in zip(values, groups, strict=True):
         heads[list(unit)] = value

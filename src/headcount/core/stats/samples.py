@@ -56,7 +56,7 @@ class Samples:
 
     @classmethod
     def of(cls, values: ArrayLike, weights: ArrayLike | None = None) -> Samples:
-        """The samples of per-example values [examples, heads], weights 1 unless given; example i goes to group i mod 256."""
+        """Returns the samples of per-example values [examples, heads], weights 1 unless given; example i goes to group i mod 256."""
         values = finite(values, "values")
         shares = np.ones((len(values), 1)) if weights is None else finite(weights, "weights")
         _check_shapes(values, shares)
@@ -69,47 +69,47 @@ class Samples:
 
     @property
     def n_groups(self) -> int:
-        """How many groups there are, empty ones included."""
+        """The number of groups, empty ones included."""
         return len(self.sums)
 
     @property
     def n_heads(self) -> int:
-        """How many heads are scored."""
+        """The number of heads."""
         return self.sums.shape[1]
 
     def means(self) -> Array:
-        """Every head's score Σ sums / Σ weights, [heads] or [heads, features]."""
+        """Returns every head's score Σ sums / Σ weights, [heads] or [heads, features]."""
         return self.sums.sum(0) / _over_features(self.weights.sum(0), self.sums[0])
 
-    def signed(self, *, higher_is_keep: bool) -> Samples:
-        """The samples with the sign that makes more mean keep."""
+    def orient(self, *, higher_is_keep: bool) -> Samples:
+        """Returns the samples with the sign that makes more mean keep."""
         return self if higher_is_keep else Samples(-self.sums, self.weights, self.n)
 
-    def filled(self) -> Samples:
-        """The samples without empty groups."""
+    def drop_empty_groups(self) -> Samples:
+        """Returns the samples without empty groups."""
         full = (self.weights > 0).any(axis=1)
         return self if full.all() else Samples(self.sums[full], self.weights[full], self.n)
 
     def flat(self) -> Samples:
-        """The samples with features as further heads, [groups, heads · features]."""
+        """Returns the samples with features as further heads, [groups, heads · features]."""
         if self.sums.ndim == 2:
             return self
         weights = self.weights if self.weights.shape[1] == 1 else np.repeat(self.weights, self.sums.shape[2], axis=1)
         return Samples(self.sums.reshape(self.n_groups, -1), weights, self.n)
 
     def stderr(self) -> Array:
-        """The standard error of every mean over groups: √(G/(G−1) Σ (s_g − μ w_g)²) / Σ w."""
+        """Returns the standard error of every mean over groups: √(G/(G−1) Σ (s_g − μ w_g)²) / Σ w."""
         counts = self.counts()
         total = _over_features(self.weights.sum(0), self.sums[0])
         squares = (self.residuals() ** 2).sum(0)
         return np.sqrt(squares * _over_features(counts / (counts - 1.0), self.sums[0])) / total
 
     def residuals(self) -> Array:
-        """What each group adds beyond the mean, s_g − μ w_g."""
+        """Returns the residual of each group, s_g − μ w_g."""
         return self.sums - self.means() * _over_features(self.weights, self.sums)
 
     def counts(self) -> Array:
-        """In how many groups each head has weight, at least 2: one group says nothing about the spread."""
+        """Returns in how many groups each head has weight; raises StatisticsError if that is below 2, where no spread is defined."""
         counts = (self.weights > 0).sum(0).astype(float)
         if counts.min() < 2:
             raise StatisticsError(
@@ -119,18 +119,18 @@ class Samples:
 
 
 def finite(values: ArrayLike, name: str, remedy: str = "leave such an example out by weight 0 and value 0") -> Array:
-    """The values as a float64 array; raises on empty and on non-finite ones."""
+    """Returns the values as a float64 array; raises StatisticsError if they are empty or not finite."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         raise StatisticsError(f"{name} are empty, shape {array.shape}; a statistic needs data")
     if not np.isfinite(array).all():
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise StatisticsError(f"{name} must be finite, got {array[place]} at {place}; {remedy}")
+        position = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise StatisticsError(f"{name} must be finite, got {array[position]} at {position}; {remedy}")
     return array
 
 
-def matched(a: ArrayLike, b: ArrayLike, names: tuple[str, str] = ("a", "b")) -> tuple[Array, Array]:
-    """Both arrays as finite float64, of one shape."""
+def to_matching_arrays(a: ArrayLike, b: ArrayLike, names: tuple[str, str] = ("a", "b")) -> tuple[Array, Array]:
+    """Returns both as finite float64 arrays; raises StatisticsError if their shapes differ."""
     first, second = finite(a, names[0]), finite(b, names[1])
     if first.shape != second.shape:
         raise StatisticsError(
@@ -139,15 +139,15 @@ def matched(a: ArrayLike, b: ArrayLike, names: tuple[str, str] = ("a", "b")) -> 
     return first, second
 
 
-def scored(samples: Samples) -> Samples:
-    """The filled samples of one number per head; raises on features."""
+def require_scalar(samples: Samples) -> Samples:
+    """Returns the samples without empty groups; raises StatisticsError if they hold features rather than one number per head."""
     if samples.sums.ndim != 2:
         raise StatisticsError(f"one number per head is needed, got sums of shape {samples.sums.shape}; combine the features first")
-    return samples.filled()
+    return samples.drop_empty_groups()
 
 
 def generator(seed: int) -> np.random.Generator:
-    """The random numbers of a seed."""
+    """Returns the random number generator of a seed."""
     try:
         number = operator.index(seed)
     except TypeError:
@@ -157,29 +157,29 @@ def generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(number))
 
 
-def derived(seed: int, number: int) -> int:
-    """A seed of its own for part `number` of a computation."""
+def derive_seed(seed: int, number: int) -> int:
+    """Returns the seed of part `number` of a computation."""
     generator(seed)
     return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0])
 
 
 def table(replicates: ArrayLike) -> Array:
-    """The replicates as a finite array [repeats, heads]."""
-    drawn = finite(replicates, "replicates")
-    if drawn.ndim != 2:
-        raise StatisticsError(f"replicates must be [repeats, heads], got {drawn.shape}")
-    return drawn
+    """Returns the replicates as a finite array [repeats, heads]."""
+    array = finite(replicates, "replicates")
+    if array.ndim != 2:
+        raise StatisticsError(f"replicates must be [repeats, heads], got {array.shape}")
+    return array
 
 
 def tail(level: float) -> float:
-    """What a level leaves over, 1 − level; raises outside (0, 1)."""
+    """Returns 1 − level; raises StatisticsError outside (0, 1)."""
     if not 0.0 < level < 1.0:
         raise StatisticsError(f"level must lie between 0 and 1, got {level}; 0.95 is customary")
     return 1.0 - level
 
 
 def count(value: int, name: str, low: int, high: int | None = None) -> int:
-    """The value; raises unless it lies in [low, high]."""
+    """Returns the value; raises StatisticsError unless it lies in [low, high]."""
     if value < low or (high is not None and value > high):
         limits = f"from {low} to {high}" if high is not None else f"{low} or more"
         raise StatisticsError(f"{name} must be {limits}, got {value}")

@@ -29,22 +29,22 @@ class Totals:
 
     def update(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
         """Adds examples: values [n, heads] or [n, heads, features], weights [n, heads] or [n, 1], 1 unless given; nothing changes on an error."""
-        rows, shares = self._checked(values, weights)
+        rows, shares = self._check_update(values, weights)
         self._weighted += int((shares > 0).any(axis=1).sum())
-        done = 0
-        while done < len(rows):
+        first = 0
+        while first < len(rows):
             start = self.n % GROUPS
-            step = min(GROUPS - start, len(rows) - done)
-            self._add(slice(start, start + step), rows[done : done + step], shares[done : done + step])
+            step = min(GROUPS - start, len(rows) - first)
+            self._add(slice(start, start + step), rows[first : first + step], shares[first : first + step])
             self.n += step
-            done += step
+            first += step
 
     def mean(self) -> Array:
         """Σ w v / Σ w, [heads] or [heads, features]."""
         return self.samples().means()
 
     def stderr(self) -> Array:
-        """The standard error of the ratio mean over examples, √(n/(n−1) Σ w²(v−μ)²) / Σ w, n counting examples with weight."""
+        """Returns the standard error of the ratio mean over examples, √(n/(n−1) Σ w²(v−μ)²) / Σ w, n counting examples with weight."""
         if self._counts.min() < 2:
             head = int(self._counts.argmin())
             raise StatisticsError(f"head {head} has {int(self._counts[head])} example with weight; a standard error needs 2 or more")
@@ -52,21 +52,21 @@ class Totals:
         squares = (self._spreads + gaps).sum(0)
         return np.sqrt(squares * self._wide(self._counts / (self._counts - 1.0))) / self._wide(self._weights.sum(0))
 
-    def take(self, places: NDArray[np.int64]) -> Totals:
-        """The totals of some heads."""
-        part = Totals(len(places), *self.shape[1:])
+    def take(self, heads: NDArray[np.int64]) -> Totals:
+        """Returns the totals of some heads."""
+        part = Totals(len(heads), *self.shape[1:])
         part.n = self.n
         for name in ("_centers", "_spreads", "_squares", "_sums", "_weights"):
-            setattr(part, name, getattr(self, name)[:, places])
-        part._counts = self._counts[places]
+            setattr(part, name, getattr(self, name)[:, heads])
+        part._counts = self._counts[heads]
         return part
 
     def samples(self) -> Samples:
-        """The grouped sums so far; up to 256 examples each is a group of its own."""
+        """Returns the grouped sums so far; up to 256 examples each is a group of its own."""
         groups = min(self.n, GROUPS)
         return Samples(self._sums[:groups].copy(), self._weights[:groups].copy(), self._weighted)
 
-    def _checked(self, values: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
+    def _check_update(self, values: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
         rows = finite(values, "values")
         if rows.shape[1:] != self.shape:
             raise StatisticsError(f"values must be [examples, {', '.join(map(str, self.shape))}], got {rows.shape}")

@@ -78,7 +78,7 @@ def _estimated_again(work: Work, scores: Scores, plan: Plan) -> Scores:
     raw, gone = _scores(work, work.model, "none"), frozenset(plan.removed)
     alive = tuple(head for head in work.heads if head not in gone)
     left = Scores(alive, tuple(raw[head] for head in alive), raw.method, raw.higher_is_keep)
-    fresh = left.normalised(Importance.parse(work.options["by"]).scaling(work.options["normalise"])).signed()
+    fresh = left.normalise_by(Importance.parse(work.options["by"]).scaling(work.options["normalise"])).keep_values()
     lowest = min(fresh.values()) - 1.0
     return work.scores([lowest if head in gone else fresh[head] for head in work.heads], scores.method)
 

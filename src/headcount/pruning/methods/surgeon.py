@@ -66,7 +66,7 @@ def _rivals(work: Work, first: Order) -> dict[str, Candidate]:
     if work.options["rounds"] > 1:
         made["surgeon, one round"] = in_rounds(work, 1, first)
     gradients = gate_gradients(work, work.options["limit"])
-    slopes = work.scores(gradients.abs().mean(0).tolist(), "gradient").normalised(Importance.parse("gradient").info.normalise)
+    slopes = work.scores(gradients.abs().mean(0).tolist(), "gradient").normalise_by(Importance.parse("gradient").info.normalise)
     made["gradient"] = Plan.keep_top(slopes, work.budget), slopes, []
     made["fisher"] = (*search(work, gradients), [])
     return made

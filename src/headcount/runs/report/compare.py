@@ -9,10 +9,8 @@ import numpy as np
 from headcount.core.errors import StatisticsError
 from headcount.core.evaluation import Evaluation, is_right_or_wrong
 from headcount.core.scores import SCALED, Scores
-from headcount.core.stats.away import away_from_zero
-from headcount.core.stats.corrections import benjamini_hochberg
-from headcount.core.stats.correlation import correlate, spearman
-from headcount.core.stats.paired import mcnemar, paired_t
+from headcount.core.stats.agreement import correlate, spearman
+from headcount.core.stats.significance import away_from_zero, benjamini_hochberg, mcnemar, paired_t
 from headcount.runs.report.curves import dense_of
 from headcount.runs.report.plain import column, flatten, short
 from headcount.runs.scores import all_scores

@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Any
 
 from headcount.core.errors import MissingExtra
-from headcount.core.files import check_place, make_folder, write_atomic
+from headcount.core.files import check_writable, make_folder, write_atomic
 from headcount.runs.artifacts import safe_name
 from headcount.runs.report.collect import collect
 from headcount.runs.report.plain import readable
@@ -42,7 +42,7 @@ def write_figures(run: Run, folder: Path) -> list[Path]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("figures need matplotlib: pip install 'headcount[figures]'") from error
-    check_place(folder / "figure")
+    check_writable(folder / "figure")
     make_folder(folder)
     paths = []
     for name, size, draw in _figures(collect(run).report["runs"][0]):

@@ -8,7 +8,7 @@ from typing import Any
 
 from headcount.core.registry import ROLES
 from headcount.core.role_table import ALPHA, BestHead, RoleTable
-from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.report.plain import column, plural, short
 from headcount.runs.report.scores import summarise
 from headcount.runs.store import Run

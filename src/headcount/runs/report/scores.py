@@ -9,8 +9,7 @@ import numpy as np
 from headcount.core.plan import rank_units
 from headcount.core.registry import IMPORTANCES, Registry
 from headcount.core.scores import ROUNDING, SCALED, Scores
-from headcount.core.stats.away import away_from_zero
-from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.core.stats.significance import away_from_zero, benjamini_hochberg
 from headcount.runs.report.plain import column
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run

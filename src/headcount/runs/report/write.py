@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headcount.core.errors import ArtifactError
-from headcount.core.files import check_place, write_atomic
+from headcount.core.files import check_writable, write_atomic
 from headcount.runs.report.attention import Maps
 from headcount.runs.report.collect import ReportData, collect
 from headcount.runs.report.page import DATA, Bundle, data_text, load_bundle, page
@@ -32,7 +32,7 @@ def write_report(run: Run, run_b: Run | None = None, out: Path | None = None, *,
         raise ArtifactError(f"{target} is a folder; name the file to write, such as {target / FILE}")
     if out is not None:
         _check_target(target, [run.folder, *([] if run_b is None else [run_b.folder])])
-    check_place(target)
+    check_writable(target)
     bundle = load_bundle()
     report = fit_report(collect(run, run_b), round(max_mb * MEGABYTE), bundle)
     write_atomic(target, page(report, bundle).encode())

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headcount import __version__
 from headcount.core.errors import ArtifactError, MissingExtra, UnsupportedModel, VerificationError
-from headcount.core.files import check_place
+from headcount.core.files import check_writable
 from headcount.data.task import Data
 from headcount.models.gates import output_tensors
 from headcount.models.observe import evaluating
@@ -66,7 +66,7 @@ class Onnx(ExportTarget):
     def check_path(self, path: Path, *, overwrite: bool) -> None:
         """Raises ArtifactError for a file that exists, unless it is an ONNX file of headcount's and may be overwritten."""
         _require_onnx()
-        check_place(path)
+        check_writable(path)
         if path.is_dir():
             raise ArtifactError(f"{path} is a folder; name a file to write, such as model.onnx")
         if not path.exists():

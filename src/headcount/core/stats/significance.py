@@ -1,4 +1,7 @@
-"""Tests of two models on the same examples. A difference is always b − a."""
+"""Significance: p-values of single estimates, corrections for many tests, and tests of two models on the same examples.
+
+A difference of two models is always b − a.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,61 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.away import away_from_zero
 from headcount.core.stats.resampling import draw_with_replacement
-from headcount.core.stats.samples import Array, count, finite, generator, matched, tail
+from headcount.core.stats.samples import Array, count, finite, generator, tail, to_matching_arrays
 
+Adjust = Literal["bh", "bonferroni", "none"]
 _EXACT = 16  # up to 2^16 sign patterns are listed, beyond that drawn
 _CELLS = 2**21
+
+
+def away_from_zero(values: ArrayLike, stderr: ArrayLike, freedom: float) -> Array:
+    """Returns the two-sided p-value of each value being 0: 2 T(−|value| / stderr), t with `freedom` degrees, normal if that is infinite.
+
+    Where the standard error is 0, p is 1 for the value 0, else 0.
+    """
+    from scipy import special
+
+    value, error = to_matching_arrays(values, stderr, ("values", "standard errors"))
+    if error.min() < 0 or not freedom > 0:
+        raise StatisticsError(f"standard errors must not be negative and freedom must be above 0, got {error.min()} and {freedom}")
+    spread = error > 0
+    p = 2 * special.stdtr(freedom, -np.abs(value) / np.where(spread, error, 1.0))
+    return np.where(spread, p, np.where(value == 0, 1.0, 0.0))
+
+
+def benjamini_hochberg(p: ArrayLike) -> Array:
+    """Returns q-values, which bound the expected share of false discoveries: q_(i) = min over j ≥ i of p_(j) · n / j (Benjamini & Hochberg 1995)."""
+    values = _check_p_values(p)
+    order = np.argsort(values.ravel(), kind="stable")
+    scaled = values.ravel()[order] * values.size / np.arange(1, values.size + 1)
+    adjusted = np.empty(values.size)
+    adjusted[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
+    return adjusted.reshape(values.shape)
+
+
+def bonferroni(p: ArrayLike) -> Array:
+    """Returns the p-values times their number, at most 1: bounds the chance of any false discovery."""
+    values = _check_p_values(p)
+    return np.minimum(values * values.size, 1.0)
+
+
+def adjust(p: ArrayLike, by: Adjust = "bh") -> Array:
+    """Returns the p-values corrected by `bh` or `bonferroni`, unchanged by `none`."""
+    ways = {"bh": benjamini_hochberg, "bonferroni": bonferroni, "none": _check_p_values}
+    if by not in ways:
+        raise StatisticsError(f"no correction {by!r}. Known: {', '.join(ways)}")
+    return ways[by](p)
+
+
+def _check_p_values(p: ArrayLike) -> Array:
+    values = finite(p, "p-values")
+    if values.min() < 0 or values.max() > 1:
+        raise StatisticsError(f"p-values must lie in [0, 1], got {values.min()} to {values.max()}")
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +79,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class McNemar:
-    """How many examples only a, and only b, gets right; the difference of accuracies b − a; the two-sided p-value."""
+    """The numbers of examples that only a, and only b, gets right; the difference of accuracies b − a; the two-sided p-value."""
 
     only_a: int
     only_b: int
@@ -38,26 +87,21 @@ class McNemar:
     p: float
 
 
-def mcnemar(correct_a: ArrayLike, correct_b: ArrayLike, *, mid: bool = False) -> McNemar:
-    """McNemar's exact test of paired correctness: p = 2 P(X ≤ min(only_a, only_b)), X binomial over the discordant examples with 1/2, at most 1.
-
-    `mid` takes half of P(X = min) off either tail: less conservative, its error rate hardly ever above the nominal one (Fagerland 2013).
-    """
+def mcnemar(correct_a: ArrayLike, correct_b: ArrayLike) -> McNemar:
+    """McNemar's exact test of paired correctness: p = 2 P(X ≤ min(only_a, only_b)), X binomial over the discordant examples with 1/2, at most 1."""
     from scipy import special
 
-    a, b = matched(correct_a, correct_b, ("correct_a", "correct_b"))
+    a, b = to_matching_arrays(correct_a, correct_b, ("correct_a", "correct_b"))
     if a.ndim != 1 or not np.isin(np.concatenate([a, b]), (0, 1)).all():
         raise StatisticsError(f"correctness must be one 0 or 1 per example, got shape {a.shape} and values {np.unique([a, b])[:5]}")
     only_a, only_b = int((a > b).sum()), int((b > a).sum())
-    total, less = only_a + only_b, min(only_a, only_b)
-    both = 2 * float(special.bdtr(less, total, 0.5)) if total else 1.0
-    if mid and total:
-        both -= float(special.bdtr(less, total, 0.5) - (special.bdtr(less - 1, total, 0.5) if less else 0.0))
-    return McNemar(only_a, only_b, (only_b - only_a) / len(a), min(1.0, both))
+    total = only_a + only_b
+    p = 2 * float(special.bdtr(min(only_a, only_b), total, 0.5)) if total else 1.0
+    return McNemar(only_a, only_b, (only_b - only_a) / len(a), min(1.0, p))
 
 
 def tango(correct_a: ArrayLike, correct_b: ArrayLike, *, level: float = 0.95) -> Difference:
-    """The difference of two accuracies on the same examples by Tango's score method (1998): interval and p-value come from one statistic.
+    """Compares two accuracies on the same examples by Tango's score method (1998): interval and p-value come from one statistic.
 
         T(δ) = (b − c − nδ) / √(n (2q + δ(1 − δ))),   q = (√(B² − 4AC) − B) / 2A,   A = 2n,  B = (2n − b + c) δ − b − c,  C = −c δ(1 − δ)
 
@@ -91,25 +135,25 @@ def tango(correct_a: ArrayLike, correct_b: ArrayLike, *, level: float = 0.95) ->
 def paired_bootstrap(
     parts_a: ArrayLike, parts_b: ArrayLike, total: Callable[[Array], Array], *, seed: int, repeats: int = 2000, level: float = 0.95
 ) -> Difference:
-    """The difference of a corpus metric with its percentile interval: examples are resampled, both models on the same draw.
+    """Compares a corpus metric of two models, with its percentile interval: examples are resampled, the same ones for both models.
 
     Parts [examples, parts] are summed over examples and `total` turns sums [..., parts] into values [...]: n-gram counts into BLEU, (correct, 1)
     into accuracy. p = 2 (1 + min(#{d* ≤ 0}, #{d* ≥ 0})) / (repeats + 1), at most 1.
     """
-    a, b = matched(parts_a, parts_b, ("parts_a", "parts_b"))
+    a, b = to_matching_arrays(parts_a, parts_b, ("parts_a", "parts_b"))
     if a.ndim != 2 or len(a) < 2:
         raise StatisticsError(f"parts must be [examples, parts] with 2 examples or more, got {a.shape}")
     count(repeats, "repeats", 1)
     draw, step = draw_with_replacement(len(a), seed), max(1, _CELLS // len(a))
-    drawn = np.concatenate([_gaps(draw(min(step, repeats - start))[:, 0], a, b, total) for start in range(0, repeats, step)])
-    low, high = np.quantile(drawn, [tail(level) / 2, 1 - tail(level) / 2])
-    least = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-    whole = _gaps(np.ones((1, len(a))), a, b, total)
-    return Difference(float(whole[0]), float(low), float(high), min(1.0, 2 * (1 + least) / (repeats + 1)))
+    replicates = np.concatenate([_differences(draw(min(step, repeats - start))[:, 0], a, b, total) for start in range(0, repeats, step)])
+    low, high = np.quantile(replicates, [tail(level) / 2, 1 - tail(level) / 2])
+    least = min(int((replicates <= 0).sum()), int((replicates >= 0).sum()))
+    observed = _differences(np.ones((1, len(a))), a, b, total)
+    return Difference(float(observed[0]), float(low), float(high), min(1.0, 2 * (1 + least) / (repeats + 1)))
 
 
 def paired_t(differences: ArrayLike, *, level: float = 0.95) -> Difference:
-    """The mean of per-example differences with its t interval and two-sided p-value."""
+    """Returns the mean of per-example differences with its t interval and two-sided p-value."""
     from scipy import special
 
     values = finite(differences, "differences")
@@ -123,7 +167,7 @@ def paired_t(differences: ArrayLike, *, level: float = 0.95) -> Difference:
 def sign_flip(
     differences: ArrayLike, *, seed: int, repeats: int = 9999, alternative: Literal["two-sided", "greater", "less"] = "two-sided"
 ) -> Array:
-    """The p-value of a mean difference of 0, by flipping the signs of per-example differences [examples] or [examples, heads].
+    """Returns the p-value of a mean difference of 0, by flipping the signs of per-example differences [examples] or [examples, heads].
 
     Up to 16 examples all 2^n patterns count and p is exact; beyond, p = (1 + #{as extreme}) / (repeats + 1) over drawn patterns.
     The null is that differences are symmetric about 0.
@@ -139,29 +183,28 @@ def sign_flip(
     rng, step, extreme = generator(seed), max(1, _CELLS // max(values[0].size, len(values))), 0
     for start in range(0, total, step):
         rows = min(step, total - start)
-        signs = _patterns(start, rows, len(values)) if exact else _signs(rng.integers(0, 2, size=(rows, len(values))))
+        bits = (
+            (np.arange(start, start + rows)[:, None] >> np.arange(len(values))) & 1
+            if exact
+            else rng.integers(0, 2, size=(rows, len(values)))
+        )
+        signs = (1 - 2 * bits).astype(np.float64)
         extreme = extreme + _as_extreme(signs, turned, two_sided=alternative == "two-sided")
     return np.asarray(extreme / total if exact else (1 + extreme) / (total + 1))
 
 
-def _gaps(counts: Array, a: Array, b: Array, total: Callable[[Array], Array]) -> Array:
-    gaps = finite(total(counts @ b) - total(counts @ a), "totals of a resample", "total must give a number for any choice of examples")
-    if gaps.shape != (len(counts),):
-        raise StatisticsError(f"total must turn sums [rows, parts] into values [rows], got {gaps.shape} for {len(counts)} rows")
-    return gaps
-
-
-def _signs(bits: NDArray) -> Array:
-    return (1 - 2 * bits).astype(np.float64)
-
-
-def _patterns(start: int, rows: int, n: int) -> Array:
-    return _signs((np.arange(start, start + rows)[:, None] >> np.arange(n)) & 1)
+def _differences(counts: Array, a: Array, b: Array, total: Callable[[Array], Array]) -> Array:
+    differences = finite(
+        total(counts @ b) - total(counts @ a), "totals of a resample", "total must give a number for any choice of examples"
+    )
+    if differences.shape != (len(counts),):
+        raise StatisticsError(f"total must turn sums [rows, parts] into values [rows], got {differences.shape} for {len(counts)} rows")
+    return differences
 
 
 def _as_extreme(signs: Array, values: Array, *, two_sided: bool) -> Array:
-    drawn, seen = signs @ values, values.sum(0)
+    sums, observed = signs @ values, values.sum(0)
     if two_sided:
-        drawn, seen = np.abs(drawn), np.abs(seen)
+        sums, observed = np.abs(sums), np.abs(observed)
     slack = 1e-12 * np.abs(values).sum(0)  # patterns with the same sum may round apart
-    return (drawn >= seen - slack).sum(0)
+    return (sums >= observed - slack).sum(0)

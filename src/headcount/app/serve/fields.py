@@ -1,0 +1,62 @@
+"""Validation of the fields of a request: texts of bounded length, whole numbers in bounds, indices of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MAX_TEXT = 4000
+
+
+class InvalidRequest(ValueError):
+    """A request that does not follow the contract."""
+
+
+def read_fields(request: Any, names: Sequence[str], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the fields of a request, which must be exactly these; fields with defaults may be missing."""
+    known = {*names, *(defaults or {})}
+    if not isinstance(request, dict) or not set(names) <= set(request) <= known:
+        content = ", ".join(sorted(map(str, request))) if isinstance(request, dict) else type(request).__name__
+        optional = f", and may hold {', '.join(defaults)}" if defaults else ""
+        raise InvalidRequest(f"the request must hold {', '.join(names)}{optional}; it holds {content:.200}")
+    return {**(defaults or {}), **request}
+
+
+def read_text(value: Any, name: str, *, optional: bool = False) -> str | None:
+    """Returns a text that is not empty; None if it is optional and missing."""
+    if optional and (value is None or value == ""):
+        return None
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_TEXT:
+        raise InvalidRequest(f"{name} must be a text of 1 to {MAX_TEXT} characters")
+    return value
+
+
+def read_number(value: Any, name: str, low: int, high: int) -> int:
+    """Returns a whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidRequest(f"{name} must be a whole number from {low} to {high}, got {value!r:.40}")
+    return value
+
+
+def read_flag(value: Any, name: str) -> bool:
+    """Returns true or false."""
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} must be true or false, got {value!r:.40}")
+    return value
+
+
+def read_choice(value: Any, name: str, known: Sequence[str]) -> str:
+    """Returns one of the known words."""
+    if not isinstance(value, str) or value not in known:
+        raise InvalidRequest(f"{name} must be one of {', '.join(known)}, got {value!r:.40}")
+    return value
+
+
+def read_heads(value: Any, name: str, n_heads: int, *, minimum: int = 0) -> list[int]:
+    """Returns the sorted indices of different heads."""
+    if not isinstance(value, list) or len(value) < minimum or len(value) > n_heads:
+        raise InvalidRequest(f"{name} must be a list of {minimum} to {n_heads} heads")
+    indices = [read_number(index, name, 0, n_heads - 1) for index in value]
+    if len(set(indices)) < len(indices):
+        raise InvalidRequest(f"{name} names a head twice")
+    return sorted(indices)

@@ -1,0 +1,215 @@
+"""Agreement: of two scorings of the same heads, of a ranking with itself on other examples, and of a cheap score with true ablation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from headcount.core.errors import StatisticsError
+from headcount.core.stats.ranks import Overlap, ends, overlap
+from headcount.core.stats.resampling import Draw, bootstrap, draw_with_replacement, replicate
+from headcount.core.stats.samples import Array, Estimate, Samples, count, derive_seed, generator, require_scalar, tail, to_matching_arrays
+
+Correlation = Literal["spearman", "pearson"]
+
+
+@dataclass(frozen=True, slots=True)
+class Correlated:
+    """The observed correlation between the ends of its interval over examples, and the two-sided p-value of 0 by the same resamples.
+
+    `without_noise` estimates the correlation that the scores would have on endless examples.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+    without_noise: Estimate
+
+
+def pearson(a: ArrayLike, b: ArrayLike) -> Array:
+    """Returns Pearson's correlation along the last axis."""
+    first, second = _pair(a, b)
+    first, second = first - first.mean(-1, keepdims=True), second - second.mean(-1, keepdims=True)
+    scale = np.sqrt((first**2).sum(-1)) * np.sqrt((second**2).sum(-1))
+    return np.clip((first * second).sum(-1) / scale, -1.0, 1.0)
+
+
+def spearman(a: ArrayLike, b: ArrayLike) -> Array:
+    """Returns Spearman's rank correlation along the last axis, ties at their mean rank."""
+    from scipy import stats
+
+    first, second = _pair(a, b)
+    return pearson(stats.rankdata(first, axis=-1), stats.rankdata(second, axis=-1))
+
+
+def correlate(
+    a: Samples, b: Samples, *, seed: int, by: Correlation = "spearman", paired: bool = False, repeats: int = 2000, level: float = 0.95
+) -> Correlated:
+    """Correlates two scorings of the same heads, by resampling examples: `paired` if both come from the same examples, group by group.
+
+        interval and p     r + r* − median(r*)       how far r moves with the examples, for these heads
+        without noise      2r − r*                   the basic bootstrap
+
+    Noise lowers r, and resampling lowers r* once more by about as much, so the replicates are centred on r for its own interval, and mirrored
+    for that of the scores without noise. Very noisy scores still fall short of the latter: read the noise ceiling beside it.
+    A scoring without examples (a norm of weights) has one group and is held fixed.
+    """
+    ways: dict[str, Callable[[ArrayLike, ArrayLike], Array]] = {"spearman": spearman, "pearson": pearson}
+    if by not in ways:
+        raise StatisticsError(f"no correlation {by!r}. Known: {', '.join(ways)}")
+    a, b = require_scalar(a), require_scalar(b)
+    value = float(ways[by](*to_matching_arrays(a.means(), b.means())))
+    replicates = ways[by](*_replicates(a, b, paired, repeats, seed))
+    quantiles = [tail(level) / 2, 1 - tail(level) / 2]
+    centred = value + replicates - np.median(replicates)
+    least = min(int((centred <= 0).sum()), int((centred >= 0).sum()))
+    low, high = np.clip(np.quantile(centred, quantiles), -1.0, 1.0).tolist()
+    true_value, true_low, true_high = np.clip(
+        2 * value - np.array([np.median(replicates), *np.quantile(replicates, quantiles[::-1])]), -1.0, 1.0
+    ).tolist()
+    return Correlated(value, low, high, min(1.0, 2 * (1 + least) / (len(replicates) + 1)), Estimate(true_value, true_low, true_high))
+
+
+def _replicates(a: Samples, b: Samples, paired: bool, repeats: int, seed: int) -> tuple[Array, Array]:
+    if not paired:
+        return _alone(a, repeats, derive_seed(seed, 0)), _alone(b, repeats, derive_seed(seed, 1))
+    if a.n_groups != b.n_groups or a.n != b.n:
+        raise StatisticsError(
+            f"paired scores must come from the same examples, got {a.n} in {a.n_groups} groups and {b.n} in {b.n_groups}; else pass paired=False"
+        )
+    a.counts()
+    b.counts()
+    chunks = list(replicate([a, b], draw_with_replacement(a.n_groups, seed), repeats))
+    return np.concatenate([chunk[0][:, 0] for chunk in chunks]), np.concatenate([chunk[1][:, 0] for chunk in chunks])
+
+
+def _alone(part: Samples, repeats: int, seed: int) -> Array:
+    return part.means()[None] if part.n_groups == 1 else bootstrap(part, seed=seed, repeats=repeats)
+
+
+def _pair(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if first.ndim == 0 or second.ndim == 0 or first.shape[-1] != second.shape[-1] or first.shape[-1] < 2:
+        raise StatisticsError(f"a correlation needs the same 2 heads or more in both, got shapes {first.shape} and {second.shape}")
+    for values in (first, second):
+        if not np.isfinite(values).all():
+            raise StatisticsError("a correlation needs finite scores")
+        if (values == values[..., :1]).all(-1).any():
+            raise StatisticsError(
+                "all heads have the same score, so a correlation is not defined; score on more examples, or in finer steps"
+            )
+    return first, second
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """Agreement at one calibration size: of a subset with the full ranking, and of two disjoint subsets (None beyond half of the data).
+
+    A subset is part of the full data, so `spearman` and `overlap` reach 1 at full size by construction; the disjoint ones do not.
+    """
+
+    size: int
+    groups: int
+    spearman: Estimate
+    overlap: Estimate
+    disjoint_spearman: Estimate | None
+    disjoint_overlap: Estimate | None
+
+
+def stability(
+    samples: Samples, sizes: Sequence[int], k: int, *, seed: int, repeats: int = 200, higher_is_keep: bool = True, level: float = 0.95
+) -> tuple[Stability, ...]:
+    """Returns how stable ranks are by calibration size: Spearman, and the share of the lowest k in common, mean and percentiles over random subsets.
+
+    A size counts examples and is honoured as that share of the groups, rounded, at least 1; up to 256 examples a group is one example.
+    A subset in which all heads tie ranks nothing and counts as correlation 0.
+    """
+    samples = require_scalar(samples).orient(higher_is_keep=higher_is_keep)
+    return tuple(_at(samples, size, k, repeats, derive_seed(seed, number), level) for number, size in enumerate(sizes))
+
+
+def reliability(samples: Samples, *, seed: int, repeats: int = 200, level: float = 0.95) -> Estimate:
+    """Returns how well the ranking repeats on as many other examples: Spearman of random halves, corrected by Spearman–Brown, r' = cr/(1+(c−1)r).
+
+    c is all groups over those of a half. The ends are percentiles over splits. A negative estimate counts as 0.
+    """
+    samples = require_scalar(samples)
+    if samples.n_groups < 2:
+        raise StatisticsError("split halves need 2 examples or more, got 1; score on more examples")
+    half = samples.n_groups // 2
+    first, second = _subsets(samples, half, repeats, seed, sets=2)
+    r = np.maximum(_spearman(first, second), 0.0)
+    c = samples.n_groups / half
+    half_estimate = _summary(r, level)
+    return Estimate(*(c * x / (1 + (c - 1) * x) for x in (half_estimate.value, half_estimate.low, half_estimate.high)))
+
+
+def _at(samples: Samples, size: int, k: int, repeats: int, seed: int, level: float) -> Stability:
+    count(size, "size", 1, samples.n)
+    groups = max(1, round(size / samples.n * samples.n_groups))
+    sets = 2 if 2 * groups <= samples.n_groups else 1
+    first, *disjoint = _subsets(samples, groups, repeats, seed, sets)
+    pairs = [(first, samples.means()[None]), *((first, second) for second in disjoint)]
+    estimates = [_summary(values, level) for a, b in pairs for values in (_spearman(a, b), (ends(a, k) & ends(b, k)).sum(-1) / k)]
+    return Stability(size, groups, *estimates, *[None] * (4 - len(estimates)))
+
+
+def _subsets(samples: Samples, groups: int, repeats: int, seed: int, sets: int) -> list[Array]:
+    chunks = [chunk for (chunk,) in replicate([samples], _draw_disjoint(samples.n_groups, groups, sets, seed), repeats)]
+    means = np.concatenate(chunks)
+    return [means[:, number] for number in range(sets)]
+
+
+def _draw_disjoint(n_groups: int, groups: int, sets: int, seed: int) -> Draw:
+    rng = generator(seed)
+
+    def draw(rows: int) -> NDArray:
+        order = rng.permuted(np.broadcast_to(np.arange(n_groups), (rows, n_groups)), axis=1)
+        return (order[:, None, :] // groups == np.arange(sets)[:, None]).astype(np.float64)
+
+    return draw
+
+
+def _spearman(a: Array, b: Array) -> Array:
+    """Returns Spearman's correlation row by row, 0 where all heads tie: such a subset ranks nothing."""
+    a, b = np.broadcast_arrays(a, b)
+    ranked = (a != a[:, :1]).any(-1) & (b != b[:, :1]).any(-1)
+    correlations = np.zeros(len(a))
+    if ranked.any():
+        correlations[ranked] = spearman(a[ranked], b[ranked])
+    return correlations
+
+
+def _summary(values: Array, level: float) -> Estimate:
+    low, high = np.quantile(values, [tail(level) / 2, 1 - tail(level) / 2])
+    return Estimate(float(values.mean()), float(low), float(high))
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """A cheap score against the truth: Spearman with interval and p-value over examples, shared lowest and highest k, and the noise ceiling.
+
+    The ceiling √reliability(truth) is the correlation that the true scores themselves would have with the truth as measured.
+    """
+
+    spearman: Correlated
+    lowest: Overlap
+    highest: Overlap
+    ceiling: float
+
+
+def agreement(
+    cheap: Samples, truth: Samples, k: int, *, seed: int, paired: bool = False, repeats: int = 2000, level: float = 0.95
+) -> Agreement:
+    """Compares a cheap score with true ablation, both with more meaning keep (`Samples.orient`)."""
+    rho = correlate(cheap, truth, seed=seed, paired=paired, repeats=repeats, level=level)
+    if cheap.n_heads < 3:
+        raise StatisticsError(f"agreement needs 3 heads or more, got {cheap.n_heads}")
+    means = cheap.means(), truth.means()
+    ceiling = float(np.sqrt(reliability(truth, seed=derive_seed(seed, 2)).value))
+    return Agreement(rho, overlap(*means, k), overlap(*means, k, end="highest"), ceiling)
