@@ -22,11 +22,11 @@ import headcount as hc
 from headcount.app.cli._main import main
 from headcount.pruning.prune import prune
 from headcount.pruning.training import trainer
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.trainer import checkpoints
 
 METHODS = ("l0", "dsp")
-RECIPE = Recipe(batch=8, epochs=4, save_every=2)
+RECIPE = Recipe(train_batch=8, epochs=4, save_every=2)
 DANGEROUS = (
     (torch, "save"),
     (trainer, "_seal"),

@@ -22,7 +22,7 @@ from headcount.pruning.methods import rank as rank_file
 from headcount.pruning.methods.fisher import gate_gradients, rearranged
 from headcount.pruning.prune import Method
 from headcount.pruning.scope import Room, _shares
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 
 INFORMED = ("rank", "rank by=ablation", "surgeon", "surgeon rounds=1 rivals=no", "surgeon rounds=4 rivals=no", "fisher")
 UNINFORMED = ("random", "random:type", "layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")

@@ -22,7 +22,7 @@ from headcount.models.tiny.build import tiny_model
 from headcount.pruning.methods import fisher, rank, surgeon
 from headcount.pruning.prune import parse_method, prune
 from headcount.pruning.repair.means import fold_means
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 from headcount.runs.report.commands import command_of
 from headcount.runs.results import smallest_safe
 from headcount.runs.store import Run, describe_run
@@ -240,7 +240,7 @@ def test_the_model_of_a_finished_artifact_is_the_one_it_was(
 ) -> None:
     """What was chosen is carried out again without choosing where choosing changed no weights."""
     model, data = shared("encoder"), task("encoder", 64)
-    wish = Wish(method, 6, recipe=Recipe(epochs=1.0, batch=16))
+    wish = Wish(method, 6, recipe=Recipe(epochs=1.0, train_batch=16))
     expected = prune(model, data, method, 6, recipe=wish.recipe)
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))

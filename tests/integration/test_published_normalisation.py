@@ -144,7 +144,7 @@ def test_norms_of_raw_scores_survive_in_types() -> None:
 def test_rivals_of_the_surgeon_rank_as_published() -> None:
     from headcount.pruning.base import Work
     from headcount.pruning.methods import surgeon
-    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.pruning.recipe import Recipe
 
     model, data = shared("encoder"), task("encoder", 24)
     work = Work(model, hc.HeadMap.of(model), data, hc.Budget(keep=4), 0, {**surgeon.ABOUT.options, "rounds": 1}, Recipe())

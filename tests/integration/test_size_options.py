@@ -16,7 +16,7 @@ from headcount.data.evaluate import evaluate
 from headcount.data.metrics import ACCURACY
 from headcount.pruning.methods import l0
 from headcount.pruning.prune import prune
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 from headcount.workflows import prune as pruning
 from headcount.workflows.prune import Wish, check_wish, grid
 
@@ -37,14 +37,14 @@ def test_the_size_is_what_the_penalty_leaves(monkeypatch: pytest.MonkeyPatch) ->
     sizes = []
     for penalty in (1e-4, 0.3):
         options = {"penalty": penalty, "rate": 0.4, "start": 1.0}
-        made = prune(model, data, "l0", options=options, recipe=Recipe(batch=8, steps=40))
+        made = prune(model, data, "l0", options=options, recipe=Recipe(train_batch=8, steps=40))
         opened = l0.expected(gatings[-1].log_a.detach()) > 0
         assert [head not in made.plan.removed for head in hc.HeadMap.of(model)] == opened.tolist()
         sizes.append(len(hc.HeadMap.of(made.model)))
         assert sizes[-1] == int(opened.sum()) == made.history[-1]["open"] and made.steps == {"choose": 40}
     assert 0 < sizes[1] < sizes[0]
     with pytest.raises(PlanError, match="closed the gates of all 12 heads; name a smaller"):
-        prune(model, data, "l0", options={"penalty": 50.0, "rate": 1.0, "start": 0.0}, recipe=Recipe(batch=8, steps=40))
+        prune(model, data, "l0", options={"penalty": 50.0, "rate": 1.0, "start": 0.0}, recipe=Recipe(train_batch=8, steps=40))
 
 
 REFUSED: dict[str, tuple[str, Any, dict[str, Any]]] = {
@@ -62,10 +62,10 @@ def test_two_sizes_are_refused_before_any_work(name: str, monkeypatch: pytest.Mo
     model, data = shared("encoder"), task("encoder", 32)
     monkeypatch.setattr("headcount.data.checks.check_weights", lambda *_: pytest.fail("work began"))
     with pytest.raises(PlanError, match=r"decides itself how many heads stay.*leave one of them out"):
-        prune(model, data, method, keep, recipe=Recipe(batch=8), **more)
+        prune(model, data, method, keep, recipe=Recipe(train_batch=8), **more)
     if isinstance(keep, int):
         with pytest.raises(PlanError, match="decides itself"):
-            check_wish(model, Wish(*_split(method), recipe=Recipe(batch=8)))
+            check_wish(model, Wish(*_split(method), recipe=Recipe(train_batch=8)))
 
 
 def _split(method: str) -> tuple[Any, ...]:
@@ -77,7 +77,7 @@ def test_penalties_that_cannot_be_kept_are_refused() -> None:
     model, data = shared("encoder"), task("encoder", 32)
     for method, budget, told in (("l0:lagrange", hc.Budget(), "learns λ"), ("l0", hc.Budget(floor=1), "floor of 1 cannot be promised")):
         with pytest.raises(PlanError, match=told):
-            prune(model, data, method, budget, options={"penalty": 0.1}, recipe=Recipe(batch=8))
+            prune(model, data, method, budget, options={"penalty": 0.1}, recipe=Recipe(train_batch=8))
 
 
 def test_stop_alone_decides_how_many_stay() -> None:

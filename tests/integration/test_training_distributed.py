@@ -20,11 +20,12 @@ import torch
 torch.set_num_threads(1)
 import headcount as hc
 from toys import build, task
-from headcount.core.plan import Budget
+from headcount.core.budget import Budget
 from headcount.pruning.base import Work
 from headcount.pruning.methods import dsp, l0
 from headcount.pruning.training.gates import GateCallback
-from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.training.fine_tune import fine_tune
 from headcount.pruning.training.trainer import checkpoints
 
 found = {}
@@ -42,7 +43,7 @@ for name in ("l0", "dsp", "frozen"):
     gates = GateCallback(model, gating)
     more = {} if len(sys.argv) < 5 else json.loads(sys.argv[4])
     folder = Path(sys.argv[2]) / name
-    made = fine_tune(model, data, Recipe(batch=8, epochs=2, save_every=4, more=more), gates=gates, folder=folder if not more else None)
+    made = fine_tune(model, data, Recipe(train_batch=8, epochs=2, save_every=4, training_arguments=more), gates=gates, folder=folder if not more else None)
     kept = [path.name for path in checkpoints(folder)]
     values = next(iter(gating.parameters.values())).detach().tolist()
     weights = [float(p.detach().double().sum()) for p in model.parameters()]
@@ -63,11 +64,11 @@ import torch.distributed as dist
 torch.set_num_threads(1)
 import headcount as hc
 from toys import build, task
-from headcount.core.plan import Budget
+from headcount.core.budget import Budget
 from headcount.pruning.methods import dsp
 from headcount.pruning.base import Work
 from headcount.pruning.training.gates import GateCallback
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 
 rank, number = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 model, data = build("encoder"), task("encoder", 32)

@@ -12,7 +12,7 @@ from kit import make_run
 from headcount.app.cli._main import main
 from headcount.app.console.inputs import Shared
 from headcount.core.errors import PlanError
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.report.commands import command_of, commands_of, milliseconds, plain_number
 from headcount.runs.schema import RunRecord
@@ -24,7 +24,7 @@ WISHES = {
     "an importance": Wish("rank", 12, options={"by": "gradient"}),
     "an importance that is a pruner too": Wish("rank", 12, options={"by": "fisher", "again": "true"}),
     "a variant": Wish("rank", 12, options={"by": "ablation:mean"}, repair=True),
-    "trained": Wish("l0", 12, recipe=Recipe(epochs=0.123456789, rate=3e-4, batch=8, distil=0.5), recover=1.5, repair=False),
+    "trained": Wish("l0", 12, recipe=Recipe(epochs=0.123456789, rate=3e-4, train_batch=8, distil=0.5), recover=1.5, repair=False),
     "a seed of a grid": Wish("random", 12, seed=2),
     "seeds of a grid": Wish("dsp", 12, seed=5, recipe=Recipe(seed=3, epochs=2.0)),
     "one seed": Wish("random", 12, seed=3, recipe=Recipe(seed=3)),

@@ -13,7 +13,8 @@ import headcount as hc
 from headcount.app.cli.analyze import sizes
 from headcount.app.console.pruning import heads_of
 from headcount.core.errors import PlanError
-from headcount.core.plan import Budget, Plan, nearest_whole_units
+from headcount.core.budget import Budget
+from headcount.core.plan import Plan, nearest_whole_units
 from headcount.core.scores import Scores
 from headcount.models.tiny.build import tiny_model
 from headcount.workflows.prune import check_wish

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.core.errors import PlanError
-from headcount.core.plan import Budget
+from headcount.core.budget import Budget
 from headcount.pruning.allocate import Curve, allocate
 
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from headcount.core.errors import PlanError
 from headcount.core.heads import AttentionBlock, Head, Projection, Rows
-from headcount.core.plan import Budget, Plan
+from headcount.core.budget import Budget
+from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.models.head_map import HeadMap
 

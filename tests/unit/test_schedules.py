@@ -9,7 +9,7 @@ import pytest
 from headcount.core.errors import DataError, HeadcountError, PlanError
 from headcount.pruning.base import read_options
 from headcount.pruning.methods import dsp, l0
-from headcount.pruning.training.fine_tune import FAIR_STEPS, Recipe
+from headcount.pruning.recipe import FAIR_STEPS, Recipe
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.results import FEW_STEPS, fewest_steps, format_length, method_label
 from headcount.workflows.prune import Wish

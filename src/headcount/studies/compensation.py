@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from headcount.data.task import Task
-    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.pruning.recipe import Recipe
     from headcount.runs.artifacts import Artifact
     from headcount.runs.store import Run
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from headcount.core.evaluation import Evaluation
     from headcount.data.task import Task
-    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.pruning.recipe import Recipe
     from headcount.runs.store import Run
     from headcount.workflows.prune import Wish
 

@@ -17,7 +17,7 @@ from headcount.data.open_task import open_task
 from headcount.data.readers.processor import reader_of
 from headcount.data.task import Split, Task
 from headcount.models.modules import unwrap
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 from headcount.runs.store import Run
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder

@@ -20,7 +20,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.profiles.profile import LONGEST, SENTENCES, HeadProfiles
 from headcount.core.errors import HeadcountError, UnsupportedModel
 from headcount.core.evaluation import Evaluation, PairedDifference
-from headcount.core.plan import Plan, heads_kept, nearest_whole_units
+from headcount.core.plan import Plan, nearest_whole_units
 from headcount.core.role_table import RoleTable
 from headcount.core.scores import Scores
 from headcount.data.stream import Progress
@@ -32,7 +32,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.observe import model_inputs
 from headcount.models.provenance import machine_of, model_record
 from headcount.models.state import preserve
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report.write import write_report
 from headcount.runs.results import best_of, format_p, format_speed, method_name, smallest_safe

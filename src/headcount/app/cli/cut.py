@@ -13,9 +13,10 @@ from headcount.app.console.options import Heads, Model, OutFolder, Overwrite, sp
 from headcount.app.console.pruning import number_of
 from headcount.app.console.session import Session
 from headcount.app.console.verb import verb
+from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, PlanError
 from headcount.core.files import check_target
-from headcount.core.plan import Budget, Plan
+from headcount.core.plan import Plan
 
 if TYPE_CHECKING:
     from torch import nn

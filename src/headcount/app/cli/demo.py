@@ -68,7 +68,7 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
     """Every step of both models, and the reports."""
     from headcount.app.console.models import open_model
     from headcount.behaviour.given import corpus_of
-    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.pruning.recipe import Recipe
     from headcount.workflows.walk import Analysis, walk
 
     steps: list[Any] = []

@@ -254,7 +254,7 @@ def _wish(live: LiveRun, method: str, keep: int, how: Mapping[str, Any]) -> Any:
     from dataclasses import replace
 
     from headcount.pruning.prune import parse_method
-    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.pruning.recipe import Recipe
     from headcount.workflows.prune import Wish
 
     for artifact in live.run.results(PRUNED).values():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from headcount.runs.report.plain import plural
-from headcount.runs.results import format_p, format_speed
+from headcount.runs.results import PrunedRow
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import LOG, QUARANTINE, Run
 
@@ -15,35 +17,53 @@ FEW = 200
 """With fewer examples than this, differences of a few percent cannot be told from chance."""
 
 
-def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def format_p(p: float) -> str:
+    """Returns a p-value as the page writes it: `p = 0.63`, two digits, halves up as JavaScript rounds them, or `p < 0.001`."""
+    if not isfinite(p):
+        return "p unknown"
+    p = float(f"{p:.3g}")  # the page has three digits of it
+    if p < 0.001:
+        return "p < 0.001"
+    exact = Decimal(p)
+    return f"p = {float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_HALF_UP)):g}"
+
+
+def format_speed(ratio: float) -> str:
+    """Returns how fast one model is against another, in words: `1.27 times as fast`, or, where the ratio is below 1, `1.27 times as slow`."""
+    text = f"{ratio if ratio >= 1 else 1 / ratio:.2f}"
+    return "as fast" if text == "1.00" else f"{text} times as {'fast' if ratio >= 1 else 'slow'}"
+
+
+def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], rows: Sequence[PrunedRow]) -> list[str]:
     """How many heads there are, how many can go and at what cost, and how much faster that is: as far as it was measured.
 
-    `rows` are those of the pruned models, as `headcount.runs.results.rows_of` makes them.
+    `rows` are those of the pruned models, as `headcount.runs.results.compare_pruned` makes them.
     """
     n_heads, n_blocks = sum(len(block.heads) for block in heads.blocks), len(heads.blocks)
     first = f"{record.model.name} has {n_heads} attention heads in {n_blocks} blocks."
     return [first, pruned(data["curves"], rows, n_heads), _faster(data["bench"], record.machine)]
 
 
-def pruned(curves: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]], n_heads: int) -> str:
+def pruned(curves: Mapping[str, Any] | None, rows: Sequence[PrunedRow], n_heads: int) -> str:
     """How many heads can go, by the tests that decide it, of the loss and of the metric."""
     if curves is None or curves["best"] is None:
         return "Nothing was pruned yet, so it is not known how many can go: headcount compare does that."
-    best = next(row for row in rows if row["id"] == curves["best"]["point"])
-    told = f"by {best['method']}: {_change(curves, best)}."
+    best = next(row for row in rows if row.id == curves["best"]["point"])
+    told = f"by {best.method}: {_change(curves, best)}."
     if not curves["best"]["is_safe"]:
-        return f"Every number of heads that was tried makes the model significantly worse, even {best['keep']} {told}"
-    return f"{n_heads - best['keep']} of them can go without a significant loss, {told}"
+        return f"Every number of heads that was tried makes the model significantly worse, even {best.keep} {told}"
+    return f"{n_heads - best.keep} of them can go without a significant loss, {told}"
 
 
-def _change(curves: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def _change(curves: Mapping[str, Any], row: PrunedRow) -> str:
     """What became of loss and metric, each with its own test."""
     dense, n = curves["dense"], curves["dense"]["n_examples"]
-    told = f"loss {row['loss']:.4g} against {dense['loss']:.4g} ({row['loss by']} {format_p(row['loss p'])}, n = {n})"
-    if row["value"] is None:
-        return told
-    told += f"; {curves['metric']} {row['value']:.4g} against {dense['value']:.4g}"
-    return f"{told} ({row['metric by']} {format_p(row['metric p'])})" if "metric p" in row else told
+    loss, metric = row.changes["loss"], row.changes.get("metric")
+    text = f"loss {row.loss:.4g} against {dense['loss']:.4g} ({loss.by} {format_p(loss.p)}, n = {n})"
+    if row.value is None:
+        return text
+    text += f"; {curves['metric']} {row.value:.4g} against {dense['value']:.4g}"
+    return text if metric is None else f"{text} ({metric.by} {format_p(metric.p)})"
 
 
 def _faster(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> str:
