@@ -8,9 +8,9 @@ __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from headcount.behaviour.given import roles
+    from headcount.core.budget import Budget
     from headcount.core.errors import HeadcountError
     from headcount.core.heads import Head
-    from headcount.core.budget import Budget
     from headcount.core.plan import Plan
     from headcount.core.scores import Scores
     from headcount.data.mask import mask

@@ -33,24 +33,16 @@ from headcount.runs.report.sentences import format_p, format_speed
 from headcount.runs.results import PRUNED, PrunedRow, compare_pruned, unpack_pruned
 from headcount.runs.store import MODELS, Run
 from headcount.runs.sweep import Job, sweep
-from headcount.surgery.bench import BATCHES, LENGTHS, bench
+from headcount.surgery.bench import bench
 from headcount.surgery.cost import Cost, cost
 from headcount.surgery.load import load
 from headcount.surgery.save import save
+from headcount.workflows.analysis_spec import BenchSizes
 from headcount.workflows.evaluate import evaluate_into
 
 REVISION = 2
 """Raised where a method gives another result than before for the same request, so that a run does not take an older artifact for it."""
 WORK = "work"
-
-
-@dataclass(frozen=True, slots=True)
-class BenchSizes:
-    """The batch sizes and lengths that latency is measured for, and the rounds of each."""
-
-    batches: tuple[int, ...] = BATCHES
-    lengths: tuple[int, ...] = LENGTHS
-    rounds: int = 5
 
 
 class Pruning:
@@ -80,7 +72,7 @@ class Pruning:
         self.run, self.model, self.task, self.limit, self.command = run, unwrap(model), task, limit, command
         self.companions, self.bench_sizes = companions, bench_sizes
         self.heads = HeadMap.of(self.model)
-        self._provenance = provenance()
+        self.provenance = provenance()
         self._shared: dict[Any, Any] = {}
         self.base_key = {**model_key(self.model), **task_key(task), "limit": limit, "revision": REVISION}
         self.base_key |= {split: fingerprint_of(self.model, task, split) for split in ("calibration", "selection", "report")}
@@ -165,7 +157,7 @@ class Pruning:
         except HeadcountError as error:
             self.run.log(f"failed: {PRUNED} {key.name}: {error}")
             raise
-        artifact = artifact or self.run.commit(key, content, arrays, made=self._provenance)
+        artifact = artifact or self.run.commit(key, content, arrays, made=self.provenance)
         return artifact, load(self.model_folder(key))
 
     def _rebuild(self, spec: PruneSpec, artifact: Artifact) -> bool:
@@ -203,7 +195,7 @@ class Pruning:
         if artifact is None:
             models = {"dense": self.model, "masked": (self.model, Plan.removing(removed)), "removed": load_small()}
             timings = bench(models, **asdict(self.bench_sizes))
-            artifact = self.run.commit(bench_key, {"rows": [asdict(timing) for timing in timings]}, made=self._provenance)
+            artifact = self.run.commit(bench_key, {"rows": [asdict(timing) for timing in timings]}, made=self.provenance)
         self.run.present(artifact)
         return artifact.content["rows"]
 
@@ -312,6 +304,6 @@ def compare(
     for spec in specs:
         check_request(spec, pruning.model, pruning.heads)
     dense = pruning.evaluate_dense()
-    artifacts, failed = sweep(pruning.run, [pruning.job(spec) for spec in specs], made=pruning._provenance, progress=progress)
+    artifacts, failed = sweep(pruning.run, [pruning.job(spec) for spec in specs], made=pruning.provenance, progress=progress)
     pruning.run.present(*artifacts)
     return dense, artifacts, failed

@@ -10,7 +10,7 @@ import typer
 
 from headcount.app.console import inputs
 from headcount.app.console.options import Heads, Model, OutFolder, Overwrite, split
-from headcount.app.console.pruning import number_of
+from headcount.app.console.pruning import parse_keep
 from headcount.app.console.session import Session
 from headcount.app.console.verb import verb
 from headcount.core.budget import Budget
@@ -118,7 +118,7 @@ class Wanted(NamedTuple):
 
     def _budget(self) -> Budget:
         text = self.keep or ""
-        return Budget(fraction=float(text[:-1]) / 100) if text.endswith("%") else Budget(keep=number_of(text))
+        return Budget(fraction=float(text[:-1]) / 100) if text.endswith("%") else Budget(keep=parse_keep(text))
 
 
 def show_costs(say: Session, before: Cost, after: Cost) -> None:

@@ -13,9 +13,12 @@ from headcount.app.console.inputs import reader_of
 from headcount.app.console.options import Device, Dtype, Seed
 from headcount.app.console.run_folder import Place
 from headcount.app.console.session import Session
+from headcount.app.console.steps import format_step
 from headcount.app.console.verb import verb
 from headcount.data.embedded.sentences import embedded, embedded_translations
 from headcount.data.open_task import open_task
+from headcount.pruning.recipe import Recipe
+from headcount.workflows.analysis_spec import AnalysisSpec
 
 Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples of each split, whatever for.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
@@ -28,9 +31,8 @@ METHODS = {"entailment": ("surgeon", "gradient", "dsp", "random"), "translator":
 RATES = {"entailment": 2e-4, "translator": 5e-4}
 STEPS, FEW_STEPS = 300, 10
 """Optimiser steps of what trains; few under --limit, which is for a quick look."""
-SEEDS = 2
-PORTRAYED = 48
-"""Sentences that portraits of heads are taken on."""
+PROFILED = 48
+"""Sentences that head profiles are taken on."""
 
 
 @verb
@@ -44,7 +46,7 @@ def run(
 ) -> None:
     """Find, score, label and prune the heads of two small trained models by several methods, offline, and write a report of each."""
     with _one_thread():
-        steps, reports = _walked(say, out, limit, device, dtype, seed)
+        steps, reports = _analyze_models(say, out, limit, device, dtype, seed)
     say.result({"out": str(out), "steps": steps, "reports": reports})
     for path in reports:
         say.line(f"report: {path}")
@@ -64,12 +66,11 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
+def _analyze_models(say: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
     """Every step of both models, and the reports."""
     from headcount.app.console.models import open_model
     from headcount.behaviour.given import corpus_of
-    from headcount.pruning.recipe import Recipe
-    from headcount.workflows.walk import Analysis, walk
+    from headcount.workflows.analyze import AnalysisJob, run_analysis
 
     steps: list[Any] = []
     reports: list[str] = []
@@ -89,29 +90,32 @@ def _walked(say: Session, out: Path, limit: int | None, device: str, dtype: str,
                 )
             else:
                 text, how = embedded("english", number, seed=seed), {}
-            job = Analysis(
+            spec = AnalysisSpec(
+                keep=(0.25, 0.5),
+                methods=METHODS[name],
+                training_seeds=1,
+                scored=min(AnalysisSpec.scored, reported),
+                reported=reported,
+                profiled=PROFILED,
+                recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[name]),
+                seed=seed,
+            )
+            job = AnalysisJob(
                 f"demo/{name}",
                 model,
                 data,
+                spec,
                 corpus_of(model, text, tokenizer, **how),
-                seed,
-                say.command,
-                scored=min(256, reported),
-                reported=reported,
-                keeps=(0.25, 0.5),
-                methods=METHODS[name],
-                seeds=SEEDS,
-                training_seeds=1,
-                recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[name], seed=seed),
-                watch=say.watch,
+                command=say.command,
                 tokenizer=tokenizer,
                 folder=folder,
-                portrayed=PORTRAYED,
                 config={"opened": {"task": task, "task_option": [f"size={size}"], "seed": seed}},
+                watch=say.watch,
             )
-            for step in walk(job, kept):
-                steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
+            for step in run_analysis(job, kept):
+                sentence = format_step(step.name, step.numbers)
+                steps.append({"model": step.model, "step": step.name, "text": sentence, **step.numbers})
                 reports += [step.numbers["path"]] if step.name == "report" else []
-                say.line(f"{name:<10} {step.name:<9} {step.text}")
+                say.line(f"{name:<10} {step.name:<9} {sentence}")
                 say.doing(f"{name}, after step {step.name}")
     return steps, reports

@@ -25,6 +25,7 @@ from headcount.app.console.session import Session
 from headcount.app.console.verb import verb
 from headcount.core.plan import Plan
 from headcount.runs.report.sentences import format_speed
+from headcount.workflows.analysis_spec import BenchSizes
 
 Method = Annotated[
     str,
@@ -55,7 +56,8 @@ def run(
     with Place(out).taken(say) as kept:
         from headcount.pruning.base import Pruner
         from headcount.pruning.prune import check_request
-        from headcount.workflows.prune import BenchSizes, Pruning, estimate_training
+        from headcount.surgery.bench import BATCHES, LENGTHS
+        from headcount.workflows.prune import Pruning, estimate_training
 
         pruner = Pruner.parse(add_options(method, inputs.pairs(option, "--option")))
         sizes = size.size(pruner.sizes_itself)
@@ -71,7 +73,7 @@ def run(
             )
         describe(kept, say, given, live, heads, {"spec": spec.to_dict(), "limit": given.limit})
         task = given.open_task(say, live, folder)
-        sizes_of_bench = BenchSizes() if bench else None
+        sizes_of_bench = BenchSizes(BATCHES, LENGTHS) if bench else None
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command, companions=folder, bench_sizes=sizes_of_bench)
         with say.progress("evaluating the dense model"):
             dense = pruning.evaluate_dense()
@@ -104,5 +106,7 @@ def run(
 
 def _show_timings(say: Session, timings: list[dict[str, Any]]) -> None:
     if timings:
-        table = [(row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", format_speed(row["speedup"])) for row in timings]
+        table = [
+            (row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", format_speed(row["speedup"])) for row in timings
+        ]
         say.table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))

@@ -22,10 +22,20 @@ if TYPE_CHECKING:
     from headcount.pruning.base import Pruner
     from headcount.runs.results import PrunedRow
 
-METAVARS = {"keep": "K", "latency": "MS", "kinds": "KIND,…", "protected": "L0H3,…", "recover": "LENGTH", "scratch": "LENGTH"}
+METAVARS = {
+    "keep": "K",
+    "by": "NAME,…",
+    "methods": "NAME,…",
+    "latency": "MS",
+    "kinds": "KIND,…",
+    "protected": "L0H3,…",
+    "recover": "LENGTH",
+    "scratch": "LENGTH",
+}
 """What stands for a value in the help of an option, where its type says too little."""
 TYPES: dict[str, Any] = {"repair": bool | None, "parameters": int | None, "kv_bytes": int | None, "latency": float | None}
-TYPES |= {"steps": int | None, "epochs": float | None, "floor": int, "train_batch": int}
+TYPES |= {"steps": int | None, "epochs": float | None}
+TYPES |= dict.fromkeys(("floor", "train_batch", "seeds", "scored", "reported", "longest"), int)
 TYPES |= dict.fromkeys(("rate", "scratch_rate", "warmup", "decay", "distil"), float)
 """What typer reads of an option; all others are text."""
 MILLISECONDS = "milliseconds of a pass over 8 rows of 128 tokens, or as many as the model reads, measured here."
@@ -36,7 +46,7 @@ def declare_option(owner: type, name: str) -> Any:
     text, bounds = declarations(owner)[name]
     flag = f"--{name.replace('_', '-')}"
     kind = TYPES.get(name, str | None if _default(owner, name) is None else str)
-    limits = {} if kind in (str, str | None, bool | None) else {"min": bounds.minimum, "max": bounds.maximum}
+    limits: dict[str, Any] = {} if kind in (str, str | None, bool | None) else {"min": bounds.minimum, "max": bounds.maximum}
     if name in ("parameters", "kv_bytes", "latency"):
         text = f"Instead of --keep: {MILLISECONDS if name == 'latency' else text[0].lower() + text[1:]}"
         limits = {"min": 0.0 if name == "latency" else bounds.minimum}
@@ -45,9 +55,9 @@ def declare_option(owner: type, name: str) -> Any:
 
 
 def _default(owner: type, name: str) -> Any:
-    """Returns the default of a declared field; a list is written with commas, so that its default is no text."""
+    """Returns the default of a declared field as an option has it: a list is a text with commas, and an empty one is None."""
     default = next(field.default for field in fields(owner) if field.name == name)
-    return None if isinstance(default, tuple | frozenset) else default
+    return ",".join(map(str, default)) or None if isinstance(default, tuple | frozenset) else default
 
 
 def group_options(name: str, names: dict[type, Sequence[str]]) -> Any:
@@ -103,7 +113,7 @@ class PruningOptions(
         values = self._asdict()
         limits = {name: values.pop(name) for name in ("floor", "unit")}
         protected: Any = frozenset(split(values.pop("protected") or ""))
-        stages = {name: values.pop(name) for name in STAGES} | {"kinds": self.attention}
+        stages: dict[str, Any] = {name: values.pop(name) for name in STAGES} | {"kinds": self.attention}
         return PruneSpec.of(method, Budget(**size, **limits, protected=protected), **stages, recipe=Recipe(**values), seed=seed)
 
     @property

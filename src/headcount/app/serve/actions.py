@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,41 +233,41 @@ def prune(live: LiveRun, asked: Any) -> dict[str, Any]:
         "protected": protect,
     }
     how |= {} if given["repair"] is None else {"repair": truth(given["repair"], "repair")}
-    from headcount.workflows.prune import Pruning, check_wish
+    from headcount.models.head_map import HeadMap
+    from headcount.pruning.prune import check_request
+    from headcount.workflows.prune import Pruning
 
-    wish = _wish(live, method, keep, how)
-    check_wish(live.model(), wish)
+    spec = _spec(live, method, keep, how)
+    check_request(spec, live.model(), HeadMap.of(live.model()))
     task, dense = live.task(), dense_of(live.run)
     limit = dense.n_examples if dense is not None else None
     command = f"headcount serve {live.run.folder.name}: prune by {method}, {keep} heads"
     with Run.lead(live.run.folder, command=command) as run:
         run.log(command)
         pruning = Pruning(run, live.model(), task, limit=limit, command=command, companions=live.folder)
-        pruning.dense()
-        artifact, _ = pruning.kept(wish)
+        pruning.evaluate_dense()
+        artifact, _ = pruning.make(spec)
         run.present(artifact)
-        folder = pruning.place(artifact.spec)
+        folder = pruning.model_folder(artifact.spec)
     return {"folder": str(folder), "point": point_of(live.run, artifact)}
 
 
-def _wish(live: LiveRun, method: str, keep: int, how: Mapping[str, Any]) -> Any:
-    """What is asked for: as a model of the run by that name was made, or by a method of the registry."""
-    from dataclasses import replace
+def _spec(live: LiveRun, method: str, keep: int, how: Mapping[str, Any]) -> Any:
+    """Returns the request: as a model of the run by that name was made, or by a method of the registry."""
+    from headcount.core.budget import Budget
+    from headcount.pruning.spec import PruneSpec
 
-    from headcount.pruning.prune import parse_method
-    from headcount.pruning.recipe import Recipe
-    from headcount.workflows.prune import Wish
-
+    limits = {name: how[name] for name in ("floor", "unit", "protected")}
+    stages = {name: how[name] for name in ("seed", "repair") if name in how}
     for artifact in live.run.results(PRUNED).values():
         if method_label(artifact) == method:
-            made = Wish.of(artifact.content["wish"])
-            return replace(made, keep=keep - _spared(live, made.kinds), limit=None, **how)
-    name, options = parse_method(method)
-    return Wish(name, keep, options=options, recipe=Recipe(seed=(live.opened or {}).get("seed", 0)), **how)
+            spec = PruneSpec.from_dict(artifact.content["spec"])
+            return replace(spec, budget=Budget(keep=keep - _spared(live, spec.kinds), **limits), **stages)
+    return PruneSpec.of(method, keep, **limits, **stages)
 
 
 def _spared(live: LiveRun, kinds: Sequence[str]) -> int:
-    """The heads of other kinds of attention: they all stay, and a wish for some kinds does not count them."""
+    """The heads of other kinds of attention: they all stay, and a request for some kinds does not count them."""
     return sum(len(block.heads) for block in live.run.heads().blocks if block.kind not in kinds) if kinds else 0
 
 
