@@ -17,7 +17,7 @@ from headcount.runs.report.attention import unpack
 from headcount.runs.report.collect import collect
 from headcount.runs.report.roles import letters
 from headcount.runs.report.scores import _of, significant
-from headcount.runs.results import format_p
+from headcount.runs.report.sentences import format_p
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 

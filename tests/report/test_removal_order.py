@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from headcount.core.heads import Head
 from headcount.core.budget import Budget
+from headcount.core.heads import Head
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.runs.report.scores import _of, group_removal_order, removal_order
