@@ -23,10 +23,11 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     for registry in (IMPORTANCES, PRUNERS, ROLES):
         monkeypatch.setattr(registry, "_added", {})  # what an example registers is its own
+        monkeypatch.setattr(registry, "_registered", {})
     names: dict[str, object] = {"__name__": "__main__"}
     try:
         for block in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
-            exec(compile(block, page, "exec"), names)
+            exec(compile(block, page, "exec", dont_inherit=True), names)
     finally:
         unregister()
 

@@ -16,6 +16,7 @@ from toys import build, configured, examples, shared, task, zero
 import headcount as hc
 from headcount.core.errors import HeadcountError, PlanError
 from headcount.core.heads import tie_order
+from headcount.data.evaluate import evaluate
 from headcount.data.metrics import PERPLEXITY
 from headcount.pruning.base import Choice, PruneContext, Pruner
 from headcount.pruning.methods import rank as rank_file
@@ -240,7 +241,7 @@ def test_the_stop_rule_keeps_the_last_plan_that_holds(metric: str | None, again:
     unit = len(hc.HeadMap.of(model).units()[0])
     share = 0.9 if metric == "accuracy" else 0.8
     choice = chosen(model, f"rank again={again} step=0.1 stop={share}", unit, data)
-    whole = hc.evaluate.evaluate(model, data, split="selection")  # pyright: ignore[reportAttributeAccessIssue]
+    whole = evaluate(model, data, split="selection")
 
     def holds(entry: dict[str, Any]) -> bool:
         if metric is None:

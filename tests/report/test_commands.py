@@ -145,7 +145,7 @@ def test_what_is_registered_is_known_to_commands_report_and_list(
     assert main(["ls", "pruners"]) == 0
     assert "One of my own pruners." in " ".join(capsys.readouterr().out.split())
     ranked = PruneSpec.of("rank(by=gradient)", 12)
-    assert "--method 'rank(by=gradient)'" in prune_command(record, "run", artifact_of(ranked)), "a pruner has that name too"
+    assert "--method rank " in prune_command(record, "run", artifact_of(ranked)), "a pruner has that name too"
     assert isinstance(PruneSpec.of("gradient", 12).method, Mine)
     monkeypatch.setattr(PRUNERS, "_registered", {})
     assert "--method gradient " in prune_command(record, "run", artifact_of(ranked))

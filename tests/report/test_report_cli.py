@@ -164,7 +164,7 @@ def test_analyze_on_the_command_line_is_taken_up_again(
         "gradient",
     ]
     words += ["--methods", "random", "--keep", "25%,50%", "--seeds", "1", "--scored", "16", "--reported", "30", "--longest", "8", "--json"]
-    made, real = [], pruning.prune
+    made, real = [], pruning.prune_by_spec
 
     def counted(*args: Any, **options: Any) -> Any:
         made.append(args)
@@ -172,7 +172,7 @@ def test_analyze_on_the_command_line_is_taken_up_again(
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(pruning, "prune", counted)
+    monkeypatch.setattr(pruning, "prune_by_spec", counted)
     assert main(words) == 130
     assert "To go on: headcount analyze" in capsys.readouterr().err
     assert main(words) == 0

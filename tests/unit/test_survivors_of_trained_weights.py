@@ -40,9 +40,9 @@ def test_methods_that_trained_weights_are_left_out_and_named() -> None:
         artifact("gates", FROZEN),
     )
     sets, trained = kept_of(run)
-    assert [method for method, _ in sets] == ["dsp:pipelined", "gates", "surgeon"] and trained == ["dsp:joint", "l0"]
+    assert [method for method, _ in sets] == ["dsp:pipelined", "gates", "surgeon"] and trained == ["dsp", "l0"]
     sets, trained = kept_of(run, dense_roles=True)
-    assert len(sets) == 5 and trained == ["dsp:joint", "l0"], "asked for, they are judged, and still named"
+    assert len(sets) == 5 and trained == ["dsp", "l0"], "asked for, they are judged, and still named"
 
 
 def test_a_comparison_of_trained_weights_alone_is_refused() -> None:

@@ -32,8 +32,8 @@ def _model(artifact: Artifact | None, n_heads: int) -> dict[str, Any]:
     """What identifies a pruned model; nothing where its artifact is gone."""
     if artifact is None:
         return dict.fromkeys(("point", "method", "keep", "seed"))
-    told, wish = artifact.content, artifact.content["wish"]
-    return {"point": id_of(artifact), "method": method_label(artifact), "keep": n_heads - len(told["removed"]), "seed": wish["seed"]}
+    told, spec = artifact.content, artifact.content["spec"]
+    return {"point": id_of(artifact), "method": method_label(artifact), "keep": n_heads - len(told["removed"]), "seed": spec["seed"]}
 
 
 def judged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
