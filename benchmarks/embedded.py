@@ -23,7 +23,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.data.evaluate import evaluate
 from headcount.data.open_task import open_task
 from headcount.data.task import Task
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 from headcount.workflows.prune import Wish, grid
 
 TASKS = {"entailment": "demo/entailment", "translator": "demo/translation", "decoder": "demo/stories"}

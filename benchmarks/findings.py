@@ -29,7 +29,8 @@ from headcount.app.main import main as headcount
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.role_table import RoleTable
 from headcount.data.readers.conllu import read_conllu
-from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.training.fine_tune import fine_tune
 from headcount.runs.store import Run
 from headcount.studies.survivors import kept_of, units_of
 from headcount.studies.survivors import survivors as lives
@@ -178,7 +179,7 @@ def dynamics(options: argparse.Namespace) -> str:
         tokenizer = AutoTokenizer.from_pretrained(options.model)
         files = options.sst2 / "files"
         task = make_task("sst2", model, tokenizer, (files / "train.csv", files / "dev.csv", files / "test.csv"))
-        fine_tune(model, task, Recipe(epochs=1.0, rate=5e-5, batch=32), progress=Snapshots(model, tokenizer, folder))
+        fine_tune(model, task, Recipe(epochs=1.0, rate=5e-5, train_batch=32), progress=Snapshots(model, tokenizer, folder))
         (folder / "done").touch()
     words = [*of_task(options, "sst2"), "--limit", 600, "--keep", "75%,50%,25%,12.5%", "--hold", 0.95]
     found = study("study", "dynamics", folder, *words, "--out", options.out / "dynamics")

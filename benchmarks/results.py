@@ -22,7 +22,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import headcount as hc
 from headcount.data.open_task import open_task
 from headcount.data.task import Task
-from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.training.fine_tune import fine_tune
 from headcount.workflows.prune import Wish, grid
 
 SCORES = ("confidence", "distance", "entropy", "magnitude", "output-norm", "activation-norm", "fluctuation", "wanda", "lrp")
@@ -74,7 +75,7 @@ def tuned(options: argparse.Namespace, files: tuple[Path, Path, Path]):
         torch.manual_seed(0)
         model = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=2)
         tokenizer = AutoTokenizer.from_pretrained(options.model)
-        recipe = Recipe(epochs=options.epochs, rate=5e-5, batch=32)
+        recipe = Recipe(epochs=options.epochs, rate=5e-5, train_batch=32)
         fine_tune(model, make_task(options.data_set, model, tokenizer, files), recipe, folder=options.out / "tuning")
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -83,7 +84,7 @@ def tuned(options: argparse.Namespace, files: tuple[Path, Path, Path]):
 
 def wishes(options: argparse.Namespace, n_heads: int) -> list[Wish]:
     keeps = sizes(options.keep, n_heads)
-    recipe = Recipe(epochs=options.pruning_epochs, rate=5e-5, batch=32)
+    recipe = Recipe(epochs=options.pruning_epochs, rate=5e-5, train_batch=32)
     if options.trained:
         few = sorted(keeps)[:2]
         gated = (("dsp", {}), ("dsp", PUBLISHED), ("l0", {}))

@@ -20,12 +20,12 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import headcount as hc
-from headcount.core.plan import Budget
+from headcount.core.budget import Budget
 from headcount.data.metrics import ACCURACY
 from headcount.data.task import pad
 from headcount.pruning.base import Work
 from headcount.pruning.methods import dsp, l0
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.gates import GateCallback
 
 

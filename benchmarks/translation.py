@@ -25,7 +25,8 @@ from transformers import PegasusConfig, PegasusForConditionalGeneration, PreTrai
 import headcount as hc
 from headcount.data.open_task import open_task
 from headcount.data.task import Task
-from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.training.fine_tune import fine_tune
 from headcount.workflows.prune import Wish
 
 PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
@@ -101,7 +102,7 @@ def trained(options: argparse.Namespace, files: dict[str, list[Path]]) -> tuple[
     if not (folder / "config.json").is_file():
         tokenizer = make_tokenizer(files["train"], options.pieces)
         model = make_model(tokenizer)
-        recipe = Recipe(epochs=options.epochs, rate=1e-3, batch=64, warmup=0.1, more=HOW)
+        recipe = Recipe(epochs=options.epochs, rate=1e-3, train_batch=64, warmup=0.1, training_arguments=HOW)
         task = make_task(model, tokenizer, files, "val")
         told = fine_tune(model, task, recipe, folder=options.out / "training", progress=Said(20))
         print(told.history[-1], flush=True)
@@ -139,7 +140,7 @@ def main() -> None:
     model, tokenizer = trained(options, files)
     task = make_task(model, tokenizer, files, options.part)
     kinds = tuple(name for name in options.kinds.split(",") if name)
-    recipe = Recipe(epochs=options.more, rate=2e-4, batch=64, more=HOW)
+    recipe = Recipe(epochs=options.more, rate=2e-4, train_batch=64, training_arguments=HOW)
     keeps = [int(keep) for keep in options.keep.split(",")]
     wishes = [Wish(method, keep, kinds=kinds, recipe=recipe) for method in options.methods.split(",") for keep in keeps]
     made = Curves(options.out / "run", "multi30k", model, task, wishes if kinds else [], "python benchmarks/translation.py")

@@ -28,7 +28,7 @@ from headcount.data.open_task import open_task
 from headcount.data.text.annotated import Annotated, Word
 from headcount.importance.settings import ScoreSettings
 from headcount.models.provenance import machine_of, model_record
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 from headcount.runs.report.collect import collect
 from headcount.runs.report.figures import STYLE, draw_curves, draw_map, grids
 from headcount.runs.results import method_name

@@ -70,10 +70,13 @@ def importances() -> Iterator[str]:
 
 def pruners() -> Iterator[str]:
     """Every pruner in every variant, and ranking with its options."""
+    from headcount.core.options import options_of
     from headcount.core.registry import PRUNERS
 
     for name in PRUNERS.names():
-        yield from (f"{name}:{variant}" if variant else name for variant in PRUNERS.module(name).ABOUT.variants)
+        positional = [declared for declared in options_of(PRUNERS.get(name)) if declared.is_positional]
+        variants = [f"{name}:{variant}" for declared in positional for variant in declared.choices] or [name]
+        yield from (text.removesuffix(":global") for text in variants)
     yield from ("fisher(tune=false)", "ablation", "rank(by=gradient;scope=layer)", "rank(by=gradient;again=true;step=0.25)")
 
 
@@ -83,7 +86,7 @@ def measure_model(name: str, task_name: str) -> Iterator[tuple[str, Callable[[],
 
     import headcount as hc
     from headcount.data.open_task import open_task
-    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.pruning.recipe import Recipe
     from headcount.surgery.source import local_folder
 
     folder = local_folder(f"demo/{name}")
@@ -91,7 +94,7 @@ def measure_model(name: str, task_name: str) -> Iterator[tuple[str, Callable[[],
     tokenizer = AutoTokenizer.from_pretrained(folder)
     task = open_task(task_name, model, tokenizer, limit=EXAMPLES, seed=1)
     texts = open_task(task_name, model, tokenizer, limit=10 * EXAMPLES, seed=1)  # a role needs more of them
-    n_heads, recipe = len(hc.HeadMap.of(model)), Recipe(steps=STEPS, batch=8)
+    n_heads, recipe = len(hc.HeadMap.of(model)), Recipe(steps=STEPS, train_batch=8)
 
     for method in importances():
         yield f"score {method}", lambda method=method: hc.score(model, task, by=method, normalise="none", seed=3).values

@@ -8,9 +8,11 @@ __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from headcount.behaviour.roles import roles
+    from headcount.behaviour.given import roles
+    from headcount.core.budget import Budget
     from headcount.core.errors import HeadcountError
     from headcount.core.heads import Head
-    from headcount.core.plan import Budget, Plan
+    from headcount.core.plan import Plan
     from headcount.core.scores import Scores
     from headcount.data.mask import mask
     from headcount.data.task import Task
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from headcount.models.head_map import HeadMap
     from headcount.models.observe import observe
     from headcount.pruning.prune import prune
+    from headcount.pruning.recipe import Recipe
     from headcount.pruning.repair.repair import repair
     from headcount.surgery.cut import cut
     from headcount.surgery.export_base import export
@@ -28,12 +31,13 @@ if TYPE_CHECKING:
     from headcount.workflows.analyze import analyze
 
 _HOME = {
-    "Budget": "core.plan",
+    "Budget": "core.budget",
     "Head": "core.heads",
     "HeadGates": "models.gates",
     "HeadMap": "models.head_map",
     "HeadcountError": "core.errors",
     "Plan": "core.plan",
+    "Recipe": "pruning.recipe",
     "Scores": "core.scores",
     "Task": "data.task",
     "analyze": "workflows.analyze",
@@ -58,6 +62,7 @@ __all__ = [
     "HeadMap",
     "HeadcountError",
     "Plan",
+    "Recipe",
     "Scores",
     "Task",
     "__version__",

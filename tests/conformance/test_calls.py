@@ -17,7 +17,8 @@ from headcount.models import state
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.families import VARIANTS, variant
-from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.training.fine_tune import fine_tune
 from headcount.surgery.verify import difference, run, run_gated
 from headcount.testing.calls import change_nothing, probe_task
 from headcount.testing.fingerprint import ModelChanged, require_unchanged
@@ -151,7 +152,7 @@ def test_training_on_short_batches_keeps_sparse_attention() -> None:
     batch = probe_inputs(model, length=9)
     examples = [{**_rows(batch, row % 2), "labels": torch.tensor([row % 2])} for row in range(8)]
     join = probe_task(batch).collate
-    fine_tune(model, hc.Task("short", examples, examples, examples, join), Recipe(epochs=1, batch=4))
+    fine_tune(model, hc.Task("short", examples, examples, examples, join), Recipe(epochs=1, train_batch=4))
     assert type(model.bert.encoder.layer[0].attention.self).__name__ == "BigBirdBlockSparseAttention"
 
 
@@ -161,11 +162,11 @@ def test_pruning_and_roles_leave_the_model_as_it_was() -> None:
     batch = probe_inputs(model)
     examples = [{**_rows(batch, row % 2), "labels": torch.tensor([row % 2])} for row in range(8)]
     task = hc.Task("labelled", examples, examples, examples, probe_task(batch).collate)
-    recipe = Recipe(epochs=1, batch=4, distil=0.5)
+    recipe = Recipe(epochs=1, train_batch=4, distil=0.5)
     calls = {
         "prune by rank, recovered": lambda: hc.prune(model, task, "gradient", 8, recover=1, recipe=recipe),
         "prune by surgeon": lambda: hc.prune(model, task, "surgeon", 8),
-        "prune by dsp": lambda: hc.prune(model, task, "dsp", 8, recipe=Recipe(epochs=1, batch=4)),
+        "prune by dsp": lambda: hc.prune(model, task, "dsp", 8, recipe=Recipe(epochs=1, train_batch=4)),
         "roles": lambda: hc.roles(model, Corpus((make_sequence([5, 6, 7, 8, 5]), make_sequence([9, 10, 11, 9]))), only=["local", "same"]),
     }
     for name, call in calls.items():

@@ -16,17 +16,17 @@ from typing import Any
 import grid
 import pytest
 import torch
-from toys import build, saved_classifier, saved_table, task
+from toys import build, configured, saved_classifier, saved_table, task
 
 import headcount as hc
 from headcount.app.main import main
 from headcount.pruning.prune import prune
+from headcount.pruning.recipe import Recipe
 from headcount.pruning.training import trainer
-from headcount.pruning.training.fine_tune import Recipe
 from headcount.pruning.training.trainer import checkpoints
 
 METHODS = ("l0", "dsp")
-RECIPE = Recipe(batch=8, epochs=4, save_every=2)
+RECIPE = Recipe(train_batch=8, epochs=4, save_every=2)
 DANGEROUS = (
     (torch, "save"),
     (trainer, "_seal"),
@@ -53,7 +53,7 @@ def digest_of(plan: hc.Plan, made: Any, history: Any) -> str:
 
 def trained(folder: Path, method: str) -> str:
     """One training in a folder, to its end: one number for what came of it."""
-    made = prune(model(), task("encoder", 32), method, 4, options={"init": "none"}, recipe=RECIPE, folder=folder, recover=1.0)
+    made = prune(model(), task("encoder", 32), configured(method, init="none"), 4, recipe=RECIPE, folder=folder, recover=1.0)
     assert len(made.history) == len({(entry.get("stage"), entry["step"]) for entry in made.history}), "nothing is told twice"
     return digest_of(made.plan, made.model, made.history)
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from toys import build, shared, task
+from toys import build, configured, shared, task
 
 import headcount as hc
+from headcount.core.budget import Budget
 from headcount.core.errors import HeadcountError, PlanError
-from headcount.core.plan import Budget
 from headcount.pruning.prune import fold, prune
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 
 METHODS = ("l0", "l0:lagrange", "dsp", "dsp:pipelined", "dsp:straight", "dsp:fast", "gates")
 PLANTED = ("L0H1", "L0H4", "L1H0", "L1H5")
-QUICK = Recipe(batch=8, epochs=6, rate=1e-4)
+QUICK = Recipe(train_batch=8, epochs=6, rate=1e-4)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -40,9 +40,9 @@ def test_planted_heads_are_found(method: str, init: str) -> None:
     if init == "none" and method != "l0":
         pytest.skip("without a hint only the gentlest of them is sure to find heads in so few steps")
     options = {} if method == "gates" and init == "gradient" else {"init": init}
-    recipe = QUICK if init == "gradient" else Recipe(batch=8, epochs=30, rate=1e-5)
+    recipe = QUICK if init == "gradient" else Recipe(train_batch=8, epochs=30, rate=1e-5)
     options |= {"rate": 0.3} if init == "none" else {"spread": 4.0} if method == "dsp:pipelined" else {}
-    made = prune(model, data, method, len(PLANTED), options=options, recipe=recipe, repair=False)
+    made = prune(model, data, configured(method, **options), len(PLANTED), recipe=recipe, repair=False)
     kept = {str(head) for head in hc.HeadMap.of(model)} - {str(head) for head in made.plan.removed}
     assert kept == set(PLANTED)
     assert len(hc.HeadMap.of(made.model)) == len(PLANTED)
@@ -53,7 +53,7 @@ def test_every_number_of_heads_is_hit_exactly(method: str) -> None:
     model, data = shared("encoder"), task("encoder", 16)
     total = len(hc.HeadMap.of(model))
     for keep in range(1, total + 1):
-        made = prune(model, data, method, keep, recipe=Recipe(batch=8, epochs=2), options={"init": "none"}, repair=False)
+        made = prune(model, data, configured(method, init="none"), keep, recipe=Recipe(train_batch=8, epochs=2), repair=False)
         assert len(hc.HeadMap.of(made.model)) == keep == total - len(made.plan.removed)
 
 
@@ -63,13 +63,13 @@ def test_heads_that_share_keys_stay_together(method: str) -> None:
     heads = hc.HeadMap.of(model)
     size = len(heads.units()[0])
     assert size > 1
-    made = prune(model, data, method, 2 * size, recipe=Recipe(batch=8, epochs=2), repair=False)
+    made = prune(model, data, method, 2 * size, recipe=Recipe(train_batch=8, epochs=2), repair=False)
     gone = set(made.plan.removed)
     assert all(gone.issuperset(unit) or gone.isdisjoint(unit) for unit in heads.units())
     with pytest.raises(PlanError, match="whole number of units"):
-        prune(model, data, method, 2 * size + 1, recipe=Recipe(batch=8))
+        prune(model, data, method, 2 * size + 1, recipe=Recipe(train_batch=8))
     with pytest.raises(PlanError, match="use the unit kv_group"):
-        prune(model, data, method, Budget(keep=len(heads) // 2, unit="even"), recipe=Recipe(batch=8))
+        prune(model, data, method, Budget(keep=len(heads) // 2, unit="even"), recipe=Recipe(train_batch=8))
 
 
 def test_gates_learn_with_the_heads_that_stay() -> None:
@@ -78,7 +78,7 @@ def test_gates_learn_with_the_heads_that_stay() -> None:
 
     seen: list[torch.Tensor] = []
 
-    class Watched(gates.Projected):
+    class Watched(gates.ProjectedGates):
         def sample(self, step: int, steps: int) -> torch.Tensor:
             made = super().sample(step, steps)
             seen.append(made.detach().clone())
@@ -88,8 +88,8 @@ def test_gates_learn_with_the_heads_that_stay() -> None:
     heads = hc.HeadMap.of(model).heads
     budget = Budget(keep=4, floor=1, protected=frozenset(heads[-2:]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gates, "Projected", Watched)
-        made = prune(model, data, "gates", budget, recipe=Recipe(batch=8, epochs=4), repair=False)
+        patch.setattr(gates, "ProjectedGates", Watched)
+        made = prune(model, data, "gates", budget, recipe=Recipe(train_batch=8, epochs=4), repair=False)
     kept = torch.tensor([head not in made.plan.removed for head in heads])
     assert all(bool((one[-2:] != 0).all()) for one in seen) and torch.equal(seen[-1] != 0, kept)
 
@@ -99,7 +99,9 @@ def test_a_frozen_decoder_keeps_its_bits_and_its_heads() -> None:
     model, data = shared("marian"), task("marian", 32)
     heads = hc.HeadMap.of(model)
     encoder = [head for head in heads if heads.block_of(head).kind == "encoder-self"]
-    made = prune(model, data, "l0", 2, kinds=["encoder-self"], options={"frozen": "decoder"}, recipe=Recipe(batch=8, rate=1e-3, epochs=1.0))
+    made = prune(
+        model, data, configured("l0", frozen="decoder"), 2, kinds=["encoder-self"], recipe=Recipe(train_batch=8, rate=1e-3, epochs=1.0)
+    )
     assert set(made.plan.removed) < set(encoder) and len(made.plan.removed) == len(encoder) - 2
     before, after = model.state_dict(), made.model.state_dict()
     assert all(torch.equal(before[name], value) for name, value in after.items() if ".decoder." in name or name.startswith("lm_head"))
@@ -115,10 +117,10 @@ def test_some_kinds_of_attention_lose_heads_and_no_others(method: str) -> None:
     model, data = shared("marian"), task("marian", 32)
     heads = hc.HeadMap.of(model)
     mine = {head for head in heads if heads.block_of(head).kind in ("encoder-self", "cross")}
-    made = prune(model, data, method, 3, kinds=["encoder-self", "cross"], repair=False, recipe=Recipe(batch=8, epochs=1.0))
+    made = prune(model, data, method, 3, kinds=["encoder-self", "cross"], repair=False, recipe=Recipe(train_batch=8, epochs=1.0))
     assert set(made.plan.removed) < mine and len(made.plan.removed) == len(mine) - 3
     with pytest.raises(HeadcountError, match=r"no kind of attention of this model 'encoder'\. Did you mean 'encoder-self'"):
-        prune(model, data, method, 2, kinds=["encoder"], recipe=Recipe(batch=8))
+        prune(model, data, method, 2, kinds=["encoder"], recipe=Recipe(train_batch=8))
 
 
 def test_the_penalty_decides_how_many_are_open() -> None:
@@ -127,7 +129,7 @@ def test_the_penalty_decides_how_many_are_open() -> None:
     seen = []
     for penalty in (1e-4, 1.0):
         options = {"penalty": penalty, "init": "none", "rate": 0.3}
-        made = prune(model, data, "l0", options=options, recipe=Recipe(batch=8, epochs=5))
+        made = prune(model, data, configured("l0", **options), recipe=Recipe(train_batch=8, epochs=5))
         seen.append([entry["open expected"] for entry in made.history][-1])
         assert len(hc.HeadMap.of(made.model)) == made.history[-1]["open"]
     assert seen[0] > 8 and seen[1] < 4
@@ -150,9 +152,9 @@ def test_floors_and_protected_heads_are_trained_with() -> None:
 
 
 BAD = {
-    "settle": ({"settle": 1.0}, "leaves no step"),
-    "share": ({"settle": -0.5}, "from 0 to 1; got -0.5"),
-    "tau": ({"tau": 1e-9}, "tau must fall"),
+    "settle": ({"settle": 1.0}, "option settle of dsp must be a float of at least 0 and below 1; got 1.0"),
+    "share": ({"settle": -0.5}, "option settle of dsp must be a float of at least 0 and below 1; got -0.5"),
+    "tau": ({"tau": 1e-9}, "tau_end of dsp must be at most tau"),
     "unknown": ({"taw": 1}, "Did you mean 'tau'"),
     "type": ({"rate": "fast"}, "must be a float"),
 }
@@ -162,6 +164,6 @@ BAD = {
 def test_wrong_options_are_refused(name: str) -> None:
     options, told = BAD[name]
     with pytest.raises(HeadcountError, match=told):
-        prune(shared("encoder"), task("encoder", 32), "dsp", 4, options=options, recipe=Recipe(batch=8))
-    with pytest.raises(HeadcountError, match="frozen is none, all"):
-        prune(shared("encoder"), task("encoder", 32), "l0", 4, options={"frozen": "decoder"}, recipe=Recipe(batch=8))
+        prune(shared("encoder"), task("encoder", 32), configured("dsp", **options), 4, recipe=Recipe(train_batch=8))
+    with pytest.raises(HeadcountError, match="frozen=decoder needs a model with an encoder and a decoder"):
+        prune(shared("encoder"), task("encoder", 32), configured("l0", frozen="decoder"), 4, recipe=Recipe(train_batch=8))

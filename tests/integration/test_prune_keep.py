@@ -24,15 +24,17 @@ def test_a_whole_number_is_heads_and_a_float_a_share() -> None:
     total = len(hc.HeadMap.of(build("encoder")))
     assert heads_left(total // 2) == total // 2
     assert heads_left(np.int64(total - 1)) == total - 1
-    assert heads_left(0.25) == heads_left(hc.Budget(keep=0.25)) == heads_left(None, fraction=0.25) == round(total / 4)
+    assert heads_left(0.25) == heads_left(hc.Budget(keep=0.25)) == heads_left("25%") == round(total / 4)
     assert heads_left(1) == 1
 
 
 @pytest.mark.parametrize("keep", [1.0, 0.0, -0.5, 1.5, 0, -1, 10_000, True, float("nan"), "8"])
 def test_other_numbers_are_refused_before_any_work(keep: Any) -> None:
-    with pytest.raises(PlanError, match=r"keep must be a whole number from 1 to \d+, .* or a share of them, a float above 0 and below 1"):
+    with pytest.raises(
+        PlanError, match=r"keep must be a whole number of heads from 1 (on|to \d+), or a share of them, a float above 0 and below 1"
+    ):
         heads_left(keep)
 
 
 def test_the_signature_says_so() -> None:
-    assert inspect.signature(hc.prune).parameters["keep"].annotation == "int | float | Budget | None"
+    assert inspect.signature(hc.prune).parameters["keep"].annotation == "int | float | str | Budget | None"

@@ -11,19 +11,17 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from toys import build, examples, shared, task, zero
+from toys import build, configured, examples, shared, task, zero
 
 import headcount as hc
 from headcount.core.errors import HeadcountError, PlanError
 from headcount.core.heads import tie_order
 from headcount.data.evaluate import evaluate
 from headcount.data.metrics import PERPLEXITY
-from headcount.pruning.base import Choice, Work, read_options
+from headcount.pruning.base import Choice, PruneContext, Pruner
 from headcount.pruning.methods import rank as rank_file
-from headcount.pruning.methods.fisher import gate_gradients, rearranged
-from headcount.pruning.prune import Method
+from headcount.pruning.methods.fisher import exchange_units, gate_gradients
 from headcount.pruning.scope import Room, _shares
-from headcount.pruning.training.fine_tune import Recipe
 
 INFORMED = ("rank", "rank by=ablation", "surgeon", "surgeon rounds=1 rivals=no", "surgeon rounds=4 rivals=no", "fisher")
 UNINFORMED = ("random", "random:type", "layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
@@ -33,10 +31,9 @@ N = 64
 def chosen(model: nn.Module, method: str, keep: int | hc.Budget, data: Any = None, *, seed: int = 0) -> Choice:
     """What a method, given as `name option=value …`, chooses."""
     name, *given = method.split()
-    made = Method.parse(name)
-    options = read_options(made.module, dict(one.split("=") for one in given), name)
+    pruner = Pruner.parse(f"{name}({';'.join(given)})")
     budget = keep if isinstance(keep, hc.Budget) else hc.Budget(keep=keep)
-    return made.module.choose(Work(model, hc.HeadMap.of(model), data, budget, seed, options, Recipe()), made.variant)
+    return pruner.choose(PruneContext(model, hc.HeadMap.of(model), data, budget, seed))
 
 
 def kept(model: nn.Module, choice: Choice) -> set[str]:
@@ -263,19 +260,19 @@ def test_fisher_exchanges_until_the_form_is_least() -> None:
     for _ in range(20):
         felt = torch.tensor(random.normal(size=(30, 5)))
         fisher = felt.T @ felt
-        found = rearranged(fisher, [0, 1], [0, 1, 2, 3, 4])
+        found = exchange_units(fisher, [0, 1], [0, 1, 2, 3, 4])
         value = float(fisher[found][:, found].sum())
         for out in found:
             for back in set(range(5)) - set(found):
                 tried = [back if place == out else place for place in found]
                 assert float(fisher[tried][:, tried].sum()) >= value - 1e-9
-    assert rearranged(fisher, [], [0, 1]) == []
+    assert exchange_units(fisher, [], [0, 1]) == []
 
 
 def test_gate_gradients_are_those_of_single_examples() -> None:
     model, data = build("encoder"), task("encoder", 9)
     model.train()
-    work = Work(model, hc.HeadMap.of(model), data, hc.Budget(keep=3), 0, {}, Recipe())
+    work = PruneContext(model, hc.HeadMap.of(model), data, hc.Budget(keep=3))
     found = gate_gradients(work, 9)
     assert model.training and all(p.requires_grad for p in model.parameters())
     model.eval()
@@ -309,20 +306,20 @@ def test_heads_of_a_role_go_first_or_last() -> None:
 
 
 BAD = [
-    ("gradeint", 3, {}, "gradient|pruner"),
+    ("gradeint", 3, {}, "Did you mean 'gradient'"),
     ("layers:tpo", 3, {}, "Did you mean 'top'"),
-    ("rank", 0, {}, "from 1 to"),
+    ("rank", 0, {}, "from 1 on"),
     ("rank", 99, {}, "from 1 to"),
     ("rank", 3, {"bye": "x"}, "Did you mean 'by'"),
     ("rank", 3, {"by": "gradeint"}, "Did you mean 'gradient'"),
     ("rank", 3, {"scope": "layers"}, "Did you mean 'layer'"),
     ("rank", 3, {"step": "much"}, "must be a float"),
-    ("rank", 3, {"step": 0}, "step must be above 0"),
-    ("rank", 3, {"stop": 1.5}, "stop from 0 to 1"),
+    ("rank", 3, {"step": 0}, "option step of rank must be a float above 0 and of at most 1; got 0.0"),
+    ("rank", 3, {"stop": 1.5}, "option stop of rank must be a float of at least 0 and of at most 1; got 1.5"),
     ("rank", 3, {"again": "perhaps"}, "true or false"),
     ("rank", 3, {"limit": 0}, "limit"),
     ("surgeon", 3, {"rounds": 0}, "rounds"),
-    ("surgeon", 3, {"rounds": "two"}, "must be a int"),
+    ("surgeon", 3, {"rounds": "two"}, "must be an int of at least 1; got 'two'"),
     ("surgeon", 3, {"limit": -1}, "limit"),
     ("fisher", 3, {"tune": "what"}, "true or false"),
     ("fisher", 3, {"limit": 0}, "limit"),
@@ -338,7 +335,7 @@ def test_wrong_requests_fail_before_any_work(method: str, keep: Any, options: di
     ran: list[int] = []
     model.register_forward_pre_hook(lambda *_: ran.append(1))
     with pytest.raises(HeadcountError, match=says):
-        hc.prune(model, task("encoder", N), method, keep, options=options)
+        hc.prune(model, task("encoder", N), configured(method, **options), keep)
     assert not ran
 
 
@@ -420,5 +417,5 @@ def test_the_departure_is_the_divergence_of_predictions(kind: str) -> None:
         each, labels = (each[:, :-1], batch["labels"][:, 1:]) if kind == "decoder" else (each, batch["labels"])
         each = torch.stack([row[mask].mean() for row, mask in zip(each, labels != -100, strict=True)])
     assert torch.allclose(found, each, atol=1e-12) and float(found.min()) > 0
-    work = Work(model, hc.HeadMap.of(model), data, hc.Budget(keep=2), 0, {}, Recipe())
+    work = PruneContext(model, hc.HeadMap.of(model), data, hc.Budget(keep=2))
     assert kl_to_dense(work, model, hc.Plan.removing([])) == 0.0

@@ -10,25 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toys import saved_classifier, saved_table, shared, task
+from toys import configured, saved_classifier, saved_table, shared, task
 
 import headcount as hc
 from headcount.app.main import main
 from headcount.core.errors import DataError, PlanError
+from headcount.core.evaluation import PairedDifference
 from headcount.core.registry import PRUNERS
 from headcount.data.evaluate import evaluate
 from headcount.models.provenance import model_record
 from headcount.models.tiny.build import tiny_model
+from headcount.pruning.base import Pruner
 from headcount.pruning.methods import fisher, rank, surgeon
-from headcount.pruning.prune import parse_method, prune
+from headcount.pruning.prune import prune, prune_by_spec
+from headcount.pruning.recipe import Recipe
 from headcount.pruning.repair.means import fold_means
-from headcount.pruning.training.fine_tune import Recipe
-from headcount.runs.report.commands import command_of
-from headcount.runs.results import smallest_safe
+from headcount.pruning.spec import PruneSpec
+from headcount.runs.report.commands import prune_command
+from headcount.runs.results import PrunedRow, smallest_safe
 from headcount.runs.store import Run, describe_run
 from headcount.surgery.cost import cost
 from headcount.workflows import prune as pruning
-from headcount.workflows.prune import Pruning, Wish, compare, grid, rows
+from headcount.workflows.prune import Pruning, build_grid, compare
 
 
 def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
@@ -103,13 +106,13 @@ def test_the_control_has_the_plan_and_none_of_the_weights(
 
 def test_protected_heads_stay_and_are_named(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, data = given
-    words = ["--train", data, "--keep", "4", "--no-repair", "--protect", "L1H0,L0H2"]
+    words = ["--train", data, "--keep", "4", "--no-repair", "--protected", "L1H0,L0H2"]
     made = result(
         capsys, "prune", model, *words, "--method", "random", "--method-seed", "2", "--epochs", "2", "--no-bench", "--out", tmp_path / "a"
     )
     assert not {"L0H2", "L1H0"} & set(made["plan"]) and made["rows"][0]["method"] == "random sparing L0H2+L1H0 without repair"
     (artifact,) = Run.open(tmp_path / "a").results("pruned").values()
-    assert artifact.content["wish"]["recipe"]["epochs"] == 2 and made["rows"][0]["seed"] == 2 and made["rows"][0]["removed"] == 8
+    assert artifact.content["spec"]["recipe"]["epochs"] == 2 and made["rows"][0]["seed"] == 2 and made["rows"][0]["removed"] == 8
     table = result(capsys, "compare", model, *words, "--methods", "random", "--seeds", "1", "--seed", "3", "--out", tmp_path / "b")["rows"]
     assert [(row["method"], row["seed"]) for row in table] == [("random sparing L0H2+L1H0 without repair", 3)]
 
@@ -122,7 +125,7 @@ def test_a_comparison_goes_on_and_random_is_always_there(
     whole = result(capsys, *words, "--out", tmp_path / "one")
     assert {row["method"] for row in whole["rows"]} == {f"{name} without repair" for name in ("gradient", "magnitude", "random")}
     assert len(whole["rows"]) == 2 * (1 + 1 + 2) and set(whole["smallest"]) == {row["method"] for row in whole["rows"]}
-    made, real = [], pruning.prune
+    made, real = [], pruning.prune_by_spec
 
     def counted(*args: Any, **options: Any) -> Any:
         made.append(args)
@@ -130,7 +133,7 @@ def test_a_comparison_goes_on_and_random_is_always_there(
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(pruning, "prune", counted)
+    monkeypatch.setattr(pruning, "prune_by_spec", counted)
     assert main([*map(str, words), "--out", str(tmp_path / "two"), "-q"]) == 130
     capsys.readouterr()
     again = result(capsys, *words, "--out", tmp_path / "two")
@@ -176,11 +179,11 @@ def test_a_budget_of_latency_gives_a_faster_model_or_says_that_it_cannot() -> No
         (["--keep", "4", "--option", "bye=gradient"], 2, "option of"),
         (["--keep", "4", "--method", "rank", "--option", "step=much"], 1, "must be a float"),
         (["--keep", "4", "--method", "rank(by=gradeint)"], 2, "Did you mean 'gradient'"),
-        (["--keep", "4", "--method", "rank(by"], 1, "brackets"),
+        (["--keep", "4", "--method", "rank(by"], 1, "parentheses"),
         (["--keep", "4", "--floor", "3"], 1, "floor"),
         (["--keep", "4", "--recover", "-1"], 1, "above 0"),
-        (["--keep", "4", "--protect", "L9H9"], 1, "protected head L9H9"),
-        (["--keep", "4", "--protect", "first"], 1, "first"),
+        (["--keep", "4", "--protected", "L9H9"], 1, "protected head L9H9"),
+        (["--keep", "4", "--protected", "first"], 1, "first"),
         (["--keep", "4", "--ablation", "uniform"], 1, "ablation is zero or mean here, and uniform a gate"),
         (["--keep", "4", "--ablation", "median"], 1, "ablation is zero or mean, got 'median'"),
         (["--keep", "4", "--ablation", "mean", "--repair"], 1, "leave ablation or repair out"),
@@ -198,20 +201,18 @@ def test_wrong_wishes_are_told_before_any_work(
 
 
 def test_methods_are_read_with_their_options() -> None:
-    assert parse_method("gradient") == ("rank", {"by": "gradient"})
-    assert parse_method("ablation:mean") == ("rank", {"by": "ablation:mean"})
-    assert parse_method("random") == ("random", {})
-    assert parse_method("rank(by=fisher; again=true)") == ("rank", {"by": "fisher", "again": "true"})
-    wishes = grid(["surgeon", "random"], [2, 4], 3, Wish("random", 1))
-    assert [(wish.method, wish.keep, wish.seed) for wish in wishes] == [("surgeon", 2, 0), ("surgeon", 4, 0)] + [
-        ("random", keep, seed) for keep in (2, 4) for seed in range(3)
-    ]
+    assert Pruner.parse("gradient") == Pruner.parse("rank") == Pruner.parse("rank(limit=512)") == rank.Rank(by="gradient")
+    assert Pruner.parse("ablation:mean") == rank.Rank(by="ablation:mean")
+    assert Pruner.parse("rank(by=fisher; again=true)") == Pruner.parse("rank(by=fisher;again=yes)") == rank.Rank(by="fisher", again=True)
+    specs = build_grid(["surgeon", "random"], [2, 4], 3, PruneSpec.of("random", 1))
+    sizes = [(str(spec.method), spec.limits.heads(12), spec.seed) for spec in specs]
+    assert sizes == [("surgeon", 2, 0), ("surgeon", 4, 0)] + [("random", keep, seed) for keep in (2, 4) for seed in range(3)]
 
 
 def test_an_importance_stands_for_ranking_by_it_in_python_too() -> None:
     model, data = shared("encoder"), task("encoder", 32)
     named = [prune(model, data, name, 6, repair=False) for name in ("magnitude", "rank(by=magnitude)")]
-    assert named[0].plan == named[1].plan == prune(model, data, "rank", 6, options={"by": "magnitude"}, repair=False).plan
+    assert named[0].plan == named[1].plan == prune(model, data, configured("rank", by="magnitude"), 6, repair=False).plan
 
 
 def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
@@ -219,19 +220,24 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
-        dense, artifacts, failed = compare(work, [Wish("random", 6, repair=False)])
-        table = rows(work, dense, artifacts)
+        dense, artifacts, failed = compare(work, [PruneSpec.of("random", 6, repair=False)])
+        table = work.rows(dense, artifacts)
     assert not failed
     plan = hc.Plan.removing(artifacts[0].content["removed"])
     with hc.mask(model, plan.removed):
         masked = evaluate(model, data)
     np.testing.assert_allclose(artifacts[0].arrays["losses"], masked.losses, rtol=1e-6, atol=1e-6)
-    assert table[0]["loss difference"] == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
-    assert smallest_safe([{"method": "a", "keep": 4, "loss p": 0.5, "loss difference": 1.0}]) == {"a": 4}
-    assert smallest_safe([{"method": "a", "keep": 4, "loss p": 0.01, "loss difference": 1.0}]) == {"a": None}
-    fallen = {"method": "a", "keep": 4, "loss p": 0.01, "loss difference": -1.0, "metric p": 0.01, "metric difference": -0.1}
-    assert smallest_safe([{**fallen, "higher_is_better": True}]) == {"a": None}, "a smaller loss does not excuse a smaller accuracy"
-    assert smallest_safe([{**fallen, "higher_is_better": False}]) == {"a": 4}
+    assert table[0].changes["loss"].difference == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
+    assert smallest_safe([row_of(PairedDifference(1.0, 0, 0, 0.5, "t"))]) == {"a": 4}
+    assert smallest_safe([row_of(PairedDifference(1.0, 0, 0, 0.01, "t"))]) == {"a": None}
+    fallen = {"loss": PairedDifference(-1.0, 0, 0, 0.01, "t"), "metric": PairedDifference(-0.1, 0, 0, 0.01, "t")}
+    assert smallest_safe([row_of(**fallen, better=True)]) == {"a": None}, "a smaller loss does not excuse a smaller accuracy"
+    assert smallest_safe([row_of(**fallen, better=False)]) == {"a": 4}
+
+
+def row_of(loss: PairedDifference, metric: PairedDifference | None = None, *, better: bool = True) -> PrunedRow:
+    changes = {"loss": loss, **({} if metric is None else {"metric": metric})}
+    return PrunedRow("a", 4, 8, 0, None, 1.0, None, better, changes, 100)
 
 
 @pytest.mark.parametrize(("method", "redone"), [("surgeon", True), ("fisher", False), ("random", True), ("gates", True), ("dsp", False)])
@@ -240,16 +246,17 @@ def test_the_model_of_a_finished_artifact_is_the_one_it_was(
 ) -> None:
     """What was chosen is carried out again without choosing where choosing changed no weights."""
     model, data = shared("encoder"), task("encoder", 64)
-    wish = Wish(method, 6, recipe=Recipe(epochs=1.0, batch=16))
-    expected = prune(model, data, method, 6, recipe=wish.recipe)
+    spec = PruneSpec.of(method, 6, recipe=Recipe(epochs=1.0, train_batch=16))
+    expected = prune(model, data, method, 6, recipe=spec.recipe)
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
-        _, (artifact,), _ = compare(work, [wish])
+        _, (artifact,), _ = compare(work, [spec])
         chosen: list[str] = []
-        monkeypatch.setattr(pruning, "prune", lambda *args, **how: chosen.append(method) or prune(*args, **how))
-        same, small = work.kept(wish)
-    assert same.key == artifact.key and bool(chosen) is not redone
+        real = pruning.prune_by_spec
+        monkeypatch.setattr(pruning, "prune_by_spec", lambda *args, **how: chosen.append(method) or real(*args, **how))
+        same, small = work.make(spec)
+    assert same.spec == artifact.key and bool(chosen) is not redone
     for name, value in expected.model.state_dict().items():
         assert torch.equal(small.state_dict()[name], value), name
 
@@ -263,7 +270,7 @@ def test_limits_beside_kinds_groups_and_units() -> None:
     odd = tiny_model("llama", auto="AutoModelForCausalLM", num_hidden_layers=3, num_key_value_heads=1)
     batch = {"input_ids": torch.arange(5, 17).view(2, 6), "labels": torch.arange(5, 17).view(2, 6)}
     total = sum(parameter.numel() for parameter in odd.parameters())
-    small = prune(odd, batch, "rank", hc.Budget(parameters=int(total * 0.9)), options={"by": "magnitude"}, repair=False)
+    small = prune(odd, batch, configured("rank", by="magnitude"), hc.Budget(parameters=int(total * 0.9)), repair=False)
     assert sum(parameter.numel() for parameter in small.model.parameters()) <= 0.9 * total
     with pytest.raises(PlanError, match="whole KV groups; unit='even' goes with keep"):
         prune(odd, batch, "rank", hc.Budget(parameters=int(total * 0.9), unit="even"), repair=False)
@@ -293,8 +300,11 @@ def test_means_stand_in_for_removed_heads(given: tuple[Path, Path], tmp_path: Pa
     assert {name for name in nothing if not torch.equal(nothing[name], means[name])} and nothing.keys() == means.keys()
     assert all(torch.equal(nothing[name], means[name]) for name in nothing if not name.endswith("attention.output.dense.bias"))
     run = Run.open(tmp_path / "run")
-    (artifact,) = [artifact for artifact in run.results(pruning.KIND).values() if artifact.content["wish"].get("ablation")]
-    assert "--ablation mean" in command_of(run.record(), "run", artifact) and Wish.of(artifact.content["wish"]).ablation == "mean"
+    (artifact,) = [artifact for artifact in run.results("pruned").values() if artifact.content["spec"]["ablation"] == "mean"]
+    assert (
+        "--ablation mean" in prune_command(run.record(), "run", artifact)
+        and PruneSpec.from_dict(artifact.content["spec"]).ablation == "mean"
+    )
     whole, work = shared("encoder"), task("encoder", 64)
     tuned = prune(whole, work, "fisher", 6, ablation="mean")
     assert not tuned.repaired and tuned.plan == prune(whole, work, "fisher", 6, repair=False).plan
@@ -311,12 +321,13 @@ def test_training_needs_a_task() -> None:
 def test_what_is_found_about_the_dense_model_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes of one comparison share scores, gradients of gates and the surgeon's order, and get what they would get alone."""
     asked: list[str] = []
-    for module, name in ((rank, "_scores"), (fisher, "_gate_gradients"), (surgeon, "_order")):
+    for module, name in ((rank.Rank, "measure"), (fisher, "_measure_gradients"), (surgeon.SurgeonPruner, "order_units")):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args, real=real, name=name, **options: (asked.append(name), real(*args, **options))[1])
     model, data, known = shared("encoder"), task("encoder", 32), {}
-    for method, times in (("gradient", {"_scores": 1}), ("fisher", {"_gate_gradients": 1}), ("surgeon(rounds=1)", {"_order": 1})):
+    for method, times in (("gradient", {"measure": 1}), ("fisher", {"_measure_gradients": 1}), ("surgeon(rounds=1)", {"order_units": 1})):
         asked.clear()
-        together = [prune(model, data, method, keep, repair=False, shared=known).plan for keep in (2, 4)]
+        specs = [PruneSpec.of(method, keep, repair=False) for keep in (2, 4)]
+        together = [prune_by_spec(model, data, spec, shared=known).plan for spec in specs]
         assert {name: asked.count(name) for name in asked} == times
         assert together == [prune(model, data, method, keep, repair=False).plan for keep in (2, 4)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toys import saved_classifier, saved_table, shared, task
+from toys import configured, saved_classifier, saved_table, shared, task
 
 import headcount as hc
 from headcount.app.main import main
@@ -22,11 +22,10 @@ from headcount.importance.settings import ScoreSettings
 from headcount.importance.verdicts import signed_samples
 from headcount.models.provenance import model_record
 from headcount.pruning.prune import prune
-from headcount.runs.results import method_name
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run, describe_run
 from headcount.surgery.source import local_folder
-from headcount.workflows.prune import Wish
 from headcount.workflows.score import score_into
 
 PUBLISHED = {"gradient": "layer", "fluctuation": "standard"}
@@ -76,8 +75,8 @@ def test_rankings_of_the_embedded_model_are_those_of_the_paper() -> None:
         with hc.mask(model, removed):
             values.append(evaluate(model, data, limit=250).value)
     assert values[0] is not None and values[1] is not None and values[0] > 0.88 and values[1] < 0.82
-    pruned = prune(model, data, "gradient", 24, options={"limit": 256}, repair=False)
-    assert pruned.plan == plan and prune(model, data, "rank", 24, options={"limit": 256, "normalise": "none"}, repair=False).plan == raw
+    pruned = prune(model, data, configured("gradient", limit=256), 24, repair=False)
+    assert pruned.plan == plan and prune(model, data, configured("rank", limit=256, normalise="none"), 24, repair=False).plan == raw
 
 
 def hc_tokenizer(folder: Path) -> Any:
@@ -89,7 +88,7 @@ def hc_tokenizer(folder: Path) -> Any:
 def test_scores_estimated_again_are_normalised_among_those_that_are_left() -> None:
     """Heads that are gone have no part in the norm of their layer."""
     model, data = shared("encoder"), task("encoder", 32)
-    plan = prune(model, data, "rank", 3, options={"again": True, "step": 0.5}, repair=False).plan
+    plan = prune(model, data, configured("rank", again=True, step=0.5), 3, repair=False).plan
     first = hc.Plan.keep_top(hc.score(model, data, limit=512), 6)
     with hc.mask(model, first.removed):
         raw = hc.score(model, data, limit=512, normalise="none")
@@ -109,12 +108,9 @@ def test_a_run_keeps_normalisations_apart(tmp_path: Path) -> None:
 
 
 def test_labels_say_which_normalisation_a_ranking_had() -> None:
-    """Artifacts of runs from before rankings were normalised are not called by the name of the published method."""
-    parts = Wish("rank", 4, options={"by": "gradient"}).parts()
-    raw = Wish("rank", 4, options={"by": "gradient", "normalise": "none"}).parts()
-    older = {name: value for name, value in parts.items() if name != "normalise"}
-    assert parts["normalise"] == "layer" and Wish.of(parts).parts() == parts
-    assert [method_name(each) for each in (parts, raw, older)] == ["gradient", "gradient(normalise=none)", "gradient(normalise=none)"]
+    published, raw = (PruneSpec.of(text, 4) for text in ("gradient", "rank(normalise=none)"))
+    assert published.to_dict()["method"]["normalise"] == "published" and PruneSpec.from_dict(raw.to_dict()) == raw
+    assert [spec.label for spec in (published, raw)] == ["gradient", "gradient(normalise=none)"]
 
 
 def test_the_command_line_scores_as_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,12 +139,12 @@ def test_norms_of_raw_scores_survive_in_types() -> None:
 
 
 def test_rivals_of_the_surgeon_rank_as_published() -> None:
-    from headcount.pruning.base import Work
-    from headcount.pruning.methods import surgeon
-    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.pruning.base import PruneContext
+    from headcount.pruning.methods.surgeon import SurgeonPruner
 
     model, data = shared("encoder"), task("encoder", 24)
-    work = Work(model, hc.HeadMap.of(model), data, hc.Budget(keep=4), 0, {**surgeon.ABOUT.options, "rounds": 1}, Recipe())
-    plan, scores, _ = surgeon._rivals(work, [])["gradient"]
+    context = PruneContext(model, hc.HeadMap.of(model), data, hc.Budget(keep=4))
+    rival = SurgeonPruner(rounds=1)._rivals(context, [])["gradient"]
+    plan, scores = rival.plan, rival.scores
     assert scores.normalise == "layer" and plan == hc.Plan.keep_top(hc.score(model, data), 4)
     assert torch.isfinite(torch.tensor(scores.values)).all()

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import build, saved_classifier, saved_table, shared, task
+from toys import build, configured, saved_classifier, saved_table, shared, task
 
 import headcount as hc
 from headcount.app.main import main
-from headcount.core.errors import PlanError
+from headcount.core.errors import OptionError, PlanError
 from headcount.data.evaluate import evaluate
 from headcount.data.metrics import ACCURACY
 from headcount.pruning.methods import l0
 from headcount.pruning.prune import prune
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
 from headcount.workflows import prune as pruning
-from headcount.workflows.prune import Wish, check_wish, grid
+from headcount.workflows.prune import build_grid
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -37,19 +38,19 @@ def test_the_size_is_what_the_penalty_leaves(monkeypatch: pytest.MonkeyPatch) ->
     sizes = []
     for penalty in (1e-4, 0.3):
         options = {"penalty": penalty, "rate": 0.4, "start": 1.0}
-        made = prune(model, data, "l0", options=options, recipe=Recipe(batch=8, steps=40))
+        made = prune(model, data, configured("l0", **options), recipe=Recipe(train_batch=8, steps=40))
         opened = l0.expected(gatings[-1].log_a.detach()) > 0
         assert [head not in made.plan.removed for head in hc.HeadMap.of(model)] == opened.tolist()
         sizes.append(len(hc.HeadMap.of(made.model)))
         assert sizes[-1] == int(opened.sum()) == made.history[-1]["open"] and made.steps == {"choose": 40}
     assert 0 < sizes[1] < sizes[0]
     with pytest.raises(PlanError, match="closed the gates of all 12 heads; name a smaller"):
-        prune(model, data, "l0", options={"penalty": 50.0, "rate": 1.0, "start": 0.0}, recipe=Recipe(batch=8, steps=40))
+        prune(model, data, configured("l0", penalty=50.0, rate=1.0, start=0.0), recipe=Recipe(train_batch=8, steps=40))
 
 
 REFUSED: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "l0 keep": ("l0(penalty=0.01)", 4, {}),
-    "l0 fraction": ("l0(penalty=0.01)", None, {"fraction": 0.5}),
+    "l0 fraction": ("l0(penalty=0.01)", "50%", {}),
     "l0 limit": ("l0(penalty=0.01)", hc.Budget(parameters=10_000), {}),
     "rank keep": ("gradient(stop=0.9)", 4, {}),
     "rank limit": ("rank(stop=0.9)", hc.Budget(latency=1.0), {}),
@@ -62,44 +63,34 @@ def test_two_sizes_are_refused_before_any_work(name: str, monkeypatch: pytest.Mo
     model, data = shared("encoder"), task("encoder", 32)
     monkeypatch.setattr("headcount.data.checks.check_weights", lambda *_: pytest.fail("work began"))
     with pytest.raises(PlanError, match=r"decides itself how many heads stay.*leave one of them out"):
-        prune(model, data, method, keep, recipe=Recipe(batch=8), **more)
-    if isinstance(keep, int):
-        with pytest.raises(PlanError, match="decides itself"):
-            check_wish(model, Wish(*_split(method), recipe=Recipe(batch=8)))
-
-
-def _split(method: str) -> tuple[Any, ...]:
-    name, options = pruning.parse_method(method)
-    return name, 4, 0, None, None, options
+        prune(model, data, method, keep, recipe=Recipe(train_batch=8), **more)
+    with pytest.raises(PlanError, match="decides itself"):
+        PruneSpec.of(method, keep)
 
 
 def test_penalties_that_cannot_be_kept_are_refused() -> None:
     model, data = shared("encoder"), task("encoder", 32)
     for method, budget, told in (("l0:lagrange", hc.Budget(), "learns λ"), ("l0", hc.Budget(floor=1), "floor of 1 cannot be promised")):
-        with pytest.raises(PlanError, match=told):
-            prune(model, data, method, budget, options={"penalty": 0.1}, recipe=Recipe(batch=8))
+        with pytest.raises((OptionError, PlanError), match=told):
+            prune(model, data, configured(method, penalty=0.1), budget, recipe=Recipe(train_batch=8))
 
 
 def test_stop_alone_decides_how_many_stay() -> None:
     model, data = shared("encoder"), task("encoder", 48, metric=ACCURACY)
-    made = prune(model, data, "rank", options={"stop": 0.999, "step": 0.25}, repair=False)
+    made = prune(model, data, configured("rank", stop=0.999, step=0.25), repair=False)
     whole = evaluate(model, data, split="selection")
     with hc.mask(model, made.plan.removed):
         left = evaluate(model, data, split="selection")
     assert left.value is not None and whole.value is not None and left.value >= 0.999 * whole.value
-    free = prune(model, data, "rank", hc.Budget(floor=2), options={"stop": 1e-9, "step": 0.25}, repair=False)
+    free = prune(model, data, configured("rank", stop=1e-9, step=0.25), hc.Budget(floor=2), repair=False)
     assert len(hc.HeadMap.of(free.model)) == 4, "nothing stops it but the floor"
 
 
 def test_a_comparison_holds_a_penalty_once() -> None:
-    wishes = grid(["l0(penalty=0.02)", "rank(stop=0.9)", "l0"], [4, 8], 2, Wish("random", 1))
-    named = [(wish.method, dict(wish.options), wish.keep, wish.seed) for wish in wishes if wish.options]
-    assert named == [
-        ("l0", {"penalty": "0.02"}, 0, 0),
-        ("l0", {"penalty": "0.02"}, 0, 1),
-        ("rank", {"stop": "0.9"}, 0, 0),
-    ]
-    assert sorted(wish.keep for wish in wishes if wish.method == "l0" and not wish.options) == [4, 4, 8, 8]
+    specs = build_grid(["l0(penalty=0.02)", "rank(stop=0.9)", "l0"], [4, 8], 2, PruneSpec.of("random", 1))
+    named = [(str(spec.method), spec.budget, spec.seed) for spec in specs if spec.method.sizes_itself]
+    assert named == [("l0(penalty=0.02)", None, 0), ("l0(penalty=0.02)", None, 1), ("gradient(stop=0.9)", None, 0)]
+    assert sorted(spec.limits.heads(12) for spec in specs if str(spec.method) == "l0") == [4, 4, 8, 8]
 
 
 def test_the_command_line_prunes_by_a_penalty_alone(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,8 +127,8 @@ def test_the_control_trains_at_its_own_rate(
 ) -> None:
     model, data = given
     recipes: list[Recipe] = []
-    real = pruning.from_scratch
-    monkeypatch.setattr(pruning, "from_scratch", lambda *args, **how: (recipes.append(args[3]), real(*args, **how))[1])
+    real = pruning.train_from_scratch
+    monkeypatch.setattr(pruning, "train_from_scratch", lambda *args, **how: (recipes.append(args[3]), real(*args, **how))[1])
     words = [
         "prune",
         str(model),

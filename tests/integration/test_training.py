@@ -17,27 +17,29 @@ from toys import build, examples, padder, shared, task
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import headcount as hc
-from headcount.core.errors import ArtifactError, DataError, NonFinite, UnsupportedModel
-from headcount.core.plan import Budget
+from headcount.core.budget import Budget
+from headcount.core.errors import DataError, NonFinite, UnsupportedModel
 from headcount.data.evaluate import evaluate
 from headcount.models.gates import output_tensors
-from headcount.pruning.base import Work
-from headcount.pruning.methods.dsp import ABOUT as DSP
-from headcount.pruning.methods.dsp import Subset
-from headcount.pruning.methods.l0 import ABOUT as L0
-from headcount.pruning.methods.l0 import HardConcrete
-from headcount.pruning.training.fine_tune import Recipe, _trainer, fine_tune
+from headcount.pruning.base import PruneContext
+from headcount.pruning.methods.dsp import DSP, SubsetGates
+from headcount.pruning.methods.l0 import L0, HardConcrete
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.training.fine_tune import _build_trainer, fine_tune
 from headcount.pruning.training.gates import GateCallback
-from headcount.pruning.training.scratch import from_scratch
+from headcount.pruning.training.scratch import train_from_scratch
 from headcount.pruning.training.trainer import ByLength, checkpoints, divergence, last_whole
 
 ROWS = 32
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-def work_of(model: Any, kind: str = "encoder", keep: int = 4, about: Any = DSP, **options: Any) -> Work:
-    given = {**about.options, "init": "none", **options}
-    return Work(model, hc.HeadMap.of(model), task(kind, ROWS), Budget(keep=keep), 0, given, Recipe())
+def context_of(model: Any, kind: str = "encoder") -> PruneContext:
+    return PruneContext(model, hc.HeadMap.of(model), task(kind, ROWS), Budget(keep=4))
+
+
+def subset_gates(model: Any, kind: str = "encoder", number: int = 4, **options: Any) -> SubsetGates:
+    return SubsetGates(context_of(model, kind), DSP(init="none", **options), number)
 
 
 def without_dropout(kind: str = "encoder") -> Any:
@@ -73,7 +75,7 @@ def trainer(model: Any, gates: GateCallback, folder: Path, *callbacks: TrainerCa
 
 
 def arguments_of(recipe: Recipe, parts: int) -> TrainingArguments:
-    return arguments(Path("unused"), per_device_train_batch_size=recipe.batch // parts, **recipe.more)
+    return arguments(Path("unused"), per_device_train_batch_size=recipe.train_batch // parts, **(recipe.training_arguments or {}))
 
 
 class Watch(TrainerCallback):
@@ -98,7 +100,7 @@ class Watch(TrainerCallback):
 
 def test_gates_are_sampled_in_training_hard_in_evaluation_and_off_afterwards(tmp_path: Path) -> None:
     model = build("encoder")
-    gates = GateCallback(model, Subset(work_of(model, settle=0.0, cool=1.0, tau_end=0.5), "joint", 4))
+    gates = GateCallback(model, subset_gates(model, settle=0.0, cool=1.0, tau_end=0.5))
     watch = Watch(model, gates)
     running = trainer(model, gates, tmp_path, watch, eval_strategy="steps", eval_steps=2)
     running.train()
@@ -133,11 +135,11 @@ def test_accumulation_gives_the_gradient_of_one_big_batch(kind: str) -> None:
     found = []
     for parts in (1, 4):
         model = without_dropout(kind)
-        gates = GateCallback(model, Subset(work_of(model, kind, cool=1.0, tau_end=0.5), "joint", 2))
+        gates = GateCallback(model, subset_gates(model, kind, 2, cool=0.5, tau_end=0.5))
         kept = Kept(gates)
         with gates:
-            recipe = Recipe(batch=8, rate=1e-5, more={"gradient_accumulation_steps": parts, "max_steps": 2})
-            running = _trainer(model, task(kind, ROWS), recipe, arguments_of(recipe, parts), gates, None, None)
+            recipe = Recipe(train_batch=8, rate=1e-5, training_arguments={"gradient_accumulation_steps": parts, "max_steps": 2})
+            running = _build_trainer(model, task(kind, ROWS), recipe, arguments_of(recipe, parts), gates, None, None)
             running.add_callback(kept)
             running.train()
         found.append(kept.found)
@@ -157,7 +159,12 @@ def test_fine_tuning_in_parts_is_fine_tuning_at_once() -> None:
             model = without_dropout()
             data = task("encoder", ROWS, **options)
             made.append(
-                (model, fine_tune(model, data, Recipe(batch=8, epochs=1.0, distil=distil, more=more), teacher=shared("encoder")).steps)
+                (
+                    model,
+                    fine_tune(
+                        model, data, Recipe(train_batch=8, epochs=1.0, distil=distil, training_arguments=more), teacher=shared("encoder")
+                    ).steps,
+                )
             )
         (one, steps), (parts, again) = made
         assert steps == again == 4
@@ -169,7 +176,7 @@ def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
     found = []
     for number, on in enumerate((False, True)):
         model = without_dropout()
-        gates = GateCallback(model, Subset(work_of(model), "joint", 4))
+        gates = GateCallback(model, subset_gates(model))
         trainer(model, gates, tmp_path / str(number), gradient_checkpointing=on).train()
         found.append(gates.gating.parameters["w"].detach())
     assert torch.allclose(*found, rtol=1e-9) and bool((found[0] != 0).all())
@@ -177,7 +184,7 @@ def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
 
 def test_bf16_works_and_fp16_is_refused(tmp_path: Path) -> None:
     model = build("encoder").float()
-    gating = HardConcrete(work_of(model, about=L0), "target", 4)
+    gating = HardConcrete(context_of(model), L0(), 4)
     start = gating.log_a.detach().clone()
     trainer(model, GateCallback(model, gating), tmp_path, bf16=True).train()
     assert bool(torch.isfinite(gating.log_a.detach()).all()) and bool((gating.log_a.detach() != start).any())
@@ -244,20 +251,20 @@ def test_a_plain_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     whole, ends = [], []
     for stop in (None, 2):
         model = build("encoder")
-        gating = Subset(work_of(model), "joint", 4)
+        gating = subset_gates(model)
         folder = tmp_path / str(stop)
         running = trainer(model, GateCallback(model, gating), folder, save_strategy="steps", save_steps=2)
         running.train()
         if stop:
             model = build("encoder")
-            gating = Subset(work_of(model), "joint", 4)
+            gating = subset_gates(model)
             running = trainer(model, GateCallback(model, gating), folder, save_strategy="steps", save_steps=2)
             running.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
         whole.append([parameter.detach() for parameter in model.parameters()])
         ends.append(gating.w.detach())
     assert torch.equal(*ends) and all(torch.equal(a, b) for a, b in zip(*whole, strict=True))
     (folder / "checkpoint-2" / "gates.safetensors").unlink()
-    with GateCallback(model, gating) as gates, pytest.raises(ArtifactError, match="holds no gates"):
+    with GateCallback(model, gating) as gates, pytest.raises(hc.errors.ArtifactError, match="holds no gates"):
         trainer(model, gates, folder).train(resume_from_checkpoint=str(folder / "checkpoint-2"))
 
 
@@ -269,7 +276,7 @@ def test_a_recipe_trains_and_leaves_the_model_as_a_model() -> None:
     cache = model.config.use_cache
     before = evaluate(model, task("decoder", ROWS)).loss
     seen: list[tuple[int, int]] = []
-    made = fine_tune(model, task("decoder", ROWS), Recipe(epochs=8, rate=1e-3, batch=8), progress=lambda *told: seen.append(told))
+    made = fine_tune(model, task("decoder", ROWS), Recipe(epochs=8, rate=1e-3, train_batch=8), progress=lambda *told: seen.append(told))
     assert made.steps == 32 and seen[-1] == (256, 256) and {"step", "loss", "learning_rate"} <= made.history[0].keys()
     assert evaluate(model, task("decoder", ROWS)).loss < before and model.config.use_cache == cache and not model.training
 
@@ -279,7 +286,9 @@ def test_trainer_arguments_are_passed_through() -> None:
         pass
 
     made = fine_tune(
-        build("encoder"), task("encoder", ROWS), Recipe(batch=8, more={"max_steps": 3, "logging_steps": 1, "max_grad_norm": 1e-9})
+        build("encoder"),
+        task("encoder", ROWS),
+        Recipe(train_batch=8, training_arguments={"max_steps": 3, "logging_steps": 1, "max_grad_norm": 1e-9}),
     )
     assert made.steps == 3 and [entry["step"] for entry in made.history] == [1, 2, 3]
 
@@ -312,7 +321,7 @@ def test_distillation_brings_a_model_to_its_teacher(kind: str) -> None:
             return float(divergence(teacher, student.eval()(**batch), batch))
 
     before = apart()
-    fine_tune(student, task(kind, ROWS), Recipe(epochs=10, rate=5e-4, batch=8, distil=1.0), teacher=teacher)
+    fine_tune(student, task(kind, ROWS), Recipe(epochs=10, rate=5e-4, train_batch=8, distil=1.0), teacher=teacher)
     assert apart() < 0.6 * before
 
 
@@ -333,11 +342,14 @@ def test_divergence_counts_the_tokens_that_are_predicted() -> None:
 
 
 BAD: Mapping[str, tuple[Recipe, str]] = {
-    "few": (Recipe(batch=64), "batches of 64 .* has 32 examples of calibration; give more data"),
-    "parts": (Recipe(batch=9, more={"gradient_accumulation_steps": 2}), "9 examples cannot be shared evenly .* multiple of 2"),
-    "epochs": (Recipe(batch=8, epochs=0), "epochs above 0"),
-    "distil": (Recipe(batch=8, distil=1.5), "from 0 to 1; got 1.5"),
-    "no teacher": (Recipe(batch=8, distil=0.5), "needs a teacher"),
+    "few": (Recipe(train_batch=64), "batches of 64 .* has 32 examples of calibration; give more data"),
+    "parts": (
+        Recipe(train_batch=9, training_arguments={"gradient_accumulation_steps": 2}),
+        "9 examples cannot be shared evenly .* multiple of 2",
+    ),
+    "epochs": (Recipe(train_batch=8, epochs=0), "epochs above 0"),
+    "distil": (Recipe(train_batch=8, distil=1.5), "from 0 to 1; got 1.5"),
+    "no teacher": (Recipe(train_batch=8, distil=0.5), "needs a teacher"),
 }
 
 
@@ -353,18 +365,22 @@ def test_bad_examples_and_numbers_are_named() -> None:
     rows[17] = {**rows[17], "labels": 9}
     model = build("encoder")
     with pytest.raises(DataError, match="example 17: label 9 is none of the model's 3"):
-        fine_tune(model, task("encoder", rows=rows), Recipe(batch=8))
+        fine_tune(model, task("encoder", rows=rows), Recipe(train_batch=8))
     assert not model.training
     with pytest.raises(NonFinite, match=r"training loss is (nan|inf) at step \d"):
-        fine_tune(build("encoder"), task("encoder", ROWS), Recipe(batch=8, epochs=20, rate=1e18, warmup=0, more={"max_grad_norm": 0}))
+        fine_tune(
+            build("encoder"),
+            task("encoder", ROWS),
+            Recipe(train_batch=8, epochs=20, rate=1e18, warmup=0, training_arguments={"max_grad_norm": 0}),
+        )
     with torch.no_grad():
         next(model.parameters())[0] = torch.nan
     with pytest.raises(NonFinite):
-        fine_tune(model, task("encoder", ROWS), Recipe(batch=8))
+        fine_tune(model, task("encoder", ROWS), Recipe(train_batch=8))
 
 
 def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path) -> None:
-    recipe = Recipe(batch=8, epochs=3, save_every=4)
+    recipe = Recipe(train_batch=8, epochs=3, save_every=4)
     whole = build("encoder")
     fine_tune(whole, task("encoder", ROWS), recipe, folder=tmp_path)
     assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-8", "checkpoint-12"]
@@ -380,7 +396,7 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_a_training_that_goes_on(tmp_path: Path) -> None:
-    recipe = Recipe(batch=8, epochs=3, save_every=2)
+    recipe = Recipe(train_batch=8, epochs=3, save_every=2)
     whole, stopped = build("encoder"), build("encoder")
     fine_tune(whole, task("encoder", ROWS), recipe, folder=tmp_path / "whole")
 
@@ -401,10 +417,10 @@ def test_the_control_starts_from_nothing(kind: str) -> None:
     heads = hc.HeadMap.of(model)
     plan = hc.Plan.removing([head for unit in heads.units()[1:3] for head in unit])
     before = copy.deepcopy(model.state_dict())
-    recipe = Recipe(batch=8, rate=0.0, epochs=1.0)
-    made, trained = from_scratch(model, plan, task(kind, ROWS), recipe)
-    again, _ = from_scratch(model, plan, task(kind, ROWS), recipe)
-    other, _ = from_scratch(model, plan, task(kind, ROWS), replace(recipe, seed=1))
+    recipe = Recipe(train_batch=8, rate=0.0, epochs=1.0)
+    made, trained = train_from_scratch(model, plan, task(kind, ROWS), recipe)
+    again, _ = train_from_scratch(model, plan, task(kind, ROWS), recipe)
+    other, _ = train_from_scratch(model, plan, task(kind, ROWS), replace(recipe, seed=1))
     small = hc.cut(model, plan)
     assert trained.steps == 4 and len(hc.HeadMap.of(made)) == len(hc.HeadMap.of(small))
     matrices = [name for name, value in small.named_parameters() if value.ndim > 1 and value.numel() and "embed_positions" not in name]
@@ -434,7 +450,7 @@ def test_examples_of_like_length_come_together_in_an_order_of_their_own() -> Non
 
 def test_training_by_length_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     rows = [{**row, "input_ids": row["input_ids"][: 3 + place % 5]} for place, row in enumerate(task("encoder", ROWS).calibration)]
-    recipe = Recipe(batch=4, epochs=2, save_every=3, more={"train_sampling_strategy": "group_by_length"})
+    recipe = Recipe(train_batch=4, epochs=2, save_every=3, training_arguments={"train_sampling_strategy": "group_by_length"})
     found = []
     for stops in (False, True):
         model = build("encoder")

@@ -20,11 +20,12 @@ import torch
 torch.set_num_threads(1)
 import headcount as hc
 from toys import build, task
-from headcount.core.plan import Budget
-from headcount.pruning.base import Work
+from headcount.core.budget import Budget
+from headcount.pruning.base import PruneContext
 from headcount.pruning.methods import dsp, l0
 from headcount.pruning.training.gates import GateCallback
-from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.training.fine_tune import fine_tune
 from headcount.pruning.training.trainer import checkpoints
 
 found = {}
@@ -35,14 +36,14 @@ for name in ("l0", "dsp", "frozen"):
             module.p = 0.0
     if name == "frozen":
         model.requires_grad_(False)
-    about = l0.ABOUT if name == "l0" else dsp.ABOUT
     data = task("encoder", 32)
-    work = Work(model, hc.HeadMap.of(model), data, Budget(keep=4), 0, {**about.options, "init": "none", "settle": 0.0}, Recipe())
-    gating = l0.HardConcrete(work, "target", 4) if name == "l0" else dsp.Subset(work, "joint", 4)
+    context = PruneContext(model, hc.HeadMap.of(model), data, Budget(keep=4))
+    gating = l0.HardConcrete(context, l0.L0(settle=0.0), 4) if name == "l0" else dsp.SubsetGates(context, dsp.DSP(init="none", settle=0.0), 4)
     gates = GateCallback(model, gating)
     more = {} if len(sys.argv) < 5 else json.loads(sys.argv[4])
     folder = Path(sys.argv[2]) / name
-    made = fine_tune(model, data, Recipe(batch=8, epochs=2, save_every=4, more=more), gates=gates, folder=folder if not more else None)
+    recipe = Recipe(train_batch=8, epochs=2, save_every=4, training_arguments=more)
+    made = fine_tune(model, data, recipe, gates=gates, folder=folder if not more else None)
     kept = [path.name for path in checkpoints(folder)]
     values = next(iter(gating.parameters.values())).detach().tolist()
     weights = [float(p.detach().double().sum()) for p in model.parameters()]
@@ -63,19 +64,19 @@ import torch.distributed as dist
 torch.set_num_threads(1)
 import headcount as hc
 from toys import build, task
-from headcount.core.plan import Budget
+from headcount.core.budget import Budget
 from headcount.pruning.methods import dsp
-from headcount.pruning.base import Work
+from headcount.pruning.base import PruneContext
 from headcount.pruning.training.gates import GateCallback
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 
 rank, number = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 model, data = build("encoder"), task("encoder", 32)
 for module in model.modules():
     if isinstance(module, torch.nn.Dropout):
         module.p = 0.0
-work = Work(model, hc.HeadMap.of(model), data, Budget(keep=4), 0, {**dsp.ABOUT.options, "init": "none", "settle": 0.0}, Recipe())
-gating = dsp.Subset(work, "joint", 4)
+context = PruneContext(model, hc.HeadMap.of(model), data, Budget(keep=4))
+gating = dsp.SubsetGates(context, dsp.DSP(init="none", settle=0.0), 4)
 gates = GateCallback(model, gating)
 if number > 1:
     from torch.distributed.fsdp import fully_shard

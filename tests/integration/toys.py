@@ -124,3 +124,11 @@ def zero(model: nn.Module, head: hc.Head) -> None:
 def files(folder: Path) -> dict[str, int]:
     """The artifacts of a run with the time each was written."""
     return {str(path): path.stat().st_mtime_ns for path in (folder / "artifacts").rglob("*.artifact") if "study" not in path.parts}
+
+
+def configured(method: str, **options: Any) -> Any:
+    """A pruner with these options, read from its text."""
+    from headcount.core.options import format_value
+    from headcount.pruning.base import Pruner
+
+    return Pruner.parse(f"{method}({';'.join(f'{name}={format_value(value)}' for name, value in options.items())})")

@@ -9,7 +9,7 @@ import pytest
 def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the whole job on an embedded model, as small as it gets; tests that change it copy it."""
     import headcount as hc
-    from headcount.workflows.prune import Sizes
+    from headcount.workflows.analysis_spec import BenchSizes
 
     out = tmp_path_factory.mktemp("analysed") / "run"
     hc.analyze(
@@ -20,9 +20,9 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         reported=40,
         by=("gradient", "confidence"),
         methods=("random",),
-        keeps=(0.5,),
+        keep=(0.5,),
         seeds=1,
-        measured=Sizes((1,), (8,), 1),
-        portrayed=12,
+        bench_sizes=BenchSizes((1,), (8,), 1),
+        profiled=12,
     )
     return out

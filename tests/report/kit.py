@@ -13,6 +13,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.stats.samples import Samples
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.results import pack_evaluation
 from headcount.runs.schema import ModelRecord
@@ -20,10 +21,16 @@ from headcount.runs.scores import pack_scores
 from headcount.runs.store import Run, describe_run
 
 ROLES = ("offset:-1", "syntax:nsubj", "syntax:nsubj-of", "sink")
-RECIPE = {"epochs": 1.0, "rate": 5e-5, "batch": 32, "seed": 0}
 COST = {"heads": 0, "parameters": 900, "bytes": 3600, "flops": 10_000, "tokens": 8, "kv_bytes_per_token": 0}
-MADE = {"history": [], "repaired": {}, "cost": COST, "whole_cost": {**COST, "parameters": 1000, "bytes": 4000}, "trained": False}
-"""What every artifact of a pruned model says of it beside its wish, its heads and its evaluation."""
+MADE = {
+    "history": [],
+    "steps": {},
+    "repaired": {},
+    "cost": COST,
+    "whole_cost": {**COST, "parameters": 1000, "bytes": 4000},
+    "trained": False,
+}
+"""What every artifact of a pruned model says of it beside its request, its heads and its evaluation."""
 
 
 def heads_of(layers: int = 2, heads: int = 4, stack: str = "") -> list[str]:
@@ -50,9 +57,12 @@ def blocks_of(layers: int, heads: int, kv_heads: int) -> Any:
     )
 
 
-def wish(method: str = "random", keep: int = 4, seed: int = 0, **more: Any) -> dict[str, Any]:
-    told = {"method": method, "keep": keep, "seed": seed, "repair": None, "recover": None, "floor": 0, "unit": "kv_group"}
-    return {**told, "options": {}, "recipe": RECIPE, **more}
+def request(method: str = "random", keep: Any = 4, seed: int = 0, **more: Any) -> dict[str, Any]:
+    """What the artifact of a pruned model says of its request; a method that nobody registered stands in place of random."""
+    spec = PruneSpec.of("random", keep, seed=seed, **more)
+    told = {"spec": spec.to_dict(), "label": spec.label.replace("random", method, 1), "arguments": {**spec.arguments(), "method": method}}
+    told["spec"]["method"] = {"name": method}
+    return told
 
 
 def evaluation(rng: np.random.Generator, n: int, right: float, data: str = "data") -> Evaluation:
@@ -156,7 +166,7 @@ def _pruned(rng: np.random.Generator, names: list[str], *, n: int, text: str, da
                 made = evaluation(rng, n, 0.85 if keep == 4 and method != "random" else 0.5, data)
                 removed = [names[i] for i in sorted(rng.permutation(len(names))[: len(names) - keep].tolist())]
                 told = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
-                content = {**told, "wish": wish(method, keep, seed), "removed": removed, **MADE}
+                content = {**told, **request(method, keep, seed), "removed": removed, **MADE}
                 name = f"{method}, {keep} heads{f', seed {seed}' if seed else ''}"
                 yield ArtifactKey("pruned", name, {"keep": keep, "seed": seed}), content, {"losses": made.losses, "parts": made.parts}
 
@@ -193,4 +203,4 @@ def _profiles(rng: np.random.Generator, names: list[str], *, text: str, tokens: 
     yield ArtifactKey("profiles", "profiles", {}), content, maps
 
 
-__all__ = ["evaluation", "heads_of", "make_run", "wish"]
+__all__ = ["evaluation", "heads_of", "make_run", "request"]

@@ -85,7 +85,7 @@ def test_a_pruned_model_answers_with_its_own_numbers(analysed: Path, tmp_path: P
         assert min(layers.count(layer) for layer in range(4)) >= 2
         assert "--floor 2 --unit even" in point["command"] and "--method-seed" in point["command"]
     spared = answered(client, "prune", {**ask, "protect": [3, 4], "repair": None})["point"]
-    assert spared["method"] == "magnitude sparing L0H3+L0H4" and "--protect L0H3,L0H4" in spared["command"]
+    assert spared["method"] == "magnitude sparing L0H3+L0H4" and "--protected L0H3,L0H4" in spared["command"]
 
 
 def test_sentences_that_the_model_cannot_read_are_told(analysed: Path) -> None:

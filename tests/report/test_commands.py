@@ -9,32 +9,36 @@ from typing import Any
 import pytest
 from kit import make_run
 
-from headcount.app.console.inputs import TaskOptions
 from headcount.app.main import main
+from headcount.app.console.inputs import Shared
+from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning import prune as prune_room
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.report.commands import command_of, commands_of, milliseconds, plain_number
+from headcount.runs.report.commands import milliseconds, plain_number, prune_command, prune_commands
 from headcount.runs.schema import RunRecord
-from headcount.workflows import prune as pruning
-from headcount.workflows.prune import Wish, grid
+from headcount.workflows.prune import build_grid
 
-WISHES = {
-    "plain": Wish("surgeon", 12),
-    "an importance": Wish("rank", 12, options={"by": "gradient"}),
-    "an importance that is a pruner too": Wish("rank", 12, options={"by": "fisher", "again": "true"}),
-    "a variant": Wish("rank", 12, options={"by": "ablation:mean"}, repair=True),
-    "trained": Wish("l0", 12, recipe=Recipe(epochs=0.123456789, rate=3e-4, batch=8, distil=0.5), recover=1.5, repair=False),
-    "a seed of a grid": Wish("random", 12, seed=2),
-    "seeds of a grid": Wish("dsp", 12, seed=5, recipe=Recipe(seed=3, epochs=2.0)),
-    "one seed": Wish("random", 12, seed=3, recipe=Recipe(seed=3)),
-    "protected": Wish("surgeon", 12, protected=("L0H1", "L2H3"), floor=1, unit="even"),
-    "from scratch": Wish("surgeon", 12, scratch=Recipe(epochs=2.0, rate=1e-3)),
-    "means": Wish("surgeon", 12, ablation="mean"),
-    "parameters": Wish("surgeon", 0, limit=("parameters", 1234567)),
-    "bytes": Wish("surgeon", 0, limit=("kv_bytes", 98304)),
-    "time": Wish("surgeon", 0, limit=("latency", 0.0123456789)),
-    "kinds": Wish("random", 12, kinds=("encoder-self",)),
+SPECS = {
+    "plain": PruneSpec.of("surgeon", 12),
+    "an importance": PruneSpec.of("gradient", 12),
+    "an importance that is a pruner too": PruneSpec.of("rank(by=fisher;again=true)", 12),
+    "a variant": PruneSpec.of("ablation:mean", 12, repair=True),
+    "trained": PruneSpec.of(
+        "l0", 12, recipe=Recipe(epochs=0.123456789, rate=3e-4, train_batch=8, distil=0.5, warmup=0.1), recover=1.5, repair=False
+    ),
+    "a seed of a grid": PruneSpec.of("random", 12, seed=2),
+    "steps": PruneSpec.of("dsp(tau=2)", 12, seed=5, recipe=Recipe(steps=77)),
+    "protected": PruneSpec.of("surgeon", 12, protected=("L0H1", "L2H3"), floor=1, unit="even"),
+    "from scratch": PruneSpec.of("surgeon", 12, scratch=2.0, scratch_rate=1e-3),
+    "means": PruneSpec.of("surgeon", 12, ablation="mean"),
+    "parameters": PruneSpec.of("surgeon", Budget(parameters=1234567)),
+    "bytes": PruneSpec.of("surgeon", Budget(kv_bytes=98304)),
+    "time": PruneSpec.of("surgeon", Budget(latency=0.0123456789)),
+    "kinds": PruneSpec.of("random", 12, kinds=("encoder-self",)),
+    "a penalty": PruneSpec.of("l0(penalty=0.02)"),
 }
 
 
@@ -44,48 +48,47 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     return made.model_copy(update={"config": {"opened": {"task": "demo/entailment", "dtype": "float32", "limit": 99}}})
 
 
-def artifact_of(wish: Wish) -> Artifact:
-    return Artifact(ArtifactKey("pruned", wish.name, {"limit": 30}), {"wish": wish.parts()})
+def artifact_of(spec: PruneSpec) -> Artifact:
+    content = {"spec": spec.to_dict(), "label": spec.label, "arguments": spec.arguments()}
+    return Artifact(ArtifactKey("pruned", spec.name, {"limit": 30}), content)
 
 
-def read_back(command: str, monkeypatch: pytest.MonkeyPatch, place: Path) -> Wish:
+def read_back(command: str, monkeypatch: pytest.MonkeyPatch, place: Path) -> PruneSpec:
     """What the command line makes of a command, without carrying it out."""
-    found: list[Wish] = []
+    found: list[PruneSpec] = []
 
-    def stop(_model: Any, wish: Wish) -> None:
-        found.append(wish)
+    def stop(spec: PruneSpec, *_: Any) -> None:
+        found.append(spec)
         raise PlanError("enough")
 
     monkeypatch.chdir(place)
-    monkeypatch.setattr(pruning, "check_wish", stop)
+    monkeypatch.setattr(prune_room, "check_request", stop)
     program, *words = shlex.split(command)
     assert program == "headcount" and main([*words, "-q"]) == 1
     return found[0]
 
 
-@pytest.mark.parametrize("name", WISHES)
-def test_a_command_wishes_for_the_model_it_stands_at(name: str, record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    command = command_of(record, "run", artifact_of(WISHES[name]))
+@pytest.mark.parametrize("name", SPECS)
+def test_a_command_asks_for_the_model_it_stands_at(name: str, record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    command = prune_command(record, "run", artifact_of(SPECS[name]))
     words = shlex.split(command)
-    assert read_back(command, monkeypatch, tmp_path).parts() == WISHES[name].parts()
+    assert read_back(command, monkeypatch, tmp_path) == SPECS[name]
     assert words[words.index("--limit") + 1] == "99" and words[words.index("--dtype") + 1] == "float32"
     assert words[-2:] == ["--out", "runs/run"]
 
 
 def test_a_command_for_any_number_of_heads(record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    artifacts = [artifact_of(Wish("dsp", 12, seed=seed, recipe=Recipe(epochs=2.0))) for seed in (1, 0)]
-    made = commands_of(record, "a run", [*artifacts, artifact_of(WISHES["time"]), artifact_of(WISHES["kinds"])])
+    artifacts = [artifact_of(PruneSpec.of("dsp", 12, seed=seed, recipe=Recipe(epochs=2.0))) for seed in (1, 0)]
+    made = prune_commands(record, "a run", [*artifacts, artifact_of(SPECS["time"]), artifact_of(SPECS["kinds"])])
     assert set(made) == {"dsp", "surgeon"}, "where heads of some kinds are counted, the page does not know the number"
     assert all(text.count("{keep}") == text.count("--keep {keep}") == 1 for text in made.values())
     found = read_back(made["dsp"].replace("{keep}", "7"), monkeypatch, tmp_path)
-    assert found.parts() == Wish("dsp", 7, recipe=Recipe(epochs=2.0)).parts()
+    assert found == PruneSpec.of("dsp", 7, recipe=Recipe(epochs=2.0))
     assert "--latency" not in made["surgeon"] and made["dsp"].endswith("--out 'runs/a run'")
 
 
 def test_the_next_command_opens_what_this_one_did() -> None:
-    given = TaskOptions(
-        "m", train=[Path("a.csv"), Path("b.csv")], text_column="said", task_option=["metric=f1"], max_length=64, truncate=True
-    )
+    given = Shared("m", train=[Path("a.csv"), Path("b.csv")], text_column="said", task_option=["metric=f1"], max_length=64, truncate=True)
     words = [
         "--train",
         "a.csv",
@@ -99,7 +102,7 @@ def test_the_next_command_opens_what_this_one_did() -> None:
         "64",
         "--truncate",
     ]
-    assert given.of_task == words and TaskOptions("m").of_task == []
+    assert given.of_task == words and Shared("m").of_task == []
 
 
 @pytest.mark.parametrize("option", ["--option", "--task-option"])
@@ -116,39 +119,33 @@ def test_numbers_come_back_as_they_were() -> None:
 
 
 def test_models_that_differ_have_names_that_differ() -> None:
-    wishes = [Wish("random", 4, protected=heads, floor=floor) for heads in (("L0H0", "L0H1"), ("L0H2", "L0H3")) for floor in (0, 1)]
-    wishes += [Wish("random", 4, unit="even"), Wish("random", 4)]
-    assert len({wish.name for wish in wishes}) == len(wishes) and Wish("random", 4).name == "random, 4 heads"
+    specs = [PruneSpec.of("random", 4, protected=heads, floor=floor) for heads in (("L0H0", "L0H1"), ("L0H2", "L0H3")) for floor in (0, 1)]
+    specs += [PruneSpec.of("random", 4, unit="even"), PruneSpec.of("random", 4)]
+    assert len({spec.name for spec in specs}) == len(specs) and PruneSpec.of("random", 4).name == "random, 4 heads"
 
 
 def test_a_grid_begins_at_its_first_seed() -> None:
-    assert [wish.seed for wish in grid(["surgeon", "random"], [4], 2, Wish("random", 1), first=3)] == [3, 3, 4]
-    assert grid(["surgeon"], [4], 2, Wish("random", 1), first=0) == grid(["surgeon"], [4], 2, Wish("random", 1))
+    template = PruneSpec.of("random", 1)
+    assert [spec.seed for spec in build_grid(["surgeon", "random"], [4], 2, template, first_seed=3)] == [3, 3, 4]
+    assert build_grid(["surgeon"], [4], 2, template, first_seed=0) == build_grid(["surgeon"], [4], 2, template)
 
 
-def test_what_is_added_is_known_to_commands_report_and_list(
+def test_what_is_registered_is_known_to_commands_report_and_list(
     record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES
-    from headcount.runs.report.collect import collect
+    from headcount.core.registry import PRUNERS
+    from headcount.pruning.methods.random import RandomPruner
 
-    monkeypatch.syspath_prepend(tmp_path)
-    for registry in (IMPORTANCES, PRUNERS, ROLES):
-        monkeypatch.setattr(registry, "_added", {})
-        declares = "from types import SimpleNamespace\n\nABOUT = SimpleNamespace(variants=('',), normalise='none')\n"
-        if registry is IMPORTANCES:
-            declares = (
-                "from headcount.importance.base import ImportanceInfo, WeightImportance\n\n\nclass Mine(WeightImportance):\n"
-                '    """One of my own importance."""\n\n    info = ImportanceInfo(set(), True, "nothing", "me")\n\n'
-                "    def of_model(self, context):\n        return None\n"
-            )
-        (tmp_path / f"my_{registry.kind}.py").write_text(f'"""One of my own {registry.kind}."""\n\n{declares}')
-        registry.add("mine", f"my_{registry.kind}")
-        assert main(["ls", registry.kind]) == 0
-        assert f"One of my own {registry.kind}." in " ".join(capsys.readouterr().out.split())
-    ranked = artifact_of(Wish("rank", 12, options={"by": "mine"}))
-    assert "--method rank --option by=mine" in command_of(record, "run", ranked), "a pruner has that name too"
-    monkeypatch.setattr(PRUNERS, "_added", {})
-    assert "--method mine" in command_of(record, "run", ranked)
-    roles = collect(make_run(tmp_path / "run", n=20, kinds=("roles",), text="mine")).report["runs"][0]["roles"]
-    assert roles["about"][roles["names"].index("mine")] == "One of my own roles."
+    monkeypatch.setattr(PRUNERS, "_registered", {})
+
+    @PRUNERS.register("gradient")
+    class Mine(RandomPruner):
+        """One of my own pruners."""
+
+    assert main(["ls", "pruners"]) == 0
+    assert "One of my own pruners." in " ".join(capsys.readouterr().out.split())
+    ranked = PruneSpec.of("rank(by=gradient)", 12)
+    assert "--method rank " in prune_command(record, "run", artifact_of(ranked)), "a pruner has that name too"
+    assert isinstance(PruneSpec.of("gradient", 12).method, Mine)
+    monkeypatch.setattr(PRUNERS, "_registered", {})
+    assert "--method gradient " in prune_command(record, "run", artifact_of(ranked))

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from headcount.core.budget import Budget
 from headcount.core.heads import Head
-from headcount.core.plan import Budget, Plan
+from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.runs.report.scores import _columns, group_removal_order, removal_order
 

@@ -164,7 +164,7 @@ def test_analyze_on_the_command_line_is_taken_up_again(
         "gradient",
     ]
     words += ["--methods", "random", "--keep", "25%,50%", "--seeds", "1", "--scored", "16", "--reported", "30", "--longest", "8", "--json"]
-    made, real = [], pruning.prune
+    made, real = [], pruning.prune_by_spec
 
     def counted(*args: Any, **options: Any) -> Any:
         made.append(args)
@@ -172,7 +172,7 @@ def test_analyze_on_the_command_line_is_taken_up_again(
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    monkeypatch.setattr(pruning, "prune", counted)
+    monkeypatch.setattr(pruning, "prune_by_spec", counted)
     assert main(words) == 130
     assert "To go on: headcount analyze" in capsys.readouterr().err
     assert main(words) == 0
@@ -193,34 +193,38 @@ def test_analyze_on_the_command_line_is_taken_up_again(
 
 def test_methods_are_checked_before_any_work_and_seeds_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from headcount.core.errors import HeadcountError
-    from headcount.workflows import walk as _walk
+    from headcount.workflows import analyze
+    from headcount.workflows.analysis_spec import AnalysisSpec
+    from headcount.workflows.analyze import plan_requests
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("work was done")
 
-    monkeypatch.setattr(_walk, "_evaluate", never)
+    monkeypatch.setattr(analyze, "evaluate_into", never)
     for wrong in ({"methods": ("random", "nope")}, {"by": ("gradeint",)}, {"methods": ("rank(bye=gradient)",)}):
         options: Any = wrong
         with pytest.raises(HeadcountError):
             hc.analyze("demo/entailment", "demo/entailment", out=tmp_path / "run", **options)
         assert not (tmp_path / "run").exists()
-    job: Any = _walk.Analysis("x", hc.load("demo/entailment"), None, seed=3, methods=("l0",), keeps=(0.5,), seeds=2)  # pyright: ignore[reportArgumentType]
-    made = _walk._wishes(job, hc.HeadMap.of(job.model))
-    assert [(wish.method, wish.seed) for wish in made] == [("l0", 3), ("l0", 4), ("random", 3), ("random", 4)]
+    spec = AnalysisSpec(methods=("l0",), keep=(0.5,), seeds=2, seed=3)
+    requests = plan_requests(spec, hc.HeadMap.of(hc.load("demo/entailment")))
+    assert [(str(request.method), request.seed) for request in requests] == [("l0", 3), ("l0", 4), ("random", 3), ("random", 4)]
 
 
 def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path: Path) -> None:
     from headcount.data.metrics import ACCURACY
     from headcount.data.task import pad
     from headcount.models.tiny.build import tiny_model
-    from headcount.workflows.prune import Sizes
+    from headcount.workflows.analysis_spec import BenchSizes
 
     model: Any = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=2)
     rows = [{"input_ids": [5 + i % 7, 9, 11 + i % 3], "labels": i % 2} for i in range(24)]
     task = hc.Task("toy", rows, rows, rows, pad, metric=ACCURACY)
-    options: Any = {"scored": 8, "reported": 24, "by": ("gradient",), "methods": ("random",), "keeps": (0.5,), "seeds": 1}
+    options: Any = {"scored": 8, "reported": 24, "by": ("gradient",), "methods": ("random",), "keep": (0.5,), "seeds": 1}
     said: list[str] = []
-    run = hc.analyze(model, task, out=tmp_path / "run", measured=Sizes((1,), (8,), 1), said=lambda step: said.append(step.name), **options)
+    run = hc.analyze(
+        model, task, out=tmp_path / "run", bench_sizes=BenchSizes((1,), (8,), 1), on_step=lambda step: said.append(step.name), **options
+    )
     assert said[-1] == "report" and run.report() == tmp_path / "run" / "report.html"
     data = data_of(run.report())
     check(data, "Report")
@@ -228,5 +232,5 @@ def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path:
     assert any("distances count tokens" in text for text in data["runs"][0]["warnings"])
     shutil.rmtree(tmp_path / "run" / "artifacts" / "profiles")
     with pytest.warns(UserWarning, match="artifacts are gone"):
-        again = hc.analyze(model, task, out=tmp_path / "run", measured=Sizes((1,), (8,), 1), **options)
+        again = hc.analyze(model, task, out=tmp_path / "run", bench_sizes=BenchSizes((1,), (8,), 1), **options)
     assert data_of(again.report())["runs"][0]["profiles"] == data["runs"][0]["profiles"]

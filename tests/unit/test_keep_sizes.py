@@ -10,14 +10,17 @@ import pytest
 import typer
 
 import headcount as hc
-from headcount.app.cli.analyze import sizes
-from headcount.app.console.pruning import heads_of
+from headcount.app.cli.analyze import parse_sizes
+from headcount.app.console.pruning import parse_heads
+from headcount.app.console.steps import format_step
+from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
-from headcount.core.plan import Budget, Plan, nearest_whole_units
+from headcount.core.plan import Plan, nearest_whole_units
 from headcount.core.scores import Scores
 from headcount.models.tiny.build import tiny_model
-from headcount.workflows.prune import check_wish
-from headcount.workflows.walk import Analysis, _find, _wishes, walk
+from headcount.pruning.prune import check_request
+from headcount.workflows.analysis_spec import AnalysisSpec
+from headcount.workflows.analyze import AnalysisJob, _find_heads, plan_requests, run_analysis
 
 HEADS = tuple(hc.Head("", layer, index) for layer in range(4) for index in range(8))
 
@@ -31,7 +34,9 @@ def test_a_number_is_heads_and_a_float_is_a_share(keep: Any, number: int) -> Non
 
 @pytest.mark.parametrize("keep", [1.0, 0.0, 8.0, -0.5, 0, 33, True, "8"])
 def test_anything_else_is_refused(keep: Any) -> None:
-    with pytest.raises(PlanError, match=r"keep must be a whole number from 1 to 32, .* or a share of them, a float above 0 and below 1"):
+    with pytest.raises(
+        PlanError, match=r"keep must be a whole number of heads from 1 (on|to 32), or a share of them, a float above 0 and below 1"
+    ):
         Budget(keep=keep).heads(32)
 
 
@@ -39,10 +44,10 @@ def test_analyze_takes_numbers_of_heads() -> None:
     """`hc.analyze(keeps=(8,))` meant 8 × 32 = 256 heads."""
     model: Any = tiny_model("bert", auto="AutoModelForSequenceClassification")
     heads = hc.HeadMap.of(model)
-    work = Analysis("toy", model, SimpleNamespace(), methods=("random",), keeps=(8, 0.25), seeds=1)  # type: ignore[arg-type]
-    assert sorted(wish.keep for wish in _wishes(work, heads)) == sorted({8, round(0.25 * len(heads))})
+    spec = AnalysisSpec(methods=("random",), keep=(8, 0.25), seeds=1)
+    assert sorted(request.limits.heads(len(heads)) for request in plan_requests(spec, heads)) == sorted({8, round(0.25 * len(heads))})
     with pytest.raises(PlanError, match="keep must be a whole number"):
-        _wishes(Analysis("toy", model, SimpleNamespace(), keeps=(1.0,)), heads)  # type: ignore[arg-type]
+        AnalysisSpec(keep=(1.0,))
 
 
 def test_analyze_refuses_what_prune_refuses() -> None:
@@ -53,22 +58,22 @@ def test_analyze_refuses_what_prune_refuses() -> None:
     reason = "2 heads are no whole number of units of 3 heads that share keys and values; the nearest are 0 and 3"
     with pytest.raises(PlanError, match=reason):
         hc.prune(model, None, "random", 0.125, repair=False)
-    work = Analysis("toy", model, SimpleNamespace(), methods=("random",), keeps=(0.125,), seeds=1)  # type: ignore[arg-type]
+    job = AnalysisJob("toy", model, SimpleNamespace(), AnalysisSpec(methods=("random",), keep=(0.125,), seeds=1))  # type: ignore[arg-type]
     with pytest.raises(PlanError, match=reason):
-        next(walk(work, SimpleNamespace()))  # type: ignore[arg-type]
+        next(run_analysis(job, SimpleNamespace()))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("kv_heads", "sizes"), [(6, [2, 3, 6]), (2, [3, 6]), (1, [6])])
 def test_default_sizes_of_analyze_are_whole_groups_and_are_told(kv_heads: int, sizes: list[int]) -> None:
     model: Any = tiny_model("llama", num_key_value_heads=kv_heads)
     heads = hc.HeadMap.of(model)
-    work = Analysis("toy", model, SimpleNamespace(), methods=("random",), seeds=1)  # type: ignore[arg-type]
-    wishes = _wishes(work, heads)
-    assert sorted({wish.keep for wish in wishes}) == sizes
-    for wish in wishes:
-        check_wish(model, wish)
-    step = _find(work, heads, sizes)
-    assert f"pruned to {', '.join(map(str, sizes))} heads, the whole" in step.text
+    job = AnalysisJob("toy", model, SimpleNamespace(), AnalysisSpec(methods=("random",), seeds=1))  # type: ignore[arg-type]
+    requests = plan_requests(job.spec, heads)
+    assert sorted({request.limits.heads(len(heads)) for request in requests}) == sizes
+    for request in requests:
+        check_request(request, model, heads)
+    step = _find_heads(job, heads, requests)
+    assert f"pruned to {', '.join(map(str, sizes))} heads, the whole" in format_step(step.name, step.numbers)
     assert step.numbers["keeps"] == sizes
 
 
@@ -79,11 +84,11 @@ def test_nearest_whole_units_of_mixed_sizes() -> None:
 def test_the_command_line_reads_the_same() -> None:
     heads: Any = hc.HeadMap.of(tiny_model("bert"))
     total = len(heads)
-    assert [heads_of(text, heads) for text in ("3", "50%", "0.5", "100%")] == [3, total // 2, total // 2, total]
-    assert sizes("8,12.5%,0.25") == [8, 0.125, 0.25]
+    assert [parse_heads(text, heads) for text in ("3", "50%", "0.5", "100%")] == [3, total // 2, total // 2, total]
+    assert parse_sizes("8,12.5%,0.25") == [8, 0.125, 0.25]
     for text in ("1.0", "0", "0.0", "many"):
         with pytest.raises(typer.BadParameter, match="a number of heads from 1 to"):
-            heads_of(text, heads)
+            parse_heads(text, heads)
     for text in ("1.0", "100%", "0%", "0", "many", ""):
         with pytest.raises(typer.BadParameter, match="--keep"):
-            sizes(text)
+            parse_sizes(text)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
-from headcount.core.plan import Budget
 from headcount.pruning.allocate import Curve, allocate
 
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headcount.core.errors import PlanError
+from headcount.core.budget import Budget
+from headcount.core.errors import HeadcountError, PlanError
 from headcount.core.heads import AttentionBlock, Head, Projection, Rows
-from headcount.core.plan import Budget, Plan
+from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.models.head_map import HeadMap
 
@@ -104,23 +107,48 @@ def test_direction_counts() -> None:
     ("budget", "text"),
     [
         (Budget(keep=4), "4 heads are no whole number of units of 3 heads .* nearest are 3 and 6"),
-        (Budget(keep=0), "from 1 to 12"),
         (Budget(keep=13), "from 1 to 12"),
-        (Budget(keep=True), "whole number"),
         (Budget(), "exactly one of keep and fraction"),
-        (Budget(keep=3, fraction=0.5), "exactly one of keep and fraction"),
-        (Budget(fraction=0.0), "above 0"),
-        (Budget(fraction=1.5), "at most 1"),
         (Budget(keep=3, floor=1), "need 6 heads, more than the 3"),
         (Budget(keep=6, floor=7), "floor of 7 heads cannot be met"),
-        (Budget(keep=6, floor=-1), "floor must be 0 or more"),
         (Budget(keep=6, protected=frozenset({Head("", 9, 9)})), "protected head L9H9 has no score"),
-        (Budget(keep=6, unit="heads"), "unit must be"),  # type: ignore[arg-type]
     ],
 )
 def test_budgets_that_cannot_be_met(budget: Budget, text: str) -> None:
     with pytest.raises(PlanError, match=text):
         Plan.keep_top(scored(list(GQA.blocks), [0.0] * 12), budget)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"keep": 0}, "keep must be a whole number of heads from 1 on"),
+        ({"keep": True}, "keep must be a whole number"),
+        ({"keep": 1.0}, "a float above 0 and below 1"),
+        ({"keep": "8"}, "or '25%'; got '8'"),
+        ({"keep": "120%"}, "above 0% and up to 100%"),
+        ({"keep": 3, "fraction": 0.5}, "exactly one of keep, fraction, .*; got keep=3 and fraction=0.5"),
+        ({"keep": 3, "latency": 0.1}, "exactly one of keep"),
+        ({"fraction": 0.0}, "above 0"),
+        ({"fraction": 1.5}, "at most 1"),
+        ({"fraction": float("nan")}, "above 0"),
+        ({"parameters": 0}, "parameters of a budget must be a number above 0"),
+        ({"keep": 6, "floor": -1}, "floor must be 0 or more"),
+        ({"keep": 6, "floor": 0.5}, "floor must be 0 or more, a whole number"),
+        ({"keep": 6, "unit": "heads"}, "no unit of a budget 'heads'"),
+        ({"keep": 6, "protected": ["first"]}, "first"),
+    ],
+)
+def test_wrong_budgets_are_refused_when_they_are_made(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(HeadcountError, match=text):
+        Budget(**values)
+
+
+def test_equal_budgets_are_equal() -> None:
+    assert Budget(keep=0.25) == Budget(keep="25%") == Budget(fraction=0.25) and Budget(keep=0.25).heads(12) == 3
+    assert Budget(keep=8, protected=["L0H1"]) == Budget(keep=8, protected=frozenset({Head("", 0, 1)}))  # type: ignore[arg-type]
+    budget = Budget(keep=8, floor=1, protected=frozenset({Head("", 0, 1)}), unit="even")
+    assert Budget.from_dict(budget.to_dict()) == budget and budget.resized("50%").fraction == 0.5
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

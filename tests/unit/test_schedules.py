@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from headcount.core.errors import DataError, HeadcountError, PlanError
-from headcount.pruning.base import read_options
-from headcount.pruning.methods import dsp, l0
-from headcount.pruning.training.fine_tune import FAIR_STEPS, Recipe
+from headcount.core.errors import OptionError
+from headcount.pruning.methods.dsp import DSP
+from headcount.pruning.methods.l0 import L0
+from headcount.pruning.recipe import FAIR_STEPS, Recipe, format_length
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.results import FEW_STEPS, fewest_steps, format_length, method_label
-from headcount.workflows.prune import Wish
+from headcount.runs.results import FEW_STEPS, fewest_steps, method_label
 
 
 def test_a_recipe_counts_steps() -> None:
@@ -21,7 +19,7 @@ def test_a_recipe_counts_steps() -> None:
     assert Recipe().n_steps(32_000) == 1000
     assert Recipe(epochs=2.0).n_steps(512) == 32 and Recipe(epochs=0.001).n_steps(512) == 1
     assert Recipe(steps=450).n_steps(512) == 450
-    with pytest.raises(DataError, match="steps or for epochs"):
+    with pytest.raises(OptionError, match="steps or for epochs"):
         Recipe(steps=300, epochs=1.0)
 
 
@@ -32,28 +30,28 @@ def test_lengths_are_read_as_epochs_or_steps() -> None:
     assert start.lasting("300steps", "recover") == start.lasting("300 steps", "recover") == Recipe(rate=1e-3, steps=300)
     assert Recipe(rate=1e-3, steps=5).lasting("auto", "recover") == start
     for wrong in (0, -1, "0steps", "1.5steps", "long", float("nan"), float("inf"), True):
-        with pytest.raises(PlanError, match="recover is a number of epochs above 0"):
+        with pytest.raises(OptionError, match="recover must be a number of epochs above 0"):
             start.lasting(wrong, "recover")
 
 
 def test_all_stages_of_a_request_are_counted() -> None:
-    assert Wish("random", 4).n_steps(512) == 0
-    assert Wish("dsp", 4).n_steps(512) == FAIR_STEPS
-    assert Wish("dsp", 4, recover="200steps", recipe=Recipe(steps=400)).n_steps(512) == 600
-    assert Wish("random", 4, scratch=Recipe(epochs=2.0)).n_steps(512) == 32
+    assert PruneSpec.of("random", 4).n_steps(512) == 0
+    assert PruneSpec.of("dsp", 4).n_steps(512) == FAIR_STEPS
+    assert PruneSpec.of("dsp", 4, recover="200steps", recipe=Recipe(steps=400)).n_steps(512) == 600
+    assert PruneSpec.of("random", 4, scratch=2.0).n_steps(512) == 32
 
 
 def test_the_control_from_scratch_has_a_recipe_of_its_own() -> None:
-    wish = Wish("l0", 4, recipe=Recipe(rate=5e-5), scratch=Recipe(steps=2000, rate=1e-3))
-    again = Wish.of(wish.parts())
-    assert again == wish and again.scratch is not None and again.scratch.rate == 1e-3 and again.recipe.rate == 5e-5
-    assert "from scratch 2000steps at 0.001" in wish.name
-    older = {**wish.parts(), "scratch": 3.0, "recipe": {"epochs": 1.0, "rate": 5e-5, "batch": 32, "seed": 0}}
-    assert Wish.of(older).scratch == Recipe(epochs=3.0, rate=5e-5)
+    spec = PruneSpec.of("l0", 4, recipe=Recipe(rate=5e-5, distil=0.5), scratch="2000 steps", scratch_rate=1e-3)
+    again = PruneSpec.from_dict(spec.to_dict())
+    assert again == spec and again.scratch_recipe == Recipe(steps=2000, rate=1e-3) and again.recipe.rate == 5e-5
+    assert "from scratch 2000steps at 0.001" in spec.name
 
 
 def pruned(steps: dict[str, int] | None, method: str = "dsp") -> Artifact:
-    return Artifact(ArtifactKey("pruned", method, {}), {"wish": Wish(method, 4).parts()} | ({} if steps is None else {"steps": steps}))
+    return Artifact(
+        ArtifactKey("pruned", method, {}), {"label": PruneSpec.of(method, 4).label} | ({} if steps is None else {"steps": steps})
+    )
 
 
 def test_too_few_steps_are_named() -> None:
@@ -62,14 +60,14 @@ def test_too_few_steps_are_named() -> None:
     assert method_label(pruned({"choose": 300, "recover": 1})) == "dsp, only 1 step"
     assert method_label(pruned({"choose": 200})) == method_label(pruned({})) == method_label(pruned(None)) == "dsp"
     assert fewest_steps(pruned({"choose": 300, "recover": 250})) == 250 and fewest_steps(pruned({})) is None
-    assert format_length(2.0) == "2" and format_length("auto") == "auto" and format_length(Recipe(epochs=1.5).told()) == "1.5 at 5e-05"
+    assert format_length(2.0) == "2" and format_length("auto") == "auto" and format_length("300steps") == "300steps"
 
 
 @pytest.mark.parametrize("cool", [0.1, 0.25, 0.5, 2 / 3])
 @pytest.mark.parametrize("settle", [0.0, 0.3])
 def test_the_temperature_of_dsp_falls_over_the_share_of_all_steps_that_it_says(cool: float, settle: float) -> None:
-    options = {**dsp.ABOUT.options, "cool": cool, "settle": settle, "tau": 1000.0, "tau_end": 1e-8}
-    tau = lambda step: dsp.Subset.tau(SimpleNamespace(options=options), step, 3000)  # noqa: E731  # pyright: ignore[reportArgumentType]
+    pruner = DSP(cool=cool, settle=settle, tau=1000.0, tau_end=1e-8)
+    tau = lambda step: pruner.temperature(step, 3000)  # noqa: E731
     last = cool * 3000
     assert tau(0) == 1000.0 and tau(last) == pytest.approx(1e-8) == tau(3000)
     assert tau(last / 2) == pytest.approx((1000.0 * 1e-8) ** 0.5) and tau(last - 1) > 1e-8 * (1 + 1e-6)
@@ -77,12 +75,12 @@ def test_the_temperature_of_dsp_falls_over_the_share_of_all_steps_that_it_says(c
 
 def test_a_temperature_that_could_not_fall_is_refused_before_any_work() -> None:
     for options in ({"cool": 0.8}, {"cool": 0.0}, {"cool": 1.2}):
-        with pytest.raises(PlanError, match="cool"):
-            read_options(dsp, options, "dsp")
-    assert read_options(dsp, {"cool": 0.67, "settle": 0.0, "tau": 1000.0}, "dsp")["cool"] == 0.67
+        with pytest.raises(OptionError, match="cool"):
+            DSP(**options)
+    assert DSP(cool=0.67, settle=0.0, tau=1000.0).cool == 0.67
 
 
 def test_a_penalty_is_a_number_of_zero_or_more() -> None:
     for wrong in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(HeadcountError, match="penalty is λ"):
-            read_options(l0, {"penalty": wrong}, "l0")
+        with pytest.raises(OptionError, match="option penalty of l0 must be a float of at least 0"):
+            L0(penalty=wrong)

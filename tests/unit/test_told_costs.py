@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headcount.runs.results import format_smallest, format_speed
+from headcount.app.console.format import format_smallest
+from headcount.runs.report.sentences import format_speed
+from headcount.runs.results import PrunedRow
 from headcount.surgery.card import _costs
 
 COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "kv_bytes_per_token": 0}
@@ -19,7 +21,10 @@ def test_a_slower_model_is_called_slow(ratio: float, words: str) -> None:
 
 
 def test_sizes_that_all_lose_were_tried() -> None:
-    table = [{"method": "a", "keep": keep, "removed": 32 - keep} for keep in (4, 8, 16, 24)] + [{"method": "b", "keep": 32, "removed": 0}]
+    def row(method: str, keep: int) -> PrunedRow:
+        return PrunedRow(method, keep, 32 - keep, 0, None, 1.0, None, True, {}, 900)
+
+    table = [*(row("a", keep) for keep in (4, 8, 16, 24)), row("b", 32)]
     assert format_smallest(table, "a", None) == "none of 4 tried"
     assert format_smallest(table, "a", 8) == "8" and format_smallest(table, "b", None) == "nothing was removed"
 

@@ -60,7 +60,7 @@ def test_a_command_makes_the_plan_that_is_shown(opened):
     page.get_by_label("Plan of seed").select_option("2")
     assert command(page) == made.replace("--seed 0", "--seed 2")
     page = one.go("pruning?keep=95&method=gradient&heads=L0H0+L3H1&protect=1&one=1")
-    assert command(page) == f"{made} --protect L0H0,L3H1 --floor 1"
+    assert command(page) == f"{made} --protected L0H0,L3H1 --floor 1"
     page = one.go("pruning?keep=144&method=gradient")
     assert page.get_by_label("Command for this K").count() == 0
     assert "Nothing would be removed" in page.locator(".take").inner_text()

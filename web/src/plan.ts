@@ -326,9 +326,9 @@ export function commandOf(heads: Heads, plan: Plan, choice: Choice): string | nu
   const seeds = SEEDS.exec(points.find((point) => point.seed === choice.seed)?.command ?? "")?.[0];
   if (seeds) command = command.replace(SEEDS, seeds);
   if (choice.protect.size) {
-    const before = / --protect (\S+)/.exec(command)?.[1]?.split(",") ?? [];
+    const before = / --protected (\S+)/.exec(command)?.[1]?.split(",") ?? [];
     const own = [...choice.protect].sort((a, b) => a - b).map((head) => run.heads[head]!);
-    set("--protect", quoted([...new Set([...before, ...own])].join(",")));
+    set("--protected", quoted([...new Set([...before, ...own])].join(",")));
   }
   if (choice.onePerBlock && !/ --floor [1-9]/.test(command)) set("--floor", "1");
   if (choice.wholeGroups && / --unit /.test(command)) set("--unit", "kv_group");

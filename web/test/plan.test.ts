@@ -135,7 +135,7 @@ test("a K that was not measured keeps the method and the choices in its command"
   assert.equal(command(5), "headcount prune x --method m --keep 5 --seed 0 --out o");
   some.curves!.points.push(point(6, [0, 2], { seed: 2, command: "prune --keep 6 --seed 0 --method-seed 2 --out o" }));
   assert.equal(command(5, { seed: 2 }), "headcount prune x --method m --keep 5 --seed 0 --method-seed 2 --out o");
-  assert.equal(command(6, { protect: new Set([7, 1]), onePerBlock: true }), "headcount prune x --method m --keep 6 --seed 0 --out o --protect L0H1,L1H3 --floor 1");
+  assert.equal(command(6, { protect: new Set([7, 1]), onePerBlock: true }), "headcount prune x --method m --keep 6 --seed 0 --out o --protected L0H1,L1H3 --floor 1");
   assert.equal(command(HEADS), null);
   some.curves!.commands = { m: "prune --keep {keep} --floor 0 --unit even" };
   assert.equal(command(5, { onePerBlock: true, wholeGroups: true }), "prune --keep 5 --floor 1 --unit kv_group");

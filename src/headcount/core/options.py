@@ -83,6 +83,11 @@ def option(
     return field(default=default, metadata={_DECLARATION: (help, Bounds(minimum, above, maximum, below))})
 
 
+def declarations(owner: type) -> dict[str, tuple[str, Bounds]]:
+    """Returns help text and range of the fields of a dataclass that are declared with `option`, by name."""
+    return {one.name: one.metadata[_DECLARATION] for one in fields(owner) if _DECLARATION in one.metadata}
+
+
 @dataclass(frozen=True)
 class Configurable:
     """Base of everything that is described by a name and declared options. Its docstring is its documentation."""

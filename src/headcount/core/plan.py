@@ -6,85 +6,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
-from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from headcount.core import html as notebook
+from headcount.core.budget import Budget, PruningUnit
 from headcount.core.errors import ArtifactError, HeadcountError, PlanError
-from headcount.core.files import add_seal, check_writable, is_file, read_json, seal, write_json
+from headcount.core.files import add_seal, is_file, read_json, seal, write_json
+from headcount.core.files import check_writable
 from headcount.core.heads import AttentionBlock, Head, HeadIndex
 
 if TYPE_CHECKING:
     from headcount.core.scores import Scores
 
-TieBreak = Literal["kv_group", "even"]
 SCHEMA = 1
 """The version of plan files."""
-
-
-def heads_kept(keep: Any, total: int) -> int:
-    """How many of `total` heads stay: a whole number is a number of heads, a float between 0 and 1 a share of them.
-
-    1.0 could be one head or all of them and is refused, as is every other number.
-    """
-    if isinstance(keep, Integral) and not isinstance(keep, bool) and 1 <= int(keep) <= total:
-        return int(keep)
-    if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < float(keep) < 1:
-        return max(1, round(float(keep) * total))
-    raise PlanError(
-        f"keep must be a whole number from 1 to {total}, the heads there are, or a share of them, a float above 0 and below 1 such as 0.25; "
-        f"got {keep!r}"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much may stay: `keep` heads, a `fraction` of them, or what fits into a limit of `parameters`, of `kv_bytes` per token, or of `latency`.
-
-    A whole number is a number of heads, a float between 0 and 1 a share of them; `keep=1.0`, which could mean either, is refused. At least `floor`
-    heads stay in every block, and `protected` heads always. Latency is in seconds for one pass over `bench_batch` rows of `bench_length` tokens (or
-    as many as the model reads), on this machine. `headcount.prune` turns such limits into plans; a ranking alone (`Plan.keep_top`) takes numbers of
-    heads.
-    """
-
-    keep: int | float | None = None
-    fraction: float | None = None
-    parameters: int | None = None
-    kv_bytes: int | None = None
-    latency: float | None = None
-    bench_batch: int = 8
-    bench_length: int = 128
-    floor: int = 0
-    protected: frozenset[Head] = field(default_factory=frozenset)
-    unit: TieBreak = "kv_group"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "protected", frozenset(Head.parse(head) for head in self.protected))
-        if isinstance(self.keep, Integral) and not isinstance(self.keep, bool):
-            object.__setattr__(self, "keep", int(self.keep))
-
-    @property
-    def limit(self) -> tuple[str, float] | None:
-        """What is limited other than the number of heads, and to how much."""
-        found = [(name, value) for name in ("parameters", "kv_bytes", "latency") if (value := getattr(self, name)) is not None]
-        if len(found) > 1 or (found and (self.keep is not None or self.fraction is not None)):
-            raise PlanError(f"a budget limits one thing: keep, fraction, parameters, kv_bytes or latency; got {self}")
-        if found and not found[0][1] > 0:
-            raise PlanError(f"a budget's {found[0][0]} must be above 0, got {found[0][1]}")
-        return found[0] if found else None
-
-    def heads(self, total: int) -> int:
-        """How many heads of `total` may stay."""
-        if self.limit is not None:
-            raise PlanError(f"a budget of {self.limit[0]} is no number of heads; prune by it (headcount.prune), or name keep or fraction")
-        if (self.keep is None) == (self.fraction is None):
-            raise PlanError(f"a budget needs exactly one of keep and fraction, got keep={self.keep} and fraction={self.fraction}")
-        if self.fraction is not None:
-            if not 0 < self.fraction <= 1:
-                raise PlanError(f"fraction must be above 0 and at most 1, got {self.fraction}")
-            return max(1, round(self.fraction * total))
-        return heads_kept(self.keep, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +209,10 @@ def _check_shared(members: tuple[AttentionBlock, ...], gone: frozenset[Head]) ->
             )
 
 
-def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
+def _units(scores: Scores, unit: PruningUnit) -> list[tuple[Head, ...]]:
     """What stays or goes together: KV groups, or, evenly, the n-th best head of every group of a block."""
     if unit == "kv_group":
         return list(scores.all_units())
-    if unit != "even":
-        raise PlanError(f"unit must be 'kv_group' or 'even', got {unit!r}")
     order = {head: i for i, head in enumerate(scores.ranking())}
     blocks: dict[tuple[str, int], list[list[Head]]] = defaultdict(list)
     for group in scores.all_units():  # a group may span the blocks that share keys and values
@@ -289,7 +223,7 @@ def _units(scores: Scores, unit: TieBreak) -> list[tuple[Head, ...]]:
     return [tuple(heads) for units in together for heads in units]
 
 
-def rank_units(scores: Scores, unit: TieBreak = "kv_group") -> list[tuple[Head, ...]]:
+def rank_units(scores: Scores, unit: PruningUnit = "kv_group") -> list[tuple[Head, ...]]:
     """The units from the one to keep first to the one to remove first: by mean score, ties by the first of their heads in the tie order."""
     tie, worth = dict(zip(scores.heads, scores.ties(), strict=True)), scores.keep_values()
     return sorted(
@@ -339,15 +273,13 @@ def _reachable(sizes: list[int]) -> list[set[int]]:
 
 def nearest_whole_units(share: float, unit_sizes: Sequence[int]) -> int:
     """The number of heads nearest to a share of all of them that whole units make, at least one unit; of two equally near, the larger."""
-    target = heads_kept(share, sum(unit_sizes))
+    target = Budget(keep=share).heads(sum(unit_sizes))
     return min(_reachable(list(unit_sizes))[0] - {0}, key=lambda count: (abs(count - target), -count))
 
 
 def _forced(best: list[tuple[Head, ...]], limits: Budget) -> set[Head]:
     """What stays whatever its score: protected units, and the best of every block up to the floor."""
     stay = {head for unit in best if limits.protected.intersection(unit) for head in unit}
-    if limits.floor < 0:
-        raise PlanError(f"floor must be 0 or more, got {limits.floor}")
     size = Counter((head.stack, head.layer) for unit in best for head in unit)
     for block, total in size.items():
         if limits.floor > total:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
 from headcount.core.heads import AttentionBlock, Head
-from headcount.core.plan import Budget, Plan
+from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.models.head_map import HeadMap
 from headcount.surgery.bench import bench
@@ -82,12 +83,6 @@ def plan_within(model: nn.Module, heads: HeadMap, scores: Scores, budget: Budget
         for head in unit
     ]
     return Plan.removing(removed, protected=budget.protected)
-
-
-def check_unit(heads: HeadMap, budget: Budget) -> None:
-    """Refuses a limit with a unit that it cannot be filled by."""
-    if budget.limit is not None and budget.unit != "kv_group" and any(len(unit) > 1 for unit in heads.units()):
-        raise PlanError(f"a budget of {budget.limit[0]} is filled with whole KV groups; unit={budget.unit!r} goes with keep or fraction")
 
 
 def _curve(block: AttentionBlock, heads: HeadMap, scores: Scores, budget: Budget, costs: Sequence[float]) -> Curve:

@@ -1,153 +1,153 @@
-"""What a pruner file holds: `ABOUT` and `choose(work, variant)`, which returns a Choice: the plan, and the model if its weights were trained; maybe
-`check(options)`, which refuses options before any work.
+"""Pruners: what a method of choosing heads is given, what it declares, and what it returns.
 
-A pruner never cuts: `prune` repairs, cuts, verifies and recovers after it, the same way for all. Everything that ranks heads makes `Scores` and lets
-`Plan.keep_top` choose, which knows about units of heads that share keys and values, floors, and protected heads.
+A pruner never cuts: `headcount.pruning.prune` repairs, cuts, verifies and recovers after it, in the same way for all. A pruner that ranks heads makes
+`Scores` and lets `Plan.keep_top` choose, which respects KV groups, floors and protected heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from torch import nn
 
-from headcount.core.errors import DataError, PlanError, unknown
-from headcount.core.plan import Budget, Plan
+from headcount.core.budget import Budget
+from headcount.core.errors import DataError, unknown
+from headcount.core.options import Configurable, format_value
+from headcount.core.plan import Plan
+from headcount.core.registry import IMPORTANCES, PRUNERS
 from headcount.core.scores import Scores
 from headcount.data.stream import Progress
 from headcount.data.task import Data, Task
 from headcount.models.head_map import HeadMap
+from headcount.pruning.recipe import Recipe
 from headcount.pruning.repair.repair import Repaired
-from headcount.pruning.training.fine_tune import Recipe
 
-Found = TypeVar("Found")
-__all__ = ["About", "Budget", "Choice", "HeadMap", "Plan", "Scores", "Work"]
+Value = TypeVar("Value")
+__all__ = ["Budget", "Choice", "HeadMap", "Plan", "PruneContext", "Pruner", "PrunerInfo", "Scores"]
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What a pruner declares: where it comes from, what it trains ("" for nothing, gates, or weights too), its variants, the options it takes.
-
-    `draws` says that chance decides which heads stay, so that a comparison runs it by several seeds, as it does what trains.
-    """
+class PrunerInfo:
+    """What a pruner declares about itself."""
 
     source: str
+    """The paper, or where else the method comes from."""
     trains: Literal["", "gates", "weights"] = ""
-    variants: tuple[str, ...] = ("",)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """The name of every option with its default."""
+    """What the method trains: nothing, gates alone, or weights (and perhaps gates)."""
     draws: bool = False
+    """Whether chance decides which heads stay, so that a comparison runs the method by several seeds."""
     size_option: str = ""
-    """The number among the options that, where it is not 0, decides how many heads stay."""
+    """The option that, unless it is 0, decides how many heads stay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a pruner works with: the model (not to be changed unless it trains), its heads, the data, the budget, and the options of its file."""
+class PruneContext:
+    """What a pruner works with. The model must not be changed; a pruner that trains copies it."""
 
     model: nn.Module
     heads: HeadMap
     data: Data
     budget: Budget
-    seed: int
-    options: Mapping[str, Any]
-    recipe: Recipe
+    seed: int = 0
+    recipe: Recipe = field(default_factory=Recipe)
     folder: Path | None = None
     progress: Progress | None = None
     shared: dict[Any, Any] = field(default_factory=dict)
-    """What was found out about the dense model, by all that prune it on the same data."""
+    """Measurements of the dense model, shared by all pruners that work on the same model and data."""
 
-    def once(self, what: tuple[Any, ...], make: Callable[[], Found]) -> Found:
-        """What `make` finds out about the dense model, or found out for another pruner or another number of heads."""
-        if what not in self.shared:
-            self.shared[what] = make()
-        return self.shared[what]
+    def once(self, key: tuple[Any, ...], measure: Callable[[], Value]) -> Value:
+        """Returns `measure()`, computed once for all pruners and sizes that share this cache."""
+        if key not in self.shared:
+            self.shared[key] = measure()
+        return self.shared[key]
 
     @property
     def keep(self) -> int:
-        """How many heads stay."""
+        """The number of heads that stay."""
         return self.budget.heads(len(self.heads))
 
     @property
     def task(self) -> Task:
-        """The task, for pruners that train."""
+        """The data as a Task, for pruners that train.
+
+        Raises:
+            DataError: the data are no Task.
+        """
         if not isinstance(self.data, Task):
             raise DataError("a pruner that trains needs a Task: examples, a way to batch them, and a loss (see docs/tasks.md)")
         return self.data
 
     def plan(self, values: Sequence[float] | np.ndarray, name: str) -> Plan:
-        """The plan that keeps the heads with the highest values."""
+        """Returns the plan that keeps the heads with the highest values."""
         return Plan.keep_top(self.scores(values, name), self.budget)
 
     def scores(self, values: Sequence[float] | np.ndarray, name: str) -> Scores:
-        """One value per head as scores; more means keep."""
+        """Returns one value per head as scores; higher means keep."""
         return Scores(self.heads.heads, tuple(float(value) for value in values), method=name, units=self.heads.units(), seed=self.seed)
 
     def random(self) -> np.random.Generator:
-        """Random numbers of this work, the same on any machine."""
+        """Returns a generator of random numbers that depend on the seed alone, not on the machine."""
         return np.random.Generator(np.random.Philox(key=np.array([self.seed % 2**64, 0x6865616473], dtype=np.uint64)))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a pruner chose: the plan; the model, uncut, if weights were changed; values of the gates that stay, if they are not one; history.
-
-    `repaired` is the repair of the plan, by its defaults, where it had to be made for the choice.
-    """
+    """What a pruner returns."""
 
     plan: Plan
     model: nn.Module | None = None
+    """The model, uncut, where the pruner changed weights."""
     gates: Sequence[float] | None = None
+    """The values of the gates of all heads, where they differ from one."""
     history: list[dict[str, Any]] = field(default_factory=list)
     scores: Scores | None = None
     repaired: Repaired | None = None
+    """The repair of the plan by its default settings, where the pruner made it to compare plans."""
     steps: int = 0
-    """Optimiser steps that were taken on the way."""
+    """Optimiser steps of the pruner's own training."""
 
 
-def size_option(about: About, options: Mapping[str, object]) -> str:
-    """Returns the option, with its value, by which a pruner itself decides how many heads stay; "" where the budget does."""
-    value = options.get(about.size_option)
-    return f"{about.size_option}={value:g}" if isinstance(value, int | float) and value else ""
+@dataclass(frozen=True)
+class Pruner(Configurable):
+    """A method of choosing the heads that stay. Its fields are its options; `choose` is what it must have.
 
+    Example:
+        >>> Pruner.parse("dsp:straight(tau=2)").tau
+        2.0
+    """
 
-def check_size(method: object, option: str, budget: Budget) -> None:
-    """Raises PlanError unless just one thing says how many heads stay: the budget, or an option of the method."""
-    limits = {name: getattr(budget, name) for name in ("keep", "fraction", "parameters", "kv_bytes", "latency")}
-    named = [f"{name}={value}" for name, value in limits.items() if value is not None]
-    if option and named:
-        raise PlanError(
-            f"{method} with {option} decides itself how many heads stay, so that {named[0]} cannot be promised; leave one of them out"
-        )
+    info: ClassVar[PrunerInfo]
 
+    @classmethod
+    def parse(cls, method: str | Pruner) -> Pruner:
+        """Returns the pruner that a text describes; the name of an importance stands for ranking by it.
 
-def read_options(module: ModuleType, given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The options of a pruner, with its defaults, in the type of these; refuses unknown names, wrong types, and what its `check` refuses."""
-    about: About = module.ABOUT
-    made = dict(about.options)
-    for key, value in given.items():
-        if key not in about.options:
-            raise unknown(f"option of {name}", key, about.options)
-        made[key] = _typed(about.options[key], value, f"option {key} of {name}")
-    if hasattr(module, "check"):
-        module.check(made)
-    return made
+        Raises:
+            UnknownName: neither a pruner nor an importance has that name, or the pruner has no such option.
+            OptionError: an option has the wrong type or is out of range.
+        """
+        if isinstance(method, str):
+            name, parenthesis, options = method.strip().partition("(")
+            base = name.partition(":")[0].strip()
+            if base not in PRUNERS.names():
+                if base not in IMPORTANCES.names():
+                    raise unknown("method of pruning", base, {*PRUNERS.names(), *IMPORTANCES.names()})
+                method = f"rank(by={name.strip()};{options}" if parenthesis else f"rank(by={name})"
+        return PRUNERS.parse(method, Pruner)
 
+    @property
+    def sizes_itself(self) -> str:
+        """The option by which the pruner itself decides how many heads stay, as `name=value`; empty where the budget decides."""
+        value = getattr(self, self.info.size_option) if self.info.size_option else 0
+        return f"{self.info.size_option}={format_value(value)}" if value else ""
 
-def _typed(default: Any, value: Any, what: str) -> Any:
-    kind: Callable[[Any], Any] = type(default) if default is not None else str
-    if kind is bool:
-        if value in (True, "true", "yes", "1"):
-            return True
-        if value in (False, "false", "no", "0"):
-            return False
-        raise PlanError(f"{what} must be true or false, got {value!r}")
-    try:
-        return kind(value) if value is not None else None
-    except (TypeError, ValueError) as error:
-        raise PlanError(f"{what} must be a {kind.__name__}, got {value!r}") from error  # pyright: ignore[reportFunctionMemberAccess]
+    def check_budget(self, budget: Budget) -> None:
+        """Raises PlanError where the pruner cannot keep what a budget promises. By default every budget will do."""
+
+    def choose(self, context: PruneContext) -> Choice:
+        """Returns the plan, with the model or the gates where the pruner trained them."""
+        raise NotImplementedError(f"{type(self).__name__} has no choose(context)")

@@ -2,57 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import torch
 from jaxtyping import Float
 from scipy.stats import rankdata
-from torch import Tensor
+from torch import Tensor, nn
 
 from headcount.core.errors import PlanError
 from headcount.core.heads import Head, tie_order
+from headcount.importance.base import Importance
 from headcount.importance.score import score
-from headcount.pruning.base import Work
+from headcount.pruning.base import PruneContext
+from headcount.pruning.training.fine_tune import Trained, fine_tune
+from headcount.pruning.training.gates import GateCallback, Gating
 
 Units = Float[Tensor, " units"]
 TINY = torch.finfo(torch.float64).tiny
 
 
-def unit_index(work: Work) -> Tensor:
+def check_init(init: str) -> None:
+    """Raises UnknownName unless `init` is an importance, or "none"."""
+    if init != "none":
+        Importance.parse(init)
+
+
+def train_gates(context: PruneContext, model: nn.Module, gates: Gating) -> Trained:
+    """Trains gates, and the weights of `model` that are not frozen, by the recipe of a pruning."""
+    callback = GateCallback(model, gates)
+    return fine_tune(
+        model, context.task, context.recipe, seed=context.seed, folder=context.folder, gates=callback, progress=context.progress
+    )
+
+
+def unit_index(context: PruneContext) -> Tensor:
     """For every head, the number of its unit."""
-    number = {head: place for place, unit in enumerate(work.heads.units()) for head in unit}
-    return torch.tensor([number[head] for head in work.heads])
+    number = {head: place for place, unit in enumerate(context.heads.units()) for head in unit}
+    return torch.tensor([number[head] for head in context.heads])
 
 
-def units_kept(work: Work) -> int:
-    """How many units stay; an error if the heads that may stay are no whole number of units of one size."""
-    sizes = {len(unit) for unit in work.heads.units()}
+def count_units(context: PruneContext) -> int:
+    """Returns how many units stay.
+
+    Raises:
+        PlanError: the heads that stay are no whole number of units of one size.
+    """
+    sizes = {len(unit) for unit in context.heads.units()}
     if len(sizes) > 1:
         raise PlanError(f"gates that learn need units of one size, and this model has units of {', '.join(map(str, sorted(sizes)))} heads")
     (size,) = sizes
-    if size > 1 and work.budget.unit != "kv_group":
+    if size > 1 and context.budget.unit != "kv_group":
         raise PlanError(f"gates that learn are tied within the {size} heads that share keys and values; use the unit kv_group")
-    if work.keep % size:
-        low = work.keep // size * size
+    if context.keep % size:
+        low = context.keep // size * size
         raise PlanError(
-            f"{work.keep} heads are no whole number of units of {size} heads that share keys and values; the nearest are {low} and {low + size}"
+            f"{context.keep} heads are no whole number of units of {size} heads that share keys and values; the nearest are {low} and {low + size}"
         )
-    return work.keep // size
+    return context.keep // size
 
 
-def free_units(work: Work) -> Tensor:
+def free_units(context: PruneContext) -> Tensor:
     """True for the units that may go: those without a protected head."""
-    return torch.tensor([work.budget.protected.isdisjoint(unit) for unit in work.heads.units()])
+    return torch.tensor([context.budget.protected.isdisjoint(unit) for unit in context.heads.units()])
 
 
-def start_from(work: Work, by: str, limit: int, spread: float) -> Units:
+def start_from(context: PruneContext, by: str, limit: int, spread: float) -> Units:
     """Starting values from an importance: its rank, the mean over each unit, centred, with standard deviation `spread`; zeros for "none"."""
-    units = work.heads.units()
+    units = context.heads.units()
     if by == "none":
         return torch.zeros(len(units), dtype=torch.float64)
 
-    worth = score(work.model, work.data, by, limit=limit, seed=work.seed).keep_values()
+    worth = score(context.model, context.data, by, limit=limit, seed=context.seed).keep_values()
     values = torch.tensor([sum(worth[head] for head in unit) / len(unit) for unit in units], dtype=torch.float64)
     order = torch.from_numpy(rankdata(values.numpy()))  # by rank, equal ones alike: importances span orders of magnitude
     return (order - order.mean()) / order.std(correction=0).clamp(min=1e-12) * spread
@@ -74,12 +95,12 @@ def top(values: Units, number: int, ties: Sequence[int]) -> Units:
     return hard
 
 
-def stay(work: Work, values: Units, number: int) -> Units:
+def stay(context: PruneContext, values: Units, number: int) -> Units:
     """Ones for the units that the plan made of these values keeps: the highest, within the floor and the protected heads of the budget."""
-    if not work.budget.floor and not work.budget.protected:
-        return top(values, number, unit_ties(work.heads.units(), work.seed))
-    gone = frozenset(work.plan(values[unit_index(work)].tolist(), "gates").removed)
-    return torch.tensor([float(unit[0] not in gone) for unit in work.heads.units()], dtype=values.dtype)
+    if not context.budget.floor and not context.budget.protected:
+        return top(values, number, unit_ties(context.heads.units(), context.seed))
+    gone = frozenset(context.plan(values[unit_index(context)].tolist(), "gates").removed)
+    return torch.tensor([float(unit[0] not in gone) for unit in context.heads.units()], dtype=values.dtype)
 
 
 def levelled(values: Units, number: float, tau: float = 1.0) -> Units:
@@ -104,15 +125,6 @@ def levelled(values: Units, number: float, tau: float = 1.0) -> Units:
 def is_settled(step: int, steps: int, settle: float) -> bool:
     """Whether the plan is fixed by now: weights then learn on with the heads that stay, for the share `settle` of the steps."""
     return step >= (1 - settle) * steps
-
-
-def check_shares(shares: Mapping[str, float]) -> None:
-    """Refuses shares of the steps, `settle` among them, that are none."""
-    for name, share in shares.items():
-        if not 0 <= share <= 1:
-            raise PlanError(f"{name} is a share of the training steps, from 0 to 1; got {share}")
-    if shares["settle"] >= 1:
-        raise PlanError("settle=1 leaves no step to choose heads in; name a share below 1")
 
 
 def by_head(values: Sequence[float] | Tensor, index: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from headcount.data.task import Task
 from headcount.models.modules import shifts
 from headcount.models.observe import evaluating
 from headcount.models.state import forward
-from headcount.pruning.base import Work
+from headcount.pruning.base import PruneContext
 from headcount.pruning.repair.repair import Repaired
 from headcount.surgery.cut import cut
 
@@ -65,19 +65,19 @@ def _per_example(each: Tensor, batch: Any, is_shifted: bool) -> Tensor:
     return (each * counts).flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
 
 
-def kl_to_dense(work: Work, model: nn.Module, plan: Plan, limit: int = CHECKED) -> float:
+def kl_to_dense(context: PruneContext, model: nn.Module, plan: Plan, limit: int = CHECKED) -> float:
     """The mean distance from the dense model of one without the heads that a plan removes."""
-    data = replace(work.data, metric=None) if isinstance(work.data, Task) else work.data
-    return evaluate(cut(model, plan), data, split="selection", limit=limit, loss=KLToDense(work.model)).loss
+    data = replace(context.data, metric=None) if isinstance(context.data, Task) else context.data
+    return evaluate(cut(model, plan), data, split="selection", limit=limit, loss=KLToDense(context.model)).loss
 
 
-def better(work: Work, plan: Plan, source: nn.Module, done: Repaired) -> tuple[Repaired, dict[str, Any]]:
-    """The repair, or the model as it was where that is nearer to the dense one on the selection split, and both distances.
+def repair_if_closer(context: PruneContext, plan: Plan, source: nn.Module, repaired: Repaired) -> tuple[Repaired, dict[str, Any]]:
+    """Returns the repaired model if its KL to the dense model is smaller, else the unrepaired one; and both KLs as a log entry.
 
-    A block that gives nearly what it gave need not help what comes after it: with most heads gone, what a classifier reads at one token can get
-    worse while the mean over all tokens gets better.
+    A block whose output is nearly that of the dense one need not help the layers after it: with most heads gone, the output at the one token that a
+    classifier reads can get worse while the mean over all tokens gets better.
     """
-    without, with_it = kl_to_dense(work, source, plan), kl_to_dense(work, done.model, plan)
-    kept = with_it <= without
-    entry = {"stage": "repair", "kept": kept, "kl_to_dense": with_it, "kl_to_dense without": without}
-    return (done if kept else Repaired(source, {})), entry
+    without, after = kl_to_dense(context, source, plan), kl_to_dense(context, repaired.model, plan)
+    is_closer = after <= without
+    entry = {"stage": "repair", "kept": is_closer, "kl_to_dense": after, "kl_to_dense without": without}
+    return (repaired if is_closer else Repaired(source, {})), entry

@@ -1,18 +1,19 @@
-"""`prune`: ask for K heads, get the best K-head model by any method: choose → fold gates or means → repair → cut and verify → recover."""
+"""`prune`: choose the heads that stay, fold gates or means into the weights, repair, cut and verify, recover."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from headcount.core.errors import DataError, PlanError, unknown
-from headcount.core.plan import Budget, Plan
-from headcount.core.registry import IMPORTANCES, PRUNERS, Variant
+from headcount.core.budget import Budget
+from headcount.core.errors import DataError, PlanError
+from headcount.core.heads import Head
+from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.data.checks import check_weights
 from headcount.data.stream import Progress
@@ -21,57 +22,22 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.models.ownership import holds
 from headcount.models.state import copy_model
-from headcount.pruning.allocate import check_unit, plan_within
-from headcount.pruning.base import About, Choice, Work, check_size, read_options, size_option
-from headcount.pruning.kl_to_dense import better
+from headcount.pruning.allocate import plan_within
+from headcount.pruning.base import Choice, PruneContext, Pruner
+from headcount.pruning.kl_to_dense import repair_if_closer
+from headcount.pruning.recipe import Length, Recipe
 from headcount.pruning.repair.least_squares import Fitted
-from headcount.pruning.repair.means import Ablation, check_ablation, fold_means
+from headcount.pruning.repair.means import check_biases, fold_means
 from headcount.pruning.repair.projection import projection, read, write
 from headcount.pruning.repair.repair import refit
-from headcount.pruning.scope import only
-from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.pruning.spec import Ablation, PruneSpec
+from headcount.pruning.training.fine_tune import fine_tune
 from headcount.surgery.cut import cut
-
-
-class Method(Variant):
-    """A pruner by its name and variant; `module` is its file."""
-
-    __slots__ = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Method:
-        """The method that `name` or `name:variant` names."""
-        return cls.find(PRUNERS, text)
-
-    @property
-    def about(self) -> About:
-        """What the method declares."""
-        return self.module.ABOUT
-
-
-def parse_method(text: str) -> tuple[str, dict[str, str]]:
-    """A method and its options: `name`, `name:variant`, or `name(option=value;…)`; the name of an importance stands for rank by it."""
-    name, _, rest = text.strip().partition("(")
-    options: dict[str, str] = {}
-    if rest:
-        if not rest.endswith(")"):
-            raise PlanError(f"options of a method stand in brackets, as in rank(by=fisher;again=true); got {text}")
-        for pair in filter(None, (part.strip() for part in rest[:-1].split(";"))):
-            key, equals, value = pair.partition("=")
-            if not equals:
-                raise PlanError(f"an option of a method is name=value, got '{pair}'")
-            options[key.strip()] = value.strip()
-    base = name.partition(":")[0]
-    if base not in PRUNERS.names() and base in IMPORTANCES.names():
-        return "rank", {"by": name, **options}
-    if base not in PRUNERS.names():
-        raise unknown("method of pruning", base, {*PRUNERS.names(), *IMPORTANCES.names()})
-    return name, options
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a pruner returns: the plan, the cut and verified model, what happened on the way, and what the repair did to each block."""
+    """A pruned model with its plan, the log of all stages, and what the repair did to each block."""
 
     plan: Plan
     model: nn.Module
@@ -80,186 +46,193 @@ class Pruned:
     scores: Scores | None = None
     method: str = ""
     gates: tuple[float, ...] | None = None
-    """The values that the gates which stay were tuned to, in the weights by now."""
+    """The values of tuned gates, which are folded into the weights by now."""
     changed_weights: bool = False
-    """Whether choosing or recovering changed weights: else plan and gates say all, and `carry_out` makes the model of them again."""
+    """Whether choosing or recovering changed weights. If not, plan and gates say all, and `rebuild` makes the model of them again."""
     steps: dict[str, int] = field(default_factory=dict)
     """Optimiser steps by stage: `choose`, `recover`; a stage that trained nothing is missing."""
 
 
-class Options(TypedDict, total=False):
-    """All keyword arguments of `prune` beside the method, the budget and the method's own options."""
+def prune(  # noqa: PLR0913 - every argument is explicit
+    model: nn.Module,
+    data: Data,
+    method: str | Pruner = "surgeon",
+    keep: int | float | str | Budget | None = None,
+    *,
+    kinds: Iterable[str] = (),
+    protected: Iterable[str | Head] = (),
+    floor: int = 0,
+    unit: Literal["kv_group", "even"] = "kv_group",
+    ablation: Ablation = "zero",
+    repair: bool | None = None,
+    recover: Length | None = None,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Pruned:
+    """Prunes a model to a number of heads, repairs, cuts and verifies it; the model given is not changed.
 
-    kinds: Sequence[str]
-    ablation: Ablation
-    repair: bool | None
-    recover: float | str | None
-    recipe: Recipe
-    seed: int
-    folder: Path | None
-    progress: Progress | None
-    shared: dict[Any, Any]
+    Args:
+        model: A live model of transformers.
+        data: A Task, a datasets.Dataset of model inputs, or batches. Methods that train need a Task.
+        method: A pruner or its text, `name:variant(option=value)`; `headcount ls pruners` lists them. The name of an importance stands for ranking
+            by it.
+        keep: How many heads stay: a whole number, a share as a float above 0 and below 1 or as a text such as "25%", or a Budget. 1.0, which could
+            be one head or all, is refused. None where an option of the method decides (`penalty` of l0, `stop` of rank).
+        kinds: Attention that may lose heads (encoder-self, decoder-self, cross); `keep` then counts heads of these, and all others stay.
+        protected: Heads that stay whatever their score.
+        floor: Heads that stay at least in every block.
+        unit: What goes together where query heads share keys and values: whole groups ("kv_group"), or as many heads of each ("even").
+        ablation: What replaces a removed head: nothing ("zero"), or its mean output, in the bias of the output projection ("mean").
+        repair: Refit the output projections in closed form. By default unless training follows or means replace heads. Where predictions on the
+            selection split are closer to the dense model's without the repair, it is dropped, as the history says.
+        recover: Fine-tune the cut model for a number of epochs, "300steps", or "auto" (one epoch, and at least 300 steps).
+        recipe: How methods that train, and the recovery, do so.
+        seed: The seed of the method and of its training.
+        folder: Where checkpoints of a training go; an interrupted training continues from there.
+        progress: Called with the number of examples done and of all.
+
+    Returns:
+        The plan, the cut and verified model, and the log of what was done.
+
+    Raises:
+        UnknownName: no pruner, importance, option, or kind of attention has that name.
+        OptionError: an argument has the wrong type or is out of range.
+        PlanError: arguments contradict each other, or this model cannot be pruned so.
+        DataError: training needs a Task.
+
+    Example:
+        >>> pruned = hc.prune(model, task, "gradient", keep="50%", protected=["L0H1"])
+        >>> pruned.model.save_pretrained("smaller")
+    """
+    limits: dict[str, Any] = {"protected": protected, "floor": floor, "unit": unit}
+    stages: dict[str, Any] = {"ablation": ablation, "repair": repair, "recover": recover, "recipe": recipe}
+    spec = PruneSpec.of(method, keep, kinds=kinds, seed=seed, **limits, **stages)
+    return prune_by_spec(model, data, spec, folder=None if folder is None else Path(folder), progress=progress)
 
 
 @holds("pruning")
-def prune(
+def prune_by_spec(
     model: nn.Module,
     data: Data,
-    method: str = "surgeon",
-    keep: int | float | Budget | None = None,
+    spec: PruneSpec,
     *,
-    fraction: float | None = None,
-    options: dict[str, Any] | None = None,
-    **how: Unpack[Options],
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    shared: dict[Any, Any] | None = None,
 ) -> Pruned:
-    """The model with `keep` heads (or a `fraction` of them, or a Budget) that a method makes of it; the model given stays as it is.
-
-    `keep` is a whole number of heads, or a float above 0 and below 1, a share of them; 1.0, which could be one head or all, is refused.
-    `headcount ls pruners` lists the methods, the name of an importance stands for rank by it; `options` are those of the method. `kinds` names the
-    attention that may lose heads (encoder-self, decoder-self, cross): `keep` then counts heads of these, and all others stay. `ablation` says what
-    stands in for a removed head: nothing ("zero"), or its mean output ("mean", in the bias of the output projection). `repair` refits the output
-    projections in closed form, bias included (on unless training follows or means stand in; dropped, as the history tells, where predictions on the
-    selection split are nearer to the dense model's without it), `recover` fine-tunes the cut model by the `recipe`, as every method that trains
-    uses it, for a number of epochs, "300steps", or "auto" (one epoch, and at least 300 steps, as methods that train take too unless the recipe says
-    otherwise). Where an option of the method decides how many heads stay (`penalty` of l0, `stop` of rank), no budget may be given. With a `folder`,
-    training that was stopped goes on. Calls with the same model and data find the same scores: a dict given as `shared` to all of them holds what one
-    has found for the others.
-    """
+    """Prunes a model as a checked request says. Calls on the same model and data may share one `shared` dict, which caches measurements."""
     inner = unwrap(model)
-    name, named = parse_method(method)
-    made, options = Method.parse(name), {**named, **(options or {})}
     heads = HeadMap.of(inner)
-    own = size_option(made.about, read_options(made.module, options, str(made)))
-    budget = _budget(keep, fraction)
-    check_size(made, own, budget)
-    budget = only(budget, heads, how.get("kinds", ()))
-    if own:
-        budget = replace(budget, keep=len(heads))
-    limited = budget.limit is not None
-    check_unit(heads, budget)
-    if budget.limit is not None and made.about.trains:
-        raise PlanError(f"{made} trains for a number of heads; name keep, or prune by {budget.limit[0]} with a method that does not train")
-    if not limited:
-        budget.heads(len(heads))
-    recover = how.get("recover")
-    if recover is not None:
-        how.get("recipe", Recipe()).lasting(recover, "recover")
-    if (recover or made.about.trains) and not isinstance(data, Task):
+    check_request(spec, inner, heads)
+    if (spec.recover is not None or spec.method.info.trains) and not isinstance(data, Task):
         raise DataError(
-            f"{made} with recovery={recover} trains, which needs a Task: examples, a way to batch them, and a loss (see docs/tasks.md)"
+            f"{spec.method} with recover={spec.recover} trains, which needs a Task: examples, a way to batch them, and a loss "
+            "(see docs/tasks.md)"
         )
-    check_stand_in(inner, made, how.get("ablation", "zero"), how.get("repair"), how.get("kinds", ()))
     check_weights(inner)
-    counted = _half(budget, heads) if limited else budget
-    work = _work(inner, heads, data, counted, made, options, how)
-    if not limited:
-        Plan.keep_top(work.scores([0.0] * len(heads), "check"), budget)
-    choice = made.module.choose(work, made.variant)
-    if limited:
+    budget = spec.budget_for(heads)
+    context = PruneContext(
+        inner,
+        heads,
+        data,
+        budget if budget.limit is None else _half(budget, heads),
+        spec.seed,
+        spec.recipe,
+        folder / "choose" if folder else None,
+        progress,
+        {} if shared is None else shared,
+    )
+    choice = spec.method.choose(context)
+    if budget.limit is not None:
         if choice.scores is None:
-            raise PlanError(f"{made} gives no scores, so that it cannot fill a budget of {budget.limit}")
+            raise PlanError(f"{spec.method} gives no scores, so that it cannot fill a budget of {budget.limit}")
         choice = Choice(plan_within(inner, heads, choice.scores, budget), history=choice.history, scores=choice.scores)
-    return _finish(work, made, choice, how)
+    return _finish(context, spec, choice, folder)
+
+
+def check_request(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> None:
+    """Raises an error where a model cannot be pruned as requested, before any work.
+
+    Raises:
+        PlanError: the number of heads, the KV groups or the protected heads do not fit the model.
+        UnknownName: the model has no attention of such a kind.
+        UnsupportedModel: means shall replace heads, and an output projection has no bias to hold them.
+    """
+    spec.check(heads)
+    if spec.ablation == "mean":
+        check_biases(model, heads, spec.kinds)
 
 
 def _half(budget: Budget, heads: HeadMap) -> Budget:
-    """A number of heads in place of a limit, for methods that score heads on the way to one: half of the units that may go."""
+    """Returns a number of heads in place of a limit, for methods that score heads on the way to one: half of the units that may go."""
     free = [unit for unit in heads.units() if budget.protected.isdisjoint(unit)]
-    gone = sum(len(unit) for unit in free[: len(free) // 2])
-    return replace(budget, parameters=None, kv_bytes=None, latency=None, keep=len(heads) - gone, floor=0)
+    removed = sum(len(unit) for unit in free[: len(free) // 2])
+    return replace(budget.resized(len(heads) - removed), floor=0)
 
 
-def check_stand_in(model: nn.Module, method: Method, ablation: str, repair: bool | None, kinds: Sequence[str] = ()) -> None:
-    """Refuses what cannot stand in for removed heads in a model, or not beside this method and a repair."""
-    check_ablation(model, ablation, kinds)
-    if ablation == "mean" and repair:
-        raise PlanError("repair refits the bias too, which holds what means would put there; leave ablation or repair out")
-    if ablation == "mean" and method.about.trains:
-        raise PlanError(
-            f"{method} trains for heads that give nothing once they are gone; leave ablation=mean out, or choose a method that does not train"
-        )
-
-
-def carry_out(model: nn.Module, data: Data, method: str, choice: Choice, **how: Unpack[Options]) -> Pruned:
-    """The model of a choice that `method` made before and that changed no weights, as `prune` made it then."""
-    inner, made = unwrap(model), Method.parse(method)
+def rebuild(model: nn.Module, data: Data, spec: PruneSpec, plan: Plan, gates: Sequence[float] | None) -> Pruned:
+    """Returns the model of a request again from the plan and the gates that were chosen for it before, without choosing."""
+    inner = unwrap(model)
     heads = HeadMap.of(inner)
-    kept = Budget(keep=len(heads) - len(choice.plan.removed))
-    return _finish(_work(inner, heads, data, kept, made, {}, how), made, choice, how)
+    context = PruneContext(inner, heads, data, Budget(keep=len(heads) - len(plan.removed)), spec.seed, spec.recipe)
+    return _finish(context, spec, Choice(plan, gates=gates), None)
 
 
-def _work(model: nn.Module, heads: HeadMap, data: Data, budget: Budget, method: Method, options: dict[str, Any], how: Options) -> Work:
-    folder, seed = how.get("folder"), how.get("seed", 0)
-    return Work(
-        model,
-        heads,
-        data,
-        budget,
-        seed,
-        read_options(method.module, options, str(method)),
-        replace(how.get("recipe", Recipe()), seed=seed),
-        folder / "choose" if folder else None,
-        how.get("progress"),
-        how.get("shared", {}),
-    )
+def _finish(context: PruneContext, spec: PruneSpec, choice: Choice, folder: Path | None) -> Pruned:
+    """Folds gates or means into the weights, repairs, cuts and recovers.
 
-
-def _budget(keep: int | float | Budget | None, fraction: float | None) -> Budget:
-    if isinstance(keep, Budget):
-        if fraction is not None:
-            raise PlanError("a Budget says how much stays; leave fraction out")
-        return keep
-    return Budget(keep=keep, fraction=fraction)
-
-
-def _finish(work: Work, method: Method, choice: Choice, how: Options) -> Pruned:
-    """Folds gates or means, repairs, cuts and recovers what was chosen.
-
-    Weights that a method trained for the heads that stay are not refitted: the removed ones do nothing there that could be made up for. Where a
-    method tuned gates alone, the repair of the dense model is weighed against what it made.
+    Weights that a method trained without the removed heads are not refitted: these heads do nothing there that a repair could replace. Where a
+    method tuned gates alone, the repair of the dense model is compared with the tuned one.
     """
-    by_means = how.get("ablation") == "mean"
-    if by_means:  # in place of gates or weights that a method tuned for heads that give nothing
+    uses_means = spec.ablation == "mean"
+    if uses_means:  # in place of gates or weights that a method tuned for heads that give nothing
         choice = replace(choice, model=None, gates=None)
-    source = choice.model if choice.model is not None else work.model
+    source = choice.model if choice.model is not None else context.model
     if choice.gates is not None:
         source = fold(source, choice.gates)
-    if by_means:
-        source = fold_means(source, choice.plan, work.data)
-    repaired: dict[str, Fitted] = {}
+    if uses_means:
+        source = fold_means(source, choice.plan, context.data)
+    repaired_blocks: dict[str, Fitted] = {}
     history, steps = list(choice.history), {"choose": choice.steps} if choice.steps else {}
-    wanted, recover = how.get("repair"), how.get("recover")
-    is_trained = choice.model is not None and method.about.trains == "weights"
-    if (wanted if wanted is not None else not (recover or by_means)) and not is_trained and choice.plan.removed:
-        made, entry = better(work, choice.plan, source, choice.repaired or refit(work.model, choice.plan, work.data))
-        source, repaired = made.model, made.blocks
+    is_trained = choice.model is not None and spec.method.info.trains == "weights"
+    repair = False if spec.scratch is not None else not (spec.recover or uses_means) if spec.repair is None else spec.repair
+    if repair and not is_trained and choice.plan.removed:
+        repaired = choice.repaired or refit(context.model, choice.plan, context.data)
+        closer, entry = repair_if_closer(context, choice.plan, source, repaired)
+        source, repaired_blocks = closer.model, closer.blocks
         history.append(entry)
     small = cut(source, choice.plan)
-    if recover:
-        folder = how.get("folder")
-        again = work.recipe.lasting(recover, "recover")
-        teacher = work.model if again.distil else None
-        made = fine_tune(
-            small, work.task, again, folder=folder / "recover" if folder else None, teacher=teacher, progress=how.get("progress")
+    if spec.recover is not None:
+        recipe = spec.recipe.lasting(spec.recover)
+        trained = fine_tune(
+            small,
+            context.task,
+            recipe,
+            seed=spec.seed,
+            folder=folder / "recover" if folder else None,
+            teacher=context.model if recipe.distil else None,
+            progress=context.progress,
         )
-        history += [{"stage": "recover", **entry} for entry in made.history]
-        steps["recover"] = made.steps
+        history += [{"stage": "recover", **entry} for entry in trained.history]
+        steps["recover"] = trained.steps
     gates = None if choice.gates is None else tuple(map(float, choice.gates))
-    changed = choice.model is not None or bool(recover)
-    return Pruned(choice.plan, small, history, repaired, choice.scores, str(method), gates, changed, steps)
+    changed_weights = choice.model is not None or spec.recover is not None
+    return Pruned(choice.plan, small, history, repaired_blocks, choice.scores, str(spec.method), gates, changed_weights, steps)
 
 
 @torch.no_grad()
-def fold(model: nn.Module, gates: Any) -> nn.Module:
-    """A copy of a model whose output projections have the gates in them."""
-    made = copy_model(unwrap(model))
-    heads = HeadMap.of(made)
+def fold(model: nn.Module, gates: Sequence[float]) -> nn.Module:
+    """Returns a copy of a model whose output projections are multiplied by the gates of their heads."""
+    folded = copy_model(unwrap(model))
+    heads = HeadMap.of(folded)
     for block in heads.blocks:
         if block.n_heads:
-            module = projection(made, block)
+            module = projection(folded, block)
             matrix = read(module)
             values = torch.as_tensor(list(gates)[heads.positions(block)], dtype=torch.float64, device=matrix.device)
             width = block.n_heads * block.value_dim
             matrix[:width] *= values.repeat_interleave(block.value_dim)[:, None]
             write(module, matrix)
-    return made
+    return folded

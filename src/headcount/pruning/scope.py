@@ -3,57 +3,41 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Literal
 
-from headcount.core.errors import PlanError, unknown
+from headcount.core.budget import Budget
+from headcount.core.errors import PlanError
 from headcount.core.heads import Head
-from headcount.core.plan import Budget, Plan
+from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.models.head_map import HeadMap
-from headcount.pruning.base import Work
+from headcount.pruning.base import PruneContext
 
-SCOPES = ("global", "layer", "type")
-
-
-def only(budget: Budget, heads: HeadMap, kinds: Sequence[str]) -> Budget:
-    """The budget for some kinds of attention: it counts heads of these, and those of the others all stay."""
-    if not kinds:
-        return budget
-    known = tuple(dict.fromkeys(block.kind for block in heads.blocks))
-    for kind in kinds:
-        if kind not in known:
-            raise unknown("kind of attention of this model", kind, known)
-    free = [head for block in heads.blocks if block.kind in kinds for head in block.heads]
-    spared = frozenset(heads).difference(free)
-    clash = (
-        {}
-        if budget.limit is not None or (budget.keep is None and budget.fraction is None)
-        else {"keep": budget.heads(len(free)) + len(spared), "fraction": None}
-    )
-    return replace(budget, **clash, protected=budget.protected | spared)
+Scope = Literal["global", "layer", "type"]
+"""Where heads are ranked together: in the whole model, in each block, or in each kind of attention."""
 
 
-def within_budget(work: Work, scores: Scores, number: int) -> Plan:
+def within_budget(context: PruneContext, scores: Scores, number: int) -> Plan:
     """The plan that keeps that many heads within the limits of the budget, or, on the way to it, the next larger number that whole units can make."""
-    for keep in range(max(number, work.keep), len(work.heads) + 1):
+    for keep in range(max(number, context.keep), len(context.heads) + 1):
         try:
-            return Plan.keep_top(scores, replace(work.budget, keep=keep, fraction=None))
+            return Plan.keep_top(scores, context.budget.resized(keep))
         except PlanError:
-            if keep == work.keep:
+            if keep == context.keep:
                 raise
-    return Plan.removing([], protected=work.budget.protected)
+    return Plan.removing([], protected=context.budget.protected)
 
 
-def keep_within(work: Work, scores: Scores, number: int, scope: str) -> Plan:
+def keep_within(context: PruneContext, scores: Scores, number: int, scope: Scope) -> Plan:
     """The plan that keeps the best heads within a scope, so many in all."""
-    limits = Budget(keep=number, floor=work.budget.floor, protected=work.budget.protected, unit=work.budget.unit)
-    groups = _groups(work.heads, scope)
+    limits = Budget(keep=number, floor=context.budget.floor, protected=context.budget.protected, unit=context.budget.unit)
+    groups = _groups(context.heads, scope)
     if len(groups) == 1:
         return Plan.keep_top(scores, limits)
-    _check_groups(work.heads, groups, scope)
+    _check_groups(context.heads, groups, scope)
     removed: list[Head] = []
-    for heads, share in zip(groups, _shares([room_of(work, group) for group in groups], number), strict=True):
+    for heads, share in zip(groups, _shares([room_of(context, group) for group in groups], number), strict=True):
         if share == 0:
             removed += heads
             continue
@@ -63,14 +47,14 @@ def keep_within(work: Work, scores: Scores, number: int, scope: str) -> Plan:
             tuple(scores[head] for head in heads),
             method=scores.method,
             higher_is_keep=scores.higher_is_keep,
-            units=tuple(unit for unit in work.heads.units() if unit[0] in place),
+            units=tuple(unit for unit in context.heads.units() if unit[0] in place),
         )
         own = Budget(keep=share, floor=limits.floor, protected=limits.protected & place, unit=limits.unit)
         removed += Plan.keep_top(part, own).removed
     return Plan.removing(removed, protected=limits.protected)
 
 
-def _groups(heads: HeadMap, scope: str) -> list[list[Head]]:
+def _groups(heads: HeadMap, scope: Scope) -> list[list[Head]]:
     if scope == "global":
         return [list(heads)]
     found: dict[str, list[Head]] = defaultdict(list)
@@ -79,7 +63,7 @@ def _groups(heads: HeadMap, scope: str) -> list[list[Head]]:
     return [group for group in found.values() if group]
 
 
-def _check_groups(heads: HeadMap, groups: list[list[Head]], scope: str) -> None:
+def _check_groups(heads: HeadMap, groups: list[list[Head]], scope: Scope) -> None:
     """Refuses to rank apart what can only be removed together."""
     number = {head: index for index, group in enumerate(groups) for head in group}
     unit = next((unit for unit in heads.units() if len({number[head] for head in unit}) > 1), None)
@@ -99,11 +83,11 @@ class Room:
     least: int = 0
 
 
-def room_of(work: Work, group: list[Head]) -> Room:
+def room_of(context: PruneContext, group: list[Head]) -> Room:
     """How many heads a group has, how many of them go or stay together, and how many must stay within floor and protected heads."""
-    mine, budget = frozenset(group), work.budget
+    mine, budget = frozenset(group), context.budget
     least, sizes = 0, set[int]()
-    for block in work.heads.blocks:
+    for block in context.heads.blocks:
         if not mine.isdisjoint(block.heads):
             unit = block.group_size if budget.unit == "kv_group" else block.n_kv_heads
             guarded = [tied for tied in block.groups() if not budget.protected.isdisjoint(tied)]

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headcount.core.budget import LIMITS
 from headcount.core.files import sha256, write_atomic
+from headcount.core.options import format_value
 from headcount.core.score_tables import LISTING
 from headcount.runs.artifacts import Artifact, Damaged
 from headcount.runs.records import write_record
 from headcount.runs.report.commands import plain_number
-from headcount.runs.results import fewest_steps, format_length
 from headcount.runs.schema import TablesRecord
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     import pandas
 
 TABLES, STUDY = LISTING, "study"
-FURTHER = ("kinds", "protected", "scratch")
-"""What a wish may say beside its options; it stands among them."""
-PLAIN = {"floor": 0, "unit": "kv_group", "ablation": "zero"}
-"""What a wish may say that has a column of its own, with what it means to say nothing."""
 Maker = Callable[[Run], "pandas.DataFrame | None"]
 
 
@@ -82,27 +79,28 @@ def _curves(run: Run) -> Any:
 
 
 def _curve_row(artifact: Artifact, n_heads: int) -> dict[str, Any]:
-    """Returns the row of a pruned model: its request, the number of heads of the dense model that it keeps, its quality and its cost."""
-    content, wish = artifact.content, artifact.content["wish"]
-    options = {**wish["options"], **{name: _to_text(wish[name]) for name in FURTHER if wish.get(name)}}
+    """Returns a pruned model as a row: its request, how many heads of the whole model it has, its results and its costs."""
+    content, spec = artifact.content, artifact.content["spec"]
+    budget = spec["budget"] or {}
+    limits = [f"{name}={plain_number(budget[name])}" for name in LIMITS if budget.get(name) is not None]
+    steps = content["steps"].values()
     return {
-        "method": wish["method"],
+        "method": spec["method"]["name"],
+        "label": content["label"],
         "keep": n_heads - len(content["removed"]),
-        **{name: wish[name] for name in ("seed", "repair")},
-        "recover": None if wish["recover"] is None else format_length(wish["recover"]),
-        **{name: wish.get(name, default) for name, default in PLAIN.items()},
-        "normalise": wish.get("normalise", "none" if wish["method"] == "rank" else ""),
-        "steps": fewest_steps(artifact) or (0 if "steps" in content else None),
-        "limit": "=".join((wish["limit"][0], plain_number(wish["limit"][1]))) if wish.get("limit") else "",
-        "options": ";".join(f"{name}={value}" for name, value in sorted(options.items())),
+        **{name: spec[name] for name in ("seed", "repair")},
+        **{name: None if spec[name] is None else str(spec[name]) for name in ("recover", "scratch")},
+        "ablation": spec["ablation"],
+        "kinds": "+".join(spec["kinds"]),
+        **{name: budget.get(name, default) for name, default in (("floor", 0), ("unit", "kv_group"))},
+        "protected": "+".join(budget.get("protected", ())),
+        "steps": min(steps, default=0),
+        "limit": "".join(limits),
+        "options": ";".join(f"{name}={format_value(value)}" for name, value in spec["method"].items() if name != "name"),
         "loss": content["loss"],
         content["metric"] or "metric": content["value"],
         **content["cost"],
     }
-
-
-def _to_text(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list | tuple) else format_length(value)
 
 
 def _bench(run: Run) -> Any:

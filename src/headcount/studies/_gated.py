@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headcount.app.console.options import split
-from headcount.app.console.pruning import heads_of
+from headcount.app.console.pruning import parse_heads
 from headcount.core.errors import unknown
 from headcount.core.heads import Head
 from headcount.models.head_map import HeadMap
@@ -234,7 +234,7 @@ def averaged(made: Sequence[Evaluation], task: Task) -> Evaluation:
 def levels(text: str | None, heads: HeadMap, shares: Sequence[float]) -> list[int]:
     """How many heads stay at each level of a curve, most first: as asked for, or these shares of the units that stay or go together."""
     if text is not None:
-        return sorted({heads_of(part, heads) for part in split(text)}, reverse=True)
+        return sorted({parse_heads(part, heads) for part in split(text)}, reverse=True)
     units = heads.units()
     size = len(units[0]) if len({len(unit) for unit in units}) == 1 else 1
     number = len(heads) // size

@@ -8,6 +8,7 @@ Published: compensation is spread evenly over layers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,9 @@ from headcount.app.console import inputs
 from headcount.app.console.command import command
 from headcount.app.console.pruning import Epochs, Options, Rate, Steps, TrainBatch, heads_of, note_training, recipe
 from headcount.app.console.run_folder import RunFolder, describe
+from headcount.app.console.format import format_training
+from headcount.app.console.pruning import DEFAULT_TRAINING, MethodOptions, TrainingOptions, add_options, parse_heads
+from headcount.app.console.run_folder import Place, describe
 from headcount.app.console.session import Session
 from headcount.core.heads import Head
 from headcount.core.plan import Plan
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from headcount.data.task import Task
-    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.pruning.recipe import Recipe
     from headcount.runs.artifacts import Artifact
     from headcount.runs.store import Run
 
@@ -64,7 +68,15 @@ def changes(before: Mapping[Head, Mapping[str, Tensor]], after: Mapping[Head, Ma
 
 
 def tuned(
-    model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None = None, folder: Any = None, progress: Any = None
+    model: nn.Module,
+    task: Task,
+    recipe: Recipe,
+    *,
+    by: str,
+    limit: int | None = None,
+    seed: int = 0,
+    folder: Any = None,
+    progress: Any = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A fine-tune of a copy of the model: by head the relative change of its parts, and ln of the ratio of its importance after to before."""
     import numpy as np
@@ -75,10 +87,10 @@ def tuned(
     from headcount.pruning.training.fine_tune import fine_tune
 
     live = copy_model(model)
-    read: Any = {"limit": min(SCORED, limit or SCORED), "seed": recipe.seed, "normalise": "none"}  # sizes are compared, not ranks
-    before, worth = slices(live), score(live, task, by, **read).keep_values()
-    fine_tune(live, task, recipe, folder=folder, progress=progress)
-    after, then = changes(before, slices(live)), score(live, task, by, **read).keep_values()
+    read: Any = {"limit": min(SCORED, limit or SCORED), "seed": seed, "normalise": "none"}  # sizes are compared, not ranks
+    before, worth = slices(live), score(live, task, by, **read).signed()
+    fine_tune(live, task, recipe, seed=seed, folder=folder, progress=progress)
+    after, then = changes(before, slices(live)), score(live, task, by, **read).signed()
     left = evaluate(live, task, limit=limit)
     heads = list(after)
     values = np.array([[*(after[head][part] for part in PARTS), _log_ratio(then[head], worth[head])] for head in heads])
@@ -181,7 +193,16 @@ def _between(values: np.ndarray, layer: np.ndarray) -> np.ndarray:
 
 
 def tuned_into(
-    run: Run, name: str, model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None = None, progress: Any = None
+    run: Run,
+    name: str,
+    model: nn.Module,
+    task: Task,
+    recipe: Recipe,
+    *,
+    by: str,
+    limit: int | None = None,
+    seed: int = 0,
+    progress: Any = None,
 ) -> Artifact:
     """The fine-tune of a model, taken from the run if it is finished there, and going on from its last checkpoint if it was stopped."""
     import shutil
@@ -192,10 +213,11 @@ def tuned_into(
     from headcount.runs.artifacts import ArtifactKey
 
     prints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
-    spec = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **prints, "recipe": recipe.told(), "by": by, "limit": limit})
-    folder = run.folder / WORK / spec.digest[:24]
-    artifact = run.find_or_compute(
-        spec, lambda: tuned(model, task, recipe, by=by, limit=limit, folder=folder, progress=progress), provenance=provenance()
+    request = {"recipe": recipe.to_dict(), "seed": seed, "by": by, "limit": limit}
+    spec = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **prints, **request})
+    folder = run.folder / WORK / spec.key[:24]
+    artifact = run.artifact(
+        spec, lambda: tuned(model, task, recipe, by=by, limit=limit, seed=seed, folder=folder, progress=progress), made=provenance()
     )
     shutil.rmtree(folder, ignore_errors=True)
     return artifact
@@ -208,45 +230,42 @@ def run(
     out: Folder,
     keep: Keep,
     method: Method = "gradient",
-    option: Options = None,
+    option: MethodOptions = None,
     by: By = "gradient",
-    steps: Steps = None,
-    epochs: Epochs = None,
-    rate: Rate = 5e-5,
-    train_batch: TrainBatch = 32,
+    training: TrainingOptions = DEFAULT_TRAINING,
 ) -> None:
     """Do the heads that stay make up for those that went? Change of survivors in the fine-tune after pruning, against that of the whole model."""
     from headcount.importance.base import Importance
 
     by = str(Importance.parse(by))
-    with RunFolder(out).open(say) as taken:
-        from headcount.pruning.prune import parse_method
-        from headcount.workflows.prune import Pruning, Wish, check_wish, estimate_training
+    with Place(out).taken(say) as taken:
+        from headcount.pruning.prune import check_request
+        from headcount.pruning.spec import PruneSpec
+        from headcount.workflows.prune import Pruning, estimate_training
 
         kept = led(taken, "compensation")
         live, heads, folder = given.open_model(say)
-        name, own = parse_method(method)
-        how = recipe(given, rate, train_batch, 0.0, epochs, steps)
-        wish = Wish(
-            name, heads_of(keep, heads), seed=given.seed, repair=False, options={**own, **inputs.pairs(option, "--option")}, recipe=how
-        )
-        check_wish(live, wish)
-        if wish.keep < 2:
+        how, number = training.recipe(), parse_heads(keep, heads)
+        spec = PruneSpec.of(add_options(method, inputs.pairs(option, "--option")), number, repair=False, recipe=how, seed=given.seed)
+        check_request(spec, live, heads)
+        if number < 2:
             raise typer.BadParameter("compensation compares the heads that stay; keep 2 or more")
-        describe(kept, say, given, live, heads, {"study": "compensation", "wish": wish.parts(), "by": by})
+        describe(kept, say, given, live, heads, {"study": "compensation", "spec": spec.to_dict(), "by": by})
         task = given.open_task(say, live, folder)
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
-        note_training(say, estimate_training(pruning, [wish]))
+        estimate = estimate_training(pruning, [spec])
+        if estimate is not None:
+            say.note(format_training(**asdict(estimate)))
         with say.progress(f"pruning by {method}") as advance:
-            artifact, small = pruning.kept(wish, advance)
+            artifact, small = pruning.make(spec, advance)
         small, plan = small.to(next(live.parameters()).device).eval(), Plan.removing(artifact.content["removed"])
         say.note(f"two fine-tunes of {how.n_steps(len(task.calibration))} optimiser steps each follow")
         with say.progress("fine-tuning the pruned model") as advance:
-            mine = tuned_into(kept, f"after {wish.name}", small, task, how, by=by, limit=given.limit, progress=advance)
+            mine = tuned_into(kept, f"after {spec.name}", small, task, how, by=by, limit=given.limit, seed=given.seed, progress=advance)
         with say.progress("fine-tuning the whole model") as advance:
-            other = tuned_into(kept, "whole", live, task, how, by=by, limit=given.limit, progress=advance)
+            other = tuned_into(kept, "whole", live, task, how, by=by, limit=given.limit, seed=given.seed, progress=advance)
         rows, even, each = compensation(mine, other, plan, seed=given.seed)
-        keep_rows(kept, "compensation", {**pruning.base, "wish": wish.parts(), "by": by}, rows)
+        keep_rows(kept, "compensation", {**pruning.base_key, "spec": spec.to_dict(), "by": by}, rows)
         _show(say, mine, other, rows, even)
         told = {
             which: {key: artifact.content[key] for key in ("loss", "metric", "value")}

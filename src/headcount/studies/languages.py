@@ -20,6 +20,8 @@ from headcount.app.console.options import split
 from headcount.app.console.pruning import Rate, Repair, TrainBatch
 from headcount.app.console.pruning import recipe as recipe_of
 from headcount.app.console.run_folder import RunFolder, describe
+from headcount.app.console.pruning import DEFAULT_TRAINING, TrainingOptions
+from headcount.app.console.run_folder import Place, describe
 from headcount.app.console.session import Session
 from headcount.core.errors import DataError
 from headcount.data.embedded.entailment import LABELS
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 
     from headcount.core.evaluation import Evaluation
     from headcount.data.task import Task
-    from headcount.pruning.training.fine_tune import Recipe
+    from headcount.pruning.recipe import Recipe
+    from headcount.pruning.spec import PruneSpec
     from headcount.runs.store import Run
-    from headcount.workflows.prune import Wish
 
 Tasks = Annotated[
     str, typer.Option("--tasks", metavar="A,B,…", help="The same task in each language; heads are chosen (and trained) on the first.")
@@ -54,6 +56,7 @@ Labels = Annotated[
     str | None, typer.Option("--labels", metavar="A,B,…", help="The classes of a new head, for a model that has none for the task.")
 ]
 KIND, MODELS, WORK = "tuned", "models", "work"
+Repair = Annotated[bool | None, typer.Option("--repair/--no-repair", help="Refit output projections in closed form.")]
 CLASSIFIER = "SequenceClassification"
 
 
@@ -64,7 +67,7 @@ class Subject:
     name: str
     model: nn.Module
     tasks: Mapping[str, Task]
-    wishes: Sequence[Wish]
+    specs: Sequence[PruneSpec]
 
 
 Found = dict[tuple[str, str, str], tuple["Evaluation", "Evaluation"]]
@@ -112,13 +115,10 @@ def languages(
 
 
 def _evaluations(run: Run, subject: Subject, command: str, progress: Any, limit: int | None, batch_size: int | None) -> Any:
-    from headcount.runs.results import method_name
-
     model, total = subject.model, len(HeadMap.of(subject.model))
     wanted = groups(HeadMap.of(model), (THIRDS, LAYER))
     small = {
-        f"{total - len(HeadMap.of(made))} of {total} heads by {method_name(wish.parts())}": made
-        for wish, made in _pruned(run, subject, command, limit)
+        f"{total - len(HeadMap.of(made))} of {total} heads by {spec.label}": made for spec, made in _pruned(run, subject, command, limit)
     }
     done, steps = 0, len(subject.tasks) * (len(wanted) + len(small))
     for language, task in subject.tasks.items():
@@ -132,13 +132,13 @@ def _evaluations(run: Run, subject: Subject, command: str, progress: Any, limit:
             yield language, what, kind, whole, left
 
 
-def _pruned(run: Run, subject: Subject, command: str, limit: int | None) -> list[tuple[Wish, nn.Module]]:
+def _pruned(run: Run, subject: Subject, command: str, limit: int | None) -> list[tuple[PruneSpec, nn.Module]]:
     """The pruned models, their heads chosen on the first task."""
     from headcount.workflows.prune import Pruning
 
     pruning = Pruning(run, subject.model, next(iter(subject.tasks.values())), limit=limit, command=command)
     device = next(subject.model.parameters()).device
-    return [(wish, pruning.kept(wish)[1].to(device).eval()) for wish in subject.wishes]
+    return [(spec, pruning.make(spec)[1].to(device).eval()) for spec in subject.specs]
 
 
 def between_languages(found: Found, subject: Subject) -> list[dict[str, Any]]:
@@ -200,13 +200,19 @@ def fine_tuned(
     live, folder = _with_head(given, say, labels)
     options = [*(given.task_option or []), *(f"{name}={value}" for name, value in more.items())]
     task = given._replace(task_option=options or None).open_task(say, live, folder)
-    parts = {**model_key(live), **task_key(task), "data": fingerprint_of(live, task, "calibration"), "recipe": recipe.told()}
+    parts = {
+        **model_key(live),
+        **task_key(task),
+        "data": fingerprint_of(live, task, "calibration"),
+        "recipe": recipe.to_dict(),
+        "seed": given.seed,
+    }
     spec = ArtifactKey(KIND, f"{given.model} on {task.name}", parts)
     place = run.folder / MODELS / f"{safe_name(spec.name)}.{spec.digest[:8]}"
     if run.find(spec) is None or run.problem_of_model(place.name) is not None:
         with say.progress(f"training {given.model} on {task.name}") as advance:
-            made = fine_tune(live, task, recipe, folder=run.folder / WORK / spec.digest[:24], progress=advance)
-        save(live, place, command=say.command, tokenizer=folder, overwrite=True)
+            made = fine_tune(live, task, recipe, seed=given.seed, folder=run.folder / WORK / spec.key[:24], progress=advance)
+        save(live, place, command=say.command, companions=folder, overwrite=True)
         run.list_model(place)
         run.commit(spec, {"folder": place.name, "steps": made.steps}, provenance=provenance())
         _clean(run.folder / WORK / spec.digest[:24])
@@ -257,38 +263,38 @@ def run(
     tune: Tune = 0.0,
     tune_option: TuneOption = None,
     labels: Labels = None,
-    rate: Rate = 5e-5,
-    train_batch: TrainBatch = 32,
+    training: TrainingOptions = DEFAULT_TRAINING,
 ) -> None:
     """Do languages need the same layers, and does a multilingual model lose more? Prune, evaluate on each language, against a monolingual one."""
     names, common = _names(given, tasks, against, shared)
-    with RunFolder(out).open(say) as taken:
-        from headcount.pruning.prune import parse_method
-        from headcount.workflows.prune import Wish, check_wish
+    with Place(out).taken(say) as taken:
+        from headcount.pruning.base import Pruner
+        from headcount.pruning.prune import check_request
+        from headcount.pruning.spec import PruneSpec
 
         kept = led(taken, "languages")
-        called, own = parse_method(method)
-        recipe = recipe_of(given, rate, train_batch, 0.0)
-        tuning = replace(recipe, epochs=tune or None)
-        template = Wish(called, 1, seed=given.seed, repair=repair, options=own, recipe=recipe)
+        pruner, recipe = Pruner.parse(method), training.recipe()
+        tuning = replace(recipe, epochs=tune or None, steps=None)
+        template = PruneSpec.of(pruner, None if pruner.sizes_itself else 1, repair=repair, recipe=recipe, seed=given.seed)
         subjects: list[Subject] = []
         for model, spoken in [(given.model, names), *([(against, common)] if against else [])]:
             mine = given._replace(model=model, task=names[0])
             if tune:
                 if not subjects:
                     first, heads, _ = given.open_model(say)
-                    describe(kept, say, given, first, heads, {"study": "languages", "tasks": names, "fine-tune": tuning.told()})
+                    describe(kept, say, given, first, heads, {"study": "languages", "tasks": names, "fine-tune": tuning.to_dict()})
                 live, folder = fine_tuned(kept, mine, say, tuning, labels, inputs.pairs(tune_option, "--tune-option"))
             else:
                 live, heads, folder = mine.open_model(say)
                 if not subjects:
                     describe(kept, say, given, live, heads, {"study": "languages", "tasks": names})
-            keeps = [0] if template.own_size and keep is None else levels(keep, HeadMap.of(live), (0.75, 0.5, 0.25))
-            wishes = [replace(template, keep=number) for number in keeps]
-            for wish in wishes:
-                check_wish(live, wish)
+            own_heads = HeadMap.of(live)
+            sizes_itself = pruner.sizes_itself and keep is None
+            specs = [template] if sizes_itself else [template.resized(size) for size in levels(keep, own_heads, (0.75, 0.5, 0.25))]
+            for spec in specs:
+                check_request(spec, live, own_heads)
             read = {name: given._replace(model=model, task=name).open_task(say, live, folder) for name in spoken}
-            subjects.append(Subject(model, live, read, wishes))
+            subjects.append(Subject(model, live, read, specs))
         with say.progress("evaluations") as advance:
             rows, found = languages(kept, subjects, command=say.command, progress=advance, seed=given.seed, **given.reading)
         spread = between_languages(found, subjects[0])
@@ -296,9 +302,9 @@ def run(
         asked = {
             "models": [s.name for s in subjects],
             "tasks": names,
-            "wish": template.parts(),
+            "spec": template.to_dict(),
             "keep": keep,
-            "tune": tuning.told() if tune else None,
+            "tune": tuning.to_dict() if tune else None,
         }
         keep_rows(kept, "languages", {**asked, "limit": given.limit, "seed": given.seed}, rows)
         _show(say, subjects, rows, spread, gaps)

@@ -7,7 +7,7 @@ seeds are averaged example by example, and every difference is paired over examp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +16,9 @@ from headcount.app.console import inputs
 from headcount.app.console.command import command
 from headcount.app.console.pruning import Rate, Recover, Repair, TrainBatch, length_of, note_training, recipe
 from headcount.app.console.run_folder import RunFolder, describe
+from headcount.app.console.format import format_training
+from headcount.app.console.pruning import DEFAULT_TRAINING, TrainingOptions
+from headcount.app.console.run_folder import Place, describe
 from headcount.app.console.session import Session
 from headcount.core.errors import PlanError
 from headcount.studies._gated import averaged, drop, interval, levels, score_of
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
     from headcount.core.heads import Head
     from headcount.data.task import Task
     from headcount.models.head_map import HeadMap
-    from headcount.workflows.prune import Pruning, Wish
+    from headcount.pruning.spec import PruneSpec
+    from headcount.workflows.prune import Pruning
 
 Roles = Annotated[
     list[str], typer.Option("--role", metavar="NAME", help="A role of `headcount ls roles`, such as offset:-1, or any; again for more.")
@@ -38,6 +42,11 @@ Keep = Annotated[
     typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers or shares; else 75%,50%,25%, and all but the role's."),
 ]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Draws of the heads that are chosen at random, from --seed on.")]
+Repair = Annotated[bool | None, typer.Option("--repair/--no-repair", help="Refit output projections in closed form.")]
+Recover = Annotated[
+    str | None,
+    typer.Option("--recover", metavar="LENGTH", help="Fine-tune the cut model: a number of epochs, or of steps (300steps), or auto."),
+]
 RANDOM = "random"
 VARIANTS = ("prune", "spare")
 LIMIT = 512
@@ -51,11 +60,12 @@ class Asked:
     variant: str
     keep: int
 
-    def wish(self, template: Wish, seed: int) -> Wish:
-        """The pruned model of one seed."""
-        if not self.role:
-            return replace(template, method=RANDOM, keep=self.keep, seed=seed)
-        return replace(template, method=f"role:{self.variant}", options={"roles": self.role}, keep=self.keep, seed=seed)
+    def spec(self, template: PruneSpec, seed: int) -> PruneSpec:
+        """Returns the request of one seed."""
+        from headcount.pruning.base import Pruner
+
+        method = Pruner.parse(f"role:{self.variant}(roles={self.role})" if self.role else RANDOM)
+        return replace(template, method=method, seed=seed).resized(self.keep)
 
 
 def having(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed: int = 0) -> list[Head]:
@@ -90,25 +100,25 @@ def _whole(heads: HeadMap, own: list[Head]) -> bool:
 
 
 def role_pruning(
-    pruning: Pruning, asked: Sequence[Asked], template: Wish, *, seeds: int, seed: int = 0, progress: Any = None
+    pruning: Pruning, asked: Sequence[Asked], template: PruneSpec, *, seeds: int, seed: int = 0, progress: Any = None
 ) -> tuple[Evaluation, list[Any]]:
     """The dense model, and a row for each choice: change from the dense model, and from random heads of the same number, in pairs.
 
     Heads are drawn by `seeds` seeds from `seed` on, by which intervals are drawn too.
     """
-    from headcount.runs.results import outcome
+    from headcount.runs.results import unpack_pruned
     from headcount.runs.sweep import sweep
 
-    dense = pruning.dense()
+    dense = pruning.evaluate_dense()
     draws = range(seed, seed + seeds)
-    wishes = {(one, draw): one.wish(template, draw) for one in asked for draw in draws}
-    jobs = [pruning.job(wish) for wish in wishes.values()]
-    artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.made, progress=progress)
+    specs = {(one, draw): one.spec(template, draw) for one in asked for draw in draws}
+    jobs = [pruning.job(spec) for spec in specs.values()]
+    artifacts, failed = sweep(pruning.run, jobs, made=pruning.provenance, progress=progress)
     for error in failed.values():
         raise error
     pruning.run.present(*artifacts)
-    made = dict(zip(wishes, artifacts, strict=True))
-    mean = {one: averaged([outcome(made[one, draw]) for draw in draws], pruning.task) for one in asked}
+    made = dict(zip(specs, artifacts, strict=True))
+    mean = {one: averaged([unpack_pruned(made[one, draw]) for draw in draws], pruning.task) for one in asked}
     rows = []
     for one, found in mean.items():
         control = mean[Asked("", RANDOM, one.keep)]
@@ -148,20 +158,20 @@ def run(
     seeds: Seeds = 5,
     repair: Repair = False,
     recover: Recover = None,
-    rate: Rate = 5e-5,
-    train_batch: TrainBatch = 32,
+    training: TrainingOptions = DEFAULT_TRAINING,
 ) -> None:
     """Are the heads of a role needed? Prune them first, spare them longest, or take random ones, at the same numbers of heads."""
-    with RunFolder(out).open(say) as taken:
-        from headcount.workflows.prune import Pruning, Wish, check_wish, estimate_training
+    with Place(out).taken(say) as taken:
+        from headcount.pruning.prune import check_request
+        from headcount.pruning.spec import PruneSpec
+        from headcount.workflows.prune import Pruning, estimate_training
 
         kept = led(taken, "role-pruning")
         live, heads, folder = given.open_model(say)
         keeps = levels(keep, heads, (0.75, 0.5, 0.25))
-        length = recover if recover is None else length_of(recover)
-        template = Wish(RANDOM, 1, repair=repair, recover=length, recipe=recipe(given, rate, train_batch, 0.0))
+        template = PruneSpec.of(RANDOM, 1, repair=repair, recover=recover, recipe=training.recipe())
         for number in keeps:
-            check_wish(live, replace(template, keep=number))
+            check_request(template.resized(number), live, heads)
         describe(kept, say, given, live, heads, {"study": "role-pruning", "roles": role, "keep": keeps, "seeds": seeds})
         task = given.open_task(say, live, folder)
         tokenizer = inputs.reader_of(live, folder, given.trust_remote_code)
@@ -171,11 +181,13 @@ def run(
         pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
         asked = grid(heads, owners, keeps, exact=keep is None)
         draws = range(given.seed, given.seed + seeds)
-        note_training(say, estimate_training(pruning, [one.wish(template, draw) for one in asked for draw in draws]))
+        estimate = estimate_training(pruning, [one.spec(template, draw) for one in asked for draw in draws])
+        if estimate is not None:
+            say.note(format_training(**asdict(estimate)))
         with say.progress("pruned models") as advance:
             dense, rows = role_pruning(pruning, asked, template, seeds=seeds, seed=given.seed, progress=advance)
         drawn = {"seeds": seeds, "seed": given.seed}
-        keep_rows(kept, "role-pruning", {**pruning.base, "roles": role, "keep": keeps, **drawn, "wish": template.parts()}, rows)
+        keep_rows(kept, "role-pruning", {**pruning.base_key, "roles": role, "keep": keeps, **drawn, "spec": template.to_dict()}, rows)
         _show(say, dense, rows)
         told = {name: list(map(str, found)) for name, found in owners.items()}
         whole = {"loss": dense.loss, "metric": dense.metric, "value": dense.value}

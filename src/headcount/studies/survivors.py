@@ -211,18 +211,17 @@ def kept_of(run: Run, *, dense_roles: bool = False) -> tuple[Kept, list[str]]:
 
     The latter are left out unless `dense_roles`: the roles of the dense model are not those of the weights that they pruned.
     """
-    from headcount.pruning.prune import Method
-    from headcount.runs.results import method_label
-    from headcount.workflows.prune import KIND
+    from headcount.pruning.spec import PruneSpec
+    from headcount.runs.results import PRUNED, method_label
 
     weights = run.record().model.weights
-    artifacts = [artifact for artifact in run.results(KIND).values() if artifact.key.inputs.get("weights") == weights]
+    artifacts = [artifact for artifact in run.results(PRUNED).values() if artifact.spec.parts.get("weights") == weights]
     if not artifacts:
         raise ArtifactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL --task TASK --out {run.folder}")
     heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
     found: dict[tuple[str, int], list[frozenset[Head]]] = {}
     trained = {
-        artifact.key.digest: Method.parse(artifact.content["wish"]["method"]).about.trains == "weights" and "gates" not in artifact.content
+        artifact.spec.key: PruneSpec.from_dict(artifact.content["spec"]).method.info.trains == "weights" and "gates" not in artifact.content
         for artifact in artifacts
     }  # an artifact holds gates, if only None, where its weights are the dense model's
     for artifact in sorted(artifacts, key=lambda artifact: (method_label(artifact), -len(heads) + len(artifact.content["removed"]))):

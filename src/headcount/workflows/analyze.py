@@ -1,104 +1,222 @@
-"""The whole job on one model and task: `hc.analyze(model, data, out=…)`."""
+"""The whole job on one model and task, in a run that can be stopped and continued.
+
+find → evaluate → score → roles → profiles → prune by several methods at several sizes → keep the best → save, load, verify → measure its latency →
+write the report.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus
-from headcount.behaviour.corpus import SENTENCES, Parser, read_corpus
+from headcount.behaviour.given import SENTENCES, Parsed, corpus_of
 from headcount.core.errors import DataError, UnsupportedModel
+from headcount.core.evaluation import Evaluation
 from headcount.core.files import opened_model
+from headcount.core.plan import Plan, nearest_whole_units
+from headcount.core.scores import Scores
 from headcount.data.open_task import open_task
 from headcount.data.readers.processor import reader_of
+from headcount.data.stream import Progress
 from headcount.data.task import Split, Task
+from headcount.data.chunks import chunks
+from headcount.importance.base import Importance
+from headcount.importance.verdicts import agreements, verdicts
+from headcount.models.gates import HeadGates
+from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.pruning.training.fine_tune import Recipe
-from headcount.runs.store import Run
+from headcount.models.observe import model_inputs
+from headcount.models.provenance import machine_of, model_record
+from headcount.models.state import preserve
+from headcount.pruning.base import Pruner
+from headcount.pruning.prune import check_request
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
+from headcount.runs.artifacts import Artifact
+from headcount.runs.report.write import write_report
+from headcount.runs.results import find_best, smallest_safe
+from headcount.runs.store import Run, describe_run
+from headcount.surgery.cost import Cost
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
-from headcount.workflows.prune import Sizes, check_methods
-from headcount.workflows.walk import KEEPS, METHODS, SCORES, SEEDS, Analysis, Step, Watch, walk
+from headcount.surgery.verify import difference, gates_of, run, run_gated
+from headcount.workflows.analysis_spec import DEFAULT_SHARES, AnalysisSpec, BenchSizes
+from headcount.workflows.evaluate import evaluate_into
+from headcount.workflows.profiles import profiles_into
+from headcount.workflows.prune import Pruning, build_grid, compare, estimate_training
+from headcount.workflows.roles import roles_into
+from headcount.workflows.score import score_into
 
-__all__ = ["KEEPS", "METHODS", "SCORES", "SEEDS", "Analysis", "Step", "analyze", "corpus_for", "walk"]
+NEW_TOKENS = 16
+Watch = Callable[[str, str], Progress]
+"""(a piece of work, its unit) -> the function that is called with its progress."""
 
 
-class Options(TypedDict, total=False):
-    """How much is done: fields of `Analysis`, under their names, and the `batch_size` of the task."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One finished step of an analysis: its name, and its numbers by name. The command line makes sentences of them."""
+
+    model: str
+    name: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisJob:
+    """A live model with its task and texts, and the request of its analysis."""
 
     name: str
-    seed: int
-    scored: int
-    reported: int
-    by: Sequence[str]
-    methods: Sequence[str]
-    keeps: Sequence[int | float] | None
-    seeds: int
-    recipe: Recipe
-    measured: Sizes
-    watch: Watch | None
-    portrayed: int
-    longest: int
-    batch_size: int | None
-    config: Mapping[str, Any]
+    model: nn.Module
+    task: Task
+    spec: AnalysisSpec = field(default_factory=AnalysisSpec)
+    corpus: Corpus | None = None
+    why_no_corpus: str = ""
+    command: str = ""
+    tokenizer: Any = None
+    folder: Path | None = None
+    """Where the model comes from; its tokenizer is saved with the smaller one."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    watch: Watch | None = None
+
+    def step(self, name: str, **numbers: Any) -> Step:
+        """Returns a step of this job."""
+        return Step(self.name, name, numbers)
+
+    def progress(self, work: str, unit: str = "examples") -> Progress | None:
+        """Returns the function that is called with the progress of a piece of work."""
+        return self.watch(work, unit) if self.watch is not None else None
+
+    def batch(self) -> dict[str, Tensor]:
+        """Returns one example of the selection split, without its labels where the model does not need them."""
+        _, batch = next(next(chunks(self.task, split="selection", limit=1)).batches(1))
+        needs_labels = getattr(self.model.config, "is_encoder_decoder", False)
+        return {name: value for name, value in model_inputs(batch, self.model).items() if needs_labels or name != "labels"}
 
 
-def analyze(
+def analyze(  # noqa: PLR0913 - every argument is explicit
     model: nn.Module | str | Path,
     data: Task | str | None = None,
     *,
     out: str | Path,
     tokenizer: Any = None,
     text: Any = None,
-    said: Callable[[Step], None] | None = None,
-    **options: Unpack[Options],
+    by: Sequence[str] = AnalysisSpec.by,
+    methods: Sequence[str] = AnalysisSpec.methods,
+    keep: Sequence[int | float | str] | None = AnalysisSpec.keep,
+    seeds: int = AnalysisSpec.seeds,
+    training_seeds: int | None = AnalysisSpec.training_seeds,
+    scored: int = AnalysisSpec.scored,
+    reported: int = AnalysisSpec.reported,
+    profiled: int = AnalysisSpec.profiled,
+    longest: int = AnalysisSpec.longest,
+    recipe: Recipe = AnalysisSpec.recipe,
+    bench_sizes: BenchSizes = AnalysisSpec.bench_sizes,
+    batch_size: int | None = None,
+    seed: int = AnalysisSpec.seed,
+    on_step: Callable[[Step], None] | None = None,
 ) -> Run:
-    """The whole job on a model and a task, in the run folder `out`; the same call goes on from it. `run.report()` is where the report is.
+    """Does the whole job on a model and a task in the run folder `out`; the same call continues an interrupted one.
 
-    `model` is a live model, a folder or a hub id, `data` an hc.Task or the name of one (by default the one the model is made for). Roles and
-    profiles are of `text` (a file, texts, a corpus; see `hc.roles`), or of the texts of the task. `said` is told each step as it is done. `keeps`
-    are numbers of heads that stay, or shares of them (floats below 1); PlanError if one is no whole number of KV groups. By default they are the
-    whole KV groups nearest to 12.5, 25 and 50 %.
+    Args:
+        model: A live model, a folder or a hub id.
+        data: An hc.Task or the name of one; by default the task that the model is made for.
+        out: The run folder.
+        tokenizer: The tokenizer of a live model; a folder brings its own.
+        text: A file, texts or a corpus for roles and head profiles (see `hc.roles`); by default the texts of the task.
+        by: Importances.
+        methods: Pruners, or importances to rank by; random is always added.
+        keep: Numbers of heads that stay, or shares of them; by default the whole KV groups nearest to 12.5, 25 and 50 %.
+        seeds: Seeds of methods with chance in them.
+        training_seeds: Seeds of methods that train; by default as many as of the others.
+        scored: Calibration examples that scores are taken on.
+        reported: Examples that models are compared on.
+        profiled: Sentences that head profiles are taken on.
+        longest: Tokens of the longest sentence whose attention is shown.
+        recipe: How methods that train do so.
+        bench_sizes: What the latency of the best model is measured for.
+        batch_size: Examples read at a time; by default what memory allows.
+        seed: The seed of everything drawn at random.
+        on_step: Called with each finished step.
+
+    Returns:
+        The run; `run.report()` is the path of its report.
+
+    Raises:
+        UnknownName: no importance, pruner or task has that name.
+        PlanError: a size is no whole number of KV groups of this model.
+
+    Example:
+        >>> run = hc.analyze("demo/entailment", out="runs/a", methods=("gradient",), keep=(0.5,))
     """
-    asked = dict(options)
-    check_methods(options.get("methods", METHODS))
-    options.setdefault("recipe", Recipe(seed=options.get("seed", 0)))
+    spec = AnalysisSpec(
+        by=tuple(by) if not isinstance(by, str) else by,  # pyright: ignore[reportArgumentType]
+        methods=tuple(methods) if not isinstance(methods, str) else methods,  # pyright: ignore[reportArgumentType]
+        keep=None if keep is None else tuple(keep),
+        seeds=seeds,
+        training_seeds=training_seeds,
+        scored=scored,
+        reported=reported,
+        profiled=profiled,
+        longest=longest,
+        recipe=recipe,
+        bench_sizes=bench_sizes,
+        seed=seed,
+    )
+    check_names(spec)
     folder = local_folder(model) if isinstance(model, str | Path) else None
     live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
     tokenizer = reader_of(live, folder) if tokenizer is None and folder is not None else tokenizer
-    task = data if isinstance(data, Task) else open_task(data, live, tokenizer, seed=options.get("seed", 0))
-    task = replace(task, batch_size=options.pop("batch_size", None) or task.batch_size)
-    corpus, why = corpus_for(live, task, tokenizer, text=text)
-    name = options.pop("name", "") or (
-        str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
+    task = data if isinstance(data, Task) else open_task(data, live, tokenizer, seed=seed)
+    task = replace(task, batch_size=batch_size or task.batch_size)
+    corpus, why_no_corpus = corpus_for(live, task, tokenizer, text=text)
+    name = str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
+    command = _call(name, task.name, out, text, spec)
+    job = AnalysisJob(
+        name,
+        live,
+        task,
+        spec,
+        corpus,
+        why_no_corpus=why_no_corpus,
+        command=command,
+        tokenizer=tokenizer,
+        folder=folder,
+        config=_describe_opening(model, data),
     )
-    told = _command(name, task.name, {"out": str(out), **({"text": text} if isinstance(text, str | Path) else {}), **asked})
-    rest: dict[str, Any] = {**options, "config": {**_opened(model, data), **options.get("config", {})}}
-    job = Analysis(name, live, task, corpus, command=told, tokenizer=tokenizer, folder=folder, no_roles=why, **rest)
-    with Run.lead(Path(out), command=told) as kept:
-        for step in walk(job, kept):
-            if said is not None:
-                said(step)
+    with Run.lead(Path(out), command=command) as run_folder:
+        for step in run_analysis(job, run_folder):
+            if on_step is not None:
+                on_step(step)
     return Run.open(Path(out))
 
 
-def _opened(model: Any, data: Any) -> dict[str, Any]:
-    """How model and task are opened again; a task that was made in Python cannot be."""
-    place = opened_model(model) if isinstance(model, str | Path) else {}
+def check_names(spec: AnalysisSpec) -> None:
+    """Raises UnknownName or OptionError for importances and pruners that do not exist, before a model is opened for them."""
+    for name in spec.by:
+        Importance.parse(name)
+    for name in spec.methods:
+        Pruner.parse(name)
+
+
+def _describe_opening(model: Any, data: Any) -> dict[str, Any]:
+    """Returns how model and task are opened again; a task that was made in Python cannot be."""
+    opened = opened_model(model) if isinstance(model, str | Path) else {}
     if isinstance(data, Task):
-        return {"opened": {**place, "own_task": True}} if place else {}
-    return {"opened": {**({"task": data} if data else {}), **place}}
+        return {"opened": {**opened, "own_task": True}} if opened else {}
+    return {"opened": {**({"task": data} if data else {}), **opened}}
 
 
-def _command(name: str, task: str, options: Mapping[str, Any]) -> str:
-    """The call as it is noted: with the options that are not as they would be without."""
-    usual = {each.name: each.default if each.default_factory is MISSING else each.default_factory() for each in fields(Analysis)}
-    given = {key: value for key, value in options.items() if key not in ("name", "watch", "config") and usual.get(key, MISSING) != value}
-    words = [f"{key}={str(value)!r}" if isinstance(value, Path) else f"{key}={value!r}" for key, value in given.items()]
+def _call(name: str, task: str, out: str | Path, text: Any, spec: AnalysisSpec) -> str:
+    """Returns the call as Python text, with the arguments that differ from their defaults."""
+    arguments: dict[str, Any] = {"out": str(out), **({"text": str(text)} if isinstance(text, str | Path) else {})}
+    arguments |= {one.name: getattr(spec, one.name) for one in fields(spec) if getattr(spec, one.name) != one.default}
+    words = [f"{key}={value!r}" for key, value in arguments.items()]
     return f"headcount.analyze({', '.join([repr(name), repr(task), *words])})"
 
 
@@ -110,14 +228,188 @@ def corpus_for(
     text: Any = None,
     split: Split = "calibration",
     limit: int | None = SENTENCES,
-    parser: Parser | None = None,
+    trees: Parsed | None = None,
 ) -> tuple[Corpus | None, str]:
-    """The corpus of roles and head profiles: of a text if one is given, else of the task; or why the task has none that can be used."""
+    """Returns the corpus of roles and head profiles, of `text` or else of the task; or None and the reason why the task has none."""
     if isinstance(text, Corpus):
         return text, ""
     if text is not None:
-        return read_corpus(model, text, tokenizer, limit=limit, parser=parser), ""
+        return corpus_of(model, text, tokenizer, limit=limit, trees=trees), ""
     try:
-        return read_corpus(model, task, tokenizer, split=split, limit=limit, parser=parser), ""
+        return corpus_of(model, task, tokenizer, split=split, limit=limit, trees=trees), ""
     except (DataError, UnsupportedModel) as error:
         return None, str(error)
+
+
+def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
+    """Yields one step after another of the whole job; everything is checked before the first."""
+    spec, heads = job.spec, HeadMap.of(job.model)
+    check_names(spec)
+    requests = plan_requests(spec, heads)
+    for request in requests:
+        check_request(request, job.model, heads)
+    _describe_run(job, heads, run_folder)
+    yield _find_heads(job, heads, requests)
+    yield _evaluate_dense(job, heads, run_folder)
+    scores = score_into(run_folder, job.model, job.task, spec.by, limit=spec.scored, seed=spec.seed, progress=job.progress("scoring"))
+    yield _summarise_scores(job, scores)
+    yield from _study_behaviour(job, run_folder)
+    pruning = Pruning(
+        run_folder,
+        job.model,
+        job.task,
+        limit=spec.reported,
+        command=job.command,
+        tokenizer=job.folder,
+        bench_sizes=spec.bench_sizes,
+    )
+    estimate = estimate_training(pruning, requests)
+    if estimate is not None:
+        yield job.step("train", **asdict(estimate))
+    dense, artifacts, failed = compare(pruning, requests, progress=job.progress("pruning", "models"))
+    rows = pruning.rows(dense, artifacts)
+    yield job.step(
+        "prune",
+        artifacts=len(artifacts),
+        metric=dense.metric or "loss",
+        models=[row.to_dict() for row in rows],
+        smallest=smallest_safe(rows),
+        failed={name: str(error) for name, error in failed.items()},
+    )
+    best = find_best(rows)
+    if best is not None:
+        request = PruneSpec.from_dict(artifacts[best.at].content["spec"])
+        artifact, small = pruning.make(request, progress=job.progress("the best model"))
+        yield _describe_best(job, pruning, dense, request, artifact)
+        yield from _verify_saved(job, heads, pruning, artifact, small)
+        yield job.step("bench", rows=pruning.timings(artifact))
+    path = write_report(run_folder)
+    yield job.step("report", path=str(path), bytes=path.stat().st_size)
+
+
+def plan_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
+    """Returns the request of every pruned model."""
+    if spec.keep is None:
+        unit_sizes = [len(unit) for unit in heads.units()]
+        keeps: list[Any] = sorted({nearest_whole_units(share, unit_sizes) for share in DEFAULT_SHARES})
+    else:
+        keeps = sorted({PruneSpec.of("random", keep).resolved(heads).limits.heads(len(heads)) for keep in spec.keep})
+    template = PruneSpec.of("random", 1, recipe=spec.recipe)
+    return build_grid(spec.methods, keeps, spec.seeds, template, first_seed=spec.seed, training_seeds=spec.training_seeds)
+
+
+def _describe_run(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> None:
+    config = {**job.spec.to_dict(), **job.config}
+    machine = machine_of(job.model)
+    facts: dict[str, Any] = {"command": job.command, "seed": job.spec.seed, "task": job.task.name, "machine": machine, "config": config}
+    run_folder.describe(describe_run(model_record(job.model, job.name), **facts), heads)
+
+
+def _find_heads(job: AnalysisJob, heads: HeadMap, requests: Sequence[PruneSpec]) -> Step:
+    heads.verify(job.model)
+    return job.step(
+        "find",
+        class_name=type(job.model).__name__,
+        heads=heads.describe(),
+        layouts=sorted({block.layout for block in heads.blocks}),
+        keeps=sorted({request.limits.keep for request in requests if request.limits.keep is not None}),
+        shares=list(DEFAULT_SHARES) if job.spec.keep is None else None,
+        largest_unit=max(len(unit) for unit in heads.units()),
+        n_heads=len(heads),
+        n_kv_heads=sum(block.n_kv_heads for block in heads.blocks),
+        n_blocks=len(heads.blocks),
+        n_blocks_to_cut=sum(block.can_cut for block in heads.blocks),
+    )
+
+
+def _evaluate_dense(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> Step:
+    options: Any = {"limit": job.spec.reported, "progress": job.progress("evaluating")}
+    dense = evaluate_into(run_folder, "dense", job.model, job.task, **options)
+    with HeadGates(job.model, torch.zeros(len(heads))):
+        none = evaluate_into(run_folder, "without any head", job.model, job.task, under={"gates": "all zero"}, **options)
+    return job.step("evaluate", task=job.task.name, whole=_numbers_of(dense), none=_numbers_of(none))
+
+
+def _numbers_of(evaluation: Evaluation) -> dict[str, Any]:
+    return {name: getattr(evaluation, name) for name in ("loss", "loss_stderr", "metric", "value", "n_examples")}
+
+
+def _summarise_scores(job: AnalysisJob, scores: Mapping[str, Scores]) -> Step:
+    judged = verdicts(scores["ablation"], seed=job.spec.seed) if "ablation" in scores else []
+    first = next(iter(scores.values()))
+    agreement = agreements(scores, seed=job.spec.seed) if judged else {}
+    return job.step(
+        "score",
+        strongest=str(first.ranking()[0]),
+        by=first.label,
+        n_examples=first.n_examples,
+        n_judged=len(judged),
+        safe=[str(verdict.head) for verdict in judged if verdict.safe],
+        agreement={name: pair.spearman.value for name, pair in agreement.items()},
+    )
+
+
+def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
+    """Yields the roles and the profiles of heads; where the model or its data have none, why."""
+    if job.corpus is None:
+        yield job.step("roles", left_out=job.why_no_corpus or "no text was given")
+        return
+    batch_size, seed = job.task.batch_size, job.spec.seed
+    try:
+        table = roles_into(run_folder, job.model, job.corpus, seed=seed, batch_size=batch_size, progress=job.progress("roles"))
+        labels = table.labels()
+        counts = {role: sum(role in own for own in labels.values()) for role in table.roles()}
+        yield job.step(
+            "roles",
+            heads=sum(bool(own) for own in labels.values()),
+            n_heads=len(labels),
+            n_roles=len(counts),
+            multifunctional=len(table.multifunctional()),
+            counts={role: count for role, count in counts.items() if count},
+        )
+    except UnsupportedModel as error:
+        run_folder.log(f"failed: roles: {error}")
+        yield job.step("roles", left_out=str(error))
+    reading: Any = {"seed": seed, "limit": job.spec.profiled, "longest": job.spec.longest, "batch_size": batch_size}
+    profiles = profiles_into(run_folder, job.model, job.corpus, job.tokenizer, **reading, progress=job.progress("profiles"))
+    content = profiles.content
+    n_sentences = content["n_sentences"] if content["heads"] else 0
+    yield job.step("profiles", n_sentences=n_sentences, n_shown=len(content["sentences"]) if n_sentences else 0, notes=profiles.notes)
+
+
+def _describe_best(job: AnalysisJob, pruning: Pruning, dense: Evaluation, request: PruneSpec, artifact: Artifact) -> Step:
+    return job.step(
+        "keep",
+        method=request.label,
+        keep=len(pruning.heads) - len(artifact.content["removed"]),
+        folder=str(pruning.model_folder(artifact.key)),
+        removed=artifact.content["removed"],
+        loss=artifact.content["loss"],
+        before=Cost(**artifact.content["whole_cost"]).to_dict(),
+        after=Cost(**artifact.content["cost"]).to_dict(),
+        change=asdict(pruning.changes(dense, artifact)["loss"]),
+    )
+
+
+def _verify_saved(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: Artifact, small: nn.Module) -> Iterator[Step]:
+    """Yields the comparison of the saved model with the one in memory, and with the dense model under gates."""
+    batch, plan = job.batch(), Plan.removing(artifact.content["removed"])
+    loaded = load(pruning.model_folder(artifact.key)).to(next(small.parameters()).device)
+    ours, theirs = small.state_dict(), loaded.state_dict()
+    yield job.step(
+        "load",
+        n_tensors=len(theirs),
+        equal_weights=ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours),
+        equal_outputs=all(torch.equal(a, b) for a, b in zip(run(small, batch), run(loaded, batch), strict=True)),
+        n_heads=len(HeadMap.of(loaded)),
+    )
+    yield job.step("verify", effect=difference(run(small, batch), run_gated(job.model, plan, batch)))
+    if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":
+        options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
+        prompt = {name: value[:, : value.shape[1] // 2] for name, value in batch.items()}
+        with preserve(job.model), HeadGates(job.model, gates_of(heads, plan)):
+            gated = job.model.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
+        with preserve(small):
+            tokens = small.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
+        same = int((gated[0] == tokens[0]).sum()) - prompt["input_ids"].shape[1]
+        yield job.step("generate", n_tokens=NEW_TOKENS, same_tokens=same)

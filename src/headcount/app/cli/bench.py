@@ -87,12 +87,12 @@ def _named(targets: list[str], loading: inputs.ModelOptions) -> dict[str, tuple[
 
 def _check_models(run: Run) -> None:
     """Refuses a run that compared pruned models and kept the weights of none: the whole model alone is not what was asked for."""
-    from headcount.runs.report.commands import command_of
+    from headcount.runs.report.commands import prune_command
     from headcount.runs.results import PRUNED
 
     artifacts = [artifact for artifact in run.results(PRUNED).values() if artifact.content["removed"]]
     if artifacts:
-        command = command_of(run.record(), run.folder.name, artifacts[0]).rpartition(" --out ")[0]
+        command = prune_command(run.record(), run.folder.name, artifacts[0]).rpartition(" --out ")[0]
         raise ArtifactError(
             f"{run.folder} holds the results of {len(artifacts)} pruned models and the weights of none, so there is nothing to measure "
             f"beside the dense model; make and keep one of them first, such as: {command} --out {run.folder}"
@@ -100,7 +100,7 @@ def _check_models(run: Run) -> None:
 
 
 def _show(session: Session, found: list[Any]) -> None:
-    from headcount.runs.results import format_speed
+    from headcount.runs.report.sentences import format_speed
 
     table = [
         (t.batch, t.length, t.name, f"{1000 * t.seconds:.2f}", f"{1000 * t.low:.2f} … {1000 * t.high:.2f}", format_speed(t.speedup))

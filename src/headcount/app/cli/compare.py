@@ -1,17 +1,20 @@
-"""`headcount compare`: every method at every number of heads, in pairs with the whole model; every artifact of the grid can be taken up again."""
+"""`headcount compare`: every method at every number of heads, in pairs with the dense model; every artifact of the grid can be taken up again."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
 from headcount.app.console import inputs
-from headcount.app.console.command import command
+from headcount.app.console.format import format_smallest, format_training
 from headcount.app.console.options import split
-from headcount.app.console.pruning import DEFAULT_PRUNING, How, heads_of, method_names, note_training, show_table
+from headcount.app.console.pruning import DEFAULT_PRUNING, PruningOptions, parse_heads, show_table, split_methods
 from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
+from headcount.app.console.command import command
+from headcount.runs.results import smallest_safe
 
 Methods = Annotated[
     str,
@@ -36,58 +39,49 @@ def run(
     workers: Workers = 1,
     engine: Engine = "local",
     join: Join = False,
-    how: How = DEFAULT_PRUNING,
+    pruning_options: PruningOptions = DEFAULT_PRUNING,
 ) -> None:
-    """Prune by every method to every number of heads, and show what each costs against the whole model on the same examples."""
+    """Prune by every method to every number of heads, and show what each costs against the dense model on the same examples."""
     if out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
     with RunFolder(out, workers, engine, join).open(session) as kept:
-        from headcount.runs.results import format_smallest, smallest_safe
-        from headcount.workflows.prune import Pruning, check_wish, compare, estimate_training, grid, rows
+        from headcount.pruning.prune import check_request
+        from headcount.workflows.prune import Pruning, build_grid, compare, estimate_training
 
         live, heads, folder = given.open_model(session)
-        keeps = [heads_of(text, heads, how.attention) for text in split(keep)]
-        template = how.wish(given, "random", 1)
-        wishes = grid(method_names(methods), keeps, seeds, template, first=given.seed)
-        for wish in wishes:
-            check_wish(live, wish)
+        keeps = [parse_heads(text, heads, pruning_options.attention) for text in split(keep)]
+        template = pruning_options.spec("random", seed=given.seed, keep=1)
+        specs = build_grid(split_methods(methods), keeps, seeds, template, first_seed=given.seed)
+        for spec in specs:
+            check_request(spec, live, heads)
         if kept is None:
             raise typer.BadParameter("compare is led by one process; share it with --workers, --engine or --join instead of torchrun")
-        config = {
-            "methods": methods,
-            "keep": keeps,
-            "seeds": seeds,
-            "repair": how.repair,
-            "recover": how.recover,
-            "recipe": template.recipe.told(),
-        }
-        describe(kept, session, given, live, heads, config)
+        describe(kept, session, given, live, heads, {"methods": methods, "keep": keeps, "seeds": seeds, "template": template.to_dict()})
         task = given.open_task(session, live, folder)
         pruning = Pruning(kept, live, task, limit=given.limit, command=session.command)
-        note_training(session, estimate_training(pruning, wishes))
+        estimate = estimate_training(pruning, specs)
+        if estimate is not None:
+            session.note(format_training(**asdict(estimate)))
         with session.progress("pruning", "models") as advance:
-            dense, artifacts, failed = compare(pruning, wishes, progress=advance)
-        table = rows(pruning, dense, artifacts)
-        show_table(session, dense, table)
-        safe = smallest_safe(table)
+            dense, artifacts, failed = compare(pruning, specs, progress=advance)
+        rows = pruning.rows(dense, artifacts)
+        show_table(session, dense, rows)
+        smallest = smallest_safe(rows)
         session.table(
             ("method", "fewest heads without a significant loss"),
-            [(name, format_smallest(table, name, number)) for name, number in safe.items()],
+            [(name, format_smallest(rows, name, number)) for name, number in smallest.items()],
         )
         for name, error in failed.items():
             session.note(f"failed: {name}: {error}")
-        session.result(_result(given.model, str(out), dense, table, safe, failed))
+        session.result(
+            {
+                "model": given.model,
+                "out": str(out),
+                "dense": {"loss": dense.loss, "metric": dense.metric, "value": dense.value, "n_examples": dense.n_examples},
+                "rows": [row.to_dict() for row in rows],
+                "smallest": smallest,
+                "failed": {name: str(error) for name, error in failed.items()},
+            }
+        )
         session.note(f"kept in {out}")
         session.next("prune", given.model, *given.of_task, "--method", "surgeon", "--keep", str(keeps[0]), "--out", str(out))
-
-
-def _result(model: str, out: str, dense: Any, table: Any, safe: Any, failed: Any) -> dict[str, Any]:
-    whole = {"loss": dense.loss, "metric": dense.metric, "value": dense.value, "n_examples": dense.n_examples}
-    return {
-        "model": model,
-        "out": out,
-        "dense": whole,
-        "rows": table,
-        "smallest": safe,
-        "failed": {name: str(error) for name, error in failed.items()},
-    }

@@ -11,11 +11,13 @@ import typer
 from headcount.app.console import inputs
 from headcount.app.console.command import command
 from headcount.app.console.options import Heads, Model, OutFolder, Overwrite, split
-from headcount.app.console.pruning import number_of
+from headcount.app.console.pruning import parse_keep
 from headcount.app.console.session import Session
+from headcount.app.console.verb import verb
+from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, PlanError
 from headcount.core.files import check_target
-from headcount.core.plan import Budget, Plan
+from headcount.core.plan import Plan
 
 if TYPE_CHECKING:
     from torch import nn
@@ -117,7 +119,7 @@ class Wanted(NamedTuple):
 
     def _budget(self) -> Budget:
         text = self.keep or ""
-        return Budget(fraction=float(text[:-1]) / 100) if text.endswith("%") else Budget(keep=number_of(text))
+        return Budget(fraction=float(text[:-1]) / 100) if text.endswith("%") else Budget(keep=parse_keep(text))
 
 
 def show_costs(session: Session, before: Cost, after: Cost) -> None:

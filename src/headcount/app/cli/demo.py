@@ -9,13 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.app.console.command import command
 from headcount.app.console.inputs import reader_of
 from headcount.app.console.options import Device, Dtype, Seed
 from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
-from headcount.data.embedded.sentences import draw_sentences, draw_translations
+from headcount.app.console.steps import format_step
+from headcount.app.console.command import command
+from headcount.data.embedded.sentences import draw_sentences
+from headcount.data.embedded.sentences import draw_translations
 from headcount.data.open_task import open_task
+from headcount.pruning.recipe import Recipe
+from headcount.workflows.analysis_spec import AnalysisSpec
 
 Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples of each split, whatever for.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
@@ -28,8 +32,7 @@ METHODS = {"entailment": ("surgeon", "gradient", "dsp", "random"), "translator":
 RATES = {"entailment": 2e-4, "translator": 5e-4}
 STEPS, FEW_STEPS = 300, 10
 """Optimiser steps of what trains; few under --limit, which is for a quick look."""
-SEEDS = 2
-PORTRAYED = 48
+PROFILED = 48
 """Sentences that head profiles are taken on."""
 
 
@@ -44,7 +47,7 @@ def run(
 ) -> None:
     """Find, score, label and prune the heads of two small trained models by several methods, offline, and write a report of each."""
     with _one_thread():
-        steps, reports = _walked(session, out, limit, device, dtype, seed)
+        steps, reports = _analyze_models(session, out, limit, device, dtype, seed)
     session.result({"out": str(out), "steps": steps, "reports": reports})
     for path in reports:
         session.line(f"report: {path}")
@@ -64,12 +67,11 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _walked(session: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
+def _analyze_models(session: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
     """Every step of both models, and the reports."""
     from headcount.app.console.models import open_model
-    from headcount.behaviour.corpus import read_corpus
-    from headcount.pruning.training.fine_tune import Recipe
-    from headcount.workflows.walk import Analysis, walk
+    from headcount.behaviour.given import corpus_of
+    from headcount.workflows.analyze import AnalysisJob, run_analysis
 
     steps: list[Any] = []
     reports: list[str] = []
@@ -80,7 +82,7 @@ def _walked(session: Session, out: Path, limit: int | None, device: str, dtype: 
             model, _, folder = open_model(session, f"demo/{name}", device=device, dtype=dtype)
             tokenizer = reader_of(model, folder)
             size, reported = SIZES[name] if limit is None else (limit, limit)
-            data = open_task(f"{task}(size={size})", model, tokenizer, seed=seed)
+            data = open_task(task, model, tokenizer, seed=seed, size=size)
             number = min(200, reported)
             if name == "translator":
                 text, how = (
@@ -89,29 +91,32 @@ def _walked(session: Session, out: Path, limit: int | None, device: str, dtype: 
                 )
             else:
                 text, how = draw_sentences("english", number, seed=seed), {}
-            job = Analysis(
+            spec = AnalysisSpec(
+                keep=(0.25, 0.5),
+                methods=METHODS[name],
+                training_seeds=1,
+                scored=min(AnalysisSpec.scored, reported),
+                reported=reported,
+                profiled=PROFILED,
+                recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[name]),
+                seed=seed,
+            )
+            job = AnalysisJob(
                 f"demo/{name}",
                 model,
                 data,
-                read_corpus(model, text, tokenizer, **how),
-                seed,
-                session.command,
-                scored=min(256, reported),
-                reported=reported,
-                keeps=(0.25, 0.5),
-                methods=METHODS[name],
-                seeds=SEEDS,
-                training_seeds=1,
-                recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[name], seed=seed),
-                watch=session.watch,
+                spec,
+                corpus_of(model, text, tokenizer, **how),
+                command=session.command,
                 tokenizer=tokenizer,
                 folder=folder,
-                portrayed=PORTRAYED,
                 config={"opened": {"task": task, "task_option": [f"size={size}"], "seed": seed}},
+                watch=session.watch,
             )
-            for step in walk(job, kept):
-                steps.append({"model": step.model, "step": step.name, "text": step.text, **step.numbers})
+            for step in run_analysis(job, kept):
+                sentence = format_step(step.name, step.numbers)
+                steps.append({"model": step.model, "step": step.name, "text": sentence, **step.numbers})
                 reports += [step.numbers["path"]] if step.name == "report" else []
-                session.line(f"{name:<10} {step.name:<9} {step.text}")
+                session.line(f"{name:<10} {step.name:<9} {sentence}")
                 session.doing(f"{name}, after step {step.name}")
     return steps, reports

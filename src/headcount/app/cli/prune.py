@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headcount.app.console import inputs
-from headcount.app.console.command import command
+from headcount.app.console.format import format_training
 from headcount.app.console.pruning import (
     DEFAULT_PRUNING,
-    How,
-    KeepOne,
-    KvBytes,
-    Latency,
-    Parameters,
-    heads_of,
-    limit_of,
-    note_training,
+    DEFAULT_SIZE,
+    MethodOptions,
+    PruningOptions,
+    SizeOptions,
+    add_options,
+    parse_heads,
     show_table,
 )
 from headcount.app.console.run_folder import RunFolder, describe
 from headcount.app.console.session import Session
+from headcount.app.console.command import command
 from headcount.core.plan import Plan
+from headcount.runs.report.sentences import format_speed
+from headcount.workflows.analysis_spec import BenchSizes
 
 Method = Annotated[
     str,
@@ -43,65 +45,68 @@ def run(
     session: Session,
     given: inputs.TaskOptions,
     out: Out,
-    keep: KeepOne = None,
-    parameters: Parameters = None,
-    kv_bytes: KvBytes = None,
-    latency: Latency = None,
+    size: SizeOptions = DEFAULT_SIZE,
     method: Method = "surgeon",
-    how: How = DEFAULT_PRUNING,
+    option: MethodOptions = None,
+    pruning_options: PruningOptions = DEFAULT_PRUNING,
     method_seed: MethodSeed = None,
     bench: Bench = True,
 ) -> None:
-    """Prune to K heads, repair, cut, verify, evaluate against the whole model in pairs, and save the smaller model."""
+    """Prune to K heads, repair, cut, verify, evaluate against the dense model in pairs, and save the smaller model."""
     with RunFolder(out).open(session) as kept:
-        from headcount.workflows.prune import Pruning, Sizes, check_wish, estimate_training, rows
+        from headcount.pruning.base import Pruner
+        from headcount.pruning.prune import check_request
+        from headcount.surgery.bench import BATCHES, LENGTHS
+        from headcount.workflows.prune import Pruning, estimate_training
 
-        own_size = how.wish(given, method, 0).own_size
-        limit = limit_of(keep, own_size, parameters=parameters, kv_bytes=kv_bytes, latency=latency)
-        live, heads, folder = given.open_model(session)
-        size = heads_of(keep, heads, how.attention) if keep is not None else 0
+        pruner = Pruner.parse(add_options(method, inputs.pairs(option, "--option")))
+        sizes = size.size(pruner.sizes_itself)
         seed = given.seed if method_seed is None else method_seed
-        wish = how.wish(given, method, size, seed=seed, limit=limit)
-        check_wish(live, wish)
+        spec = pruning_options.spec(pruner, seed=seed, **{**sizes, **({"keep": 1} if "keep" in sizes else {})})
+        live, heads, folder = given.open_model(session)
+        if "keep" in sizes:
+            spec = spec.resized(parse_heads(sizes["keep"], heads, pruning_options.attention))
+        check_request(spec, live, heads)
         if kept is None:
             raise typer.BadParameter(
                 "prune keeps its results in a run folder, which one process leads; torchrun trains with headcount.prune in Python"
             )
-        describe(kept, session, given, live, heads, {"wish": wish.parts(), "limit": given.limit})
+        describe(kept, session, given, live, heads, {"spec": spec.to_dict(), "limit": given.limit})
         task = given.open_task(session, live, folder)
-        pruning = Pruning(
-            kept, live, task, limit=given.limit, command=session.command, companions=folder, measured=Sizes() if bench else None
-        )
-        with session.progress("evaluating the whole model"):
-            dense = pruning.dense()
-        note_training(session, estimate_training(pruning, [wish]))
+        sizes_of_bench = BenchSizes(BATCHES, LENGTHS) if bench else None
+        pruning = Pruning(kept, live, task, limit=given.limit, command=session.command, tokenizer=folder, bench_sizes=sizes_of_bench)
+        with session.progress("evaluating the dense model"):
+            dense = pruning.evaluate_dense()
+        estimate = estimate_training(pruning, [spec])
+        if estimate is not None:
+            session.note(format_training(**asdict(estimate)))
         with session.progress(f"pruning by {method}") as advance:
-            artifact, _ = pruning.kept(wish, advance)
+            artifact, _ = pruning.make(spec, advance)
         kept.present(artifact)
-        place = pruning.place(artifact.key)
+        model_folder = pruning.model_folder(artifact.key)
         plan = Plan.removing(artifact.content["removed"])
-        plan.write(place.parent / f"{place.name}.plan.json", heads, weights=pruning.base["weights"])
-        made = rows(pruning, dense, [artifact])
-        show_table(session, dense, made)
+        plan.write(model_folder.parent / f"{model_folder.name}.plan.json", heads, weights=pruning.base_key["weights"])
+        rows = pruning.rows(dense, [artifact])
+        show_table(session, dense, rows)
         timings = pruning.timings(artifact)
         _show_timings(session, timings)
-        session.note(f"the model: {place}")
+        session.note(f"the model: {model_folder}")
         session.result(
             {
                 "model": given.model,
                 "out": str(out),
-                "folder": str(place),
+                "folder": str(model_folder),
                 "plan": artifact.content["removed"],
-                "rows": made,
+                "rows": [row.to_dict() for row in rows],
                 "bench": timings,
             }
         )
-        session.next("check", place)
+        session.next("check", model_folder)
 
 
-def _show_timings(session: Session, rows: list[dict[str, Any]]) -> None:
-    from headcount.runs.results import format_speed
-
-    if rows:
-        table = [(row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", format_speed(row["speedup"])) for row in rows]
-        session.table(("batch", "length", "model", "ms", "against the whole model"), table, right=("batch", "length", "ms"))
+def _show_timings(session: Session, timings: list[dict[str, Any]]) -> None:
+    if timings:
+        table = [
+            (row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", format_speed(row["speedup"])) for row in timings
+        ]
+        session.table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))

@@ -236,35 +236,37 @@ def prune(live: LiveRun, request: Any) -> dict[str, Any]:
         "protected": protect,
     }
     choices |= {} if fields["repair"] is None else {"repair": read_flag(fields["repair"], "repair")}
-    from headcount.workflows.prune import Pruning, check_wish
+    from headcount.models.head_map import HeadMap
+    from headcount.pruning.prune import check_request
+    from headcount.workflows.prune import Pruning
 
-    wish = _wish(live, method, keep, choices)
-    check_wish(live.model(), wish)
+    spec = _spec(live, method, keep, choices)
+    check_request(spec, live.model(), HeadMap.of(live.model()))
     task, dense = live.task(), dense_of(live.run)
     limit = dense.n_examples if dense is not None else None
     command = f"headcount serve {live.run.folder.name}: prune by {method}, {keep} heads"
     with Run.lead(live.run.folder, command=command) as run:
         run.log(command)
         pruning = Pruning(run, live.model(), task, limit=limit, command=command, companions=live.folder)
-        pruning.dense()
-        artifact, _ = pruning.kept(wish)
+        pruning.evaluate_dense()
+        artifact, _ = pruning.make(spec)
         run.present(artifact)
-        folder = pruning.place(artifact.key)
+        folder = pruning.model_folder(artifact.key)
     return {"folder": str(folder), "point": point_of(live.run, artifact)}
 
 
-def _wish(live: LiveRun, method: str, keep: int, choices: Mapping[str, Any]) -> Any:
+def _spec(live: LiveRun, method: str, keep: int, choices: Mapping[str, Any]) -> Any:
     """Returns the request: that of a model of the run with this label, or of a registered method."""
-    from headcount.pruning.prune import parse_method
-    from headcount.pruning.training.fine_tune import Recipe
-    from headcount.workflows.prune import Wish
+    from headcount.core.budget import Budget
+    from headcount.pruning.spec import PruneSpec
 
+    limits = {name: choices[name] for name in ("floor", "unit", "protected")}
+    stages = {name: choices[name] for name in ("seed", "repair") if name in how}
     for artifact in live.run.results(PRUNED).values():
         if method_label(artifact) == method:
-            wish = Wish.of(artifact.content["wish"])
-            return replace(wish, keep=keep - _heads_of_other_kinds(live, wish.kinds), limit=None, **choices)
-    name, options = parse_method(method)
-    return Wish(name, keep, options=options, recipe=Recipe(seed=(live.opened or {}).get("seed", 0)), **choices)
+            spec = PruneSpec.from_dict(artifact.content["spec"])
+            return replace(spec, budget=Budget(keep=keep - _heads_of_other_kinds(live, spec.kinds), **limits), **stages)
+    return PruneSpec.of(method, keep, **limits, **stages)
 
 
 def _heads_of_other_kinds(live: LiveRun, kinds: Sequence[str]) -> int:

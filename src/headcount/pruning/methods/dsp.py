@@ -1,49 +1,33 @@
-"""Differentiable subset pruning: exactly K heads are drawn at every step, ever harder, while weights and the importance w of heads learn together.
-
-    r¹ = w − ln(−ln u),   p¹ = softmax(r¹/τ),   r^j = r^{j−1} + ln max(1 − p^{j−1}, tiny),   p^j = softmax(r^j/τ),   g = Σ_{j ≤ K} p^j
-
-in float64; τ falls geometrically from `tau` to `tau_end` over the first share `cool` of all steps, then stays; in the last share `settle` the plan
-is fixed and weights learn on. "joint" trains weights and w, "pipelined" w alone on
-frozen weights, "straight" sends the hard top K of w forward and the gradient straight back. "fast" replaces the K rounds by g = σ((r − θ)/τ) with θ
-such that Σ g = K, for models with thousands of heads. The published schedule starts at τ = 1000, where every gate is about K/N; by default it starts
-warmer, from gradient importance (`init`). Li, Cotterell & Sachan 2021.
-"""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from headcount.core.errors import PlanError
+from headcount.core.errors import OptionError
+from headcount.core.options import option
 from headcount.models.state import copy_model
-from headcount.pruning.base import About, Choice, Work
-from headcount.pruning.gating import TINY, by_head, check_shares, free_units, is_settled, levelled, start_from, stay, unit_index, units_kept
-from headcount.pruning.training.fine_tune import fine_tune
-from headcount.pruning.training.gates import GateCallback, noise
-
-ABOUT = About(
-    source="Li, Cotterell & Sachan 2021",
-    trains="weights",
-    variants=("joint", "pipelined", "straight", "fast"),
-    options={
-        "tau": 1.0,
-        "tau_end": 1e-8,
-        "cool": 0.5,
-        "rate": 0.1,
-        "init": "gradient",
-        "spread": 2.0,
-        "limit": 512,
-        "settle": 0.5,
-    },
+from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
+from headcount.pruning.gating import (
+    TINY,
+    by_head,
+    check_init,
+    count_units,
+    free_units,
+    is_settled,
+    levelled,
+    start_from,
+    stay,
+    train_gates,
+    unit_index,
 )
+from headcount.pruning.training.gates import noise
 
 
 def subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
-    """A relaxed sample of exactly `number` of the entries of w: sums to it, and becomes ones and zeros as τ falls."""
+    """Returns a relaxed sample of exactly `number` of the entries of w: it sums to `number`, and becomes ones and zeros as τ falls."""
     if number in (0, len(w)):
         return torch.full_like(w, float(number > 0)) + 0.0 * w
     r = w - torch.log(-torch.log(u))
@@ -58,86 +42,117 @@ def subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
 
 
 def subset_fast(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
-    """The same for many entries at once, in a time that does not grow with `number`."""
+    """Returns the same for many entries at once, in a time that does not grow with `number`."""
     if number in (0, len(w)):
         return torch.full_like(w, float(number > 0)) + 0.0 * w
     return torch.sigmoid(levelled(w - torch.log(-torch.log(u)), number, tau))
 
 
-def check(options: Mapping[str, Any]) -> None:
-    """Refuses options that cannot be carried out, before any work."""
-    check_shares({name: options[name] for name in ("cool", "settle")})
-    if not 0 < options["tau_end"] <= options["tau"] or not options["cool"] > 0:
-        raise PlanError(
-            f"tau must fall to tau_end over a share of the steps: got tau {options['tau']}, tau_end {options['tau_end']}, cool {options['cool']}"
+@dataclass(frozen=True)
+class DSP(Pruner):
+    """Differentiable subset pruning: weights and head importances w train together; each step draws exactly K heads.
+
+    The draws get harder as the temperature τ falls.
+
+        r¹ = w − ln(−ln u),   p¹ = softmax(r¹/τ),   r^j = r^{j−1} + ln max(1 − p^{j−1}, tiny),   p^j = softmax(r^j/τ),   g = Σ_{j ≤ K} p^j
+
+    in float64; τ falls geometrically from `tau` to `tau_end` over the first share `cool` of all steps, then
+    stays; in the last share `settle` the plan is fixed and weights learn on. "joint" trains weights and w,
+    "pipelined" w alone on frozen weights, "straight" sends the hard top K of w forward and the gradient
+    straight back. "fast" replaces the K rounds by g = σ((r − θ)/τ) with θ such that Σ g = K, for models with
+    thousands of heads. The published schedule starts at τ = 1000, where every gate is about K/N; by default it
+    starts warmer, from gradient importance (`init`). Li, Cotterell & Sachan 2021.
+    """
+
+    variant: Literal["joint", "pipelined", "straight", "fast"] = option("joint", "What is trained, and how subsets are drawn")
+    _: KW_ONLY
+    tau: float = option(1.0, "Temperature of the first step", above=0)
+    tau_end: float = option(1e-8, "Temperature once it has fallen", above=0)
+    cool: float = option(0.5, "Share of the steps over which the temperature falls", above=0, maximum=1)
+    rate: float = option(0.1, "Learning rate of w", minimum=0)
+    init: str = option("gradient", "Importance that w starts from, or none")
+    spread: float = option(2.0, "Standard deviation of w at the start", minimum=0)
+    limit: int = option(512, "Calibration examples that the starting importance is measured on", minimum=1)
+    settle: float = option(0.5, "Share of the steps at the end in which the plan is fixed and weights train on", minimum=0, below=1)
+    info = PrunerInfo("Li, Cotterell & Sachan 2021", trains="weights")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_init(self.init)
+        if self.tau_end > self.tau:
+            raise OptionError(
+                f"tau_end of dsp must be at most tau, to which the temperature falls; got tau={self.tau} and tau_end={self.tau_end}"
+            )
+        if self.cool + self.settle > 1 + 1e-9:
+            raise OptionError(
+                f"cool={self.cool} and settle={self.settle} of dsp are more than all steps, so that the temperature would not have fallen when "
+                "the plan is fixed; lower one of them"
+            )
+
+    def temperature(self, step: int, steps: int) -> float:
+        """Returns the temperature of a step."""
+        share = min(1.0, step / max(1.0, self.cool * steps))
+        return self.tau * (self.tau_end / self.tau) ** share
+
+    def choose(self, context: PruneContext) -> Choice:
+        """Returns the plan and the trained model; of `pipelined`, the plan alone."""
+        number = count_units(context)
+        model = copy_model(context.model)
+        is_frozen = self.variant == "pipelined"
+        if is_frozen:
+            model.requires_grad_(False)
+        gates = SubsetGates(context, replace(self, settle=0.0) if is_frozen else self, number)  # frozen weights need no time to settle
+        trained = train_gates(context, model, gates)
+        values = by_head(gates.w.detach(), gates.index).tolist()
+        return Choice(
+            context.plan(values, "dsp"),
+            None if is_frozen else model,
+            history=trained.history,
+            scores=context.scores(values, "dsp"),
+            steps=trained.steps,
         )
-    if options["cool"] + options["settle"] > 1 + 1e-9:
-        raise PlanError(
-            f"cool={options['cool']} and settle={options['settle']} are more than all steps, so that τ would not have fallen when the plan is "
-            "fixed; lower one of them"
-        )
 
 
-class Subset:
-    """The importance of every unit, and how it is drawn."""
+class SubsetGates:
+    """The importance w of every unit, and how subsets are drawn by it."""
 
-    def __init__(self, work: Work, variant: str, number: int) -> None:
-        options = work.options
-        self.work, self.index, self.number, self.variant, self.options = work, unit_index(work), number, variant, options
-        self.w = start_from(work, options["init"], options["limit"], options["spread"]).requires_grad_(True)
-        self.free = free_units(work)
-        self._tau = options["tau"]
+    def __init__(self, context: PruneContext, pruner: DSP, number: int) -> None:
+        self.context, self.pruner, self.number, self.index = context, pruner, number, unit_index(context)
+        self.w = start_from(context, pruner.init, pruner.limit, pruner.spread).requires_grad_(True)
+        self.free = free_units(context)
+        self._tau = pruner.tau
 
     @property
     def parameters(self) -> dict[str, Tensor]:
-        """What learns."""
+        """The trained parameters by name."""
         return {"w": self.w}
 
-    def tau(self, step: int, steps: int) -> float:
-        """The temperature of a step."""
-        share = min(1.0, step / max(1.0, self.options["cool"] * steps))
-        return self.options["tau"] * (self.options["tau_end"] / self.options["tau"]) ** share
-
     def sample(self, step: int, steps: int) -> Tensor:
-        """Gates of one step."""
-        self._tau = self.tau(step, steps)
-        if is_settled(step, steps, self.options["settle"]):
+        """Returns the gates of one step."""
+        self._tau = self.pruner.temperature(step, steps)
+        if is_settled(step, steps, self.pruner.settle):
             return self.hard()
-        if self.variant == "straight":
+        if self.pruner.variant == "straight":
             return self.hard() + by_head(self.w - self.w.detach(), self.index)
-        draw = subset_fast if self.variant == "fast" else subset
-        wanted = self.number - int((~self.free).sum())
-        drawn = draw(self.w[self.free], wanted, self._tau, noise(self.work.seed, step, len(self.w))[self.free])
+        draw = subset_fast if self.pruner.variant == "fast" else subset
+        n_free = self.number - int((~self.free).sum())
+        drawn = draw(self.w[self.free], n_free, self._tau, noise(self.context.seed, step, len(self.w))[self.free])
         return by_head(torch.ones_like(self.w).masked_scatter(self.free, drawn), self.index)
 
     def hard(self) -> Tensor:
-        """The top K of w, without noise."""
-        return by_head(stay(self.work, self.w.detach(), self.number), self.index)
+        """Returns ones for the K units with the highest w."""
+        return by_head(stay(self.context, self.w.detach(), self.number), self.index)
 
     def penalty(self, _step: int, _steps: int) -> None:
-        """None: the number is exact."""
+        """Adds nothing to the loss: the number of heads is exact."""
 
     def optimiser(self) -> torch.optim.Optimizer:
-        """Adam on w."""
-        return torch.optim.Adam([self.w], lr=self.options["rate"])
+        """Returns Adam on w."""
+        return torch.optim.Adam([self.w], lr=self.pruner.rate)
 
-    def told(self) -> dict[str, float]:
-        """The temperature, and how far apart the last head in and the first out are."""
+    def log_numbers(self) -> dict[str, float]:
+        """Returns the temperature, and the gap in w between the last head that stays and the first that goes."""
         ordered = self.w.detach()[self.free].sort(descending=True).values
-        wanted = self.number - int((~self.free).sum())
-        gap = float(ordered[wanted - 1] - ordered[wanted]) if 0 < wanted < len(ordered) else 0.0
+        n_free = self.number - int((~self.free).sum())
+        gap = float(ordered[n_free - 1] - ordered[n_free]) if 0 < n_free < len(ordered) else 0.0
         return {"tau": self._tau, "gap": gap}
-
-
-def choose(work: Work, variant: str) -> Choice:
-    """The plan and the trained model."""
-    number = units_kept(work)
-    model = copy_model(work.model)
-    frozen = variant == "pipelined"
-    if frozen:
-        model.requires_grad_(False)
-        work = replace(work, options={**work.options, "settle": 0.0})  # nothing is there to settle
-    gating = Subset(work, variant, number)
-    made = fine_tune(model, work.task, work.recipe, folder=work.folder, gates=GateCallback(model, gating), progress=work.progress)
-    values = by_head(gating.w.detach(), gating.index).tolist()
-    return Choice(work.plan(values, "dsp"), None if frozen else model, None, made.history, work.scores(values, "dsp"), steps=made.steps)

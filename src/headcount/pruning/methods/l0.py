@@ -1,59 +1,34 @@
-"""L0 gates: hard-concrete gates learn with the weights while the expected number of open ones falls to K, then the surest K stay and weights settle.
-
-    s = σ((ln u − ln(1 − u) + log a) / β),   g = clip(1.2 s − 0.1, 0, 1),   P(g ≠ 0) = σ(log a − β ln(0.1 / 1.1)),   β = 0.33
-
-"target" holds Σ P(g ≠ 0) at a number that falls from nearly all to K, by one shift of log a for all gates that is solved for at every step: the exact
-multiplier of that constraint. "lagrange" learns the multiplier by gradient ascent. With λ (`penalty`) the loss has λ Σ P(g ≠ 0) over heads in it, as
-published: the heads that stay are those whose gate is not exactly 0 in evaluation (log a > −2.398), as many as λ leaves open, and no number can be
-asked for. Gates start open (`start` = log a), in the order of an importance if `init` names one, and the
-penalty warms up, since half-open gates shock a trained model. `frozen` keeps the weights of the decoder, or of everything, as they are. Heads that
-are protected, or of kinds of attention that lose none, have no gate. Voita et al. 2019, Louizos et al. 2018.
-"""
-
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from headcount.core.errors import PlanError
+from headcount.core.budget import Budget
+from headcount.core.errors import OptionError, PlanError
+from headcount.core.options import option
 from headcount.core.plan import Plan
 from headcount.models.state import copy_model
-from headcount.pruning.base import About, Choice, Work
-from headcount.pruning.gating import by_head, check_shares, free_units, is_settled, levelled, start_from, stay, unit_index, units_kept
-from headcount.pruning.training.fine_tune import fine_tune
-from headcount.pruning.training.gates import GateCallback, noise
+from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
+from headcount.pruning.gating import (
+    by_head,
+    check_init,
+    count_units,
+    free_units,
+    is_settled,
+    levelled,
+    start_from,
+    stay,
+    train_gates,
+    unit_index,
+)
+from headcount.pruning.training.gates import noise
 
 BETA, LOW, HIGH, EPSILON = 0.33, -0.1, 1.1, 1e-6
 EDGE = BETA * math.log(-LOW / HIGH)
-ABOUT = About(
-    source="Voita et al. 2019; Louizos, Welling & Kingma 2018",
-    trains="weights",
-    variants=("target", "lagrange"),
-    options={
-        "penalty": 0.0,
-        "rate": 0.1,
-        "start": 2.5,
-        "warmup": 0.1,
-        "reach": 0.8,
-        "settle": 0.4,
-        "init": "none",
-        "spread": 2.0,
-        "limit": 512,
-        "frozen": "none",
-    },
-    size_option="penalty",
-)
-
-
-def check(options: Mapping[str, Any]) -> None:
-    """Refuses options that cannot be carried out, before any work."""
-    check_shares({name: options[name] for name in ("warmup", "reach", "settle")})
-    if not 0 <= options["penalty"] < math.inf:
-        raise PlanError(f"penalty is λ, a finite number of 0 or more; got {options['penalty']}")
 
 
 def sample(log_a: Tensor, u: Tensor) -> Tensor:
@@ -72,132 +47,165 @@ def p_open(log_a: Tensor) -> Tensor:
     return torch.sigmoid(log_a - EDGE)
 
 
+@dataclass(frozen=True)
+class L0(Pruner):
+    """L0 gates: hard-concrete gates train with the weights until K heads are expected to stay open.
+
+    Then the K heads that are most probably open stay, and the weights settle.
+
+        s = σ((ln u − ln(1 − u) + log a) / β),   g = clip(1.2 s − 0.1, 0, 1),   P(g ≠ 0) = σ(log a − β ln(0.1 / 1.1)),   β = 0.33
+
+    "target" holds Σ P(g ≠ 0) at a number that falls from nearly all to K, by one shift of log a for all gates
+    that is solved for at every step: the exact multiplier of that constraint. "lagrange" learns the multiplier
+    by gradient ascent. With λ (`penalty`) the loss has λ Σ P(g ≠ 0) over heads in it, as published: the heads
+    that stay are those whose gate is not exactly 0 in evaluation (log a > −2.398), as many as λ leaves open,
+    and no number can be asked for. Gates start open (`start` = log a), in the order of an importance if `init`
+    names one, and the penalty warms up, since half-open gates shock a trained model. `frozen` keeps the weights
+    of the decoder, or of everything, as they are. Heads that are protected, or of kinds of attention that lose
+    none, have no gate. Voita et al. 2019, Louizos et al. 2018.
+    """
+
+    variant: Literal["target", "lagrange"] = option("target", "How the number of open gates is held")
+    _: KW_ONLY
+    penalty: float = option(0.0, "λ of the published loss; unless it is 0, it decides how many heads stay", minimum=0)
+    rate: float = option(0.1, "Learning rate of the gates", minimum=0)
+    start: float = option(2.5, "log a of every gate at the start")
+    warmup: float = option(0.1, "Share of the steps in which the penalty rises, or the target stays", minimum=0, maximum=1)
+    reach: float = option(0.8, "Share of the steps after which the target is K", minimum=0, maximum=1)
+    settle: float = option(0.4, "Share of the steps at the end in which the plan is fixed and weights train on", minimum=0, below=1)
+    init: str = option("none", "Importance that the order of log a starts from, or none")
+    spread: float = option(2.0, "Standard deviation of log a at the start, where init names an importance", minimum=0)
+    limit: int = option(512, "Calibration examples that the starting importance is measured on", minimum=1)
+    frozen: Literal["none", "decoder", "all"] = option("none", "Weights that are not trained")
+    info = PrunerInfo("Voita et al. 2019; Louizos, Welling & Kingma 2018", trains="weights", size_option="penalty")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_init(self.init)
+        if self.penalty and self.variant == "lagrange":
+            raise OptionError("l0:lagrange learns λ for a number of heads; leave penalty out, or use l0 (l0:target)")
+
+    def check_budget(self, budget: Budget) -> None:
+        """Raises PlanError for a floor beside a penalty: the heads that stay are those that λ leaves open."""
+        if self.penalty and budget.floor:
+            raise PlanError(
+                f"with a penalty the heads that stay are those that λ leaves open; a floor of {budget.floor} cannot be promised"
+            )
+
+    def choose(self, context: PruneContext) -> Choice:
+        """Returns the plan and the trained model; with all weights frozen, the plan alone."""
+        number = count_units(context)
+        model: Any = copy_model(context.model)
+        learning = [parameter.requires_grad for parameter in model.parameters()]
+        _freeze(model, self.frozen)
+        gates = HardConcrete(context, self, number)
+        trained = train_gates(context, model, gates)
+        for parameter, before in zip(model.parameters(), learning, strict=True):
+            parameter.requires_grad_(before)
+        scores = context.scores(by_head(gates.worth(), gates.index).tolist(), "l0")
+        plan = self._plan_of_open(context, gates) if self.penalty else context.plan(scores.values, "l0")
+        return Choice(plan, None if self.frozen == "all" else model, history=trained.history, scores=scores, steps=trained.steps)
+
+    def _plan_of_open(self, context: PruneContext, gates: HardConcrete) -> Plan:
+        is_open = by_head(gates.open_units(), gates.index)
+        if not bool(is_open.any()):
+            raise PlanError(f"penalty={self.penalty:g} closed the gates of all {len(context.heads)} heads; name a smaller λ")
+        removed = [head for head, on in zip(context.heads, is_open.tolist(), strict=True) if not on]
+        return Plan.removing(removed, protected=context.budget.protected)
+
+
 class HardConcrete:
     """The gates, one per unit; those of units that cannot go stay at one."""
 
-    def __init__(self, work: Work, variant: str, number: int) -> None:
-        self.work, self.variant, self.options, self.index = work, variant, work.options, unit_index(work)
-        self.free = free_units(work)
-        self.number, self.wanted = number, number - int((~self.free).sum())
-        order = start_from(work, self.options["init"], self.options["limit"], self.options["spread"])
-        self.log_a = (order + float(self.options["start"])).requires_grad_(True)
+    def __init__(self, context: PruneContext, pruner: L0, number: int) -> None:
+        self.context, self.pruner, self.index = context, pruner, unit_index(context)
+        self.free = free_units(context)
+        self.number, self.n_free = number, number - int((~self.free).sum())
+        order = start_from(context, pruner.init, pruner.limit, pruner.spread)
+        self.log_a = (order + pruner.start).requires_grad_(True)
         self.multiplier = torch.zeros(2, dtype=torch.float64, requires_grad=True)
         self._now = (0, 1)
 
     @property
     def parameters(self) -> dict[str, Tensor]:
-        """What learns."""
+        """The trained parameters by name."""
         return {"log_a": self.log_a, "multiplier": self.multiplier}
 
     def target(self, step: int, steps: int) -> float:
         """How many of the gates that are free should be open: those of the start during the warm-up, K from `reach` on."""
-        last = (1 - self.options["settle"]) * steps
-        begin, end = self.options["warmup"] * last, self.options["reach"] * last
+        last = (1 - self.pruner.settle) * steps
+        begin, end = self.pruner.warmup * last, self.pruner.reach * last
         share = min(1.0, max(0.0, (step - begin) / max(1.0, end - begin)))
-        full = int(self.free.sum()) * float(p_open(torch.tensor(self.options["start"])))
-        return full + (min(full, max(self.wanted, 0.05)) - full) * share
+        full = int(self.free.sum()) * float(p_open(torch.tensor(self.pruner.start)))
+        return full + (min(full, max(self.n_free, 0.05)) - full) * share
 
     def level(self) -> Tensor:
         """log a as it acts at the present step."""
-        if self.variant == "lagrange" or self.options["penalty"]:
+        if self.pruner.variant == "lagrange" or self.pruner.penalty:
             return self.log_a
         return self.log_a.masked_scatter(self.free, levelled(self.log_a[self.free], self.target(*self._now)) + EDGE)
 
     def sample(self, step: int, steps: int) -> Tensor:
-        """Gates of one step."""
+        """Returns the gates of one step."""
         self._now = (step, steps)
-        if is_settled(step, steps, self.options["settle"]):
+        if is_settled(step, steps, self.pruner.settle):
             return self.hard()
-        u = noise(self.work.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
+        u = noise(self.context.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
         return by_head(torch.where(self.free, sample(self.level(), u), 1.0), self.index)
 
     def hard(self) -> Tensor:
         """The gates of evaluation; once the plan is fixed, ones and zeros."""
-        if is_settled(*self._now, self.options["settle"]):
-            return by_head(self.chosen(), self.index)
+        if is_settled(*self._now, self.pruner.settle):
+            return by_head(self.open_units(), self.index)
         return by_head(torch.where(self.free, expected(self.level().detach()), 1.0), self.index)
 
     def worth(self) -> Tensor:
-        """What units are chosen by: log a; those that are not gated come first."""
+        """Returns the values that units are chosen by: log a; units that cannot go come first."""
         values = self.log_a.detach()
         return torch.where(self.free, values, values.max() + 1)
 
-    def chosen(self) -> Tensor:
+    def open_units(self) -> Tensor:
         """Ones for the units that stay: the surest K, or with λ those whose gate is open in evaluation."""
-        if self.options["penalty"]:
+        if self.pruner.penalty:
             return torch.where(self.free, (expected(self.log_a.detach()) > 0).double(), 1.0)
-        return stay(self.work, self.worth(), self.number)
+        return stay(self.context, self.worth(), self.number)
 
-    def _open(self) -> Tensor:
+    def _count_open(self) -> Tensor:
         return p_open(self.level()[self.free]).sum()
 
     def penalty(self, step: int, steps: int) -> Tensor | None:
         """λ times the expected number of open heads, or the Lagrangian of its distance from the target; None where the target is kept exactly."""
-        if self.options["penalty"]:
-            warm = min(1.0, step / max(1.0, self.options["warmup"] * (1 - self.options["settle"]) * steps))
-            return self.options["penalty"] * warm * self._open() * (len(self.index) / len(self.log_a))
-        if self.variant != "lagrange":
+        if self.pruner.penalty:
+            warm = min(1.0, step / max(1.0, self.pruner.warmup * (1 - self.pruner.settle) * steps))
+            return self.pruner.penalty * warm * self._count_open() * (len(self.index) / len(self.log_a))
+        if self.pruner.variant != "lagrange":
             return None
-        gap = (self._open() - self.target(step, steps)) / len(self.log_a)
+        gap = (self._count_open() - self.target(step, steps)) / len(self.log_a)
         return self.multiplier[0] * gap + self.multiplier[1] * gap * gap
 
     def optimiser(self) -> torch.optim.Optimizer:
         """Gates go down their gradient, multipliers up."""
-        rate = self.options["rate"]
+        rate = self.pruner.rate
         groups: Any = [{"params": [self.log_a], "lr": rate}, {"params": [self.multiplier], "lr": rate, "maximize": True}]
         return torch.optim.Adam(groups, betas=(0.9, 0.99))
 
-    def told(self) -> dict[str, float]:
-        """How many gates are open."""
+    def log_numbers(self) -> dict[str, float]:
+        """Returns how many gates are open, and the multiplier."""
         with torch.no_grad():
             return {
-                "open expected": float(self._open() + (~self.free).sum()) * len(self.index) / len(self.log_a),
+                "open expected": float(self._count_open() + (~self.free).sum()) * len(self.index) / len(self.log_a),
                 "open": float((self.hard() > 0).sum()),
                 "multiplier": float(self.multiplier[0]),
             }
 
 
-def choose(work: Work, variant: str) -> Choice:
-    """The plan and the trained model."""
-    by_penalty = bool(work.options["penalty"])
-    if by_penalty and variant == "lagrange":
-        raise PlanError("l0:lagrange learns λ for a number of heads; leave penalty out, or use l0 (l0:target)")
-    if by_penalty and work.budget.floor:
-        raise PlanError(
-            f"with a penalty the heads that stay are those that λ leaves open; a floor of {work.budget.floor} cannot be promised"
-        )
-    number = units_kept(work)
-    model: Any = copy_model(work.model)
-    learning = [parameter.requires_grad for parameter in model.parameters()]
-    _freeze(model, work.options["frozen"])
-    gating = HardConcrete(work, variant, number)
-    made = fine_tune(model, work.task, work.recipe, folder=work.folder, gates=GateCallback(model, gating), progress=work.progress)
-    for parameter, before in zip(model.parameters(), learning, strict=True):
-        parameter.requires_grad_(before)
-    scores = work.scores(by_head(gating.worth(), gating.index).tolist(), "l0")
-    trained = None if work.options["frozen"] == "all" else model
-    plan = _open_plan(work, gating) if by_penalty else work.plan(scores.values, "l0")
-    return Choice(plan, trained, None, made.history, scores, steps=made.steps)
-
-
-def _open_plan(work: Work, gating: HardConcrete) -> Plan:
-    """The plan that removes the heads whose gates λ closed."""
-    is_open = by_head(gating.chosen(), gating.index)
-    if not bool(is_open.any()):
-        raise PlanError(f"penalty={work.options['penalty']:g} closed the gates of all {len(work.heads)} heads; name a smaller λ")
-    removed = [head for head, on in zip(work.heads, is_open.tolist(), strict=True) if not on]
-    return Plan.removing(removed, protected=work.budget.protected)
-
-
-def _freeze(model: Any, what: str) -> None:
-    """Weights of the decoder with its output layer, or all of them, keep their values."""
-    if what == "none":
+def _freeze(model: Any, frozen: str) -> None:
+    """Freezes the weights of the decoder with its output layer, or all of them."""
+    if frozen == "none":
         return
     decoder = [model.get_decoder(), model.get_output_embeddings()] if getattr(model.config, "is_encoder_decoder", False) else None
-    parts = {"all": [model], "decoder": decoder}.get(what)
+    parts = {"all": [model], "decoder": decoder}.get(frozen)
     if parts is None:
-        raise PlanError(
-            f"frozen is none, all, or decoder for a model with an encoder and a decoder; got '{what}' for {type(model).__name__}"
-        )
+        raise PlanError(f"frozen=decoder needs a model with an encoder and a decoder, and {type(model).__name__} is none; use none or all")
     for part in filter(None, parts):
         part.requires_grad_(False)

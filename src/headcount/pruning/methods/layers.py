@@ -1,65 +1,74 @@
-"""Layers: heads go layer by layer: the top, bottom or middle layers, a run of consecutive ones, or layers at even distances; in the last, at random.
-
-As many layers lose heads as it takes: all of them lose every head that may go, but for the one that is taken last. Layers count from 0, at the input;
-a layer of every stack goes together, and layers that cannot lose a head are not counted.
-
-top          the last layers, from the output down
-bottom       the first layers, from the input up
-middle       the layers nearest to the centre of the stack, the lower one first where two are as near
-consecutive  a run of adjacent layers, its position drawn uniformly among all that fit; it never wraps round. Taken from one end, drawn too
-spread       m of n layers at even distances, ⌊(j n + r) / m⌋ for j = 0 … m − 1 with one r drawn from 0 … n − 1: neighbours are ⌊n / m⌋ or ⌈n / m⌉
-             layers apart, and every layer is as likely as any other, at every level. Taken in an order that is drawn
-
-Budhraja et al. 2020: sparing the middle and avoiding consecutive layers helped BERT.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
 
 import numpy as np
 
-from headcount.pruning.base import About, Choice, Work
+from headcount.core.options import option
+from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.scope import room_of
 
-ABOUT = About(source="Budhraja et al. 2020", variants=("top", "middle", "bottom", "consecutive", "spread"), draws=True)
+
+@dataclass(frozen=True)
+class Layers(Pruner):
+    """Layers: heads go layer by layer, from the top, bottom or middle, in one run, or at even distances.
+
+    Within the last layer that loses heads, they are chosen at random. As many layers lose heads as it takes:
+    all of them lose every head that may go, but for the one that is taken last. Layers count from 0, at the
+    input; a layer of every stack goes together, and layers that cannot lose a head are not counted.
+
+    top          the last layers, from the output down
+    bottom       the first layers, from the input up
+    middle       the layers nearest to the centre of the stack, the lower one first where two are as near
+    consecutive  a run of adjacent layers, its position drawn uniformly among all that fit; it never wraps round. Taken from one end, drawn too
+    spread       m of n layers at even distances, ⌊(j n + r) / m⌋ for j = 0 … m − 1 with one r drawn from 0 … n − 1: neighbours are ⌊n / m⌋ or ⌈n / m⌉
+                 layers apart, and every layer is as likely as any other, at every level. Taken in an order that is drawn
+
+    Budhraja et al. 2020: sparing the middle and avoiding consecutive layers helped BERT.
+    """
+
+    strategy: Literal["top", "middle", "bottom", "consecutive", "spread"] = option("top", "Which layers lose heads first")
+    info = PrunerInfo("Budhraja et al. 2020", draws=True)
+
+    def choose(self, context: PruneContext) -> Choice:
+        """Returns the plan."""
+        capacity = removable_by_layer(context)
+        random = context.random()
+        within = random.random(len(context.heads))
+        order = removal_order(self.strategy, list(capacity.values()), len(context.heads) - context.keep, random)
+        turn = {list(capacity)[position]: number for number, position in enumerate(order)}
+        last = len(capacity)  # layers that cannot lose a head
+        values = [turn.get(head.layer, last) + share for head, share in zip(context.heads, within, strict=True)]
+        scores = context.scores(values, f"layers:{self.strategy}")
+        return Choice(context.plan(values, scores.method), scores=scores)
 
 
-def choose(work: Work, variant: str) -> Choice:
-    """The plan."""
-    capacity = removable_by_layer(work)
-    random = work.random()
-    within = random.random(len(work.heads))
-    order = removal_order(variant, list(capacity.values()), len(work.heads) - work.keep, random)
-    turn = {list(capacity)[position]: number for number, position in enumerate(order)}
-    last = len(capacity)  # layers that cannot lose a head
-    values = [turn.get(head.layer, last) + share for head, share in zip(work.heads, within, strict=True)]
-    scores = work.scores(values, f"layers:{variant}")
-    return Choice(work.plan(values, scores.method), scores=scores)
-
-
-def removable_by_layer(work: Work) -> dict[int, int]:
+def removable_by_layer(context: PruneContext) -> dict[int, int]:
     """How many heads each layer can lose within the budget's floor and protected heads; layers that can lose none are left out."""
     capacity: dict[int, int] = {}
-    for layer in sorted({block.layer for block in work.heads.blocks}):
-        room = room_of(work, [head for block in work.heads.blocks if block.layer == layer for head in block.heads])
+    for layer in sorted({block.layer for block in context.heads.blocks}):
+        room = room_of(context, [head for block in context.heads.blocks if block.layer == layer for head in block.heads])
         if room.total > room.least:
             capacity[layer] = room.total - room.least
     return capacity
 
 
-def removal_order(variant: str, capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
+def removal_order(strategy: str, capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
     """The positions of the layers in the order in which they go, where layer i can lose capacity[i] heads and `number` go in all.
 
     Only the layers that it takes to remove so many are ordered by the strategy; the others follow, the nearest first.
     """
     depth = len(capacity)
-    if variant in ("top", "bottom", "middle"):
-        order = sorted(range(depth), key=lambda layer: (abs(layer - (depth - 1) / 2), layer)) if variant == "middle" else list(range(depth))
-        return order[::-1] if variant == "top" else order
+    if strategy in ("top", "bottom", "middle"):
+        order = (
+            sorted(range(depth), key=lambda layer: (abs(layer - (depth - 1) / 2), layer)) if strategy == "middle" else list(range(depth))
+        )
+        return order[::-1] if strategy == "top" else order
     number = min(number, sum(capacity))  # a budget that asks for more is refused where the plan is made of this order
-    chosen = [] if number < 1 else (_run if variant == "consecutive" else _spread)(capacity, number, random)
+    chosen = [] if number < 1 else (_run if strategy == "consecutive" else _spread)(capacity, number, random)
     others = [layer for layer in range(depth) if layer not in chosen]
     return [*chosen, *sorted(others, key=lambda layer: (min((abs(layer - near) for near in chosen), default=0), layer))]
 
@@ -79,4 +88,4 @@ def _spread(capacity: Sequence[int], number: int, random: np.random.Generator) -
     first = int(random.integers(depth))
     samples = ([(j * depth + first) // many for j in range(many)] for many in range(1, depth + 1))
     chosen = next(layers for layers in samples if sum(capacity[layer] for layer in layers) >= number)
-    return [chosen[place] for place in random.permutation(len(chosen))]
+    return [chosen[position] for position in random.permutation(len(chosen))]

@@ -1,17 +1,25 @@
-"""Random: heads chosen by the seed alone, over the whole model, or the same share of every kind of attention ("type"). The control of comparisons.
-
-Budhraja et al. 2020 found that large random fractions can go with limited loss once the model is fine-tuned.
-"""
-
 from __future__ import annotations
 
-from headcount.pruning.base import About, Choice, Work
+from dataclasses import dataclass
+from typing import Literal
+
+from headcount.core.options import option
+from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.scope import keep_within
 
-ABOUT = About(source="Budhraja et al. 2020", variants=("", "type"), draws=True)
 
+@dataclass(frozen=True)
+class RandomPruner(Pruner):
+    """Random: heads chosen by the seed alone. The control of comparisons.
 
-def choose(work: Work, variant: str) -> Choice:
-    """The plan."""
-    scores = work.scores(work.random().random(len(work.heads)), "random")
-    return Choice(keep_within(work, scores, work.keep, variant or "global"), scores=scores)
+    Heads are drawn over the whole model, or the same share of every kind of attention ("type"). Budhraja et al.
+    2020 found that large random fractions can go with limited loss once the model is fine- tuned.
+    """
+
+    scope: Literal["global", "type"] = option("global", "Draw over the whole model, or the same share of every kind of attention")
+    info = PrunerInfo("Budhraja et al. 2020", draws=True)
+
+    def choose(self, context: PruneContext) -> Choice:
+        """Returns the plan."""
+        scores = context.scores(context.random().random(len(context.heads)), "random")
+        return Choice(keep_within(context, scores, context.keep, self.scope), scores=scores)

@@ -1,103 +1,110 @@
-"""Rank and cut: the heads with the lowest scores go, at once or in steps with scores estimated again after each.
-
-`by` is any importance, normalised as it was published (`normalise`: published, none, layer, global or standard). `scope` ranks all heads together
-(global), or takes the same share of every block (layer) or of each kind of attention (type). `step` is the share of all heads that goes at a
-time when scores are estimated again (`again`). With `stop`, heads go step by step as long as the metric on the selection split is at least that
-share of the whole model's: `stop` alone decides how many stay. Michel et al. 2019.
-"""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, replace
 
-from torch import nn
-
-from headcount.core.errors import PlanError, unknown
+from headcount.core.evaluation import Evaluation
+from headcount.core.options import option
 from headcount.core.plan import Plan
+from headcount.core.registry import PRUNERS
 from headcount.core.scores import Normalise, Scores
 from headcount.data.evaluate import evaluate
 from headcount.importance.base import Importance
 from headcount.importance.score import score
 from headcount.models.gates import HeadGates
-from headcount.pruning.base import About, Choice, Work
-from headcount.pruning.scope import SCOPES, keep_within, room_of
+from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
+from headcount.pruning.scope import Scope, keep_within, room_of
 from headcount.surgery.verify import gates_of
 
-ABOUT = About(
-    source="Michel, Levy & Neubig 2019",
-    options={"by": "gradient", "normalise": "published", "scope": "global", "again": False, "step": 0.1, "stop": 0.0, "limit": 512},
-    size_option="stop",
-)
+
+@dataclass(frozen=True)
+class Rank(Pruner):
+    """Rank and cut: the heads with the lowest scores go, at once or in steps.
+
+    Between steps scores can be estimated again. The name of an importance stands for ranking by it: `ablation:mean(again=true)` is
+    `rank(by=ablation:mean;again=true)`. `scope` ranks all heads together (global), or removes the same share of
+    every block (layer) or of each kind of attention (type). With `stop`, heads go step by step as long as the
+    metric on the selection split is at least that share of the dense model's: `stop` alone decides how many
+    stay. Michel et al. 2019.
+    """
+
+    _: KW_ONLY
+    by: str = option("gradient", "The importance to rank by")
+    normalise: Normalise = option("published", "How scores are normalised; published stands for what the paper of the importance does")
+    scope: Scope = option("global", "Rank all heads together, or remove the same share of every block or kind of attention")
+    again: bool = option(False, "Estimate scores again after each step")
+    step: float = option(0.1, "Share of all heads that goes in one step", above=0, maximum=1)
+    stop: float = option(
+        0.0, "Share of the dense metric that must be left; unless it is 0, it decides how many heads stay", minimum=0, maximum=1
+    )
+    limit: int = option(512, "Calibration examples that scores are measured on", minimum=1)
+    info = PrunerInfo("Michel, Levy & Neubig 2019", size_option="stop")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "by", str(Importance.parse(self.by)))
+
+    def __str__(self) -> str:
+        """Returns the text that makes the object: the importance, unless a pruner has that name too, with the other options."""
+        if "(" in self.by or self.by.partition(":")[0] in PRUNERS.names():
+            return super().__str__()
+        return self.by + Pruner.__str__(replace(self, by="gradient")).removeprefix(self.name)
+
+    def choose(self, context: PruneContext) -> Choice:
+        """Returns the plan, and the metric after each step where there are steps."""
+        key = ("scores", self.by, self.normalise, self.limit, context.seed)
+        scores = context.once(key, lambda: self.measure(context, self.normalise))
+        if not self.again and not self.stop:
+            return Choice(keep_within(context, scores, context.keep, self.scope), scores=scores)
+        return self._choose_in_steps(context, scores)
+
+    def measure(self, context: PruneContext, normalise: Normalise) -> Scores:
+        """Returns the scores of all heads of the model."""
+        return score(context.model, context.data, self.by, normalise=normalise, limit=self.limit, seed=context.seed)
+
+    def _choose_in_steps(self, context: PruneContext, first_scores: Scores) -> Choice:
+        scores, history = first_scores, []
+        plan = Plan.removing([], protected=context.budget.protected)
+        dense = evaluate(context.model, context.data, split="selection") if self.stop else None
+        counts = self.counts(context)
+        for number in counts:
+            next_plan = keep_within(context, scores, number, self.scope)
+            with HeadGates(context.model, gates_of(context.heads, next_plan)):
+                gated = None if dense is None else evaluate(context.model, context.data, split="selection")
+                history.append({"heads": number, **({} if gated is None else {"loss": gated.loss, "value": gated.value})})
+                if gated is not None and dense is not None and not _retains(dense, gated, self.stop):
+                    break
+                if self.again and number > counts[-1]:
+                    scores = self._estimate_again(context, scores.method, next_plan)
+            plan = next_plan
+        return Choice(plan, history=history, scores=first_scores)
+
+    def _estimate_again(self, context: PruneContext, name: str, plan: Plan) -> Scores:
+        """Returns scores of the heads that are left, measured under the gates that are on the model now and normalised among themselves.
+
+        Heads that are gone get a score below all others.
+        """
+        raw, gone = self.measure(context, "none"), frozenset(plan.removed)
+        alive = tuple(head for head in context.heads if head not in gone)
+        left = Scores(alive, tuple(raw[head] for head in alive), raw.method, raw.higher_is_keep)
+        values = left.normalise_by(Importance.parse(self.by).scaling(self.normalise)).keep_values()
+        lowest = min(values.values()) - 1.0
+        return context.scores([lowest if head in gone else values[head] for head in context.heads], name)
+
+    def counts(self, context: PruneContext) -> list[int]:
+        """Returns how many heads are left after each step: down to the number of the budget, or with `stop` to the fewest possible."""
+        total, sizes = len(context.heads), sorted({len(unit) for unit in context.heads.units()})
+        unit = sizes[0] if len(sizes) == 1 else 1
+        step = max(unit, round(self.step * total) // unit * unit)
+        if self.stop:
+            least = sum(room_of(context, list(block.heads)).least for block in context.heads.blocks if block.n_heads)
+            last = max(unit, least)
+        else:
+            last = context.keep
+        return [*range(total - step, last, -step), last]
 
 
-def choose(work: Work, _variant: str) -> Choice:
-    """The plan, and the metric after each step where there are steps."""
-    options = work.options
-    check(options)
-    asked = tuple(options[name] for name in ("by", "normalise", "limit"))
-    first = work.once(("scores", *asked, work.seed), lambda: _scores(work, work.model, options["normalise"]))
-    if not options["again"] and not options["stop"]:
-        return Choice(keep_within(work, first, work.keep, work.options["scope"]), scores=first)
-    return _in_steps(work, first)
-
-
-def check(options: Mapping[str, Any]) -> None:
-    """Refuses options that cannot be carried out, before any work."""
-    Importance.parse(options["by"]).scaling(options["normalise"])
-    if options["scope"] not in SCOPES:
-        raise unknown("scope", options["scope"], SCOPES)
-    if not 0 < options["step"] <= 1 or not 0 <= options["stop"] <= 1:
-        raise PlanError(f"step must be above 0 and at most 1, and stop from 0 to 1; got {options['step']} and {options['stop']}")
-
-
-def _scores(work: Work, model: nn.Module, normalise: Normalise) -> Scores:
-    return score(model, work.data, work.options["by"], normalise=normalise, limit=work.options["limit"], seed=work.seed)
-
-
-def _in_steps(work: Work, first: Scores) -> Choice:
-    total, scores, history = len(work.heads), first, []
-    plan = Plan.removing([], protected=work.budget.protected)
-    whole = evaluate(work.model, work.data, split="selection") if work.options["stop"] else None
-    counts = _counts(work, total)
-    for wanted in counts:
-        next_plan = keep_within(work, scores, wanted, work.options["scope"])
-        with HeadGates(work.model, gates_of(work.heads, next_plan)):
-            made = evaluate(work.model, work.data, split="selection") if whole is not None else None
-            history.append({"heads": wanted, **({} if made is None else {"loss": made.loss, "value": made.value})})
-            if made is not None and whole is not None and not _holds(whole, made, work.options["stop"]):
-                break
-            if work.options["again"] and wanted > counts[-1]:
-                scores = _estimated_again(work, scores, next_plan)
-        plan = next_plan
-    return Choice(plan, history=history, scores=first)
-
-
-def _estimated_again(work: Work, scores: Scores, plan: Plan) -> Scores:
-    """Scores of the heads that are left, under the gates of the plan and normalised among themselves; those that are gone stay below all of them."""
-    raw, gone = _scores(work, work.model, "none"), frozenset(plan.removed)
-    alive = tuple(head for head in work.heads if head not in gone)
-    left = Scores(alive, tuple(raw[head] for head in alive), raw.method, raw.higher_is_keep)
-    fresh = left.normalise_by(Importance.parse(work.options["by"]).scaling(work.options["normalise"])).keep_values()
-    lowest = min(fresh.values()) - 1.0
-    return work.scores([lowest if head in gone else fresh[head] for head in work.heads], scores.method)
-
-
-def _holds(whole: object, made: object, share: float) -> bool:
-    value, before = getattr(made, "value", None), getattr(whole, "value", None)
-    if value is None or before is None:
-        return made.loss <= whole.loss / share  # pyright: ignore[reportAttributeAccessIssue]
-    return value >= share * before if getattr(whole, "higher_is_better", True) else value <= before / share
-
-
-def _counts(work: Work, total: int) -> list[int]:
-    """How many heads are left after each step, the last being what was asked for, or with `stop` the fewest that can be; whole units only."""
-    sizes = sorted({len(unit) for unit in work.heads.units()})
-    unit = sizes[0] if len(sizes) == 1 else 1
-    step = max(unit, round(work.options["step"] * total) // unit * unit)
-    if work.options["stop"]:
-        forced = sum(room_of(work, list(block.heads)).least for block in work.heads.blocks if block.n_heads)
-        last = max(unit, forced)  # the fewest that floor and protected heads allow, one unit at least
-    else:
-        last = work.keep
-    return [*range(total - step, last, -step), last]
+def _retains(dense: Evaluation, gated: Evaluation, share: float) -> bool:
+    """Whether the metric, or the loss where there is no metric, is at least a share of the dense model's."""
+    if gated.value is None or dense.value is None:
+        return gated.loss <= dense.loss / share
+    return gated.value >= share * dense.value if dense.higher_is_better else gated.value <= dense.value / share

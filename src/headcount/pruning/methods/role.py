@@ -1,47 +1,54 @@
-"""Role: the heads that have a role go first ("prune"), or stay longest ("spare"); the others are chosen at random. Are specialised heads needed?
-
-`roles` names them as `headcount roles` does (offset:-1, syntax:nsubj, …), or "any". They are measured on the texts of the task's calibration split.
-Budhraja et al. 2020; Voita et al. 2019 found that specialised heads go last.
-"""
-
 from __future__ import annotations
 
-from headcount.behaviour.roles import roles
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
+
+from transformers import AutoTokenizer
+
+from headcount.behaviour.given import roles
 from headcount.core.errors import PlanError
-from headcount.pruning.base import About, Choice, Work
+from headcount.core.options import option
+from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.surgery.source import local_folder
 
-ABOUT = About(
-    source="Budhraja et al. 2020", variants=("prune", "spare"), options={"roles": "any", "limit": 512, "tokenizer": ""}, draws=True
-)
 
+@dataclass(frozen=True)
+class RolePruner(Pruner):
+    """Role: the heads that have a role go first, or stay longest; the others are chosen at random.
 
-def choose(work: Work, variant: str) -> Choice:
-    """The plan, and which heads have the role."""
-    tokenizer = _tokenizer(work)
-    wanted = [name.strip() for name in work.options["roles"].split(",") if name.strip()]
-    only = None if wanted == ["any"] else wanted
-    limit = work.options["limit"]
-    table = work.once(
-        ("roles", work.options["tokenizer"], tuple(wanted), limit, work.seed),
-        lambda: roles(work.model, work.data, tokenizer, limit=limit, only=only, seed=work.seed),
-    )
-    having = {head for head, found in table.labels().items() if found}
-    if not having:
-        raise PlanError(
-            f"no head has a role of {', '.join(wanted)} on these texts, so that there is nothing to {variant}; see headcount roles"
+    Roles are measured on the texts of the task's calibration split. Budhraja et al. 2020; Voita et al. 2019
+    found that specialised heads go last.
+    """
+
+    order: Literal["prune", "spare"] = option("prune", "Whether heads with the role go first, or stay longest")
+    _: KW_ONLY
+    roles: str = option("any", "Roles as `headcount roles` names them (offset:-1,syntax:nsubj), or any")
+    limit: int = option(512, "Texts that roles are measured on", minimum=1)
+    tokenizer: str = option("", "Folder of the tokenizer; by default that of the model")
+    info = PrunerInfo("Budhraja et al. 2020", draws=True)
+
+    def choose(self, context: PruneContext) -> Choice:
+        """Returns the plan, and which heads have the role."""
+        tokenizer = self._load_tokenizer(context)
+        names = [name.strip() for name in self.roles.split(",") if name.strip()]
+        only = None if names == ["any"] else names
+        table = context.once(
+            ("roles", self.tokenizer, tuple(names), self.limit, context.seed),
+            lambda: roles(context.model, context.data, tokenizer, alignment={"limit": self.limit}, only=only, seed=context.seed),
         )
-    sign = 1.0 if variant == "spare" else -1.0
-    values = [share + sign * (head in having) for head, share in zip(work.heads, work.random().random(len(work.heads)), strict=True)]
-    scores = work.scores(values, f"role:{variant}")
-    return Choice(work.plan(values, scores.method), history=[{"heads with the role": sorted(map(str, having))}], scores=scores)
+        having = {head for head, labels in table.labels().items() if labels}
+        if not having:
+            raise PlanError(
+                f"no head has a role of {', '.join(names)} on these texts, so that there is nothing to {self.order}; see headcount roles"
+            )
+        sign = 1.0 if self.order == "spare" else -1.0
+        draws = context.random().random(len(context.heads))
+        values = [share + sign * (head in having) for head, share in zip(context.heads, draws, strict=True)]
+        scores = context.scores(values, f"role:{self.order}")
+        return Choice(context.plan(values, scores.method), history=[{"heads with the role": sorted(map(str, having))}], scores=scores)
 
-
-def _tokenizer(work: Work) -> object:
-    from transformers import AutoTokenizer
-
-    place = work.options["tokenizer"] or getattr(work.model.config, "_name_or_path", "")
-    if not place:
-        raise PlanError("measuring roles needs the tokenizer of the model; name its folder with the option tokenizer")
-
-    return AutoTokenizer.from_pretrained(local_folder(place))
+    def _load_tokenizer(self, context: PruneContext) -> Any:
+        folder = self.tokenizer or getattr(context.model.config, "_name_or_path", "")
+        if not folder:
+            raise PlanError("measuring roles needs the tokenizer of the model; name its folder with the option tokenizer")
+        return AutoTokenizer.from_pretrained(local_folder(folder))

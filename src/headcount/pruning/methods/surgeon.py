@@ -1,110 +1,125 @@
-"""Surgeon: the heads whose removal costs least after the others have been refitted, weighed by how much the loss feels each block's output.
-
-See headcount.pruning.repair.removal_order for the formula.
-It is meant to be followed by repair. `rounds` prunes in that many stages of the same size, repairing and
-estimating again in between; costs are exact for one block and small changes only, so far from the whole model later stages see what the first could
-not. Where most heads go no estimate is safe: with `rivals`, the plan of one stage, and those of the gradient and of Fisher mask search, are repaired
-too, and the plan that stays nearest to the dense model's predictions on the selection split is taken (docs/results.md has what that brings).
-"""
-
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from headcount.core.errors import PlanError
 from headcount.core.heads import Head
+from headcount.core.options import option
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.importance.base import Importance
-from headcount.pruning.base import About, Choice, Work
+from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.kl_to_dense import kl_to_dense
 from headcount.pruning.methods.fisher import gate_gradients, search
 from headcount.pruning.repair.repair import EXAMPLES, Repaired, refit, repair
 from headcount.pruning.repair.survey import removal_order
 from headcount.pruning.scope import within_budget
 
-ABOUT = About(
-    source="structured optimal brain surgeon (Hassibi & Stork 1993), with repair", options={"rounds": 4, "rivals": True, "limit": EXAMPLES}
-)
-Candidate = tuple[Plan, Scores, list[dict[str, Any]]]
-Order = list[tuple[tuple[Head, ...], float]]
-"""Units in the order they go, each with the rise of the loss that is expected of it."""
+RemovalOrder = list[tuple[tuple[Head, ...], float]]
+"""Units in the order in which they go, each with the rise of the loss that is expected of its removal."""
 
 
-def check(options: Mapping[str, Any]) -> None:
-    """Refuses options that cannot be carried out, before any work."""
-    if options["rounds"] < 1 or options["limit"] < 1:
-        raise PlanError(f"rounds and limit must be 1 or more, got {options['rounds']} and {options['limit']}")
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan with the scores it was made from, and the log of how it was made."""
+
+    plan: Plan
+    scores: Scores
+    history: list[dict[str, Any]]
 
 
-def choose(work: Work, _variant: str) -> Choice:
-    """The plan, with the rise of the loss that is expected of every removal, and how far every candidate is from the dense model."""
-    first = work.once(("order", work.budget.unit, work.options["limit"]), lambda: _order(work, work.model))
-    found: dict[str, Candidate] = {"surgeon": in_rounds(work, work.options["rounds"], first)}
-    if work.options["rivals"] and found["surgeon"][0].removed:
-        found |= _rivals(work, first)
-    far, repaired = _judged(work, {name: candidate[0] for name, candidate in found.items()})
-    best = min(found, key=lambda name: far.get(name, 0.0))
-    plan, scores, history = found[best]
-    told = [{"candidate": name, "kl_to_dense": value, "taken": name == best} for name, value in far.items()]
-    return Choice(plan, history=[*history, *told], scores=scores, repaired=repaired if work.options["limit"] == EXAMPLES else None)
+@dataclass(frozen=True)
+class SurgeonPruner(Pruner):
+    """Surgeon: the heads go whose removal costs least once the others are refitted.
 
+    Costs are weighted by the sensitivity of the loss to each block's output. See
+    headcount.pruning.repair.removal_order for the formula. It is meant to be followed by repair. `rounds`
+    prunes in that many stages of the same size, repairing and estimating again in between: costs are exact for
+    one block and small changes only, so that later stages measure what the first could not. Where most heads go
+    no estimate is safe: with `rivals`, the plan of one stage, and those of the gradient and of Fisher mask
+    search, are repaired too, and the plan with the smallest KL to the dense model on the selection split is
+    taken (docs/results.md says what that brings).
+    """
 
-def _order(work: Work, model: nn.Module) -> Order:
-    """The order in which the units of a model go."""
-    units = work.heads.units() if work.budget.unit == "kv_group" else tuple((head,) for head in work.heads)
-    return removal_order(model, work.data, units=units, limit=work.options["limit"])
+    _: KW_ONLY
+    rounds: int = option(4, "Stages of the same size, with a repair after each", minimum=1)
+    rivals: bool = option(True, "Compare with the plans of one stage, of the gradient and of fisher, and take the best")
+    limit: int = option(EXAMPLES, "Calibration examples that costs and repairs are computed on", minimum=1)
+    info = PrunerInfo("structured optimal brain surgeon (Hassibi & Stork 1993), with repair")
 
+    def choose(self, context: PruneContext) -> Choice:
+        """Returns the plan, with the rise of the loss that is expected of every removal, and the KL to dense of every candidate."""
+        first = context.once(("order", context.budget.unit, self.limit), lambda: self.order_units(context, context.model))
+        candidates = {"surgeon": self.plan_in_rounds(context, self.rounds, first)}
+        if self.rivals and candidates["surgeon"].plan.removed:
+            candidates |= self._rivals(context, first)
+        kl, repaired = self.repair_and_compare(context, {name: candidate.plan for name, candidate in candidates.items()})
+        best = min(candidates, key=lambda name: kl.get(name, 0.0))
+        comparison = [{"candidate": name, "kl_to_dense": value, "taken": name == best} for name, value in kl.items()]
+        return Choice(
+            candidates[best].plan,
+            history=[*candidates[best].history, *comparison],
+            scores=candidates[best].scores,
+            repaired=repaired if self.limit == EXAMPLES else None,
+        )
 
-def _rivals(work: Work, first: Order) -> dict[str, Candidate]:
-    made: dict[str, Candidate] = {}
-    if work.options["rounds"] > 1:
-        made["surgeon, one round"] = in_rounds(work, 1, first)
-    gradients = gate_gradients(work, work.options["limit"])
-    slopes = work.scores(gradients.abs().mean(0).tolist(), "gradient").normalise_by(Importance.parse("gradient").info.normalise)
-    made["gradient"] = Plan.keep_top(slopes, work.budget), slopes, []
-    made["fisher"] = (*search(work, gradients), [])
-    return made
+    def order_units(self, context: PruneContext, model: nn.Module) -> RemovalOrder:
+        """Returns the order in which the units of a model go."""
+        units = context.heads.units() if context.budget.unit == "kv_group" else tuple((head,) for head in context.heads)
+        return removal_order(model, context.data, units=units, limit=self.limit)
 
+    def _rivals(self, context: PruneContext, first: RemovalOrder) -> dict[str, Candidate]:
+        rivals: dict[str, Candidate] = {}
+        if self.rounds > 1:
+            rivals["surgeon, one round"] = self.plan_in_rounds(context, 1, first)
+        gradients = gate_gradients(context, self.limit)
+        slopes = context.scores(gradients.abs().mean(0).tolist(), "gradient").normalise_by(Importance.parse("gradient").info.normalise)
+        rivals["gradient"] = Candidate(Plan.keep_top(slopes, context.budget), slopes, [])
+        rivals["fisher"] = Candidate(*search(context, gradients), [])
+        return rivals
 
-def _judged(work: Work, plans: dict[str, Plan]) -> tuple[dict[str, float], Repaired | None]:
-    """How far each plan is from the dense model after repair, and the repair of the nearest; nothing where all agree."""
-    far: dict[Plan, float] = {}
-    nearest = None
-    for plan in plans.values() if len(set(plans.values())) > 1 else ():
-        if plan not in far:
-            done = refit(work.model, plan, work.data, limit=work.options["limit"])
-            found = kl_to_dense(work, done.model, plan)
-            nearest = done if found < min(far.values(), default=math.inf) else nearest
-            far[plan] = found
-    return {name: far[plan] for name, plan in plans.items() if far}, nearest
+    def repair_and_compare(self, context: PruneContext, candidates: dict[str, Plan]) -> tuple[dict[str, float], Repaired | None]:
+        """Repairs every distinct plan and measures its KL to the dense model on the selection split.
 
+        Returns:
+            The KL of each candidate by name, and the repaired model of the best one. Both are empty if all candidates are the same plan.
+        """
+        plans = list(dict.fromkeys(candidates.values()))
+        if len(plans) == 1:
+            return {}, None
+        kl: dict[Plan, float] = {}
+        best: Repaired | None = None
+        for plan in plans:
+            repaired = refit(context.model, plan, context.data, limit=self.limit)
+            value = kl_to_dense(context, repaired.model, plan)
+            if not kl or value < min(kl.values()):
+                best = repaired  # only the best repair is kept in memory
+            kl[plan] = value
+        return {name: kl[plan] for name, plan in candidates.items()}, best
 
-def in_rounds(work: Work, rounds: int, first: Order) -> Candidate:
-    """The plan of so many rounds from the dense model's order on, its own order as scores, and the rise of the loss expected of each removal."""
-    total = len(work.heads)
-    place = {head: number for number, head in enumerate(work.heads)}
-    values, history = np.full(total, float(total)), []
-    model: nn.Module = work.model
-    plan, gone = Plan.removing([]), list[Head]()
-    for number in range(1, rounds + 1):
-        order = [(unit, cost) for unit, cost in (first if number == 1 else _order(work, model)) if unit[0] not in gone]
-        for turn, (unit, _) in enumerate(order):
-            values[[place[head] for head in unit]] = float(len(gone) + turn)
-        wanted = total - (total - work.keep) * number // rounds
-        plan = within_budget(work, work.scores(values, "surgeon"), wanted)
-        new = frozenset(plan.removed).difference(gone)
-        history += [
-            {"round": number, "unit": [str(head) for head in unit], "rise": cost} for unit, cost in order if not new.isdisjoint(unit)
-        ]
-        for head in new:
-            values[place[head]] -= 2 * total * (rounds + 1 - number)  # what is gone stays gone, and what went first stays lowest
-        gone = list(plan.removed)
-        if number < rounds and gone:
-            model = repair(work.model, plan, work.data, limit=work.options["limit"])
-    return plan, work.scores(values, "surgeon"), history
+    def plan_in_rounds(self, context: PruneContext, rounds: int, first: RemovalOrder) -> Candidate:
+        """Returns the plan of so many rounds, which begin with the dense model's order; the order of removal is its scores."""
+        total = len(context.heads)
+        position = {head: number for number, head in enumerate(context.heads)}
+        values, history = np.full(total, float(total)), []
+        model: nn.Module = context.model
+        plan, gone = Plan.removing([]), list[Head]()
+        for number in range(1, rounds + 1):
+            order = [(unit, cost) for unit, cost in (first if number == 1 else self.order_units(context, model)) if unit[0] not in gone]
+            for turn, (unit, _) in enumerate(order):
+                values[[position[head] for head in unit]] = float(len(gone) + turn)
+            n_left = total - (total - context.keep) * number // rounds
+            plan = within_budget(context, context.scores(values, "surgeon"), n_left)
+            new = frozenset(plan.removed).difference(gone)
+            history += [
+                {"round": number, "unit": [str(head) for head in unit], "rise": cost} for unit, cost in order if not new.isdisjoint(unit)
+            ]
+            for head in new:
+                values[position[head]] -= 2 * total * (rounds + 1 - number)  # what is gone stays gone, and what went first stays lowest
+            gone = list(plan.removed)
+            if number < rounds and gone:
+                model = repair(context.model, plan, context.data, limit=self.limit)
+        return Candidate(plan, context.scores(values, "surgeon"), history)

@@ -9,12 +9,11 @@ has no such form: it exists as a gate alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import torch
 from torch import nn
 
-from headcount.core.errors import PlanError, UnsupportedModel
+from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.core.plan import Plan
 from headcount.data.chunks import batches
@@ -26,26 +25,15 @@ from headcount.models.state import copy_model
 from headcount.pruning.repair.projection import has_bias, inputs_of, projection, read, write
 from headcount.pruning.repair.repair import EXAMPLES
 
-Ablation = Literal["zero", "mean"]
-"""What stands in for a head that is cut: nothing, or its mean output."""
 
-
-def check_ablation(model: nn.Module, ablation: str, kinds: Sequence[str] = ()) -> None:
-    """Refuses what cannot be cut: uniform attention, unknown names, and means where a projection has no bias to hold them."""
-    if ablation == "uniform":
-        raise PlanError(
-            "uniform attention depends on the input, so that it cannot be cut: ablation is zero or mean here, and uniform a gate "
-            "(headcount.mask with how='uniform', headcount study layers --how uniform)"
-        )
-    if ablation not in get_args(Ablation):
-        raise PlanError(f"ablation is zero or mean, got {ablation!r}")
-    inner = unwrap(model)
-    for block in HeadMap.of(inner).blocks if ablation == "mean" else ():
+def check_biases(model: nn.Module, heads: HeadMap, kinds: Sequence[str] = ()) -> None:
+    """Raises UnsupportedModel where an output projection of these kinds of attention (of all, if none are named) has no bias to hold means."""
+    for block in heads.blocks:
         if block.n_heads and (not kinds or block.kind in kinds):
-            _with_bias(inner, block)
+            _require_bias(model, block)
 
 
-def _with_bias(model: nn.Module, block: AttentionBlock) -> nn.Module:
+def _require_bias(model: nn.Module, block: AttentionBlock) -> nn.Module:
     """The output projection of a block, if it has a bias."""
     module = projection(model, block)
     if not has_bias(module):
@@ -62,16 +50,16 @@ def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = EXAMPLE
 
     Means are those of the dense model over the real tokens of `limit` calibration examples.
     """
-    made = copy_model(unwrap(model))
-    heads = HeadMap.of(made)
+    folded = copy_model(unwrap(model))
+    heads = HeadMap.of(folded)
     plan.check(heads)
     going = {block: tuple(sorted(set(range(block.n_heads)) - set(plan.kept(block)))) for block in heads.blocks}
-    touched = {block: (_with_bias(made, block), gone) for block, gone in going.items() if gone}
+    touched = {block: (_require_bias(folded, block), gone) for block, gone in going.items() if gone}
     if not touched:
-        return made
-    means = mean_outputs(made, batches(data, limit=limit, pad_id=pad_id(made)))
+        return folded
+    means = mean_outputs(folded, batches(data, limit=limit, pad_id=pad_id(folded)))
     for block, (module, gone) in touched.items():
         matrix = read(module)
         matrix[-1] += means[block.path][list(gone)].flatten().to(matrix) @ matrix[inputs_of(block, gone)]
         write(module, matrix)
-    return made
+    return folded

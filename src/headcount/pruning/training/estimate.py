@@ -12,7 +12,7 @@ from headcount.data.losses import ExampleLosses, OneByOne
 from headcount.data.task import Task
 from headcount.models.modules import unwrap
 from headcount.models.observe import evaluating, on_device
-from headcount.pruning.training.fine_tune import Recipe
+from headcount.pruning.recipe import Recipe
 
 ROUNDS = 2
 """Steps that are timed after one that warms up."""
@@ -25,7 +25,7 @@ def estimate_step_seconds(model: nn.Module, task: Task, recipe: Recipe) -> float
     """
     inner: Any = unwrap(model)
     learning = [parameter for parameter in inner.parameters() if parameter.requires_grad]
-    examples = [task.calibration[number] for number in range(min(recipe.batch, len(task.calibration)))]
+    examples = [task.calibration[number] for number in range(min(recipe.train_batch, len(task.calibration)))]
     batch = on_device(dict(task.collate(examples)), inner)
     losses = ExampleLosses(inner, task.loss)
     seconds = []

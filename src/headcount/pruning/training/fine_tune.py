@@ -2,101 +2,43 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
-from transformers import TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from headcount.core.errors import DataError, PlanError
+from headcount.core.errors import DataError
 from headcount.data.checks import check_batch, check_weights
 from headcount.data.stream import Progress, agree, world
 from headcount.data.task import Task
 from headcount.models.modules import device_of, unwrap
 from headcount.models.ownership import holds
 from headcount.models.state import attention_type_kept
+from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.gates import GateCallback
 from headcount.pruning.training.trainer import WholeTrainer, last_whole
-
-FAIR_STEPS = 300
-"""Optimiser steps that a training has at least, unless its recipe says how long it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a model is trained.
-
-    It lasts for so many optimiser `steps`, or so many `epochs`; with neither, for one epoch, and at least FAIR_STEPS steps. `batch` is the number of
-    examples of a step, over all processes and all parts of an accumulation. `distil` is the weight of the divergence from the teacher in the loss.
-    `more` goes to TrainingArguments as it is (report_to, bf16, gradient_accumulation_steps, gradient_checkpointing, …).
-    """
-
-    epochs: float | None = None
-    rate: float = 5e-5
-    batch: int = 32
-    seed: int = 0
-    warmup: float = 0.06
-    decay: float = 0.01
-    distil: float = 0.0
-    save_every: int | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    steps: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.steps is not None and self.epochs is not None:
-            raise DataError(f"a recipe lasts for steps or for epochs; got steps={self.steps} and epochs={self.epochs}, leave one out")
-
-    def n_steps(self, n_examples: int) -> int:
-        """How many optimiser steps a training on so many examples has."""
-        if self.steps is not None:
-            return self.steps
-        one_epoch = n_examples / self.batch
-        return max(1, round(one_epoch * self.epochs)) if self.epochs is not None else max(FAIR_STEPS, round(one_epoch))
-
-    def lasting(self, length: float | str, name: str) -> Recipe:
-        """Returns the recipe for another length: a number of epochs, "300steps", or "auto" for one epoch of at least FAIR_STEPS steps.
-
-        Raises:
-            PlanError: `length`, which is the option `name`, is none of these.
-        """
-        text = str(length).strip().removesuffix("epochs").strip()
-        if text == "auto":
-            return replace(self, steps=None, epochs=None)
-        number, is_steps = text.removesuffix("steps").strip(), text.endswith("steps")
-        try:
-            value = int(number) if is_steps else float(number)
-        except ValueError:
-            value = 0
-        if isinstance(length, bool) or not 0 < value < math.inf:
-            raise PlanError(f"{name} is a number of epochs above 0, a number of steps such as 300steps, or auto; got {length!r}")
-        return replace(self, **({"steps": value, "epochs": None} if is_steps else {"epochs": value, "steps": None}))
-
-    def told(self) -> dict[str, Any]:
-        """The recipe as plain data."""
-        return {name: getattr(self, name) for name in ("epochs", "steps", "rate", "batch", "seed", "warmup", "decay", "distil")} | {
-            "more": dict(self.more)
-        }
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What came of a training: steps, and what was logged along the way."""
+    """The result of a training: its optimiser steps, and its log entries."""
 
     steps: int
     history: list[dict[str, Any]]
 
 
 @holds("training")
-def fine_tune(
+def fine_tune(  # noqa: PLR0913 - every argument is explicit
     model: nn.Module,
     task: Task,
     recipe: Recipe,
     *,
+    seed: int = 0,
     folder: Path | None = None,
     gates: GateCallback | None = None,
     teacher: nn.Module | None = None,
@@ -104,23 +46,34 @@ def fine_tune(
 ) -> Trained:
     """Trains a model in place on the calibration split of a task.
 
-    With a `folder`, checkpoints go there and a training that was stopped goes on from the last one that is whole, to the same bits. `gates` learn
-    along; the `teacher` is the model that `recipe.distil` is about.
+    Args:
+        model: A model of transformers; its weights are changed.
+        task: The task whose calibration split is read.
+        recipe: How long and how fast the model is trained.
+        seed: The seed of the order of examples and of dropout.
+        folder: Where checkpoints go; an interrupted training continues from the last complete one, to the same bits.
+        gates: Gates of heads that are trained together with the weights.
+        teacher: The model whose predictions `recipe.distil` weighs.
+        progress: Called with the number of examples done and of all.
+
+    Raises:
+        DataError: the task has too few examples for one batch, or a teacher is missing.
     """
     inner: Any = unwrap(model)
     check_weights(inner)
-    _check(task, recipe, teacher)
+    _check_training(task, recipe, teacher)
     with ExitStack() as stack:
-        stack.enter_context(_caching_as_before(inner))
-        place = folder if folder is not None else Path(stack.enter_context(TemporaryDirectory()))
-        place.mkdir(parents=True, exist_ok=True)
-        trainer = _trainer(inner, task, recipe, _arguments(inner, recipe, place, task, save=folder is not None), gates, teacher, progress)
-        return _train(inner, trainer, agree(last_whole(place) if world()[0] == 0 else None), gates)
+        stack.enter_context(_preserve_use_cache(inner))
+        checkpoints = folder if folder is not None else Path(stack.enter_context(TemporaryDirectory()))
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        arguments = _training_arguments(inner, recipe, seed, checkpoints, task, save=folder is not None)
+        trainer = _build_trainer(inner, task, recipe, arguments, gates, teacher, progress)
+        return _train(inner, trainer, agree(last_whole(checkpoints) if world()[0] == 0 else None), gates)
 
 
 @contextmanager
-def _caching_as_before(model: Any) -> Iterator[None]:
-    """The Trainer turns the cache of a model off, and leaves it so."""
+def _preserve_use_cache(model: Any) -> Iterator[None]:
+    """Restores `config.use_cache`, which the Trainer sets to False."""
     before = getattr(model.config, "use_cache", None)
     try:
         yield
@@ -129,33 +82,31 @@ def _caching_as_before(model: Any) -> Iterator[None]:
             model.config.use_cache = before
 
 
-def _check(task: Task, recipe: Recipe, teacher: nn.Module | None) -> None:
-    """Refuses what cannot be trained, before anything is."""
-    lasts = (recipe.epochs is None or recipe.epochs > 0) and (recipe.steps is None or recipe.steps > 0)
-    if not lasts or not recipe.rate >= 0 or recipe.batch < 1:
-        raise DataError(f"a recipe needs steps or epochs above 0, a rate of at least 0 and a batch of at least 1; got {recipe}")
-    if not 0 <= recipe.distil <= 1:
-        raise DataError(f"distil is the share of the teacher in the loss, from 0 to 1; got {recipe.distil}")
+def _check_training(task: Task, recipe: Recipe, teacher: nn.Module | None) -> None:
     if recipe.distil and teacher is None:
         raise DataError(f"distil={recipe.distil} needs a teacher, the model to learn from")
-    if len(task.calibration) < recipe.batch:
+    if len(task.calibration) < recipe.train_batch:
         raise DataError(
-            f"training takes batches of {recipe.batch} and task '{task.name}' has {len(task.calibration)} examples of calibration; "
-            "give more data, or a smaller batch"
+            f"training takes batches of {recipe.train_batch} and task '{task.name}' has {len(task.calibration)} examples of calibration; "
+            "give more data, or a smaller train_batch"
         )
-    if recipe.batch % _parts(recipe):
+    if recipe.train_batch % _n_parts(recipe):
         raise DataError(
-            f"a batch of {recipe.batch} examples cannot be shared evenly by {world()[1]} processes in "
-            f"{recipe.more.get('gradient_accumulation_steps', 1)} steps of accumulation; name a multiple of {_parts(recipe)}"
+            f"a batch of {recipe.train_batch} examples cannot be shared evenly by {world()[1]} processes in "
+            f"{_accumulation_steps(recipe)} steps of accumulation; name a multiple of {_n_parts(recipe)}"
         )
 
 
-def _parts(recipe: Recipe) -> int:
-    """In how many passes of the model a batch is made."""
-    return world()[1] * int(recipe.more.get("gradient_accumulation_steps", 1))
+def _accumulation_steps(recipe: Recipe) -> int:
+    return int((recipe.training_arguments or {}).get("gradient_accumulation_steps", 1))
 
 
-def _trainer(
+def _n_parts(recipe: Recipe) -> int:
+    """Returns the number of forward passes that one batch is divided into."""
+    return world()[1] * _accumulation_steps(recipe)
+
+
+def _build_trainer(
     model: Any,
     task: Task,
     recipe: Recipe,
@@ -164,7 +115,7 @@ def _trainer(
     teacher: nn.Module | None,
     progress: Progress | None,
 ) -> WholeTrainer:
-    callbacks: list[TrainerCallback] = [*([gates] if gates else []), *([_Progress(progress, recipe.batch)] if progress else [])]
+    callbacks: list[TrainerCallback] = [*([gates] if gates else []), *([_ReportProgress(progress, recipe.train_batch)] if progress else [])]
     trainer = WholeTrainer(
         model=model,
         args=arguments,
@@ -175,7 +126,7 @@ def _trainer(
         teacher=teacher if recipe.distil else None,
         mix=recipe.distil,
     )
-    trainer.remove_callback(_printer())
+    trainer.remove_callback(PrinterCallback)
     return trainer
 
 
@@ -188,8 +139,8 @@ def _train(model: Any, trainer: WholeTrainer, before: Path | None, gates: GateCa
             gates.close()
         model.eval()
     check_weights(model)
-    told = [dict(sorted(entry.items())) for entry in trainer.state.log_history if "loss" in entry]  # a checkpoint sorts what it keeps
-    return Trained(trainer.state.global_step, told)
+    history = [dict(sorted(entry.items())) for entry in trainer.state.log_history if "loss" in entry]  # a checkpoint sorts its keys
+    return Trained(trainer.state.global_step, history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,20 +172,21 @@ class _Collate:
         return batch
 
 
-def _arguments(model: nn.Module, recipe: Recipe, folder: Path, task: Task, *, save: bool) -> TrainingArguments:
-    steps = int(recipe.more.get("max_steps") or recipe.n_steps(len(task.calibration)))
+def _training_arguments(model: nn.Module, recipe: Recipe, seed: int, folder: Path, task: Task, *, save: bool) -> TrainingArguments:
+    more = recipe.training_arguments or {}
+    steps = int(more.get("max_steps") or recipe.n_steps(len(task.calibration)))
     log = max(1, steps // 20)
     every = recipe.save_every or max(10, steps // 10)
     settings: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": steps,
-        "per_device_train_batch_size": recipe.batch // _parts(recipe),
+        "per_device_train_batch_size": recipe.train_batch // _n_parts(recipe),
         "learning_rate": recipe.rate,
         "warmup_steps": round(recipe.warmup * steps),
         "lr_scheduler_type": "linear",
         "weight_decay": recipe.decay,
-        "seed": recipe.seed,
-        "data_seed": recipe.seed,
+        "seed": seed,
+        "data_seed": seed,
         "save_strategy": "steps" if save else "no",
         "save_steps": -(-every // log) * log,  # a mean that is logged over more than a stop would be another one
         "save_total_limit": 2,
@@ -245,22 +197,16 @@ def _arguments(model: nn.Module, recipe: Recipe, folder: Path, task: Task, *, sa
         "use_cpu": device_of(model).type == "cpu",
         "dataloader_pin_memory": device_of(model).type == "cuda",
     }
-    return TrainingArguments(**{**settings, **recipe.more})
+    return TrainingArguments(**{**settings, **more})
 
 
-def _printer() -> Any:
-    from transformers import PrinterCallback
-
-    return PrinterCallback
-
-
-class _Progress(TrainerCallback):
-    """Tells how far a training is, in examples."""
+class _ReportProgress(TrainerCallback):
+    """Reports the progress of a training in examples."""
 
     def __init__(self, progress: Progress, batch: int) -> None:
         self.progress, self.batch = progress, batch
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """One more step."""
+        """Reports one more step."""
         if state.is_world_process_zero:
             self.progress(state.global_step * self.batch, state.max_steps * self.batch)

@@ -56,7 +56,7 @@ class Gating(Protocol):
         """What moves the parameters."""
         ...
 
-    def told(self) -> dict[str, float]:
+    def log_numbers(self) -> dict[str, float]:
         """Numbers for the log."""
         ...
 
@@ -146,7 +146,7 @@ class GateCallback(TrainerCallback):
         """Adds what the gates are to the Trainer's log, which its checkpoints keep."""
         self.history = state.log_history
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
-            state.log_history[-1].update(self.gating.told())
+            state.log_history[-1].update(self.gating.log_numbers())
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Writes the gates into the Trainer's checkpoint, unless they are there already."""

@@ -14,17 +14,25 @@ from headcount.data.stream import Progress
 from headcount.data.task import Task
 from headcount.models.modules import unwrap
 from headcount.models.randomness import fork_rng
-from headcount.pruning.training.fine_tune import Recipe, Trained, fine_tune
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.training.fine_tune import Trained, fine_tune
 from headcount.surgery.cut import cut
 
 
-def from_scratch(
-    model: nn.Module, plan: Plan, task: Task, recipe: Recipe, *, folder: Path | None = None, progress: Progress | None = None
+def train_from_scratch(
+    model: nn.Module,
+    plan: Plan,
+    task: Task,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: Progress | None = None,
 ) -> tuple[nn.Module, Trained]:
-    """A model with the heads that a plan keeps, its weights drawn anew by the recipe's seed and trained by the recipe; the one given stays."""
+    """Returns a model with the heads that a plan keeps, its weights drawn anew by `seed` and trained; the model given is not changed."""
     small = cut(unwrap(model), plan)
-    reset(small, recipe.seed)
-    return small, fine_tune(small, task, recipe, folder=folder, progress=progress)
+    reset(small, seed)
+    return small, fine_tune(small, task, recipe, seed=seed, folder=folder, progress=progress)
 
 
 @torch.no_grad()

@@ -119,7 +119,7 @@ class WholeTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, with what the gates are, so that `report_to` shows it too."""
         for callback in self._gates():
-            logs |= callback.gating.told() if "loss" in logs else {}
+            logs |= callback.gating.log_numbers() if "loss" in logs else {}
         super().log(logs, start_time)
 
     def _gates(self) -> list[GateCallback]:

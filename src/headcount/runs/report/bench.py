@@ -32,8 +32,8 @@ def _model(artifact: Artifact | None, n_heads: int) -> dict[str, Any]:
     """Returns point, method, number of heads and seed of a pruned model, each None if its artifact is missing."""
     if artifact is None:
         return dict.fromkeys(("point", "method", "keep", "seed"))
-    content, wish = artifact.content, artifact.content["wish"]
-    return {"point": id_of(artifact), "method": method_label(artifact), "keep": n_heads - len(content["removed"]), "seed": wish["seed"]}
+    content, spec = artifact.content, artifact.content["spec"]
+    return {"point": id_of(artifact), "method": method_label(artifact), "keep": n_heads - len(content["removed"]), "seed": spec["seed"]}
 
 
 def judge_times(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

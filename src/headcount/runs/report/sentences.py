@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from headcount.runs.report.plain import plural
-from headcount.runs.results import format_p, format_speed
+from headcount.runs.results import PrunedRow
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import LOG, QUARANTINE, Run
 
@@ -15,35 +17,53 @@ FEW = 200
 """With fewer examples than this, differences of a few percent cannot be told from chance."""
 
 
-def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def format_p(p: float) -> str:
+    """Returns a p-value as the page writes it: `p = 0.63`, two digits, halves up as JavaScript rounds them, or `p < 0.001`."""
+    if not isfinite(p):
+        return "p unknown"
+    p = float(f"{p:.3g}")  # the page has three digits of it
+    if p < 0.001:
+        return "p < 0.001"
+    exact = Decimal(p)
+    return f"p = {float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_HALF_UP)):g}"
+
+
+def format_speed(ratio: float) -> str:
+    """Returns how fast one model is against another, in words: `1.27 times as fast`, or, where the ratio is below 1, `1.27 times as slow`."""
+    text = f"{ratio if ratio >= 1 else 1 / ratio:.2f}"
+    return "as fast" if text == "1.00" else f"{text} times as {'fast' if ratio >= 1 else 'slow'}"
+
+
+def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], rows: Sequence[PrunedRow]) -> list[str]:
     """Returns three sentences: the number of heads, how many can be removed at what cost, and the speed-up, as far as measured.
 
-    `rows` are those of the pruned models, as `headcount.runs.results.rows_of` makes them.
+    `rows` are those of the pruned models, as `headcount.runs.results.compare_pruned` makes them.
     """
     n_heads, n_blocks = sum(len(block.heads) for block in heads.blocks), len(heads.blocks)
     first = f"{record.model.name} has {n_heads} attention heads in {n_blocks} blocks."
     return [first, pruning_sentence(data["curves"], rows, n_heads), speed_sentence(data["bench"], record.machine)]
 
 
-def pruning_sentence(curves: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]], n_heads: int) -> str:
+def pruning_sentence(curves: Mapping[str, Any] | None, rows: Sequence[PrunedRow], n_heads: int) -> str:
     """Returns how many heads can be removed, by the tests of loss and metric."""
     if curves is None or curves["best"] is None:
         return "Nothing was pruned yet, so it is not known how many can be removed: headcount compare measures that."
-    best = next(row for row in rows if row["id"] == curves["best"]["point"])
-    result = f"by {best['method']}: {_change(curves, best)}."
+    best = next(row for row in rows if row.id == curves["best"]["point"])
+    result = f"by {best.method}: {_change(curves, best)}."
     if not curves["best"]["is_safe"]:
-        return f"Every number of heads that was tried makes the model significantly worse, even {best['keep']} {result}"
-    return f"{n_heads - best['keep']} of them can be removed without a significant loss, {result}"
+        return f"Every number of heads that was tried makes the model significantly worse, even {best.keep} {result}"
+    return f"{n_heads - best.keep} of them can be removed without a significant loss, {result}"
 
 
-def _change(curves: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def _change(curves: Mapping[str, Any], row: PrunedRow) -> str:
     """Returns loss and metric of a pruned and of the dense model, each with its test."""
     dense, n = curves["dense"], curves["dense"]["n_examples"]
-    text = f"loss {row['loss']:.4g} against {dense['loss']:.4g} ({row['loss by']} {format_p(row['loss p'])}, n = {n})"
-    if row["value"] is None:
+    loss, metric = row.changes["loss"], row.changes.get("metric")
+    text = f"loss {row.loss:.4g} against {dense['loss']:.4g} ({loss.by} {format_p(loss.p)}, n = {n})"
+    if row.value is None:
         return text
-    text += f"; {curves['metric']} {row['value']:.4g} against {dense['value']:.4g}"
-    return f"{text} ({row['metric by']} {format_p(row['metric p'])})" if "metric p" in row else text
+    text += f"; {curves['metric']} {row.value:.4g} against {dense['value']:.4g}"
+    return text if metric is None else f"{text} ({metric.by} {format_p(metric.p)})"
 
 
 def speed_sentence(bench: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]) -> str:

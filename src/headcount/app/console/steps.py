@@ -1,0 +1,123 @@
+"""The steps of an analysis as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headcount.app.console.format import format_training
+from headcount.runs.report.sentences import format_p, format_speed
+
+
+def format_step(name: str, numbers: Mapping[str, Any]) -> str:
+    """Returns the sentence of a step from its numbers."""
+    if "left_out" in numbers:
+        return f"left out: {numbers['left_out']}"
+    return _SENTENCES[name](numbers)
+
+
+def _find(numbers: Mapping[str, Any]) -> str:
+    sizes = ", ".join(map(str, numbers["keeps"]))
+    text = (
+        f"{numbers['class_name']}: {numbers['heads']}, {numbers['n_kv_heads']} KV heads, {'/'.join(numbers['layouts'])} projections; "
+        f"each gate changes the output, {numbers['n_blocks_to_cut']} of {numbers['n_blocks']} blocks can be cut; pruned to {sizes} heads"
+    )
+    if numbers["shares"] is None:
+        return text
+    units = "heads" if numbers["largest_unit"] == 1 else f"KV groups of up to {numbers['largest_unit']} heads"
+    return f"{text}, the whole {units} nearest to {', '.join(f'{100 * share:g} %' for share in numbers['shares'])}"
+
+
+def _evaluate(numbers: Mapping[str, Any]) -> str:
+    dense, none = numbers["whole"], numbers["none"]
+    return f"{numbers['task']}, {dense['n_examples']} examples: {_evaluation(dense)}; without any head: {_evaluation(none)}"
+
+
+def _evaluation(numbers: Mapping[str, Any]) -> str:
+    metric = "" if numbers["value"] is None else f", {numbers['metric']} {numbers['value']:.4g}"
+    return f"loss {numbers['loss']:.4g} ± {numbers['loss_stderr']:.1g}{metric}"
+
+
+def _score(numbers: Mapping[str, Any]) -> str:
+    text = f"on {numbers['n_examples']} calibration examples {numbers['strongest']} matters most by {numbers['by']}"
+    if not numbers["n_judged"]:
+        return text
+    agreement = ", ".join(f"{name} {value:.2f}" for name, value in numbers["agreement"].items())
+    return (
+        f"{text}; {len(numbers['safe'])} of {numbers['n_judged']} heads are safe to remove one at a time (loss + 0.01 at most, 95 %); "
+        f"Spearman with ablation: {agreement}"
+    )
+
+
+def _roles(numbers: Mapping[str, Any]) -> str:
+    counts = numbers["counts"]
+    frequent = sorted(counts, key=lambda role: (-counts[role], role))[:5]
+    text = f"{numbers['heads']} of {numbers['n_heads']} heads have one of the {numbers['n_roles']} roles tested"
+    if not frequent:
+        return text
+    return f"{text}, {numbers['multifunctional']} more than one; most often {', '.join(f'{role} ({counts[role]})' for role in frequent)}"
+
+
+def _profiles(numbers: Mapping[str, Any]) -> str:
+    text = (
+        f"what each head attends to on {numbers['n_sentences']} texts, {numbers['n_shown']} of them whole" if numbers["n_sentences"] else ""
+    )
+    return ". ".join(filter(None, [text, *(note.rstrip(".") for note in numbers["notes"])]))
+
+
+def _prune(numbers: Mapping[str, Any]) -> str:
+    models, smallest = numbers["models"], numbers["smallest"]
+    least = min((row["keep"] for row in models), default=0)
+    best: dict[str, float] = {}
+    for row in sorted((row for row in models if row["keep"] == least), key=lambda row: row["loss"]):
+        best.setdefault(row["method"], row["value"] if row["value"] is not None else row["loss"])
+    values = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
+    safe = min((number for number in smallest.values() if number), default=None)
+    text = f"{numbers['artifacts']} models by {len(smallest)} methods; with {least} heads {numbers['metric']} is: {values}"
+    text += f"; no significant loss down to {safe} heads" if safe else "; every size tried loses significantly"
+    return text + (f"; {len(numbers['failed'])} failed" if numbers["failed"] else "")
+
+
+def _keep(numbers: Mapping[str, Any]) -> str:
+    change, before, after = numbers["change"], numbers["before"], numbers["after"]
+    text = (
+        f"{numbers['method']}, {numbers['keep']} heads: loss {numbers['loss']:.4g} ({change['difference']:+.3g}, 95 % {change['low']:+.3g} … "
+        f"{change['high']:+.3g}, {format_p(change['p'])}); {before['parameters']:,} → {after['parameters']:,} parameters, "
+        f"{before['flops']:,} → {after['flops']:,} FLOPs of a pass over {before['tokens']} tokens"
+    )
+    if not before["kv_bytes_per_token"]:
+        return text
+    return f"{text}, {before['kv_bytes_per_token']:,} → {after['kv_bytes_per_token']:,} bytes of KV cache per token"
+
+
+def _load(numbers: Mapping[str, Any]) -> str:
+    weights, outputs = ("equal bit for bit" if numbers[name] else "DIFFER" for name in ("equal_weights", "equal_outputs"))
+    return f"{numbers['n_tensors']} tensors {weights}, outputs {outputs}, {numbers['n_heads']} heads under their old addresses"
+
+
+def _bench(numbers: Mapping[str, Any]) -> str:
+    faster = [row for row in numbers["rows"] if row["name"] == "removed"]
+    speeds = ", ".join(f"{format_speed(row['speedup'])} at batch {row['batch']}" for row in faster)
+    return f"the smaller model is {speeds} (length {faster[0]['length']}, median of {faster[0]['rounds']})"
+
+
+_SENTENCES = {
+    "find": _find,
+    "evaluate": _evaluate,
+    "score": _score,
+    "roles": _roles,
+    "profiles": _profiles,
+    "train": lambda numbers: format_training(**numbers),
+    "prune": _prune,
+    "keep": _keep,
+    "load": _load,
+    "verify": lambda numbers: (
+        "the cut was proven equal to the gates before it was saved; repair and training move its output by "
+        f"{numbers['effect']:.2g} from the masked dense model's"
+    ),
+    "generate": lambda numbers: (
+        f"{numbers['n_tokens']} new tokens with caches, {numbers['same_tokens']} of them those of the dense model under gates"
+    ),
+    "bench": _bench,
+    "report": lambda numbers: f"{numbers['path']} ({numbers['bytes'] / 1e6:.1f} MB): open it in a browser",
+}

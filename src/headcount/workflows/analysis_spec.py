@@ -1,0 +1,81 @@
+"""The request of an analysis, with its defaults in this one place. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from headcount.core.budget import Budget
+from headcount.core.errors import OptionError
+from headcount.core.options import option
+from headcount.pruning.recipe import Recipe
+
+DEFAULT_SHARES = (0.125, 0.25, 0.5)
+"""The shares of heads whose nearest whole KV groups are pruned to, where no sizes are named."""
+DEFAULT_RECIPE = Recipe()
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSizes:
+    """The batch sizes and lengths that latency is measured for, and the rounds of each."""
+
+    batches: tuple[int, ...]
+    lengths: tuple[int, ...]
+    rounds: int = 5
+
+
+@dataclass(frozen=True)
+class AnalysisSpec:
+    """How much an analysis does: importances, pruners, sizes, seeds and examples.
+
+    Raises:
+        OptionError: a number is out of range.
+        PlanError: `keep` holds something that is neither a number nor a share of heads.
+    """
+
+    by: tuple[str, ...] = option(
+        ("gradient", "ablation", "output-norm", "confidence", "random"), "Importances of `headcount ls importance`."
+    )
+    methods: tuple[str, ...] = option(
+        ("surgeon", "gradient", "l0", "dsp", "random"), "Pruners or importances to prune by. Random is always there."
+    )
+    keep: tuple[int | float | str, ...] | None = option(
+        None, "How many heads stay: numbers, or shares; by default whole KV groups near 12.5%,25%,50%."
+    )
+    seeds: int = option(2, "Seeds of methods with chance in them.", minimum=1)
+    training_seeds: int | None = option(None, "Seeds of methods that train; by default as many as of the others.", minimum=1)
+    scored: int = option(256, "Calibration examples that scores are taken on.", minimum=2)
+    reported: int = option(500, "Examples that models are compared on.", minimum=2)
+    profiled: int = option(256, "Sentences that head profiles are taken on.", minimum=1)
+    longest: int = option(32, "Tokens of the longest sentence whose attention is shown; 512 can be looked at.", minimum=2)
+    recipe: Recipe = option(DEFAULT_RECIPE, "How methods that train do so.")
+    bench_sizes: BenchSizes = option(BenchSizes((1, 8, 32), (64,)), "What the latency of the best model is measured for.")
+    seed: int = option(0, "The seed of everything drawn at random.", minimum=0)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list):
+                object.__setattr__(self, field.name, tuple(value))
+        minimums = {"seeds": 1, "training_seeds": 1, "scored": 2, "reported": 2, "profiled": 1, "longest": 2, "seed": 0}
+        for name, minimum in minimums.items():
+            value = getattr(self, name)
+            is_optional = name == "training_seeds" and value is None
+            if not is_optional and (not isinstance(value, int) or isinstance(value, bool) or value < minimum):
+                raise OptionError(f"{name} must be a whole number of at least {minimum}; got {value!r}")
+        for name in ("by", "methods"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not value:
+                raise OptionError(f"{name} must be a list of names, such as {getattr(AnalysisSpec, name)[:2]}; got {value!r}")
+        for keep in self.keep or ():
+            Budget(keep=keep)
+
+    def limited(self, limit: int | None) -> AnalysisSpec:
+        """Returns the request with at most `limit` examples for scores and for comparisons."""
+        return self if limit is None else replace(self, scored=min(self.scored, limit), reported=min(self.reported, limit))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the request as plain data, defaults included."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        lists = {name: None if values[name] is None else list(values[name]) for name in ("by", "methods", "keep")}
+        return values | lists | {"recipe": self.recipe.to_dict(), "bench_sizes": asdict(self.bench_sizes)}
