@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headcount.core.heads import Head
     from headcount.core.plan import Budget, Plan
     from headcount.core.scores import Scores
+    from headcount.core.study_result import StudyResult
     from headcount.data.mask import mask
     from headcount.data.task import Task
     from headcount.importance.score import score
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from headcount.models.head_map import HeadMap
     from headcount.pruning.prune import prune
     from headcount.pruning.repair.repair import repair
+    from headcount.studies._run_study import study
     from headcount.surgery.cut import cut
     from headcount.surgery.legacy import load_legacy
     from headcount.surgery.load import load, register
@@ -33,6 +35,7 @@ _HOME = {
     "HeadcountError": "core.errors",
     "Plan": "core.plan",
     "Scores": "core.scores",
+    "StudyResult": "core.study_result",
     "Task": "data.task",
     "analyze": "workflows.analyze",
     "cut": "surgery.cut",
@@ -45,6 +48,7 @@ _HOME = {
     "roles": "behaviour.given",
     "save": "surgery.save",
     "score": "importance.score",
+    "study": "studies._run_study",
 }
 
 __all__ = [
@@ -55,6 +59,7 @@ __all__ = [
     "HeadcountError",
     "Plan",
     "Scores",
+    "StudyResult",
     "Task",
     "__version__",
     "analyze",
@@ -68,6 +73,7 @@ __all__ = [
     "roles",
     "save",
     "score",
+    "study",
 ]
 
 

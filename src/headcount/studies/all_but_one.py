@@ -27,7 +27,9 @@ class AllButOne(Study):
     """
 
     _: KW_ONLY
-    how: Literal["zero", "mean", "uniform"] = option("zero", "What stands in for the other heads: nothing, their mean output, or uniform attention")
+    how: Literal["zero", "mean", "uniform"] = option(
+        "zero", "What stands in for the other heads: nothing, their mean output, or uniform attention"
+    )
     info = StudyInfo(paper="Michel et al. 2019, section 3.3", needs=frozenset({"model", "task"}))
 
     def measure(self, context: StudyContext) -> StudyResult:
@@ -35,7 +37,7 @@ class AllButOne(Study):
         task = context.task
         with context.progress("scoring") as advance:
             rows = reduce_layers(context, self.how, advance)
-        metric = task.metric.name if task.metric else "metric"
+        metric = task.metric.name if task.metric else ""
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric),),
@@ -97,8 +99,7 @@ def _table(rows: Sequence[LayerRow], metric: str) -> Table:
         Column("rise when chosen", "loss", "+.4g"),
         *interval_columns("rise on report", "+.3g", "loss"),
         Column("q", format=".2g"),
-        Column(metric, format=".4g"),
-        Column("change", format="+.3g"),
+        *([Column(metric, format=".4g"), Column("change", metric, "+.3g")] if metric else []),
     )
     cells = [
         (
@@ -109,8 +110,7 @@ def _table(rows: Sequence[LayerRow], metric: str) -> Table:
             row.rise.low,
             row.rise.high,
             row.q,
-            row.metric,
-            None if row.metric_change is None else row.metric_change.difference,
+            *([row.metric, None if row.metric_change is None else row.metric_change.difference] if metric else []),
         )
         for row in rows
     ]

@@ -38,9 +38,9 @@ TINY = 1e-12
 class Compensation(Study):
     """Do the heads that stay make up for those that went? Their change in the fine-tuning after pruning, against that of the dense model.
 
-    Budhraja et al. 2020 (section 6): the relative change of the slices of a head, ‖ΔW_h‖/‖W_h‖ of Q, K, V and O, and of its importance, in two trainings
-    by one recipe: that of the pruned model and that of the dense one. The same head is compared with itself; the test runs over the heads that stay.
-    Published: compensation is spread evenly over layers.
+    Budhraja et al. 2020 (section 6): the relative change of the slices of a head, ‖ΔW_h‖/‖W_h‖ of Q, K, V and O, and of its importance, in two
+    trainings by one recipe: that of the pruned model and that of the dense one. The same head is compared with itself; the test runs over the
+    heads that stay. Published: compensation is spread evenly over layers.
     """
 
     _: KW_ONLY

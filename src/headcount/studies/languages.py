@@ -77,7 +77,7 @@ class Languages(Study):
         subjects = [self._open_subject(context, context.model_name, self.tasks, template, tuning)]
         if self.against is not None:
             subjects.append(self._open_subject(context, self.against, self.shared or self.tasks[:1], template, tuning))
-        with context.progress("evaluations") as advance:
+        with context.progress("evaluating", "evaluations") as advance:
             rows, evaluations = prune_languages(context, subjects, progress=advance)
         between = compare_languages(evaluations, subjects[0])
         gaps = compare_models(evaluations, *subjects, limit=context.limit, seed=context.seed) if self.against is not None else []
@@ -311,14 +311,14 @@ def _loss_table(columns: Sequence[tuple[str, str]], rows: Sequence[Mapping[str, 
     removals = list(dict.fromkeys(row["what"] for row in rows))
     headings = [Column("without")]
     for model, language in columns:
-        headings += [Column(f"{model}: {language}", format=".1%"), Column(f"q of {model}: {language}", format=".2g")]
+        headings += interval_columns(f"{model}: {language}", ".1%")
     cells = []
     for removal in removals:
-        cell: list[Any] = [removal]
+        shares: list[float | None] = []
         for model, language in columns:
             row = row_of.get((model, language, removal), {})
-            cell += [row.get("lost"), row.get("q")]
-        cells.append(tuple(cell))
+            shares += [None if row.get(end) is None else 1 - row[end] for end in ("left", "left high", "left low")]
+        cells.append((removal, *shares))
     return Table("lost", tuple(headings), tuple(cells), "Share of its own score above chance that each model loses in each language")
 
 

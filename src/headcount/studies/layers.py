@@ -34,7 +34,9 @@ class Layers(Study):
     """
 
     _: KW_ONLY
-    how: Literal["zero", "mean", "uniform"] = option("zero", "What stands in for the removed heads: nothing, their mean output, or uniform attention")
+    how: Literal["zero", "mean", "uniform"] = option(
+        "zero", "What stands in for the removed heads: nothing, their mean output, or uniform attention"
+    )
     info = StudyInfo(paper="Budhraja et al. 2020", needs=frozenset({"model", "task"}), optional=frozenset({"run"}))
 
     def measure(self, context: StudyContext) -> StudyResult:
@@ -44,7 +46,7 @@ class Layers(Study):
         loaded = context.loaded
         context.describe_run(loaded, {"study": self.name, "how": self.how, "limit": context.limit})
         task = context.task
-        with context.progress("groups of layers") as advance:
+        with context.progress("removing layers", "groups") as advance:
             dense, rows, pairs = remove_layers(
                 loaded.model,
                 task,

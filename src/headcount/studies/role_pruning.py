@@ -71,7 +71,7 @@ class RolePruning(Study):
         estimate = estimate_training(pruning, [choice.request(template, draw) for choice in choices for draw in draws])
         if estimate is not None:
             context.note(estimate.sentence)
-        with context.progress("pruned models") as advance:
+        with context.progress("pruning", "models") as advance:
             dense, rows = prune_roles(pruning, choices, template, draws=draws, progress=advance)
         request = {"roles": list(self.role), "keep": keeps, "seeds": self.seeds, "seed": context.seed, "wish": template.parts()}
         keep_rows(run, self.name, {**pruning.base, **request}, rows)

@@ -133,8 +133,8 @@ def _table(pairs: Sequence[Pair]) -> Table:
 def _verdict(pairs: Sequence[Pair]) -> str:
     values = [pair.spearman.value for pair in pairs]
     n_significant = sum(pair.spearman.p <= SIGNIFICANT for pair in pairs)
-    span = f"{min(values):.2f}" if len(values) == 1 else f"from {min(values):.2f} to {max(values):.2f}"
+    span = f"{min(values):.2f}" if len(values) == 1 else f"{min(values):.2f} to {max(values):.2f}"
     return (
-        f"The ranks of heads correlate by {span} (Spearman) between the runs; "
+        f"Between the runs, the scores of heads have a rank correlation (Spearman) of {span}; "
         f"{n_significant} of {len(pairs)} correlations have p ≤ {SIGNIFICANT}."
     )

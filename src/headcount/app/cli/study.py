@@ -260,10 +260,10 @@ def print_table(say: Session, table: Table) -> None:
     ends = {name for column in table.columns for name in column.interval or ()}
     columns = [column for column in table.columns if column.name not in ends]
     records = table.records()
-    has_content = {column.name: any(record[column.name] is not None for record in records) for column in columns}
-    rows = [[_format_cell(column, record) if has_content[column.name] else "" for column in columns] for record in records]
+    rows = [[_format_cell(column, record) for column in columns] for record in records]
     headings = [f"{column.name} ({column.unit})" if column.unit else column.name for column in columns]
-    right = [heading for heading, column in zip(headings, columns, strict=True) if column.format and column.interval is None]
+    is_number = {column.name: any(isinstance(record[column.name], int | float) for record in records) for column in columns}
+    right = [heading for heading, column in zip(headings, columns, strict=True) if is_number[column.name] and column.interval is None]
     if table.title:
         say.line(table.title)
     say.table(headings, rows, right=right)
