@@ -21,9 +21,10 @@ from headcount.app.console.inputs import Shared
 from headcount.core.heads import Head
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
-from headcount.studies import compensation, dynamics, languages, layers
+from headcount.studies import compensation, dynamics, layers
 from headcount.studies._base import StudyContext
 from headcount.studies._gated import average_evaluations, chance_of, count_levels, evaluate_without, measure_drop, share_left
+from headcount.studies._tuning import load_with_head, relative_changes, slice_weights
 
 
 def silent(model: torch.nn.Module, chosen: Callable[[Head], bool]) -> None:
@@ -177,14 +178,14 @@ def test_steps_of_checkpoints(tmp_path: Path) -> None:
 def test_slices_make_up_the_projections() -> None:
     for kind in ("encoder", "decoder", "t5"):
         live = shared(kind)
-        heads, found = hc.HeadMap.of(live), compensation.slice_weights(live)
+        heads, found = hc.HeadMap.of(live), slice_weights(live)
         block = heads.blocks[0]
         weight = live.get_submodule(block.q.path).weight
         assert torch.equal(torch.cat([found[head]["q"] for head in block.heads]), weight.detach().double())
         weight = live.get_submodule(block.o.path).weight
         assert torch.equal(torch.cat([found[head]["o"] for head in block.heads], 1), weight.detach().double())
     one, two = block_of("decoder").groups()[0][:2]
-    grouped = compensation.slice_weights(shared("decoder"))
+    grouped = slice_weights(shared("decoder"))
     assert torch.equal(grouped[one]["k"], grouped[two]["k"]) and not torch.equal(grouped[one]["q"], grouped[two]["q"])
 
 
@@ -194,10 +195,10 @@ def block_of(kind: str) -> Any:
 
 def test_a_planted_change_is_measured() -> None:
     live = build("encoder")
-    before = compensation.slice_weights(live)
+    before = slice_weights(live)
     with torch.no_grad():
         live.get_submodule(block_of("encoder").v.path).weight.mul_(1.5)
-    found = compensation.relative_changes(before, compensation.slice_weights(live))
+    found = relative_changes(before, slice_weights(live))
     for head, parts in found.items():
         assert parts == pytest.approx({"q": 0, "k": 0, "v": 0.5 if head.layer == 0 else 0, "o": 0})
 
@@ -291,10 +292,10 @@ def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
     torch.save(hc.load(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     context = context_of(Shared(str(folder), dtype="float64", allow_pickle=True))
-    made: Any = languages.load_with_head(context, str(folder), ("a", "b", "c")).model
+    made: Any = load_with_head(context, str(folder), ("a", "b", "c")).model
     assert {weight.dtype for weight in made.parameters()} == {torch.float64} and made.config.id2label[2] == "c"
     with pytest.raises(hc.HeadcountError, match="is a pickle"):
-        languages.load_with_head(context_of(Shared(str(folder), dtype="float64")), str(folder), ("a", "b", "c"))
+        load_with_head(context_of(Shared(str(folder), dtype="float64")), str(folder), ("a", "b", "c"))
 
 
 def context_of(data: Shared) -> StudyContext:

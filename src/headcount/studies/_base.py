@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from headcount.core.errors import OptionError
 from headcount.core.options import Configurable
 from headcount.core.registry import STUDIES
+from headcount.models.provenance import machine_of, model_record
+from headcount.runs.store import Run, describe_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from headcount.core.study_result import StudyResult
     from headcount.data.task import Task
     from headcount.models.head_map import HeadMap
-    from headcount.runs.store import Run
 
 Input = Literal["model", "task", "text", "run", "comparison"]
 Progress = Callable[[int, int | None], None]
@@ -164,9 +165,6 @@ class StudyContext:
         """
         if self.run is None:
             return
-        from headcount.models.provenance import machine_of, model_record
-        from headcount.runs.store import describe_run
-
         with self.progress("hashing the weights"):
             record = describe_run(
                 model_record(loaded.model, loaded.name),

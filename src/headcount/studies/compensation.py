@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,23 +13,12 @@ from headcount.core.plan import Plan
 from headcount.core.stats.correlation import spearman
 from headcount.core.stats.paired import paired_t
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.studies._base import Progress, Study, StudyContext, StudyInfo
+from headcount.runs.artifacts import Artifact
+from headcount.studies._base import Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT, correct_rows, keep_rows
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from headcount.data.task import Task
-    from headcount.pruning.training.fine_tune import Recipe
-
-PARTS = ("q", "k", "v", "o")
-IMPORTANCE = "importance"
-QUANTITIES = (*PARTS, IMPORTANCE)
-KIND, WORK = "tuned", "work"
-SCORED = 512
+QUANTITIES = ("q", "k", "v", "o", "importance")
 REPEATS = 10_000
-TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -64,6 +51,7 @@ class Compensation(Study):
         from headcount.pruning.prune import parse_method
         from headcount.pruning.training.fine_tune import Recipe
         from headcount.studies._gated import count_heads
+        from headcount.studies._tuning import tune_model
         from headcount.workflows.prune import Pruning, Wish, check_wish, estimate_training
 
         by = str(Importance.parse(self.by))
@@ -108,76 +96,6 @@ class Compensation(Study):
                 "heads": heads,
             },
         )
-
-
-def slice_weights(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
-    """Returns the weights of every head in Q, K, V and O, in float64; heads of one KV group share those of K and V."""
-    from headcount.models.head_map import HeadMap
-    from headcount.models.modules import unwrap
-    from headcount.models.weights import weights_of
-
-    slices: dict[Head, dict[str, Tensor]] = {}
-    for block in HeadMap.of(model).blocks:
-        parts = {part: weights_of(unwrap(model), block, part) for part in PARTS}
-        for index, head in enumerate(block.heads):
-            slices[head] = {part: weights[index].double().cpu() for part, weights in parts.items()}
-    return slices
-
-
-def relative_changes(
-    before: Mapping[Head, Mapping[str, Tensor]], after: Mapping[Head, Mapping[str, Tensor]]
-) -> dict[Head, dict[str, float]]:
-    """Returns ‖W' − W‖/‖W‖ of every part of every head; 0 for a part that was and stays zero."""
-    changes: dict[Head, dict[str, float]] = {}
-    for head, parts in before.items():
-        norms = {part: (float((after[head][part] - old).norm()), float(old.norm())) for part, old in parts.items()}
-        changes[head] = {part: gap / size if size else float(gap > 0) for part, (gap, size) in norms.items()}
-    return changes
-
-
-def tune_model(
-    context: StudyContext, name: str, model: nn.Module, recipe: Recipe, *, by: str, progress: Progress | None = None
-) -> Artifact:
-    """Returns the fine-tuning of a model from the run if it is finished there, else carries it out, from its last checkpoint if there is one."""
-    from headcount.data.evaluate import fingerprint_of
-    from headcount.data.task import task_key
-    from headcount.models.provenance import model_key, provenance
-
-    run, task = context.required_run, context.task
-    fingerprints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
-    request = {"recipe": recipe.told(), "by": by, "limit": context.limit}
-    key = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **fingerprints, **request})
-    folder = run.folder / WORK / key.key[:24]
-    artifact = run.artifact(
-        key, lambda: _tune_copy(model, task, recipe, by=by, limit=context.limit, folder=folder, progress=progress), made=provenance()
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    return artifact
-
-
-def _tune_copy(
-    model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None, folder: Path, progress: Progress | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fine-tunes a copy of the model; returns the content and the arrays of its artifact.
-
-    The arrays hold, by head, the relative change of its parts, and ln of the ratio of its importance after to before.
-    """
-    from headcount.data.evaluate import evaluate
-    from headcount.importance.score import score
-    from headcount.models.state import copy_model
-    from headcount.pruning.training.fine_tune import fine_tune
-
-    tuned_model = copy_model(model)
-    reading: Any = {"limit": min(SCORED, limit or SCORED), "seed": recipe.seed, "normalise": "none"}  # sizes are compared, not ranks
-    slices, scores_before = slice_weights(tuned_model), score(tuned_model, task, by, **reading).signed()
-    fine_tune(tuned_model, task, recipe, folder=folder, progress=progress)
-    changes, scores_after = relative_changes(slices, slice_weights(tuned_model)), score(tuned_model, task, by, **reading).signed()
-    result = evaluate(tuned_model, task, limit=limit)
-    log_ratio = {head: float(np.log(max(abs(scores_after[head]), TINY)) - np.log(max(abs(scores_before[head]), TINY))) for head in changes}
-    values = np.array([[*(parts[part] for part in PARTS), log_ratio[head]] for head, parts in changes.items()])
-    content = {"heads": list(map(str, changes)), "loss": result.loss, "metric": result.metric, "value": result.value}
-    arrays = {"changes": values, "losses": result.losses} | ({} if result.parts is None else {"parts": result.parts})
-    return {**content, "n_examples": result.n_examples}, arrays
 
 
 def compare_changes(

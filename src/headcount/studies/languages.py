@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ from headcount.core.errors import DataError, OptionError
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.data.embedded.entailment import LABELS
+from headcount.runs.results import method_name
 from headcount.studies._base import LoadedModel, Progress, Study, StudyContext, StudyInfo, parse_pairs
 from headcount.studies._results import SIGNIFICANT, correct_rows, keep_rows
 from headcount.studies.layers import LAYER, THIRD, group_layers
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from headcount.data.task import Task
     from headcount.pruning.training.fine_tune import Recipe
     from headcount.workflows.prune import Wish
-
-KIND, MODELS, WORK = "tuned", "models", "work"
-CLASSIFIER = "SequenceClassification"
 
 
 @dataclass(frozen=True)
@@ -106,6 +103,7 @@ class Languages(Study):
     def _open_subject(self, context: StudyContext, name: str, tasks: Sequence[str], template: Wish, tuning: Recipe) -> Subject:
         """Opens a model with its task in each language, after training it if that is asked for."""
         from headcount.studies._gated import count_levels
+        from headcount.studies._tuning import load_with_head, train_model
         from headcount.workflows.prune import check_wish
 
         if self.fine_tune:
@@ -134,46 +132,6 @@ class Subject:
 
 Evaluations = Mapping[tuple[str, str, str], tuple["Evaluation", "Evaluation"]]
 """(model, language, what was removed) → the evaluations of the dense and the pruned model."""
-
-
-def load_with_head(context: StudyContext, name: str, labels: Sequence[str]) -> LoadedModel:
-    """Returns the model unchanged if it classifies already or no labels are known, else with a new head for these classes."""
-    import torch
-
-    from headcount.models.modules import unwrap
-
-    loaded = context.loaded if name == context.model_name else context.sources.load_model(name)
-    if CLASSIFIER in type(unwrap(loaded.model)).__name__ or not labels:
-        return loaded
-    names = dict(enumerate(labels))
-    torch.manual_seed(context.seed)
-    ids = {label: number for number, label in names.items()}
-    return context.sources.load_model(name, auto=f"AutoModelFor{CLASSIFIER}", new_layers=True, id2label=names, label2id=ids)
-
-
-def train_model(context: StudyContext, loaded: LoadedModel, task_name: str, recipe: Recipe, options: Mapping[str, str]) -> LoadedModel:
-    """Returns the model after training on a task, from the run if it is finished there; the run keeps it."""
-    from headcount.data.evaluate import fingerprint_of
-    from headcount.data.task import task_key
-    from headcount.models.provenance import model_key, provenance
-    from headcount.pruning.training.fine_tune import fine_tune
-    from headcount.runs.artifacts import ArtifactKey, safe_name
-    from headcount.surgery.load import load
-    from headcount.surgery.save import save
-
-    run, model = context.required_run, loaded.model
-    task = context.sources.open_task(loaded, task_name, options)
-    parts = {**model_key(model), **task_key(task), "data": fingerprint_of(model, task, "calibration"), "recipe": recipe.told()}
-    key = ArtifactKey(KIND, f"{loaded.name} on {task.name}", parts)
-    folder, work = run.folder / MODELS / f"{safe_name(key.name)}.{key.key[:8]}", run.folder / WORK / key.key[:24]
-    if run.find(key) is None or run.problem_of_model(folder.name) is not None:
-        with context.progress(f"training {loaded.name} on {task.name}") as advance:
-            training = fine_tune(model, task, recipe, folder=work, progress=advance)
-        save(model, folder, command=context.command, companions=loaded.folder, overwrite=True)
-        run.list_model(folder)
-        run.commit(key, {"folder": folder.name, "steps": training.steps}, made=provenance())
-        shutil.rmtree(work, ignore_errors=True)
-    return LoadedModel(loaded.name, load(folder).to(next(model.parameters()).device).eval(), folder)
 
 
 def prune_languages(
@@ -228,7 +186,6 @@ def _evaluate_removals(
 ) -> Iterator[tuple[str, Removal, Evaluation, Evaluation]]:
     """Yields language, removal, and the evaluations of the dense and the pruned model; pruned models choose their heads on the first task."""
     from headcount.models.head_map import HeadMap
-    from headcount.runs.results import method_name
     from headcount.studies._gated import evaluate_without
     from headcount.workflows.prune import Pruning
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from headcount.core.errors import PlanError
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.runs.results import outcome
+from headcount.runs.sweep import sweep
 from headcount.studies._base import Progress, Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT, correct_rows, keep_rows
 
@@ -149,8 +151,6 @@ def prune_roles(
 
     Every seed of `draws` draws the heads once; the first is also the seed of the intervals.
     """
-    from headcount.runs.results import outcome
-    from headcount.runs.sweep import sweep
     from headcount.studies._gated import average_evaluations, measure_drop
 
     dense, task, seed = pruning.dense(), pruning.task, draws[0]

@@ -10,6 +10,7 @@ from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
+from headcount.models.provenance import model_record
 from headcount.runs.results import method_label
 from headcount.studies._base import Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT, correct_rows, keep_rows
@@ -266,7 +267,6 @@ def read_survivors(run: Run, *, dense_roles: bool = False) -> tuple[SurvivorSets
 
 def _read_roles(context: StudyContext, run: Run) -> RoleTable:
     """Returns the roles measured on the text of the caller, which the run keeps, or else those of the run."""
-    from headcount.models.provenance import model_record
     from headcount.workflows.roles import read_roles, roles_into
 
     if not context.sources.has_text:
