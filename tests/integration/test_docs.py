@@ -27,7 +27,7 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     names: dict[str, object] = {"__name__": "__main__"}
     try:
         for block in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
-            exec(compile(block, page, "exec"), names)
+            exec(compile(block, page, "exec", dont_inherit=True), names)
     finally:
         unregister()
 
