@@ -32,8 +32,7 @@ from headcount.data.readers.conllu import read_conllu
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.fine_tune import fine_tune
 from headcount.runs.store import Run
-from headcount.studies.survivors import kept_of, units_of
-from headcount.studies.survivors import survivors as lives
+from headcount.studies.survivors import compare_survivors, read_survivors, read_units
 from headcount.workflows.roles import roles_into
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "findings.md"
@@ -89,8 +88,8 @@ def survivors(options: argparse.Namespace) -> str:
         sentences = list(read_conllu(options.data / "ud" / "en_ewt" / "en_ewt-ud-dev.conllu"))[:SENTENCES]
         with Run.lead(folder / "run", command="python benchmarks/findings.py") as run:
             found = roles_into(run, model, read_corpus(model, sentences, AutoTokenizer.from_pretrained(folder / "tuned")))
-            kept = {key: sets for key, sets in kept_of(run)[0].items() if key[0] in METHODS}
-            _, overall = lives(merged(found), kept, units=units_of(run))
+            kept = {key: sets for key, sets in read_survivors(run)[0].items() if key[0] in METHODS}
+            _, overall = compare_survivors(merged(found), kept, units=read_units(run))
         for row in overall:
             if row.role in KINDS:
                 shares = [percent(row.survive_with), percent(row.survive_without)]

@@ -36,7 +36,7 @@ from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record
 from headcount.runs.artifacts import Artifact
 from headcount.runs.store import Run, describe_run
-from headcount.studies.survivors import Kept, kept_of
+from headcount.studies.survivors import SurvivorSets, read_survivors
 from headcount.workflows.roles import roles_into
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "real-models.md"
@@ -152,7 +152,7 @@ def roles(options: argparse.Namespace) -> None:
     put(options.document, "language-roles", text)
     print(f"\n{text}\n")
     try:
-        kept = chosen(kept_of(Run.open(folder))[0])
+        kept = chosen(read_survivors(Run.open(folder))[0])
     except ArtifactError as error:
         raise SystemExit(f"{error}\nNothing is pruned yet, so that nothing can be said of what survives") from error
     text = survival({role: {row.head for row in rows} for role, rows in having.items() if rows}, heads, kept)
@@ -180,7 +180,7 @@ def strongest(found: RoleTable, top: int) -> str:
     return table(("role", "head", "bias (95 %)", "of at most", "q", "accuracy", "has it"), rows, left=2)
 
 
-def chosen(kept: Kept) -> Kept:
+def chosen(kept: SurvivorSets) -> SurvivorSets:
     """The survivors of every method and size; what is chosen does not depend on repair."""
     found: dict[tuple[str, int], Sequence[frozenset[hc.Head]]] = {}
     for (method, keep), sets in kept.items():
@@ -188,7 +188,7 @@ def chosen(kept: Kept) -> Kept:
     return found
 
 
-def survival(having: Mapping[str, set[hc.Head]], heads: hc.HeadMap, kept: Kept) -> str:
+def survival(having: Mapping[str, set[hc.Head]], heads: hc.HeadMap, kept: SurvivorSets) -> str:
     """By role and method, the share of the heads with the role that each size keeps, against groups drawn at random; q over the table."""
     keeps = sorted({keep for _, keep in kept}, reverse=True)
     methods = list(dict.fromkeys(method for method, _ in kept))

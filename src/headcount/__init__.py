@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
-    from headcount.behaviour.roles import roles
     from headcount.behaviour.given import roles
+    from headcount.behaviour.roles import roles
     from headcount.core.budget import Budget
     from headcount.core.errors import HeadcountError
     from headcount.core.heads import Head
     from headcount.core.plan import Plan
     from headcount.core.scores import Scores
+    from headcount.core.study_result import StudyResult
     from headcount.data.mask import mask
     from headcount.data.task import Task
     from headcount.importance.score import score
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from headcount.pruning.prune import prune
     from headcount.pruning.recipe import Recipe
     from headcount.pruning.repair.repair import repair
+    from headcount.studies._run_study import study
     from headcount.surgery.cut import cut
     from headcount.surgery.export_base import export
     from headcount.surgery.legacy import load_legacy
@@ -39,6 +41,7 @@ _HOME = {
     "Plan": "core.plan",
     "Recipe": "pruning.recipe",
     "Scores": "core.scores",
+    "StudyResult": "core.study_result",
     "Task": "data.task",
     "analyze": "workflows.analyze",
     "cut": "surgery.cut",
@@ -53,6 +56,7 @@ _HOME = {
     "roles": "behaviour.roles",
     "save": "surgery.save",
     "score": "importance.score",
+    "study": "studies._run_study",
 }
 
 __all__ = [
@@ -64,6 +68,7 @@ __all__ = [
     "Plan",
     "Recipe",
     "Scores",
+    "StudyResult",
     "Task",
     "__version__",
     "analyze",
@@ -79,6 +84,7 @@ __all__ = [
     "roles",
     "save",
     "score",
+    "study",
 ]
 
 

@@ -20,13 +20,14 @@ PAGES = sorted(page.name for page in DOCS.glob("*.md") if BLOCK.search(page.read
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES
+    from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES, STUDIES
     from headcount.surgery.load import unregister
 
     monkeypatch.chdir(tmp_path)
     for registry in (IMPORTANCES, PRUNERS, ROLES):
         monkeypatch.setattr(registry, "_added", {})  # what an example registers is its own
         monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(STUDIES, "_registered", {})
     names: dict[str, object] = {"__name__": "__main__"}
     try:
         for block in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):

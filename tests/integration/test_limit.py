@@ -19,7 +19,9 @@ from toys import saved_classifier, saved_table, sentences
 import headcount as hc
 from headcount.app.cli import demo
 from headcount.app.cli._app import build
+from headcount.app.cli.study import build_command
 from headcount.core.errors import PartlyRead
+from headcount.core.registry import STUDIES
 from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.open_task import open_task
@@ -117,7 +119,7 @@ def tasks_of(words: Words, folder: Path) -> list[Task]:
 def commands_with_limit() -> set[str]:
     group: Any = typer.main.get_command(build())
     verbs = {name: command for name, command in group.commands.items() if name != "study"}
-    verbs |= {f"study {name}": command for name, command in group.commands["study"].commands.items()}
+    verbs |= {f"study {name}": build_command(name) for name in STUDIES.names()}
     return {name for name, command in verbs.items() if any("--limit" in option.opts for option in command.params)}
 
 

@@ -16,12 +16,15 @@ from test_score_cli import refused, result, run
 from toys import build, files, saved_classifier, shared, task
 
 import headcount as hc
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.cli.study import ConsoleSources, Request
+from headcount.app.console.inputs import Shared
 from headcount.core.heads import Head
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
-from headcount.studies import compensation, dynamics, languages, layers
-from headcount.studies._gated import averaged, chance_of, drop, levels, share_left, without
+from headcount.studies import compensation, dynamics, layers
+from headcount.studies._base import StudyContext
+from headcount.studies._gated import average_evaluations, chance_of, count_levels, evaluate_without, measure_drop, share_left
+from headcount.studies._tuning import load_with_head, relative_changes, slice_weights
 
 
 def silent(model: torch.nn.Module, chosen: Callable[[Head], bool]) -> None:
@@ -38,25 +41,25 @@ def silent(model: torch.nn.Module, chosen: Callable[[Head], bool]) -> None:
 
 def test_a_drop_is_paired_and_relative_to_the_own_score() -> None:
     live, toy = shared("encoder"), task("encoder", 40)
-    whole = without(None, "", live, toy, ())
-    same = drop(whole, whole, toy)
-    assert same.loss.difference == 0 and same.shown.p == 1
-    gone = without(None, "", live, toy, hc.HeadMap.of(live))
-    lost = drop(whole, gone, toy)
+    whole = evaluate_without(None, "", live, toy, ())
+    same = measure_drop(whole, whole, toy)
+    assert same.loss.difference == 0 and same.score.p == 1
+    gone = evaluate_without(None, "", live, toy, hc.HeadMap.of(live))
+    lost = measure_drop(whole, gone, toy)
     assert lost.loss.difference == pytest.approx(gone.loss - whole.loss)
-    assert share_left(whole, gone, toy, chance_of(live, toy)).left is None, "made-up labels cannot be known"
-    mean = averaged([whole, gone], toy)
+    assert share_left(whole, gone, toy, chance_of(live, toy)).remaining is None, "made-up labels cannot be known"
+    mean = average_evaluations([whole, gone], toy)
     assert mean.loss == pytest.approx((whole.loss + gone.loss) / 2)
     plain = hc.Task("plain", toy.calibration, toy.selection, toy.report, toy.collate)
-    bare = drop(without(None, "", live, plain, ()), without(None, "", live, plain, hc.HeadMap.of(live)), plain)
-    assert bare.metric is None and bare.shown is bare.loss and chance_of(live, plain) is None
+    bare = measure_drop(evaluate_without(None, "", live, plain, ()), evaluate_without(None, "", live, plain, hc.HeadMap.of(live)), plain)
+    assert bare.metric is None and bare.score is bare.loss and chance_of(live, plain) is None
 
 
 def test_levels_are_whole_units() -> None:
     heads = hc.HeadMap.of(shared("decoder"))
     size = len(heads.units()[0])
-    assert size > 1 and all(keep % size == 0 for keep in levels(None, heads, [share / 10 for share in range(1, 10)]))
-    assert levels("50%,2", heads, ()) == [len(heads) // 2, 2]
+    assert size > 1 and all(keep % size == 0 for keep in count_levels((), heads, [share / 10 for share in range(1, 10)]))
+    assert count_levels(("50%", 2), heads, ()) == count_levels((0.5, "2"), heads, ()) == [len(heads) // 2, 2]
 
 
 # Layers.
@@ -65,7 +68,7 @@ def test_levels_are_whole_units() -> None:
 def test_layers_that_matter_are_found() -> None:
     live: Any = hc.load(saved(num_hidden_layers=4)).double().eval()
     silent(live, lambda head: head.layer < 3)
-    whole, rows, pairs = layers.layers(live, task("encoder", 40))
+    whole, rows, pairs = layers.remove_layers(live, task("encoder", 40))
     rise = {row["name"]: row["loss difference"] for row in rows}
     assert rise["bottom (L0)"] == rise["middle (L1+L2)"] == rise["L0+L1"] == rise["L0+L2"] == 0
     assert abs(rise["top (L3)"]) > 1e-3 and rise["top (L3)"] == rise["L3"] == pytest.approx(rise["L2+L3"]) == pytest.approx(rise["L1+L3"])
@@ -88,11 +91,13 @@ def saved(**options: Any) -> Path:
 
 
 def test_groups_of_every_stack() -> None:
-    found = layers.groups(hc.HeadMap.of(hc.load("demo/translator")))
+    found = layers.group_layers(hc.HeadMap.of(hc.load("demo/translator")))
     thirds = [group for group in found if group.kind == "third"]
     assert {group.stack for group in thirds} == {"enc", "dec", "cross"} and len(thirds) == 9
     assert [group.layers for group in found if (group.kind, group.stack) == ("spread", "cross")] == [(0, 2), (1, 3)]
-    assert not [group for group in layers.groups(hc.HeadMap.of(shared("encoder"))) if group.kind != "layer"], "two layers have no thirds"
+    assert not [group for group in layers.group_layers(hc.HeadMap.of(shared("encoder"))) if group.kind != "layer"], (
+        "two layers have no thirds"
+    )
 
 
 def test_layers_on_the_command_line(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
@@ -152,19 +157,19 @@ def test_checkpoints_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[st
 
 
 def test_names_of_checkpoints() -> None:
-    assert dynamics.short_names(["a/x", "b/y"]) == ["x", "y"]
-    assert dynamics.short_names(["a/x", "b/x/", "./c/y"]) == ["a/x", "b/x", "c/y"]
-    assert dynamics.short_names(["1/a/x", "2/a/x"]) == ["1/a/x", "2/a/x"]
+    assert dynamics.shorten_names(["a/x", "b/y"]) == ["x", "y"]
+    assert dynamics.shorten_names(["a/x", "b/x/", "./c/y"]) == ["a/x", "b/x", "c/y"]
+    assert dynamics.shorten_names(["1/a/x", "2/a/x"]) == ["1/a/x", "2/a/x"]
     with pytest.raises(hc.HeadcountError, match="a/x is named twice"):
-        dynamics.short_names(["a/x", "b/x", "./a/x"])
+        dynamics.shorten_names(["a/x", "b/x", "./a/x"])
 
 
 def test_steps_of_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "epoch-7").mkdir()
-    assert dynamics.step_of(tmp_path / "epoch-7") == 7 and dynamics.step_of(tmp_path) is None
+    assert dynamics.read_step(tmp_path / "epoch-7") == 7 and dynamics.read_step(tmp_path) is None
     (tmp_path / "epoch-7" / "trainer_state.json").write_text("{}")
     with pytest.raises(hc.HeadcountError, match="does not tell the step"):
-        dynamics.step_of(tmp_path / "epoch-7")
+        dynamics.read_step(tmp_path / "epoch-7")
 
 
 # Compensation.
@@ -173,14 +178,14 @@ def test_steps_of_checkpoints(tmp_path: Path) -> None:
 def test_slices_make_up_the_projections() -> None:
     for kind in ("encoder", "decoder", "t5"):
         live = shared(kind)
-        heads, found = hc.HeadMap.of(live), compensation.slices(live)
+        heads, found = hc.HeadMap.of(live), slice_weights(live)
         block = heads.blocks[0]
         weight = live.get_submodule(block.q.path).weight
         assert torch.equal(torch.cat([found[head]["q"] for head in block.heads]), weight.detach().double())
         weight = live.get_submodule(block.o.path).weight
         assert torch.equal(torch.cat([found[head]["o"] for head in block.heads], 1), weight.detach().double())
     one, two = block_of("decoder").groups()[0][:2]
-    grouped = compensation.slices(shared("decoder"))
+    grouped = slice_weights(shared("decoder"))
     assert torch.equal(grouped[one]["k"], grouped[two]["k"]) and not torch.equal(grouped[one]["q"], grouped[two]["q"])
 
 
@@ -190,10 +195,10 @@ def block_of(kind: str) -> Any:
 
 def test_a_planted_change_is_measured() -> None:
     live = build("encoder")
-    before = compensation.slices(live)
+    before = slice_weights(live)
     with torch.no_grad():
         live.get_submodule(block_of("encoder").v.path).weight.mul_(1.5)
-    found = compensation.changes(before, compensation.slices(live))
+    found = relative_changes(before, slice_weights(live))
     for head, parts in found.items():
         assert parts == pytest.approx({"q": 0, "k": 0, "v": 0.5 if head.layer == 0 else 0, "o": 0})
 
@@ -205,7 +210,7 @@ def test_uneven_compensation_is_found() -> None:
     artifacts = [
         Artifact(ArtifactKey("tuned", name, {}), {"heads": heads}, {"changes": values}) for name, values in (("a", moved), ("b", noise))
     ]
-    rows, even, each = compensation.compensation(*artifacts, hc.Plan.removing([]))
+    rows, even, each = compensation.compare_changes(*artifacts, hc.Plan.removing([]))
     assert {row["part"]: row["p"] < 0.01 for row in even} == {"q": False, "k": False, "v": False, "o": True, "importance": False}
     where = {(row["part"], row["where"]): row for row in rows}
     assert where["o", "L0"]["difference"] == pytest.approx(0.5) and where["o", "L1"]["difference"] == 0 and where["o", "all"]["heads"] == 32
@@ -272,7 +277,7 @@ def test_languages_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_p
     before = files(tmp_path / "run")
     assert result(capsys, *words) == found and files(tmp_path / "run") == before
     code, out, err = run(capsys, *words)
-    assert code == 0 and "share of its own score" in out, err
+    assert code == 0 and "Share of its own score" in out, err
 
 
 def test_training_methods_of_languages_follow_the_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -286,12 +291,17 @@ def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
     folder = saved_classifier(tmp_path / "bert", auto="AutoModel")
     torch.save(hc.load(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    say: Any = SimpleNamespace(verbose=False)
-    given = TaskOptions(str(folder), dtype="float64", allow_pickle=True)
-    made: Any = languages._with_head(given, say, "a,b,c")[0]
+    context = context_of(Shared(str(folder), dtype="float64", allow_pickle=True))
+    made: Any = load_with_head(context, str(folder), ("a", "b", "c")).model
     assert {weight.dtype for weight in made.parameters()} == {torch.float64} and made.config.id2label[2] == "c"
     with pytest.raises(hc.HeadcountError, match="is a pickle"):
-        languages._with_head(given._replace(allow_pickle=False), say, "a,b,c")
+        load_with_head(context_of(Shared(str(folder), dtype="float64")), str(folder), ("a", "b", "c"))
+
+
+def context_of(data: Shared) -> StudyContext:
+    """The context of a command line with these options."""
+    session: Any = SimpleNamespace(verbose=False, doing=lambda _: None, note=lambda _: None)
+    return StudyContext(ConsoleSources(session, data, Request(common=data)), model=data.model)
 
 
 def test_zero_shot_transfer_trains_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -324,7 +334,7 @@ def test_bad_arguments_are_told_in_a_line(
         (1, (*entail, "--role", "syntax"), "no head has the role syntax"),
         (2, entail, "--role"),
         (2, (*entail, "--role", "local", "--keep", "40"), "a number of heads from 1 to 32"),
-        (2, (*entail, "--role", "local", "--keep", "many"), "--keep is a number of heads from 1 to 32, or a share"),
+        (2, (*entail, "--role", "local", "--keep", "many"), "keep must be a number of heads from 1 to 32, or a share"),
         (1, ("dynamics", tmp_path / "empty", *train), "holds 0 checkpoints"),
         (1, ("dynamics", model, *train), "is one model; name a folder of checkpoints"),
         (1, ("dynamics", tmp_path / "nowhere", *train), "is no folder"),
@@ -339,9 +349,9 @@ def test_bad_arguments_are_told_in_a_line(
         (1, ("layers", "demo/encoder", "--task", "demo/entailment"), "needs a model with another head"),
         (2, (*spoken, "demo/entailment"), "two languages or more"),
         (1, (*spoken, "demo/entailment,demo/text-tavi", "--task-option", "size=16"), "needs a model with another head"),
-        (2, (*spoken, both, "--task", "demo/entailment"), "leave --task out"),
-        (2, (*spoken, both, "--shared", "demo/entailment"), "goes with --against"),
-        (2, (*spoken, both, "--against", "demo/entailment-english", "--shared", "demo/text"), "--shared takes tasks of --tasks"),
+        (2, (*spoken, both, "--task", "demo/entailment"), "leave task out"),
+        (2, (*spoken, both, "--shared", "demo/entailment"), "goes with against"),
+        (2, (*spoken, both, "--against", "demo/entailment-english", "--shared", "demo/text"), "shared must name some of tasks"),
         (2, (*spoken, both, "--keep", "33"), "a number of heads from 1 to 32"),
     ):
         assert message in refused(capsys, code, "study", *words), words

@@ -48,7 +48,7 @@ def test_survivors_of_a_planted_role() -> None:
     first = {("first", keep): [frozenset(heads[-keep:])] for keep in (8, 16)}
     generator = np.random.default_rng(0)
     drawn = {("random", 8): [frozenset(heads[i] for i in generator.choice(32, 8, replace=False)) for _ in range(50)]}
-    found, overall = survivors.survivors(table, {**last, **first, **drawn})
+    found, overall = survivors.compare_survivors(table, {**last, **first, **drawn})
     by = {(row.method, row.keep, row.role): row for row in found}
     assert by["last", 8, "offset:-1"].share == 1 and by["last", 8, "offset:-1"].chance == 0.25
     assert by["last", 8, "offset:-1"].p == pytest.approx(2 / 10518300), "one way of C(32, 8), twice"
@@ -69,12 +69,14 @@ def test_survivors_among_heads_that_share_keys_move_together(monkeypatch: pytest
     kept = {
         (f"draw {draw}", 16): [frozenset(head for i in generator.choice(16, 8, replace=False) for head in units[i])] for draw in range(300)
     }
-    together, overall = survivors.survivors(table, kept, units=units)
-    apart, _ = survivors.survivors(table, kept)
+    together, overall = survivors.compare_survivors(table, kept, units=units)
+    apart, _ = survivors.compare_survivors(table, kept)
     shares = [np.mean([row.p < 0.05 for row in rows if row.role == "offset:-1"]) for rows in (together, overall, apart)]
     assert shares[0] < 0.05 and shares[1] < 0.07 and shares[2] > 0.08, shares
     evenly = {("even", 16): [frozenset(heads[::2])]}
-    assert survivors.survivors(table, evenly, units=units) == survivors.survivors(table, evenly), "groups that went in part are no units"
+    assert survivors.compare_survivors(table, evenly, units=units) == survivors.compare_survivors(table, evenly), (
+        "groups that went in part are no units"
+    )
 
 
 def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Pa
     words = ("compare", model, "--train", data, "--methods", "magnitude", "--keep", "25%,50%", "--seeds", 2, "--limit", 12, "--no-repair")
     assert run(capsys, *words, "--out", out)[0] == 0
     told = refused(capsys, 1, "study", "survivors", out)
-    assert "has no roles; name a text with --embedded, --text or --task" in told and "--out" in told
+    assert "has no roles; name a text or a task to measure them on" in told
     found = result(capsys, "study", "survivors", out, "--embedded", "english", "--limit", 20)
     assert {(row["method"], row["keep"], row["seeds"]) for row in found["levels"]} <= {
         (method, keep, seeds) for method, seeds in (("magnitude without repair", 1), ("random without repair", 2)) for keep in (3, 6)
@@ -92,7 +94,7 @@ def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Pa
     assert again == found, "the roles are those of the run"
     assert (out / "study-survivors.csv").is_file()
     code, shown, err = run(capsys, "study", "survivors", out, "--all")
-    assert code == 0 and "share of the survivors that have a role" in shown, err
+    assert code == 0 and "Share of the survivors that have a role" in shown, err
 
 
 def test_the_model_of_a_comparison_is_opened_as_it_was(
@@ -149,11 +151,11 @@ def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tm
 def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[int] = []
 
-    def having(model: Any, *_: Any, seed: int = 0) -> list[Head]:
+    def find_heads(model: Any, *_: Any, seed: int = 0) -> list[Head]:
         asked.append(seed)
         return list(hc.HeadMap.of(model))[:8]
 
-    monkeypatch.setattr(role_pruning, "having", having)
+    monkeypatch.setattr(role_pruning, "find_heads", find_heads)
     words = ("study", "role-pruning", "demo/encoder", "--task", "demo/text", "--task-option", "size=40", "--role", "any", "--limit", 8)
     for seed in (0, 5):
         out = tmp_path / f"run-{seed}"
@@ -166,8 +168,8 @@ def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatc
 def test_the_level_at_which_just_the_role_goes() -> None:
     heads = hc.HeadMap.of(shared("encoder"))
     own = list(heads)[:3]
-    asked = role_pruning.grid(heads, {"local": own}, [6], exact=True)
+    asked = role_pruning.list_choices(heads, {"local": own}, [6], with_exact=True)
     assert {one.keep for one in asked if one.role} == {6, 9} and {one.keep for one in asked if not one.role} == {6, 9}
     grouped = hc.HeadMap.of(shared("decoder"))
-    asked = role_pruning.grid(grouped, {"local": [grouped[0]]}, [4], exact=True)
+    asked = role_pruning.list_choices(grouped, {"local": [grouped[0]]}, [4], with_exact=True)
     assert {one.keep for one in asked} == {4}, "half a KV group cannot go"

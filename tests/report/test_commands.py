@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kit import make_run
 
-from headcount.app.main import main
 from headcount.app.console.inputs import Shared
+from headcount.app.main import main
 from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
 from headcount.pruning import prune as prune_room

@@ -101,10 +101,11 @@ def test_the_interval_of_accuracies_covers(n: int, share: float) -> None:
 
 
 def test_a_single_survivor_has_neither_interval_nor_p() -> None:
-    from headcount.studies._results import corrected
-    from headcount.studies.compensation import _row
+    from headcount.studies._results import correct_rows
+    from headcount.studies.compensation import compare_heads
 
-    rows = [_row("v", "L0", np.array([0.5]), np.array([0.2])), _row("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))]
-    corrected(rows)
+    single = compare_heads("v", "L0", np.array([0.5]), np.array([0.2]))
+    rows = [single, compare_heads("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))]
+    correct_rows(rows)
     assert rows[0]["difference"] == pytest.approx(0.3) and rows[0]["low"] is rows[0]["p"] is rows[0]["q"] is None
     assert rows[1]["q"] == rows[1]["p"], "corrected over those that were tested"

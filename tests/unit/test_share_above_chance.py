@@ -11,7 +11,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
 from headcount.data.task import Task
 from headcount.studies._gated import relative_gap, share_left
-from headcount.studies.dynamics import Checkpoint, _summary
+from headcount.studies.dynamics import Checkpoint, _summarise
 
 N = 200
 
@@ -32,26 +32,26 @@ def toy(metric: Any) -> Task:
 
 def test_the_share_is_of_what_is_above_chance() -> None:
     share = share_left(right(180), right(120), toy(ACCURACY), 0.3)
-    assert share.left is not None and share.left.difference == pytest.approx((0.6 - 0.3) / (0.9 - 0.3))
-    assert share.left.low < 0.5 < share.left.high and share.left.p < 0.01
+    assert share.remaining is not None and share.remaining.difference == pytest.approx((0.6 - 0.3) / (0.9 - 0.3))
+    assert share.remaining.low < 0.5 < share.remaining.high and share.remaining.p < 0.01
     whole = share_left(right(180), right(180), toy(ACCURACY), 0.3)
-    assert whole.left is not None and (whole.left.difference, whole.left.low, whole.left.p) == (1, 1, 1)
+    assert whole.remaining is not None and (whole.remaining.difference, whole.remaining.low, whole.remaining.p) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("number", [0, 60, 64])
 def test_at_chance_no_share_is_defined(number: int) -> None:
     """A model that answers as a constant would has nothing to lose: not 100 % kept, and no heads that can go."""
     share = share_left(right(number), right(number), toy(ACCURACY), 0.3)
-    assert share.left is None and share.why.endswith("than chance, 0.3") == (number <= 60)
-    rows = [{"removed": 0.9, "why": share.why, **share.flat()}]
-    assert _summary(Checkpoint("a", 1), right(number), rows, 0.9)["removable"] is None
+    assert share.remaining is None and share.reason.endswith("than chance, 0.3") == (number <= 60)
+    rows = [{"removed": 0.9, "why": share.reason, **share.flat()}]
+    assert _summarise(Checkpoint("a", 1), right(number), rows, 0.9)["removable"] is None
 
 
 def test_a_score_of_zero_is_undefined_where_chance_is_zero() -> None:
     confusion = np.zeros((N, 4))
     confusion[:, 0] = 1  # class 0 is true and predicted, always: no correlation
     nothing = evaluation(MATTHEWS, confusion)
-    assert nothing.value == 0 and share_left(nothing, nothing, toy(MATTHEWS), 0.0).left is None
+    assert nothing.value == 0 and share_left(nothing, nothing, toy(MATTHEWS), 0.0).remaining is None
 
 
 def test_perplexities_compare_in_nats() -> None:
@@ -59,13 +59,17 @@ def test_perplexities_compare_in_nats() -> None:
         return evaluation(PERPLEXITY, np.stack([nats + 0.1 * np.sin(np.arange(N)), np.ones(N)], 1))
 
     share = share_left(surprise(2.0), surprise(3.0), toy(PERPLEXITY), float(np.exp(4.0)))
-    assert share.left is not None and share.left.difference == pytest.approx(0.5, abs=0.01)
-    assert share_left(surprise(4.1), surprise(4.1), toy(PERPLEXITY), float(np.exp(4.0))).left is None
+    assert share.remaining is not None and share.remaining.difference == pytest.approx(0.5, abs=0.01)
+    assert share_left(surprise(4.1), surprise(4.1), toy(PERPLEXITY), float(np.exp(4.0))).remaining is None
 
 
 def test_an_unknown_chance_is_said() -> None:
     share = share_left(right(180), right(120), toy(ACCURACY), None)
-    assert share.left is None and share.flat() == dict.fromkeys(("chance", "left", "left low", "left high")) and "not known" in share.why
+    assert (
+        share.remaining is None
+        and share.flat() == dict.fromkeys(("chance", "left", "left low", "left high"))
+        and "not known" in share.reason
+    )
 
 
 def test_two_models_lose_shares_of_their_own() -> None:

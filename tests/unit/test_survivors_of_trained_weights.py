@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 
 from headcount.core.errors import ArtifactError
-from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.studies.survivors import kept_of
+from headcount.studies.survivors import read_survivors
 
 HEADS = [f"L0H{index}" for index in range(4)]
 FROZEN, TRAINED = {"gates": None}, {}
 
 
 def artifact(method: str, content: dict[str, Any]) -> Artifact:
-    spec = PruneSpec.of(method, 2)
-    key = ArtifactKey("pruned", f"{method}, 2 heads", {"weights": "w"})
-    return Artifact(key, {"spec": spec.to_dict(), "label": spec.label, "removed": HEADS[:2], **content}, {})
+    wish = {"method": method, "options": {}, "repair": None, "recover": None, "keep": 2, "seed": 0}
+    return Artifact(ArtifactKey("pruned", f"{method}, 2 heads", {"weights": "w"}), {"wish": wish, "removed": HEADS[:2], **content}, {})
 
 
 def run_of(*artifacts: Artifact) -> Any:
@@ -39,13 +37,13 @@ def test_methods_that_trained_weights_are_left_out_and_named() -> None:
         artifact("dsp:pipelined", FROZEN),
         artifact("gates", FROZEN),
     )
-    sets, trained = kept_of(run)
-    assert [method for method, _ in sets] == ["dsp:pipelined", "gates", "surgeon"] and trained == ["dsp", "l0"]
-    sets, trained = kept_of(run, dense_roles=True)
-    assert len(sets) == 5 and trained == ["dsp", "l0"], "asked for, they are judged, and still named"
+    sets, trained = read_survivors(run)
+    assert [method for method, _ in sets] == ["dsp:pipelined", "gates", "surgeon"] and trained == ["dsp:joint", "l0"]
+    sets, trained = read_survivors(run, dense_roles=True)
+    assert len(sets) == 5 and trained == ["dsp:joint", "l0"], "asked for, they are judged, and still named"
 
 
 def test_a_comparison_of_trained_weights_alone_is_refused() -> None:
     with pytest.raises(ArtifactError, match=r"l0 alone, which trained the weights before they cut.*dense_roles"):
-        kept_of(run_of(artifact("l0", TRAINED)))
-    assert len(kept_of(run_of(artifact("l0", TRAINED)), dense_roles=True)[0]) == 1
+        read_survivors(run_of(artifact("l0", TRAINED)))
+    assert len(read_survivors(run_of(artifact("l0", TRAINED)), dense_roles=True)[0]) == 1

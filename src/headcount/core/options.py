@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -60,6 +60,16 @@ class Option:
     def choices(self) -> tuple[Any, ...]:
         """The values of an option that takes one of a few."""
         return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the option takes several values."""
+        return any(get_origin(member) is tuple for member in _members(self.type))
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether the option is true or false."""
+        return bool in _members(self.type)
 
     @property
     def type_label(self) -> str:
@@ -158,7 +168,7 @@ class Configurable:
         if missing is not None:
             example = f"{cls.name}:{missing.upper()}" if missing in positional else f"{cls.name}({missing}=…)"
             raise OptionError(f"{cls.name} needs its {missing} ({declared[missing].help}): write {example}")
-        return cls(**{name: _parse(declared[name], text, cls.name) for name, text in values.items()})
+        return cls(**{name: parse_value(declared[name], text, cls.name) for name, text in values.items()})
 
     def with_texts(self, texts: Mapping[str, str]) -> Self:
         """Returns a copy with some options read from text, each by its name.
@@ -171,7 +181,7 @@ class Configurable:
         for name in texts:
             if name not in declared:
                 raise unknown(f"option of {self.name}", name, declared)
-        return replace(self, **{name: _parse(declared[name], text, self.name) for name, text in texts.items()})
+        return replace(self, **{name: parse_value(declared[name], text, self.name) for name, text in texts.items()})
 
 
 @cache
@@ -225,9 +235,12 @@ def _members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def _parse(declared: Option, text: str, owner: str) -> Any:
-    """Reads the value of an option from text; `_check` judges it afterwards."""
+def parse_value(declared: Option, text: str | Sequence[str], owner: str) -> Any:
+    """Returns the value of an option of `owner` for its text, or for the texts of the entries of a list; making the object checks it."""
     members = _members(declared.type)
+    if not isinstance(text, str):
+        entry_type = next(get_args(member)[0] for member in members if get_origin(member) is tuple)
+        return tuple(_parse_plain(entry_type, entry) for entry in text)
     if type(None) in members and text == "none":
         return None
     for member in members:
@@ -242,6 +255,9 @@ def _parse(declared: Option, text: str, owner: str) -> Any:
 def _parse_plain(hint: Any, text: str) -> Any:
     """Reads one value; text that is none of that type comes back as it is."""
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if len(members := _members(hint)) > 1:
+        values = [_parse_plain(member, text) for member in members]
+        return next((value for value in values if not isinstance(value, str)), text)
     if hint is bool:
         return words.get(text.lower(), text)
     if hint in (int, float):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headcount.core import html as notebook
 from headcount.core.budget import Budget, PruningUnit
 from headcount.core.errors import ArtifactError, HeadcountError, PlanError
-from headcount.core.files import add_seal, is_file, read_json, seal, write_json
-from headcount.core.files import check_writable
+from headcount.core.files import add_seal, check_writable, is_file, read_json, seal, write_json
 from headcount.core.heads import AttentionBlock, Head, HeadIndex
 
 if TYPE_CHECKING:

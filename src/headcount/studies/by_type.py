@@ -1,39 +1,75 @@
-"""Which attention matters most, encoder, cross or decoder? Scores by type of attention, and what removing a whole type costs.
-
-Michel et al. 2019 (section 4.2) and Voita et al. 2019: encoder-decoder attention suffers first, encoder self-attention least. Each type is also
-gated away in whole and in its lowest half, and every loss stands next to a paired test over the same examples.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import TYPE_CHECKING
 
-import typer
+import numpy as np
 
-from headcount.app.console import inputs
-from headcount.app.console.command import command
-from headcount.app.console.session import Session
-from headcount.models.head_map import HeadMap
+from headcount.core.options import option
+from headcount.core.stats.paired import Difference, paired_t
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies._base import Study, StudyContext, StudyInfo
+from headcount.studies._results import format_interval
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import nn
 
-    from headcount.core.heads import Head
     from headcount.core.scores import Scores
-    from headcount.core.stats.significance import Difference
     from headcount.data.task import Task
 
-By = Annotated[str, typer.Option("--by", metavar="NAME", help="The method that ranks the heads of each type.")]
+
+@dataclass(frozen=True)
+class ByType(Study):
+    """Which attention matters most, encoder, cross or decoder? Scores by type of attention, and what removing a whole type costs.
+
+    Michel et al. 2019 (section 4.2) and Voita et al. 2019: encoder-decoder attention suffers first, encoder self-attention least. All heads of each
+    type, and its lower half, are also gated away; the rise of the loss is tested in pairs over the same examples.
+    """
+
+    _: KW_ONLY
+    by: str = option("gradient", "The importance that ranks the heads of each type")
+    info = StudyInfo(paper="Michel et al. 2019, section 4.2; Voita et al. 2019", needs=frozenset({"model", "task"}))
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns a row for every type of attention in the model."""
+        from headcount.importance.score import Method, score
+
+        importance = Method.parse(self.by)
+        model, task, by = context.loaded.model, context.task, str(importance)
+        with context.progress("scoring") as advance:
+            raw = score(
+                model,
+                task,
+                by,
+                normalise="none",
+                seed=context.seed,
+                limit=context.limit,
+                batch_size=context.batch_size,
+                progress=advance,
+            )
+        ranking = raw.normalise_by(importance.about.normalise)
+        rows = compare_types(model, task, raw, ranking, limit=context.limit, batch_size=context.batch_size)
+        metric = task.metric.name if task.metric else ""
+        dense = f" {metric} of the dense model {rows[0].metric:.4g}." if metric else ""
+        measurements = {"model": context.model_name, "task": task.name, "by": by, "normalise": ranking.normalise}
+        return StudyResult(
+            study=str(self),
+            tables=(_table(rows, by, metric),),
+            sentence=_verdict(rows),
+            notes=(
+                f"Changes of the loss on the report split when heads are removed.{dense}",
+                f"Means and shares are those of raw scores; the lower half is that of {ranking.label}.",
+            ),
+            measurements={**measurements, "types": [asdict(row) for row in rows]},
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
     """One type of attention: its heads, their mean score with the interval over examples, and the rise of the loss without some of them.
 
-    `share` of all scores is not defined, hence None, where these are not all of one sign, or all 0.
+    `share` of all scores is None unless all scores have one sign and some are not 0.
     """
 
     kind: str
@@ -49,104 +85,85 @@ class TypeRow:
     metric_without_all: float | None
 
 
-def by_type(model: nn.Module, task: Task, scores: Scores, ranking: Scores | None = None, **reading: Any) -> list[TypeRow]:
+def compare_types(
+    model: nn.Module,
+    task: Task,
+    scores: Scores,
+    ranking: Scores | None = None,
+    *,
+    limit: int | None = None,
+    batch_size: int | None = None,
+) -> list[TypeRow]:
     """Returns a row for every type of attention in the model; scores come from calibration, losses from the report split.
 
     Means and shares are those of `scores`, which should not be normalised by layer: every layer would then have the same share. The lower half of a
     type is that of `ranking`, by default of the same scores.
     """
-    import numpy as np
-
-    from headcount.data.evaluate import evaluate
-
-    heads = HeadMap.of(model)
-    whole = evaluate(model, task, **reading)
-    kinds: dict[str, list[int]] = {}
-    for place, head in enumerate(heads):
-        kinds.setdefault(heads.block_of(head).kind, []).append(place)
-    drawn = scores.replicates() if scores.samples is not None else np.asarray(scores.values)[None]
-    values = np.asarray(scores.values)
-    total = float(values.sum()) if (values >= 0).all() or (values <= 0).all() else 0.0
-    lowest_first = (ranking or scores).ranking()[::-1]
-    return [_row(model, task, scores, kind, places, (whole, drawn, total, lowest_first), reading) for kind, places in kinds.items()]
-
-
-def _row(
-    model: nn.Module,
-    task: Task,
-    scores: Scores,
-    kind: str,
-    places: list[int],
-    facts: tuple[Any, np.ndarray, float, Sequence[Head]],
-    reading: dict[str, Any],
-) -> TypeRow:
-    import numpy as np
-
-    from headcount.core.stats.significance import paired_t
     from headcount.data.evaluate import evaluate
     from headcount.data.mask import mask
+    from headcount.models.head_map import HeadMap
 
-    whole, drawn, total, lowest_first = facts
-    members = {scores.heads[place] for place in places}
-    order = [head for head in lowest_first if head in members]
-    results = []
-    for gone in (order[: len(order) // 2], order):
-        with mask(model, gone):
-            results.append(evaluate(model, task, **reading))
-    half, none = results
-    low, high = np.quantile(drawn[:, places].mean(1), [0.025, 0.975])
-    values = np.asarray(scores.values)[places]
-    return TypeRow(
-        kind=kind,
-        n_heads=len(places),
-        mean=float(values.mean()),
-        low=float(low),
-        high=float(high),
-        share=float(values.sum() / total) if total else None,
-        without_half=paired_t(half.losses - whole.losses),
-        without_all=paired_t(none.losses - whole.losses),
-        metric=whole.value,
-        metric_without_half=half.value,
-        metric_without_all=none.value,
-    )
-
-
-@command
-def run(say: Session, given: inputs.TaskOptions, by: By = "gradient") -> None:
-    """Which attention matters most: encoder, cross or decoder? Scores by type, and the loss without half and without all heads of each."""
-    from headcount.importance.base import Importance
-    from headcount.importance.score import score
-
-    by = str(Importance.parse(by))
-    live, _, folder = given.open_model(say)
-    data = given.open_task(say, live, folder)
-    with say.progress("scoring") as advance:
-        raw = score(live, data, by, normalise="none", seed=given.seed, progress=advance, **given.reading)
-    ranking = raw.normalised(Importance.parse(by).info.normalise)
-    rows = by_type(live, data, raw, ranking, **given.reading)
-    name = data.metric.name if data.metric else ""
-
-    def artifact(change: Any, value: float | None) -> str:
-        loss = f"{change.difference:+.4g} ({change.low:+.3g} … {change.high:+.3g})"
-        return loss if value is None else f"{loss}, {name} {value:.4g}"
-
-    say.line(f"loss on the report split, change when heads go{f'; {name} of the whole model {rows[0].metric:.4g}' if name else ''}")
-    say.line(f"means and shares are of raw scores; the lower half is that of {ranking.label}")
-    say.table(
-        ("attention", "heads", f"mean {by} (raw)", "95% interval", "share", "without the lower half", "without any"),
-        [
-            (
-                row.kind,
-                row.n_heads,
-                f"{row.mean:.4g}",
-                f"{row.low:.4g} … {row.high:.4g}",
-                "–" if row.share is None else f"{row.share:.0%}",
-                artifact(row.without_half, row.metric_without_half),
-                artifact(row.without_all, row.metric_without_all),
+    heads = HeadMap.of(model)
+    dense = evaluate(model, task, limit=limit, batch_size=batch_size)
+    indices_by_kind: dict[str, list[int]] = {}
+    for index, head in enumerate(heads):
+        indices_by_kind.setdefault(heads.block_of(head).kind, []).append(index)
+    values = np.asarray(scores.values)
+    replicates = scores.replicates() if scores.samples is not None else values[None]
+    total = float(values.sum()) if (values >= 0).all() or (values <= 0).all() else 0.0
+    lowest_first = (ranking or scores).ranking()[::-1]
+    rows = []
+    for kind, indices in indices_by_kind.items():
+        members = {scores.heads[index] for index in indices}
+        order = [head for head in lowest_first if head in members]
+        pruned = []
+        for removed in (order[: len(order) // 2], order):
+            with mask(model, removed):
+                pruned.append(evaluate(model, task, limit=limit, batch_size=batch_size))
+        low, high = np.quantile(replicates[:, indices].mean(1), [0.025, 0.975])
+        rows.append(
+            TypeRow(
+                kind=kind,
+                n_heads=len(indices),
+                mean=float(values[indices].mean()),
+                low=float(low),
+                high=float(high),
+                share=float(values[indices].sum() / total) if total else None,
+                without_half=paired_t(pruned[0].losses - dense.losses),
+                without_all=paired_t(pruned[1].losses - dense.losses),
+                metric=dense.value,
+                metric_without_half=pruned[0].value,
+                metric_without_all=pruned[1].value,
             )
-            for row in rows
-        ],
-        right=("heads", "share"),
-    )
-    head = {"study": "by-type", "model": given.model, "task": data.name, "by": by, "normalise": ranking.normalise}
-    say.result({**head, "types": [asdict(row) for row in rows]})
+        )
+    return rows
+
+
+def _table(rows: Sequence[TypeRow], by: str, metric: str) -> Table:
+    half, none = "without the lower half", "without any"
+    columns = [
+        Column("attention"),
+        Column("heads"),
+        *interval_columns(f"mean {by} (raw)", ".4g"),
+        Column("share", format=".0%"),
+        *interval_columns(half, "+.4g", "loss"),
+        *([Column(f"{metric} {half}", format=".4g")] if metric else []),
+        *interval_columns(none, "+.4g", "loss"),
+        *([Column(f"{metric} {none}", format=".4g")] if metric else []),
+    ]
+    cells = []
+    for row in rows:
+        changes = []
+        for change, value in ((row.without_half, row.metric_without_half), (row.without_all, row.metric_without_all)):
+            changes += [change.difference, change.low, change.high, *([value] if metric else [])]
+        cells.append((row.kind, row.n_heads, row.mean, row.low, row.high, row.share, *changes))
+    return Table("types", tuple(columns), tuple(cells))
+
+
+def _verdict(rows: Sequence[TypeRow]) -> str:
+    ordered = sorted(rows, key=lambda row: -row.without_all.difference)
+    changes = [
+        f"{format_interval(row.without_all.difference, row.without_all.low, row.without_all.high)} without {row.kind} attention"
+        for row in ordered
+    ]
+    return f"The loss changes by {', '.join(changes)}."

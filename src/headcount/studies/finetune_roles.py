@@ -1,40 +1,67 @@
-"""What does fine-tuning change in the roles of heads? The same heads of two models on the same sentences, with a paired test.
-
-Pande et al. 2021: fine-tuning changes the late layers most, from delimiters to other tokens. For every head and role the difference of the
-sieve bias, sentence by sentence, is tested by t; p-values are corrected over all heads and roles.
-"""
-
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from headcount.app.console import inputs
-from headcount.app.console.command import command
-from headcount.app.console.options import split
-from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_text, open_corpus
 from headcount.core.errors import ArtifactError, DataError
+from headcount.core.heads import Head
+from headcount.core.options import option
+from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.core.stats.paired import paired_t
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies._base import LoadedModel, Study, StudyContext, StudyInfo
+from headcount.studies._results import SIGNIFICANT
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
 
     from headcount.behaviour.base import Corpus
-    from headcount.behaviour.spec import RoleSpec
-    from headcount.core.heads import Head
     from headcount.data.task import Task
 
-Second = Annotated[str, typer.Argument(metavar="MODEL_B", help="The model after fine-tuning.", show_default=False)]
-Only = Annotated[str | None, typer.Option("--only", metavar="NAME,…", help="Roles of `headcount ls roles`.")]
+MOST_ROWS = 30
+
+
+@dataclass(frozen=True)
+class FinetuneRoles(Study):
+    """What does fine-tuning change in the roles of heads? The same heads of two models on the same sentences, with a paired test.
+
+    Pande et al. 2021: fine-tuning changes the late layers most, from delimiters to other tokens. For every head and role the difference of the
+    sieve bias, sentence by sentence, is tested by t; p-values are corrected over all heads and roles.
+    """
+
+    tuned: str = option(help="The model after fine-tuning: a folder, a hub id, or demo/NAME")
+    _: KW_ONLY
+    only: tuple[str, ...] = option((), "Roles to measure; by default all")
+    info = StudyInfo(paper="Pande et al. 2021", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns every head and role that both models were tested for, with the paired difference."""
+        before = context.loaded
+        after = context.sources.load_model(self.tuned, auto=None)
+        task = _open_task(context, before, after) if context.sources.task_name else None
+        corpus = context.sources.open_corpus(before, task)
+        if corpus is None:
+            raise DataError("roles are measured on a text; name one")
+        changes = compare_roles(before.model, after.model, corpus, only=self.only, seed=context.seed, batch_size=context.batch_size)
+        significant = sorted((change for change in changes if change.q <= SIGNIFICANT), key=lambda change: -abs(change.difference))
+        layers = _layer_table(changes)
+        return StudyResult(
+            study=str(self),
+            tables=(_change_table(significant[:MOST_ROWS]), layers),
+            sentence=_verdict(changes, significant, layers),
+            notes=(f"{MOST_ROWS} of {len(significant)} significant changes are shown.",) if len(significant) > MOST_ROWS else (),
+            measurements={
+                "a": context.model_name,
+                "b": self.tuned,
+                "changes": [{**asdict(change), "head": str(change.head)} for change in changes],
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """One head and role: its bias in both models, the paired difference b − a with interval, p and corrected q, and whether it has the role."""
+    """One head and role: its bias in both models, the paired difference b − a with interval, p and q, and whether it had and has the role."""
 
     head: Head
     role: str
@@ -50,90 +77,84 @@ class RoleChange:
     has: bool
 
 
-def finetune_roles(a: nn.Module, b: nn.Module, corpus: Corpus, spec: RoleSpec) -> list[RoleChange]:
-    """Every head × role that both models were tested for, with the paired difference."""
-    from headcount.behaviour.roles import biases_by_sentence, measure_roles
-    from headcount.core.stats.significance import benjamini_hochberg, paired_t
+def compare_roles(
+    a: nn.Module, b: nn.Module, corpus: Corpus, *, only: Sequence[str] = (), seed: int = 0, batch_size: int | None = None
+) -> list[RoleChange]:
+    """Returns every head and role that both models were tested for, with the paired difference.
 
-    before, after = measure_roles(a, corpus, spec), measure_roles(b, corpus, spec)
+    Raises:
+        ArtifactError: the models have different heads.
+    """
+    from headcount.behaviour.roles import biases_by_sentence, measure
+
+    options: Any = {"only": list(only) or None, "seed": seed, "batch_size": batch_size}
+    before, after = measure(a, corpus, **options), measure(b, corpus, **options)
     if before.heads != after.heads:
         raise ArtifactError(
             f"the models have different heads ({len(before.heads)} and {len(after.heads)}); compare a model with its fine-tuned self"
         )
-    values = [biases_by_sentence(model, corpus, spec) for model in (a, b)]
-    pairs = {(row.head, row.role): row for row in after}
-    rows = [row for row in before if (row.head, row.role) in pairs and (row.head, row.role) in values[0]]
-    found = []
-    for row in rows:
-        gap = values[1][row.head, row.role] - values[0][row.head, row.role]
-        later, shift = pairs[row.head, row.role], paired_t(gap)
-        told = (shift.difference, shift.low, shift.high, shift.p)
-        found.append(RoleChange(row.head, row.role, len(gap), row.bias, later.bias, *told, 1.0, row.has_role, later.has_role))
-    q = benjamini_hochberg([change.p for change in found]) if found else []
-    return [replace(change, q=float(value)) for change, value in zip(found, q, strict=True)]
+    biases_a, biases_b = (biases_by_sentence(model, corpus, **options) for model in (a, b))
+    later_rows = {(row.head, row.role): row for row in after}
+    changes = []
+    for row in before:
+        key = row.head, row.role
+        if key not in later_rows or key not in biases_a:
+            continue
+        gap, later = biases_b[key] - biases_a[key], later_rows[key]
+        shift = paired_t(gap)
+        test = (shift.difference, shift.low, shift.high, shift.p)
+        changes.append(RoleChange(*key, len(gap), row.bias, later.bias, *test, 1.0, row.has_role, later.has_role))
+    q = benjamini_hochberg([change.p for change in changes]) if changes else []
+    return [replace(change, q=float(value)) for change, value in zip(changes, q, strict=True)]
 
 
-@command
-def run(
-    say: Session,
-    given: inputs.TaskOptions,
-    other: Second,
-    text: File = None,
-    embedded: Embedded = None,
-    parser: Parser = None,
-    only: Only = None,
-) -> None:
-    """What does fine-tuning change in the roles of heads? The same heads before and after, with a paired test."""
-    check_text(given, text, embedded)
-    after = given._replace(model=other, auto=None)
-    first, _, folder = given.open_model(say)
-    second, _, _ = after.open_model(say)
-    task = _task(say, given, folder, first, second) if given.task else None
-    read = open_corpus(say, given, first, folder, text=text, embedded=embedded, parser=parser, task=task)
-    from headcount.behaviour.spec import RoleSpec, parse_roles
-
-    spec = RoleSpec(parse_roles(split(only) if only else None), seed=given.seed, batch_size=given.reading["batch_size"])
-    changes = finetune_roles(first, second, read, spec)
-    changed = sorted((c for c in changes if c.q <= 0.05), key=lambda c: -abs(c.difference))
-    rows = [
-        (c.head, c.role, f"{c.a:.2f}", f"{c.b:.2f}", f"{c.difference:+.2f} ({c.low:+.2f} … {c.high:+.2f})", f"{c.q:.2g}", _word(c))
-        for c in changed[:30]
-    ]
-    say.table(("head", "role", "before", "after", "change", "q", ""), rows, right=("before", "after"))
-    say.line(f"{len(changed)} of {len(changes)} heads × roles changed (q ≤ 0.05); by layer, mean size of all changes:")
-    say.table(
-        ("layer", "mean |change|", "roles lost", "roles gained"),
-        _layers(changes),
-        right=("mean |change|", "roles lost", "roles gained"),
-    )
-    say.result({"study": "finetune-roles", "a": given.model, "b": other, "changes": [{**asdict(c), "head": str(c.head)} for c in changes]})
-
-
-def _task(say: Session, given: inputs.TaskOptions, folder: Path, first: nn.Module, second: nn.Module) -> Task:
-    """The task, made for whichever of the models has the head that it needs: as a rule the fine-tuned one."""
+def _open_task(context: StudyContext, before: LoadedModel, after: LoadedModel) -> Task:
+    """Opens the task for the model that has the head it needs: as a rule the fine-tuned one."""
     try:
-        return given.open_task(say, second, folder)
+        return context.sources.open_task(replace(after, folder=before.folder))
     except DataError as error:
         try:
-            return given.open_task(say, first, folder)
+            return context.sources.open_task(before)
         except DataError:
             raise error from None
 
 
-def _word(change: RoleChange) -> str:
-    return "lost" if change.had and not change.has else "gained" if change.has and not change.had else ""
-
-
-def _layers(changes: list[RoleChange]) -> list[tuple[str, str, int, int]]:
-    blocks: dict[str, list[RoleChange]] = {}
+def _change_table(changes: Sequence[RoleChange]) -> Table:
+    columns = (
+        Column("head"),
+        Column("role"),
+        Column("before", "sieve bias", ".2f"),
+        Column("after", "sieve bias", ".2f"),
+        *interval_columns("change", "+.2f"),
+        Column("q", format=".2g"),
+        Column("role is"),
+    )
+    rows = []
     for change in changes:
-        blocks.setdefault(str(change.head).rpartition("H")[0], []).append(change)
-    return [
+        word = "lost" if change.had and not change.has else "gained" if change.has and not change.had else ""
+        numbers = (change.a, change.b, change.difference, change.low, change.high, change.q)
+        rows.append((str(change.head), change.role, *numbers, word))
+    return Table("changes", columns, tuple(rows))
+
+
+def _layer_table(changes: Sequence[RoleChange]) -> Table:
+    by_layer: dict[str, list[RoleChange]] = {}
+    for change in changes:
+        by_layer.setdefault(str(change.head).rpartition("H")[0], []).append(change)
+    columns = (Column("layer"), Column("mean |change|", format=".3f"), Column("roles lost"), Column("roles gained"))
+    rows = [
         (
-            name,
-            f"{sum(abs(c.difference) for c in group) / len(group):.3f}",
-            sum(c.had and not c.has for c in group),
-            sum(c.has and not c.had for c in group),
+            layer,
+            sum(abs(change.difference) for change in group) / len(group),
+            sum(change.had and not change.has for change in group),
+            sum(change.has and not change.had for change in group),
         )
-        for name, group in blocks.items()
+        for layer, group in by_layer.items()
     ]
+    return Table("layers", columns, tuple(rows), "Mean size of all changes by layer")
+
+
+def _verdict(changes: Sequence[RoleChange], significant: Sequence[RoleChange], layers: Table) -> str:
+    most = max(layers.records(), key=lambda row: float(row["mean |change|"] or 0), default=None)
+    largest = "" if most is None else f"; changes are largest in {most['layer']}"
+    return f"{len(significant)} of {len(changes)} heads × roles changed (q ≤ {SIGNIFICANT}){largest}."

@@ -1,28 +1,16 @@
-"""Are the heads of a role needed? Prune them first, or spare them longest, at several numbers of heads, beside as many random ones.
-
-Budhraja et al. 2020 (section 5): after fine-tuning, no role was worth sparing. Pruned, spared and random heads stand at the same number of heads;
-seeds are averaged example by example, and every difference is paired over examples. Without --recover or --repair it is what the heads do now.
-"""
-
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from headcount.app.console import inputs
-from headcount.app.console.command import command
-from headcount.app.console.pruning import Rate, Recover, Repair, TrainBatch, length_of, note_training, recipe
-from headcount.app.console.run_folder import RunFolder, describe
-from headcount.app.console.format import format_training
-from headcount.app.console.pruning import DEFAULT_TRAINING, TrainingOptions
-from headcount.app.console.run_folder import Place, describe
-from headcount.app.console.session import Session
 from headcount.core.errors import PlanError
-from headcount.studies._gated import averaged, drop, interval, levels, score_of
-from headcount.studies._results import Folder, corrected, keep_rows, led
+from headcount.core.options import option
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.runs.results import outcome
+from headcount.runs.sweep import sweep
+from headcount.studies._base import Progress, Study, StudyContext, StudyInfo
+from headcount.studies._results import SIGNIFICANT, correct_rows, keep_rows
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,194 +19,209 @@ if TYPE_CHECKING:
     from headcount.core.heads import Head
     from headcount.data.task import Task
     from headcount.models.head_map import HeadMap
-    from headcount.pruning.spec import PruneSpec
-    from headcount.workflows.prune import Pruning
+    from headcount.studies._gated import Drop
+    from headcount.workflows.prune import Pruning, Wish
 
-Roles = Annotated[
-    list[str], typer.Option("--role", metavar="NAME", help="A role of `headcount ls roles`, such as offset:-1, or any; again for more.")
-]
-Keep = Annotated[
-    str | None,
-    typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers or shares; else 75%,50%,25%, and all but the role's."),
-]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Draws of the heads that are chosen at random, from --seed on.")]
-Repair = Annotated[bool | None, typer.Option("--repair/--no-repair", help="Refit output projections in closed form.")]
-Recover = Annotated[
-    str | None,
-    typer.Option("--recover", metavar="LENGTH", help="Fine-tune the cut model: a number of epochs, or of steps (300steps), or auto."),
-]
 RANDOM = "random"
 VARIANTS = ("prune", "spare")
-LIMIT = 512
+SENTENCES = 512
+
+
+@dataclass(frozen=True)
+class RolePruning(Study):
+    """Are the heads of a role needed? Prune them first, or spare them longest, at several numbers of heads, beside as many random ones.
+
+    Budhraja et al. 2020 (section 5): after fine-tuning, no role was worth sparing. Pruned, spared and random heads are compared at the same number of
+    heads; seeds are averaged example by example, and every difference is paired over examples. Without recovery or repair the study measures what the
+    heads contribute now.
+    """
+
+    _: KW_ONLY
+    role: tuple[str, ...] = option(help="Roles such as offset:-1, or any")
+    keep: tuple[int | float | str, ...] = option(
+        (), "How many heads stay: numbers or shares; by default 75%, 50%, 25%, and all but the role's"
+    )
+    seeds: int = option(5, "Draws of the heads that are chosen at random, from the seed on", minimum=1)
+    repair: bool | None = option(False, "Refit output projections in closed form; none does so unless training follows")
+    recover: float | str | None = option(
+        None, "How long the pruned model is fine-tuned: a number of epochs, or of steps (300steps), or auto"
+    )
+    rate: float = option(5e-5, "The learning rate of the recovery", minimum=0)
+    train_batch: int = option(32, "Examples per training step", minimum=1)
+    info = StudyInfo(paper="Budhraja et al. 2020, section 5", needs=frozenset({"model", "task", "run"}))
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns a row for every role pruned and spared, and for random heads, at every number of heads."""
+        from headcount.pruning.training.fine_tune import Recipe
+        from headcount.studies._gated import count_levels, score_of
+        from headcount.workflows.prune import Pruning, Wish, check_wish, estimate_training
+
+        run, loaded = context.required_run, context.loaded
+        keeps = count_levels(self.keep, loaded.heads, (0.75, 0.5, 0.25))
+        recipe = Recipe(rate=self.rate, batch=self.train_batch, seed=context.seed)
+        template = Wish(RANDOM, 1, repair=self.repair, recover=self.recover, recipe=recipe)
+        for keep in keeps:
+            check_wish(loaded.model, replace(template, keep=keep))
+        context.describe_run(loaded, {"study": self.name, "roles": list(self.role), "keep": keeps, "seeds": self.seeds})
+        task, tokenizer = context.task, context.sources.read_tokenizer(loaded)
+        heads_by_role = {role: find_heads(loaded.model, task, tokenizer, role, seed=context.seed) for role in dict.fromkeys(self.role)}
+        for role, heads in heads_by_role.items():
+            context.note(f"{len(heads)} of {len(loaded.heads)} heads have the role {role}: {', '.join(map(str, heads))}")
+        pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
+        choices = list_choices(loaded.heads, heads_by_role, keeps, with_exact=not self.keep)
+        draws = range(context.seed, context.seed + self.seeds)
+        estimate = estimate_training(pruning, [choice.request(template, draw) for choice in choices for draw in draws])
+        if estimate is not None:
+            context.note(estimate.sentence)
+        with context.progress("pruning", "models") as advance:
+            dense, rows = prune_roles(pruning, choices, template, draws=draws, progress=advance)
+        request = {"roles": list(self.role), "keep": keeps, "seeds": self.seeds, "seed": context.seed, "wish": template.parts()}
+        keep_rows(run, self.name, {**pruning.base, **request}, rows)
+        metric = dense.metric or "loss"
+        return StudyResult(
+            study=str(self),
+            tables=(_table(rows, metric),),
+            sentence=_verdict(rows),
+            notes=(f"Dense model: {metric} {score_of(dense):.4g} on {dense.n_examples} examples.",),
+            measurements={
+                "model": context.model_name,
+                "task": task.name,
+                "dense": {"loss": dense.loss, "metric": dense.metric, "value": dense.value},
+                "heads": {role: list(map(str, heads)) for role, heads in heads_by_role.items()},
+                "rows": rows,
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One way to choose heads: its name, the role or "" for random, prune or spare, and how many heads stay."""
+class Choice:
+    """A way to choose heads: the role, or "" for random heads; prune, spare or random; and how many heads stay."""
 
     role: str
     variant: str
     keep: int
 
-    def spec(self, template: PruneSpec, seed: int) -> PruneSpec:
-        """Returns the request of one seed."""
-        from headcount.pruning.base import Pruner
+    def request(self, template: Wish, seed: int) -> Wish:
+        """Returns the request for the pruned model of one seed."""
+        if not self.role:
+            return replace(template, method=RANDOM, keep=self.keep, seed=seed)
+        return replace(template, method=f"role:{self.variant}", options={"roles": self.role}, keep=self.keep, seed=seed)
 
-        method = Pruner.parse(f"role:{self.variant}(roles={self.role})" if self.role else RANDOM)
-        return replace(template, method=method, seed=seed).resized(self.keep)
 
+def find_heads(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed: int = 0) -> list[Head]:
+    """Returns the heads that have a role on the texts of the task, as the role pruner measures it.
 
-def having(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed: int = 0) -> list[Head]:
-    """The heads that have a role on the texts of the task, as the pruner sees it; an error if there are none."""
-    from headcount.behaviour.roles import roles
+    Raises:
+        PlanError: no head has the role, or all heads have it.
+    """
+    from headcount.behaviour.given import roles
 
     only = None if role == "any" else [role]
-    table = roles(model, task, tokenizer, limit=LIMIT, only=only, seed=seed)
-    found = [head for head, labels in table.labels().items() if labels]
-    if not found:
-        why = "; ".join(table.untested.values())
-        raise PlanError(f"no head has the role {role} on the texts of task '{task.name}'{f' ({why})' if why else ''}; see headcount roles")
-    if len(found) == len(table.heads):
+    table = roles(model, task, tokenizer, alignment={"limit": SENTENCES}, only=only, seed=seed)
+    heads = [head for head, labels in table.labels().items() if labels]
+    if not heads:
+        reason = "; ".join(table.untested.values())
         raise PlanError(
-            f"all {len(found)} heads have the role {role}, so that pruning and sparing them is the same as random; name a narrower one"
+            f"no head has the role {role} on the texts of task '{task.name}'{f' ({reason})' if reason else ''}; see `headcount roles`"
         )
-    return found
+    if len(heads) == len(table.heads):
+        raise PlanError(
+            f"all {len(heads)} heads have the role {role}, so that pruning and sparing them is the same as random; name a narrower one"
+        )
+    return heads
 
 
-def grid(heads: HeadMap, roles: dict[str, list[Head]], keeps: Sequence[int], *, exact: bool) -> list[Asked]:
-    """Every choice: each role pruned and spared, and random, at each number of heads; with `exact`, also where just the role's heads go."""
-    found: list[Asked] = []
-    for role, own in roles.items():
-        more = [len(heads) - len(own)] if exact and _whole(heads, own) else []
-        found += [Asked(role, variant, keep) for keep in sorted({*keeps, *more}, reverse=True) for variant in VARIANTS]
-    return [*found, *(Asked("", RANDOM, keep) for keep in sorted({asked.keep for asked in found}, reverse=True))]
+def list_choices(heads: HeadMap, heads_by_role: Mapping[str, Sequence[Head]], keeps: Sequence[int], *, with_exact: bool) -> list[Choice]:
+    """Returns each role pruned and spared, and random heads, at each number of heads.
 
-
-def _whole(heads: HeadMap, own: list[Head]) -> bool:
-    """Whether these heads are whole units of heads that stay or go together."""
-    return all(set(unit) <= set(own) or not set(unit) & set(own) for unit in heads.units())
-
-
-def role_pruning(
-    pruning: Pruning, asked: Sequence[Asked], template: PruneSpec, *, seeds: int, seed: int = 0, progress: Any = None
-) -> tuple[Evaluation, list[Any]]:
-    """The dense model, and a row for each choice: change from the dense model, and from random heads of the same number, in pairs.
-
-    Heads are drawn by `seeds` seeds from `seed` on, by which intervals are drawn too.
+    With `with_exact`, also the level at which exactly the heads of the role go, if these are whole KV groups.
     """
-    from headcount.runs.results import unpack_pruned
-    from headcount.runs.sweep import sweep
+    choices: list[Choice] = []
+    for role, members in heads_by_role.items():
+        are_whole = all(set(unit) <= set(members) or not set(unit) & set(members) for unit in heads.units())
+        exact = [len(heads) - len(members)] if with_exact and are_whole else []
+        choices += [Choice(role, variant, keep) for keep in sorted({*keeps, *exact}, reverse=True) for variant in VARIANTS]
+    return [*choices, *(Choice("", RANDOM, keep) for keep in sorted({choice.keep for choice in choices}, reverse=True))]
 
-    dense = pruning.evaluate_dense()
-    draws = range(seed, seed + seeds)
-    specs = {(one, draw): one.spec(template, draw) for one in asked for draw in draws}
-    jobs = [pruning.job(spec) for spec in specs.values()]
-    artifacts, failed = sweep(pruning.run, jobs, made=pruning.provenance, progress=progress)
+
+def prune_roles(
+    pruning: Pruning, choices: Sequence[Choice], template: Wish, *, draws: range, progress: Progress | None = None
+) -> tuple[Evaluation, list[dict[str, Any]]]:
+    """Returns the dense model, and a row for each choice: its change from the dense model and from random heads of the same number, paired.
+
+    Every seed of `draws` draws the heads once; the first is also the seed of the intervals.
+    """
+    from headcount.studies._gated import average_evaluations, measure_drop
+
+    dense, task, seed = pruning.dense(), pruning.task, draws[0]
+    requests = {(choice, draw): choice.request(template, draw) for choice in choices for draw in draws}
+    jobs = [pruning.job(request) for request in requests.values()]
+    artifacts, failed = sweep(pruning.run, jobs, made=pruning.made, progress=progress)
     for error in failed.values():
         raise error
     pruning.run.present(*artifacts)
-    made = dict(zip(specs, artifacts, strict=True))
-    mean = {one: averaged([unpack_pruned(made[one, draw]) for draw in draws], pruning.task) for one in asked}
+    artifact_of = dict(zip(requests, artifacts, strict=True))
+    means = {choice: average_evaluations([outcome(artifact_of[choice, draw]) for draw in draws], task) for choice in choices}
     rows = []
-    for one, found in mean.items():
-        control = mean[Asked("", RANDOM, one.keep)]
-        other = mean.get(Asked(one.role, "spare", one.keep)) if one.variant == "prune" else None
-        rows.append(
-            {
-                "role": one.role,
-                "heads": one.variant,
-                "keep": one.keep,
-                "seeds": seeds,
-                "loss": found.loss,
-                "value": found.value,
-                **_told("dense", drop(dense, found, pruning.task, seed=seed)),
-                **({} if not one.role else _told("random", drop(control, found, pruning.task, seed=seed))),
-                **({} if other is None else _told("spare", drop(other, found, pruning.task, seed=seed))),
-            }
-        )
-    corrected([row for row in rows if row["role"]], "against random p", "against random q")
+    for choice, pruned in means.items():
+        names = {"role": choice.role, "heads": choice.variant, "keep": choice.keep, "seeds": len(draws)}
+        row = {**names, "loss": pruned.loss, "value": pruned.value, **_flatten("dense", measure_drop(dense, pruned, task, seed=seed))}
+        if choice.role:
+            control = means[Choice("", RANDOM, choice.keep)]
+            row |= _flatten("random", measure_drop(control, pruned, task, seed=seed))
+        if choice.role and choice.variant == "prune":
+            sparing = means[Choice(choice.role, "spare", choice.keep)]
+            row |= _flatten("spare", measure_drop(sparing, pruned, task, seed=seed))
+        rows.append(row)
+    correct_rows([row for row in rows if row["role"]], "against random p", "against random q")
     return dense, rows
 
 
-def _told(what: str, made: Any) -> dict[str, Any]:
-    shown = made.shown
+def _flatten(control: str, drop: Drop) -> dict[str, float]:
+    """Returns the numbers of a difference by name."""
     names = ("difference", "low", "high", "p")
-    return {f"against {what} {name}": getattr(shown, name) for name in names} | {
-        f"loss against {what} {name}": getattr(made.loss, name) for name in names
+    return {f"against {control} {name}": getattr(drop.score, name) for name in names} | {
+        f"loss against {control} {name}": getattr(drop.loss, name) for name in names
     }
 
 
-@command
-def run(
-    say: Session,
-    given: inputs.TaskOptions,
-    out: Folder,
-    role: Roles,
-    keep: Keep = None,
-    seeds: Seeds = 5,
-    repair: Repair = False,
-    recover: Recover = None,
-    training: TrainingOptions = DEFAULT_TRAINING,
-) -> None:
-    """Are the heads of a role needed? Prune them first, spare them longest, or take random ones, at the same numbers of heads."""
-    with Place(out).taken(say) as taken:
-        from headcount.pruning.prune import check_request
-        from headcount.pruning.spec import PruneSpec
-        from headcount.workflows.prune import Pruning, estimate_training
-
-        kept = led(taken, "role-pruning")
-        live, heads, folder = given.open_model(say)
-        keeps = levels(keep, heads, (0.75, 0.5, 0.25))
-        template = PruneSpec.of(RANDOM, 1, repair=repair, recover=recover, recipe=training.recipe())
-        for number in keeps:
-            check_request(template.resized(number), live, heads)
-        describe(kept, say, given, live, heads, {"study": "role-pruning", "roles": role, "keep": keeps, "seeds": seeds})
-        task = given.open_task(say, live, folder)
-        tokenizer = inputs.reader_of(live, folder, given.trust_remote_code)
-        owners = {name: having(live, task, tokenizer, name, seed=given.seed) for name in dict.fromkeys(role)}
-        for name, found in owners.items():
-            say.note(f"{len(found)} of {len(heads)} heads have the role {name}: {', '.join(map(str, found))}")
-        pruning = Pruning(kept, live, task, limit=given.limit, command=say.command)
-        asked = grid(heads, owners, keeps, exact=keep is None)
-        draws = range(given.seed, given.seed + seeds)
-        estimate = estimate_training(pruning, [one.spec(template, draw) for one in asked for draw in draws])
-        if estimate is not None:
-            say.note(format_training(**asdict(estimate)))
-        with say.progress("pruned models") as advance:
-            dense, rows = role_pruning(pruning, asked, template, seeds=seeds, seed=given.seed, progress=advance)
-        drawn = {"seeds": seeds, "seed": given.seed}
-        keep_rows(kept, "role-pruning", {**pruning.base_key, "roles": role, "keep": keeps, **drawn, "spec": template.to_dict()}, rows)
-        _show(say, dense, rows)
-        told = {name: list(map(str, found)) for name, found in owners.items()}
-        whole = {"loss": dense.loss, "metric": dense.metric, "value": dense.value}
-        say.result({"study": "role-pruning", "model": given.model, "task": task.name, "dense": whole, "heads": told, "rows": rows})
-
-
-def _show(say: Session, dense: Evaluation, rows: list[dict[str, Any]]) -> None:
-    from headcount.core.stats.significance import Difference
-
-    def change(row: dict[str, Any], what: str) -> str:
-        if f"against {what} difference" not in row:
-            return ""
-        return interval(Difference(*(row[f"against {what} {name}"] for name in ("difference", "low", "high", "p"))))
-
-    metric = dense.metric or "loss"
-    say.line(f"the whole model: {metric} {score_of(dense):.4g} on {dense.n_examples} examples")
-    order = sorted(rows, key=lambda row: (-row["keep"], row["role"], row["heads"]))
-    say.table(
-        ("heads", "role", "its heads go", metric, "against the whole model", "against random", "q", "pruned against spared"),
-        [
-            (
-                row["keep"],
-                row["role"] or RANDOM,
-                {"prune": "first", "spare": "last", RANDOM: ""}[row["heads"]],
-                f"{row['loss'] if row['value'] is None else row['value']:.4g}",
-                change(row, "dense"),
-                change(row, "random"),
-                f"{row['against random q']:.2g}" if row["role"] else "",
-                change(row, "spare"),
-            )
-            for row in order
-        ],
-        right=("heads", metric, "q"),
+def _table(rows: Sequence[Mapping[str, Any]], metric: str) -> Table:
+    controls = {"dense": "against the dense model", "random": "against random", "spare": "pruned against spared"}
+    columns = (
+        Column("heads"),
+        Column("role"),
+        Column("its heads go"),
+        Column(metric, format=".4g"),
+        *interval_columns(controls["dense"], "+.3g", metric),
+        *interval_columns(controls["random"], "+.3g", metric),
+        Column("q", format=".2g"),
+        *interval_columns(controls["spare"], "+.3g", metric),
     )
+
+    def change(row: Mapping[str, Any], control: str) -> list[float | None]:
+        return [row.get(f"against {control} {end}") for end in ("difference", "low", "high")]
+
+    cells = [
+        (
+            row["keep"],
+            row["role"] or RANDOM,
+            {"prune": "first", "spare": "last", RANDOM: ""}[row["heads"]],
+            row["loss"] if row["value"] is None else row["value"],
+            *change(row, "dense"),
+            *change(row, "random"),
+            row.get("against random q"),
+            *change(row, "spare"),
+        )
+        for row in sorted(rows, key=lambda row: (-row["keep"], row["role"], row["heads"]))
+    ]
+    return Table("rows", columns, tuple(cells))
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    parts = []
+    for variant, words in (("prune", "pruning the heads of a role first"), ("spare", "sparing them longest")):
+        tests = [row for row in rows if row["heads"] == variant]
+        n_significant = sum(row["against random q"] <= SIGNIFICANT for row in tests)
+        parts.append(f"{words} differs from random heads at {n_significant} of {len(tests)} levels")
+    sentence = ", ".join(parts)
+    return f"{sentence[0].upper()}{sentence[1:]} (q ≤ {SIGNIFICANT})."

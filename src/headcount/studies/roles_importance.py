@@ -1,42 +1,69 @@
-"""Do the heads that matter have roles? Importance and confidence of heads with and without each role, with intervals.
-
-Voita et al. 2019: the most important and the most confident heads are those with a role. For every role the mean rank of its heads (1 = most
-important) is set against that of the others, with a permutation test over heads; the interval holds the shifts that this test does not reject.
-"""
-
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
-import typer
+import numpy as np
 
-from headcount.app.console import inputs
-from headcount.app.console.command import command
-from headcount.app.console.options import split
-from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, Parser, check_embedded, open_corpus
+from headcount.core.errors import DataError
+from headcount.core.options import option
+from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.core.stats.ranks import ranks
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies._base import Study, StudyContext, StudyInfo
+from headcount.studies._results import SIGNIFICANT
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from headcount.core.role_table import RoleTable
     from headcount.core.scores import Scores
 
-Text = Annotated[
-    Path | None, typer.Option("--text", metavar="FILE", help="For roles: CoNLL-U, plain text, or a table; else the texts of the task.")
-]
-By = Annotated[str, typer.Option("--by", metavar="NAME,…", help="The scores to compare with roles.")]
 ALPHA = 0.05
+ANY_ROLE = "any role"
+
+
+@dataclass(frozen=True)
+class RolesImportance(Study):
+    """Do the heads that matter have roles? Importance and confidence of heads with and without each role, with intervals.
+
+    Voita et al. 2019: the most important and the most confident heads are those with a role. For every role the mean rank of its heads (1 = most
+    important) is set against that of the others, with a permutation test over heads; the interval holds the shifts that this test does not reject.
+    """
+
+    _: KW_ONLY
+    by: tuple[str, ...] = option(("gradient", "confidence"), "The importances to compare with roles")
+    info = StudyInfo(paper="Voita et al. 2019", needs=frozenset({"model", "task"}), optional=frozenset({"text"}))
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns every role that some heads have and some lack, against every importance."""
+        from headcount.behaviour.given import roles
+        from headcount.importance.score import Method, score_all
+
+        loaded, task = context.loaded, context.task
+        methods = [str(Method.parse(name)) for name in self.by]
+        corpus = context.sources.open_corpus(loaded, task)
+        if corpus is None:
+            raise DataError("roles are measured on a text; name one, or a task with texts")
+        table = roles(loaded.model, corpus, seed=context.seed, batch_size=context.batch_size)
+        with context.progress("scoring") as advance:
+            scores = score_all(
+                loaded.model, task, methods, seed=context.seed, progress=advance, limit=context.limit, batch_size=context.batch_size
+            )
+        rows = sorted(rank_roles(table, scores, seed=context.seed), key=lambda row: (row.method, row.p))
+        return StudyResult(
+            study=str(self),
+            tables=(_table(rows),),
+            sentence=_verdict(rows),
+            notes=("Rank 1 is the head to keep first: a negative difference means that heads with the role matter more.",),
+            measurements={"model": context.model_name, "task": task.name, "rows": [asdict(row) for row in rows]},
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RoleRow:
-    """One role (or having any) and one score: mean rank of the heads with it and without, their difference, p of a permutation of heads.
+    """One role (or any) and one importance: mean ranks of the heads with and without it, their difference, and p of a permutation of heads.
 
-    `low` and `high` are the interval by the same test; None where one of the groups has a single head, or so few heads that no shift is rejected.
+    `low` and `high` are the interval by the same test; None where a group has a single head, or so few heads that no shift is rejected.
     """
 
     role: str
@@ -53,117 +80,79 @@ class RoleRow:
     mean_without: float
 
 
-def roles_importance(table: RoleTable, scores: dict[str, Scores], *, seed: int = 0, repeats: int = 2000) -> list[RoleRow]:
-    """Every role that some heads have and some lack, against every score."""
-    from dataclasses import replace
-
-    import numpy as np
-
-    from headcount.core.stats.ranks import ranks
-    from headcount.core.stats.significance import benjamini_hochberg
-
+def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0, repeats: int = 2000) -> list[RoleRow]:
+    """Returns every role that some heads have and some lack, against every importance."""
     labels = table.labels()
-    groups = {"any role": [bool(labels[head]) for head in table.heads]}
+    groups = {ANY_ROLE: [bool(labels[head]) for head in table.heads]}
     groups |= {role: [role in labels[head] for head in table.heads] for role in table.roles()}
     random = np.random.Generator(np.random.Philox(seed))
-    found = []
-    for method, made in scores.items():
-        values = np.asarray(made.values)
-        place = ranks(values, higher_is_keep=made.higher_is_keep).astype(float)
+    rows = []
+    for method, of_method in scores.items():
+        values = np.asarray(of_method.values)
+        rank = ranks(values, higher_is_keep=of_method.higher_is_keep).astype(float)
         for role, having in groups.items():
             has = np.array(having)
-            if 0 < has.sum() < len(has):
-                found.append(_row(role, method, has, place, values, random, repeats))
-    q = benjamini_hochberg([row.p for row in found]) if found else []
-    return [replace(row, q=float(value)) for row, value in zip(found, q, strict=True)]
-
-
-def _row(
-    role: str, method: str, has: np.ndarray, place: np.ndarray, values: np.ndarray, random: np.random.Generator, repeats: int
-) -> RoleRow:
-    mixed = draw_orders(random, len(place), repeats)
-    gap = float(place[has].mean() - place[~has].mean())
-    low, high, p = permute_groups(place, has, mixed)
-    means = float(values[has].mean()), float(values[~has].mean())
-    return RoleRow(role, method, int(has.sum()), float(place[has].mean()), float(place[~has].mean()), gap, low, high, p, 1.0, *means)
+            if not 0 < has.sum() < len(has):
+                continue
+            low, high, p = permute_groups(rank, has, draw_orders(random, len(rank), repeats))
+            mean_ranks = float(rank[has].mean()), float(rank[~has].mean())
+            gap = float(rank[has].mean() - rank[~has].mean())
+            means = float(values[has].mean()), float(values[~has].mean())
+            rows.append(RoleRow(role, method, int(has.sum()), *mean_ranks, gap, low, high, p, 1.0, *means))
+    q = benjamini_hochberg([row.p for row in rows]) if rows else []
+    return [replace(row, q=float(value)) for row, value in zip(rows, q, strict=True)]
 
 
 def draw_orders(random: np.random.Generator, size: int, repeats: int) -> np.ndarray:
-    """So many random orders of `size` places, [repeats, size]."""
-    import numpy as np
-
+    """Returns random permutations of `size` indices, [repeats, size]."""
     return random.permuted(np.tile(np.arange(size), (repeats, 1)), axis=1)
 
 
 def permute_groups(values: np.ndarray, has: np.ndarray, orders: np.ndarray) -> tuple[float | None, float | None, float]:
-    """The 95 % interval of the difference of two group means, `has` minus the others, and its two-sided p-value, both by permuting members.
+    """Returns the 95 % interval of the difference of two group means, `has` minus the others, and its two-sided p-value, by permuting members.
 
-    The interval holds the shifts d that the test does not reject once d is taken off the first group; None where it has no ends, or where a group
-    has a single member, whose spread nothing tells.
+    The interval holds the shifts d that the test does not reject once d is subtracted from the first group. Its ends are None where it is unbounded,
+    or where a group has a single member, whose spread is unknown.
     """
-    import numpy as np
 
     def gaps(of: np.ndarray) -> np.ndarray:
         return of[..., has].mean(-1) - of[..., ~has].mean(-1)
 
-    gap, drawn, moved = float(gaps(values)), gaps(values[orders]), gaps(has[orders].astype(float))
+    gap, permuted, moved = float(gaps(values)), gaps(values[orders]), gaps(has[orders].astype(float))
 
     def p_of(shift: float) -> float:
-        return float((1 + (np.abs(drawn - shift * moved) >= abs(gap - shift) - 1e-9).sum()) / (len(orders) + 1))
+        return float((1 + (np.abs(permuted - shift * moved) >= abs(gap - shift) - 1e-9).sum()) / (len(orders) + 1))
 
     reach = 100 * (float(np.ptp(values)) + 1)
     if min(has.sum(), (~has).sum()) < 2 or max(p_of(gap - reach), p_of(gap + reach)) > ALPHA:
         return None, None, p_of(0.0)
-    return _end(p_of, gap, gap - reach), _end(p_of, gap, gap + reach), p_of(0.0)
+    return _bisect_end(p_of, gap, gap - reach), _bisect_end(p_of, gap, gap + reach), p_of(0.0)
 
 
-def _end(p_of: Callable[[float], float], inside: float, outside: float) -> float:
-    """The shift between one that a test keeps and one that it rejects where it changes its mind, by halving."""
+def _bisect_end(p_of: Callable[[float], float], inside: float, outside: float) -> float:
+    """Returns the largest shift in the direction of `outside`, which the test rejects, that it does not reject, by bisection."""
     for _ in range(60):
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if p_of(middle) > ALPHA else (inside, middle)
     return inside
 
 
-@command
-def run(
-    say: Session,
-    given: inputs.TaskOptions,
-    by: By = "gradient,confidence",
-    text: Text = None,
-    embedded: Embedded = None,
-    parser: Parser = None,
-) -> None:
-    """Do the heads that matter have roles? Importance and confidence by role, with intervals."""
-    check_embedded(text, embedded)
-    from headcount.behaviour.given import roles
-    from headcount.importance.base import Importance
-    from headcount.importance.score import score_all
-    from headcount.importance.settings import ScoreSettings
-
-    live, _, folder = given.open_model(say)
-    task = given.open_task(say, live, folder)
-    methods = [str(Importance.parse(name)) for name in split(by)]
-    read = open_corpus(say, given, live, folder, text=text, embedded=embedded, parser=parser, task=task)
-    table = roles(live, read, seed=given.seed, batch_size=given.reading["batch_size"])
-    with say.progress("scoring") as advance:
-        scores = score_all(live, task, methods, ScoreSettings(seed=given.seed, **given.reading), progress=advance)
-    rows = sorted(roles_importance(table, scores, seed=given.seed), key=lambda row: (row.method, row.p))
-    say.table(
-        ("score", "role", "heads", "mean rank with", "without", "difference", "q"),
-        [
-            (
-                row.method,
-                row.role,
-                row.n_heads,
-                f"{row.rank_with:.1f}",
-                f"{row.rank_without:.1f}",
-                f"{row.difference:+.1f}" + ("" if row.low is None else f" ({row.low:+.1f} … {row.high:+.1f})"),
-                f"{row.q:.2g}",
-            )
-            for row in rows
-        ],
-        right=("heads", "mean rank with", "without"),
+def _table(rows: Sequence[RoleRow]) -> Table:
+    columns = (
+        Column("score"),
+        Column("role"),
+        Column("heads"),
+        Column("mean rank with", format=".1f"),
+        Column("without", format=".1f"),
+        *interval_columns("difference", "+.1f"),
+        Column("q", format=".2g"),
     )
-    say.note("rank 1 is the head to keep first: a negative difference says that heads with the role matter more")
-    say.result({"study": "roles-importance", "model": given.model, "task": task.name, "rows": [asdict(row) for row in rows]})
+    names = ("method", "role", "n_heads", "rank_with", "rank_without", "difference", "low", "high", "q")
+    return Table("rows", columns, tuple(tuple(getattr(row, name) for name in names) for row in rows))
+
+
+def _verdict(rows: Sequence[RoleRow]) -> str:
+    n_significant = sum(row.q <= SIGNIFICANT for row in rows)
+    text = f"{n_significant} of {len(rows)} differences between heads with and without a role are significant (q ≤ {SIGNIFICANT})"
+    of_any = [f"{row.difference:+.1f} by {row.method} (q = {row.q:.2g})" for row in rows if row.role == ANY_ROLE]
+    return f"{text}; the mean rank of heads with any role differs by {', '.join(of_any)}." if of_any else f"{text}."

@@ -1,38 +1,50 @@
-"""Do the same heads matter on other data? Pearson and Spearman of two or more score sets, with intervals (Michel et al. 2019, section 4.3).
-
-The interval and p are those of the observed correlation when examples are drawn again; what it would be without the noise of few examples stands
-beside it under that name. Scores come from run folders: one run against others, or the methods of one run. Published for ablation across domains:
-0.56 to 0.68 (Pearson).
-"""
-
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass
 from itertools import combinations
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from headcount.app.console.command import command
-from headcount.app.console.options import Seed
-from headcount.app.console.session import Session
 from headcount.core.errors import ArtifactError
+from headcount.core.options import option
+from headcount.core.scores import SCALED, Scores
+from headcount.core.stats.cheap import agreement
+from headcount.core.stats.correlation import Correlated, correlate
+from headcount.core.stats.ranks import Overlap
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.importance.verdicts import signed_samples
+from headcount.runs.scores import all_scores, same_heads
+from headcount.runs.store import Run
+from headcount.studies._base import Study, StudyContext, StudyInfo
+from headcount.studies._results import SIGNIFICANT
 
-if TYPE_CHECKING:
-    from headcount.core.scores import Scores
-    from headcount.core.stats.agreement import Correlated
-    from headcount.core.stats.ranks import Overlap
-    from headcount.core.stats.samples import Estimate
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Run folders of the same model scored on different data.")]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="The method to compare; else every method that all runs have.")]
+@dataclass(frozen=True)
+class Transfer(Study):
+    """Do the same heads matter on other data? Pearson and Spearman correlations of the scores of two or more runs, with intervals.
+
+    Michel et al. 2019 (section 4.3), who publish 0.56 to 0.68 (Pearson) for ablation across domains. The interval and p are those of the observed
+    correlation when examples are drawn again; the correlation without the noise of few examples stands beside it under that name.
+    """
+
+    runs: tuple[str, ...] = option(help="Run folders of the same model scored on different data, two or more")
+    _: KW_ONLY
+    by: str | None = option(None, "The importance to compare; by default every one that all runs have")
+    info = StudyInfo(paper="Michel et al. 2019, section 4.3")
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns every pair of runs for every importance that all of them have."""
+        pairs = [pair for scores in read_scores(self.runs, self.by).values() for pair in correlate_scores(scores, seed=context.seed)]
+        notes = [
+            f"{pair.a} and {pair.b} were scored on the same examples, so their agreement says nothing about other data."
+            for pair in pairs
+            if pair.same_data
+        ]
+        return StudyResult(str(self), (_table(pairs),), _verdict(pairs), tuple(notes), {"pairs": [asdict(pair) for pair in pairs]})
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """How far two score sets of one method agree."""
+    """The agreement of the scores of two runs by one importance."""
 
     method: str
     a: str
@@ -43,86 +55,86 @@ class Pair:
     same_data: bool
 
 
-def transfer(sets: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
-    """Every pair of score sets of one method, by the names of the sets."""
-    from headcount.core.scores import SCALED
-    from headcount.core.stats.agreement import agreement, correlate
-    from headcount.importance.verdicts import signed_samples
-    from headcount.runs.scores import check_same_heads
+def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
+    """Returns every pair of the scores of one importance, by the names of their runs.
 
-    check_same_heads(list(sets.values()))
-    found = []
-    for (name_a, a), (name_b, b) in combinations(sets.items(), 2):
+    Raises:
+        ArtifactError: two runs normalised their scores differently.
+    """
+    same_heads(list(scores_by_run.values()))
+    pairs = []
+    for (name_a, a), (name_b, b) in combinations(scores_by_run.items(), 2):
         if a.normalise != b.normalise:
             raise ArtifactError(
-                f"{a.method} is {SCALED[a.normalise]} in {name_a} and {SCALED[b.normalise]} in {name_b}; score both runs with the same normalisation"
+                f"{a.method} is {SCALED[a.normalise]} in {name_a} and {SCALED[b.normalise]} in {name_b}; "
+                "score both runs with the same normalisation"
             )
-        left, right = signed_samples(a), signed_samples(b)
-        paired = a.data == b.data and left.n_groups == right.n_groups
-        agreed = agreement(left, right, max(1, len(a.heads) // 4), seed=seed, paired=paired)
-        pearson = correlate(left, right, seed=seed, by="pearson", paired=paired)
-        found.append(Pair(a.method, name_a, name_b, pearson, agreed.spearman, agreed.lowest, bool(a.data) and a.data == b.data))
-    return found
+        samples_a, samples_b = signed_samples(a), signed_samples(b)
+        paired = a.data == b.data and samples_a.n_groups == samples_b.n_groups
+        ranks = agreement(samples_a, samples_b, max(1, len(a.heads) // 4), seed=seed, paired=paired)
+        pearson = correlate(samples_a, samples_b, seed=seed, by="pearson", paired=paired)
+        pairs.append(Pair(a.method, name_a, name_b, pearson, ranks.spearman, ranks.lowest, bool(a.data) and a.data == b.data))
+    return pairs
 
 
-def _sets(folders: list[Path], by: str | None) -> dict[str, dict[str, Scores]]:
-    """For every method that all runs have, its scores by run; without one named, those alone that examples move."""
-    from headcount.runs.scores import all_scores
-    from headcount.runs.store import Run
+def read_scores(folders: Sequence[str], by: str | None) -> dict[str, dict[str, Scores]]:
+    """Returns for every importance that all runs have its scores by run; without `by`, only those that depend on examples.
 
-    opened = {str(folder): all_scores(Run.open(folder)) for folder in folders}
-    if len(opened) < 2:
+    Raises:
+        ArtifactError: there are fewer than two runs, they have no importance in common, or its scores have no samples.
+    """
+    scores_by_run = {folder: all_scores(Run.open(folder)) for folder in folders}
+    if len(scores_by_run) < 2:
         raise ArtifactError("transfer compares runs: name two or more different run folders")
-    shared = set.intersection(*(set(scores) for scores in opened.values()))
+    shared = set.intersection(*(set(scores) for scores in scores_by_run.values()))
     if by is None and not shared:
-        raise ArtifactError(
-            f"these runs have no method in common: {', '.join(f'{name} has {list(scores)}' for name, scores in opened.items())}"
-        )
-    methods = [by] if by is not None else sorted(shared)
+        known = ", ".join(f"{name} has {list(scores)}" for name, scores in scores_by_run.items())
+        raise ArtifactError(f"these runs have no method in common: {known}")
     if by is not None and by not in shared:
-        lacking = next(name for name, scores in opened.items() if by not in scores)
-        raise ArtifactError(f"{lacking} has no scores by '{by}'; it has {', '.join(opened[lacking]) or 'none'}")
-    sets = {method: {name: scores[method] for name, scores in opened.items()} for method in methods}
-    moved = {method: scores for method, scores in sets.items() if all(one.samples and one.samples.n > 1 for one in scores.values())}
-    if not moved:
+        lacking = next(name for name, scores in scores_by_run.items() if by not in scores)
+        raise ArtifactError(f"{lacking} has no scores by '{by}'; it has {', '.join(scores_by_run[lacking]) or 'none'}")
+    methods = [by] if by is not None else sorted(shared)
+    by_method = {method: {name: scores[method] for name, scores in scores_by_run.items()} for method in methods}
+    sampled = {
+        method: by_run for method, by_run in by_method.items() if all(scores.samples and scores.samples.n > 1 for scores in by_run.values())
+    }
+    if not sampled:
         raise ArtifactError(
-            f"{', '.join(sets)} has no samples of 2 examples or more in each run, so nothing tells how sure an agreement is; "
+            f"{', '.join(by_method)} has no samples of 2 examples or more in each run, so the uncertainty of an agreement is unknown; "
             "score the runs by a method that reads data, such as gradient"
         )
-    return moved
+    return sampled
 
 
-def _artifact(correlation: Correlated | Estimate) -> str:
-    """A correlation and its interval as text."""
-    return f"{correlation.value:.2f} ({correlation.low:.2f} … {correlation.high:.2f})"
+def _table(pairs: Sequence[Pair]) -> Table:
+    columns = (
+        Column("method"),
+        Column("run"),
+        Column("against"),
+        *interval_columns("Pearson", ".2f"),
+        *interval_columns("Pearson without noise", ".2f"),
+        *interval_columns("Spearman", ".2f"),
+        *interval_columns("Spearman without noise", ".2f"),
+        Column("p of Spearman", format=".2g"),
+        Column("lowest shared"),
+        Column("of"),
+        Column("by chance", format=".1f"),
+    )
+    rows = []
+    for pair in pairs:
+        numbers = []
+        for estimate in (pair.pearson, pair.pearson.without_noise, pair.spearman, pair.spearman.without_noise):
+            numbers += [estimate.value, estimate.low, estimate.high]
+        lowest = pair.lowest
+        rows.append((pair.method, pair.a, pair.b, *numbers, pair.spearman.p, lowest.shared, lowest.k, lowest.expected * lowest.k))
+    return Table("pairs", columns, tuple(rows))
 
 
-@command
-def run(
-    say: Session,
-    runs: Runs,
-    by: By = None,
-    seed: Seed = 0,
-) -> None:
-    """Do the same heads matter on other data? Correlations of the scores of two or more runs, with intervals."""
-    found = [pair for sets in _sets(runs, by).values() for pair in transfer(sets, seed=seed)]
-    rows = [
-        (
-            pair.method,
-            pair.a,
-            pair.b,
-            _artifact(pair.pearson),
-            _artifact(pair.pearson.without_noise),
-            _artifact(pair.spearman),
-            _artifact(pair.spearman.without_noise),
-            f"{pair.spearman.p:.2g}",
-            f"{pair.lowest.shared} of {pair.lowest.k} ({pair.lowest.expected * pair.lowest.k:.1f} by chance)",
-        )
-        for pair in found
-    ]
-    columns = ("method", "run", "against", "Pearson", "without noise", "Spearman", "without noise", "p of Spearman", "lowest shared")
-    say.table(columns, rows)
-    for pair in found:
-        if pair.same_data:
-            say.note(f"{pair.a} and {pair.b} were scored on the same examples, so their agreement says nothing about other data")
-    say.result({"study": "transfer", "pairs": [asdict(pair) for pair in found]})
+def _verdict(pairs: Sequence[Pair]) -> str:
+    values = [pair.spearman.value for pair in pairs]
+    n_significant = sum(pair.spearman.p <= SIGNIFICANT for pair in pairs)
+    span = f"{min(values):.2f}" if len(values) == 1 else f"{min(values):.2f} to {max(values):.2f}"
+    return (
+        f"Between the runs, the scores of heads have a rank correlation (Spearman) of {span}; "
+        f"{n_significant} of {len(pairs)} correlations have p ≤ {SIGNIFICANT}."
+    )

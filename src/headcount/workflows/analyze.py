@@ -21,11 +21,11 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.files import opened_model
 from headcount.core.plan import Plan, nearest_whole_units
 from headcount.core.scores import Scores
+from headcount.data.chunks import chunks
 from headcount.data.open_task import open_task
 from headcount.data.readers.processor import reader_of
 from headcount.data.stream import Progress
 from headcount.data.task import Split, Task
-from headcount.data.chunks import chunks
 from headcount.importance.base import Importance
 from headcount.importance.verdicts import agreements, verdicts
 from headcount.models.gates import HeadGates

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import split
 from headcount.app.console.pruning import DEFAULT_TRAINING, TrainingOptions, group_options, parse_keep, split_methods
 from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
-from headcount.app.console.text import Embedded, File, Parser, check_embedded, trees_of
-from headcount.app.console.text import open_corpus
-from headcount.app.console.command import command
+from headcount.app.console.text import Embedded, File, Parser, check_embedded, open_corpus, trees_of
 from headcount.core.budget import Budget
 from headcount.core.files import absolute_path
 from headcount.pruning.recipe import Recipe
@@ -92,7 +91,13 @@ def run(
             command=session.command,
             tokenizer=inputs.reader_of(live, folder, given.trust_remote_code),
             folder=folder,
-            config={"opened": {**given.opened, **({"text": absolute_path(text)} if text else {}), **({"embedded": embedded} if embedded else {})}},
+            config={
+                "opened": {
+                    **given.opened,
+                    **({"text": absolute_path(text)} if text else {}),
+                    **({"embedded": embedded} if embedded else {}),
+                }
+            },
             watch=session.watch,
         )
         records = []

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.format import format_smallest, format_training
 from headcount.app.console.options import split
 from headcount.app.console.pruning import DEFAULT_PRUNING, PruningOptions, parse_heads, show_table, split_methods
 from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
-from headcount.app.console.command import command
 from headcount.runs.results import smallest_safe
 
 Methods = Annotated[

@@ -13,7 +13,6 @@ from headcount.app.console.command import command
 from headcount.app.console.options import Heads, Model, OutFolder, Overwrite, split
 from headcount.app.console.pruning import parse_keep
 from headcount.app.console.session import Session
-from headcount.app.console.verb import verb
 from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, PlanError
 from headcount.core.files import check_target

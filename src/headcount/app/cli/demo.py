@@ -9,14 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.app.console.command import command
 from headcount.app.console.inputs import reader_of
 from headcount.app.console.options import Device, Dtype, Seed
 from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
-from headcount.app.console.command import command
-from headcount.data.embedded.sentences import draw_sentences
-from headcount.data.embedded.sentences import draw_translations
+from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.open_task import open_task
 from headcount.pruning.recipe import Recipe
 from headcount.workflows.analysis_spec import AnalysisSpec

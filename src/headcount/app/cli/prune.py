@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.format import format_training
 from headcount.app.console.pruning import (
     DEFAULT_PRUNING,
@@ -22,7 +23,6 @@ from headcount.app.console.pruning import (
 )
 from headcount.app.console.run_folder import RunFolder, describe
 from headcount.app.console.session import Session
-from headcount.app.console.command import command
 from headcount.core.plan import Plan
 from headcount.runs.report.sentences import format_speed
 from headcount.workflows.analysis_spec import BenchSizes

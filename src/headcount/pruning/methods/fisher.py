@@ -10,11 +10,9 @@ from headcount.core.options import option
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.data.checks import check_batch
+from headcount.data.chunks import batch_size_of, chunks, rows_of
 from headcount.data.losses import ExampleLosses, OneByOne, finite_losses
 from headcount.data.task import Task
-from headcount.data.chunks import batch_size_of
-from headcount.data.chunks import chunks
-from headcount.data.chunks import rows_of
 from headcount.models.gates import HeadGates
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import evaluating, frozen, model_inputs

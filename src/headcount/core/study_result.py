@@ -1,0 +1,119 @@
+"""The result of a study: tables of numbers with their intervals, the verdict in one sentence, and every measurement as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+Cell = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its heading, the unit and the format specification of its numbers, such as `+.3g`.
+
+    `interval` names the two columns that hold the ends of the interval around each of its numbers.
+    """
+
+    name: str
+    unit: str = ""
+    format: str = ""
+    interval: tuple[str, str] | None = None
+
+
+def interval_columns(name: str, format: str, unit: str = "") -> tuple[Column, Column, Column]:
+    """Returns the columns of a number and of the two ends of its interval."""
+    low, high = f"{name} low", f"{name} high"
+    return Column(name, unit, format, (low, high)), Column(low, unit, format), Column(high, unit, format)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Named columns and rows of cells; `title` says in one line what the table holds. A cell is None where the number is not defined.
+
+    Raises:
+        ValueError: a row has more or fewer cells than there are columns, or an interval names a column that does not exist.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        for row in self.rows:
+            if len(row) != len(names):
+                raise ValueError(f"a row of table '{self.name}' has {len(row)} cells for {len(names)} columns")
+        for column in self.columns:
+            if column.interval is not None and not set(column.interval) <= set(names):
+                raise ValueError(f"the interval of column '{column.name}' of table '{self.name}' names a column that does not exist")
+
+    def records(self) -> list[dict[str, Cell]]:
+        """Returns the rows as mappings from column name to cell."""
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the table as plain data."""
+        return {**asdict(self), "columns": [asdict(column) for column in self.columns], "rows": [list(row) for row in self.rows]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the table that `to_dict` described."""
+        columns = [Column(**{**column, "interval": _pair(column["interval"])}) for column in values["columns"]]
+        return cls(values["name"], tuple(columns), tuple(tuple(row) for row in values["rows"]), values["title"])
+
+
+def _pair(names: Sequence[str] | None) -> tuple[str, str] | None:
+    return None if names is None else (names[0], names[1])
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResult:
+    """What a study measured.
+
+    Attributes:
+        study: The text of the study with the options that differ from their defaults.
+        tables: The tables to read, in order.
+        sentence: The verdict in one sentence.
+        notes: Conditions and reservations, one sentence each.
+        measurements: Every number and the conditions under which it was measured, as plain data by name.
+        figures: Figures described as data.
+    """
+
+    study: str
+    tables: tuple[Table, ...]
+    sentence: str
+    notes: tuple[str, ...] = ()
+    measurements: Mapping[str, Any] = field(default_factory=dict)
+    figures: tuple[Mapping[str, Any], ...] = ()
+
+    def table(self, name: str) -> Table:
+        """Returns the table of that name; KeyError if there is none."""
+        tables = {table.name: table for table in self.tables}
+        return tables[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the result as plain data."""
+        return {
+            "study": self.study,
+            "tables": [table.to_dict() for table in self.tables],
+            "sentence": self.sentence,
+            "notes": list(self.notes),
+            "measurements": dict(self.measurements),
+            "figures": [dict(figure) for figure in self.figures],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the result that `to_dict` described."""
+        return cls(
+            values["study"],
+            tuple(Table.from_dict(table) for table in values["tables"]),
+            values["sentence"],
+            tuple(values["notes"]),
+            values["measurements"],
+            tuple(values["figures"]),
+        )

@@ -1,0 +1,209 @@
+"""What a study is: a frozen dataclass with declared options and `measure`, and the context that it measures in."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from headcount.core.errors import OptionError
+from headcount.core.options import Configurable
+from headcount.core.registry import STUDIES
+from headcount.models.provenance import machine_of, model_record
+from headcount.runs.store import Run, describe_run
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from headcount.behaviour.base import Corpus
+    from headcount.core.study_result import StudyResult
+    from headcount.data.task import Task
+    from headcount.models.head_map import HeadMap
+
+Input = Literal["model", "task", "text", "run", "comparison"]
+Progress = Callable[[int, int | None], None]
+"""Called with the number of finished pieces of work, and of all pieces where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyInfo:
+    """Facts about a study.
+
+    Attributes:
+        paper: The paper and the part of it that holds the experiment.
+        needs: The inputs without which it cannot run: a `model`, a `task`, a `text` to measure roles on, a `run` folder that keeps its
+            evaluations and models, or the run folder of a finished `comparison`.
+        optional: Further inputs that it can use.
+    """
+
+    paper: str
+    needs: frozenset[Input] = frozenset()
+    optional: frozenset[Input] = frozenset()
+
+    def uses(self, input: Input) -> bool:
+        """Whether the study needs an input or can use it."""
+        return input in self.needs | self.optional
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with the name and the folder that it was loaded from; a model that was built in memory has no folder."""
+
+    name: str
+    model: nn.Module
+    folder: Path | None = None
+
+    @cached_property
+    def heads(self) -> HeadMap:
+        """The heads of the model."""
+        from headcount.models.head_map import HeadMap
+
+        return HeadMap.of(self.model)
+
+
+class Sources(Protocol):
+    """Opens the models, tasks and texts that a study works on."""
+
+    @property
+    def task_name(self) -> str:
+        """The name of the task that the caller chose; empty if the head of the model decides."""
+        ...
+
+    def load_model(self, name: str, **options: Any) -> LoadedModel:
+        """Returns the model of a folder, hub id or embedded name; `options` override those of `headcount.load`."""
+        ...
+
+    def read_heads(self, name: str) -> HeadMap:
+        """Returns the heads of a model without keeping the model."""
+        ...
+
+    def read_tokenizer(self, loaded: LoadedModel) -> Any:
+        """Returns the tokenizer or image processor of a model; None if it has none."""
+        ...
+
+    def open_task(self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None) -> Task:
+        """Returns the task of the caller, or the named one, for a model; `options` are further options of the task."""
+        ...
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the caller named a text, or a task whose texts can be read."""
+        ...
+
+    def open_corpus(self, loaded: LoadedModel, task: Task | None = None) -> Corpus | None:
+        """Returns the text of the caller, or else of the task, aligned with the tokens of a model; None if there is neither."""
+        ...
+
+    def opening_record(self, name: str) -> dict[str, Any]:
+        """Returns what it takes to open the model of that name and the task again, as plain data."""
+        ...
+
+
+def _no_progress(description: str, unit: str = "examples") -> AbstractContextManager[Progress]:
+    return nullcontext(lambda done, total: None)
+
+
+@dataclass(frozen=True)
+class StudyContext:
+    """What a study measures on.
+
+    Attributes:
+        model: The model, or its name; None for studies that read run folders alone.
+        sources: Opens further models, the task and the text.
+        run: The run folder that keeps finished work, if there is one.
+        seed: The seed of everything that is drawn at random.
+        limit: The most examples read of each split; None for all.
+        batch_size: Examples per batch; None chooses the largest that fits.
+        command: The command line that is running; empty in Python.
+        progress: Called with a description of the work that begins and the unit it is counted in.
+        note: Called with sentences about what was decided.
+    """
+
+    sources: Sources
+    model: LoadedModel | str | None = None
+    run: Run | None = None
+    seed: int = 0
+    limit: int | None = None
+    batch_size: int | None = None
+    command: str = ""
+    progress: Callable[..., AbstractContextManager[Progress]] = _no_progress
+    note: Callable[[str], None] = field(default=lambda sentence: None)
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The model of the study, loaded when it is first used."""
+        if self.model is None:
+            raise OptionError("this study works on a model; name one")
+        return self.sources.load_model(self.model) if isinstance(self.model, str) else self.model
+
+    @cached_property
+    def task(self) -> Task:
+        """The task of the study, opened when it is first used."""
+        return self.sources.open_task(self.loaded)
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model; empty if there is none."""
+        return self.model if isinstance(self.model, str) else "" if self.model is None else self.model.name
+
+    @property
+    def required_run(self) -> Run:
+        """The run folder, for a study that needs one."""
+        if self.run is None:
+            raise OptionError("this study keeps its evaluations and models in a run folder; name one with out")
+        return self.run
+
+    def describe_run(self, loaded: LoadedModel, config: Mapping[str, Any]) -> None:
+        """Writes the model and the configuration of this study to the run folder, if there is one.
+
+        Raises:
+            ArtifactError: the run folder belongs to another model.
+        """
+        if self.run is None:
+            return
+        with self.progress("hashing the weights"):
+            record = describe_run(
+                model_record(loaded.model, loaded.name),
+                command=self.command,
+                seed=self.seed,
+                task=self.sources.task_name,
+                config={**config, "opened": self.sources.opening_record(loaded.name)},
+                machine=machine_of(loaded.model),
+            )
+            self.run.describe(record, loaded.heads)
+
+
+@dataclass(frozen=True)
+class Study(Configurable):
+    """An experiment of a paper. Its fields are its options, its docstring is its documentation."""
+
+    info: ClassVar[StudyInfo]
+
+    @abstractmethod
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Runs the experiment and returns its tables, its verdict and every measurement."""
+
+    @classmethod
+    def parse(cls, study: str | Study) -> Study:
+        """Returns the study of a text such as `layers(how=mean)`; a study is returned as it is.
+
+        Raises:
+            UnknownName: no study of that name is registered, or it has no such option.
+            OptionError: a value has the wrong type or is out of range.
+        """
+        return STUDIES.parse(study, Study)
+
+
+def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """Returns the values of texts of the form NAME=VALUE by name; raises OptionError for any other text."""
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise OptionError(f"{option} must be NAME=VALUE; got {text!r}")
+        values[name.replace("-", "_")] = value
+    return values

@@ -1,0 +1,171 @@
+"""A study in Python: `headcount.study`. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.given import corpus_of
+from headcount.core.errors import OptionError
+from headcount.core.files import opened_model, reopened_model
+from headcount.core.study_result import StudyResult
+from headcount.data.open_task import open_task
+from headcount.data.readers.processor import reader_of
+from headcount.data.task import Task
+from headcount.models.head_map import HeadMap
+from headcount.runs.store import Run
+from headcount.studies._base import LoadedModel, Progress, Study, StudyContext
+from headcount.surgery.load import load
+from headcount.surgery.source import local_folder
+
+
+def study(
+    study: str | Study,
+    model: nn.Module | str | Path | None = None,
+    data: Task | str | None = None,
+    *,
+    tokenizer: Any = None,
+    text: Any = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> StudyResult:
+    """Runs an experiment of a paper.
+
+    Args:
+        study: A study or its text, such as `"layers(how=mean)"`; `headcount ls studies` lists them.
+        model: The model, or the folder, hub id or `demo/NAME` that it is loaded from; None for studies of run folders.
+        data: The task, or its name; by default the task that the head of the model is made for.
+        tokenizer: The tokenizer of the model; by default that of its folder.
+        text: The text that roles are measured on, as for `headcount.roles`; by default that of the task.
+        out: The run folder that keeps finished work, and from which a stopped study goes on; for studies of a comparison, its folder.
+        seed: The seed of everything that is drawn at random.
+        limit: The most examples read of each split; None for all.
+        batch_size: Examples per batch; None chooses the largest that fits.
+        progress: Called with the number of finished pieces of work and of all.
+
+    Returns:
+        Tables with intervals, the verdict in one sentence, and every measurement as plain data.
+
+    Raises:
+        UnknownName: no study of that name is registered, or it has no such option.
+        OptionError: a value is out of range, or an input that the study needs is missing, or one that it does not use is given.
+
+    Example:
+        >>> result = headcount.study("layers", "demo/entailment", "demo/entailment", limit=100)
+        >>> print(result.sentence)
+    """
+    chosen = Study.parse(study)
+    _check_inputs(chosen, {"model": model, "task": data, "text": text, "run folder": out})
+    for name, number in (("limit", limit), ("batch_size", batch_size)):
+        if number is not None and number < 1:
+            raise OptionError(f"{name} must be 1 or more; got {number}")
+    sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
+    name: str | LoadedModel | None = str(model) if isinstance(model, str | Path) else None
+    if isinstance(model, nn.Module):
+        name = LoadedModel(_name_of(model), model)
+    elif model is None and "comparison" in chosen.info.needs and out is not None:
+        record = Run.open(out).record()
+        name = reopened_model(record.model.name, record.config)
+    with ExitStack() as stack:
+        run = None if out is None else stack.enter_context(Run.lead(Path(out)))
+        context = StudyContext(
+            sources,
+            model=name,
+            run=run,
+            seed=seed,
+            limit=limit,
+            batch_size=batch_size,
+            progress=lambda description, unit="examples": nullcontext(progress or (lambda done, total: None)),
+        )
+        return chosen.measure(context)
+
+
+def _check_inputs(study: Study, inputs: Mapping[str, Any]) -> None:
+    """Raises OptionError for an input that a study needs and lacks, or has and does not use."""
+    info = study.info
+    arguments = {"model": "model", "task": "data", "text": "text", "run folder": "out"}
+    reads_text = info.uses("text")
+    uses = {
+        "model": info.uses("model") or "comparison" in info.needs,
+        "task": info.uses("task") or reads_text,
+        "text": reads_text,
+        "run folder": info.uses("run") or "comparison" in info.needs,
+    }
+    needs = {
+        "model": "model" in info.needs,
+        "text": "text" in info.needs and inputs["task"] is None,
+        "run folder": bool(info.needs & {"run", "comparison"}),
+    }
+    for name, value in inputs.items():
+        if value is not None and not uses[name]:
+            raise OptionError(f"study {study.name} uses no {name}; leave {arguments[name]} out")
+        if value is None and needs.get(name):
+            raise OptionError(f"study {study.name} needs a {name}; name it with {arguments[name]}")
+
+
+def _name_of(model: nn.Module) -> str:
+    return str(getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSources:
+    """Opens models, tasks and texts by the functions of `headcount`."""
+
+    data: Task | str | None
+    tokenizer: Any
+    text: Any
+    seed: int
+    limit: int | None
+    batch_size: int | None
+
+    @property
+    def task_name(self) -> str:
+        """The name of the task; empty if the head of the model decides."""
+        return self.data.name if isinstance(self.data, Task) else self.data or ""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the caller named a text, or a task whose texts can be read."""
+        return self.text is not None or self.data is not None
+
+    def load_model(self, name: str, **options: Any) -> LoadedModel:
+        """Returns the model of a folder, hub id or embedded name."""
+        folder = local_folder(name)
+        return LoadedModel(name, load(folder, **options).eval(), folder)
+
+    def read_heads(self, name: str) -> HeadMap:
+        """Returns the heads of a model."""
+        return HeadMap.of(load(name))
+
+    def read_tokenizer(self, loaded: LoadedModel) -> Any:
+        """Returns the tokenizer of the caller, or that of the folder of the model."""
+        if self.tokenizer is not None or loaded.folder is None:
+            return self.tokenizer
+        return reader_of(loaded.model, loaded.folder)
+
+    def open_task(self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None) -> Task:
+        """Returns the task of the caller, or the named one, for a model."""
+        if isinstance(self.data, Task) and name is None:
+            return self.data if self.batch_size is None else replace(self.data, batch_size=self.batch_size)
+        chosen = name or (self.data if isinstance(self.data, str) else None)
+        task = open_task(chosen, loaded.model, self.read_tokenizer(loaded), limit=self.limit, seed=self.seed, **(options or {}))
+        return replace(task, batch_size=self.batch_size)
+
+    def open_corpus(self, loaded: LoadedModel, task: Task | None = None) -> Corpus | None:
+        """Returns the text of the caller, or else of the task, aligned with the tokens of a model."""
+        text = self.text if self.text is not None else task or (self.open_task(loaded) if self.data is not None else None)
+        return None if text is None else corpus_of(loaded.model, text, self.read_tokenizer(loaded), limit=self.limit)
+
+    def opening_record(self, name: str) -> dict[str, Any]:
+        """Returns where the model of that name and the task are opened again."""
+        task = {"task": self.task_name} if isinstance(self.data, str) else {}
+        return {**task, **opened_model(name)}

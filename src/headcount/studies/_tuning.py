@@ -1,0 +1,121 @@
+"""Trainings of studies as artifacts of a run. Imports torch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headcount.core.heads import Head
+from headcount.data.evaluate import evaluate, fingerprint_of
+from headcount.data.task import Task, task_key
+from headcount.importance.score import score
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import unwrap
+from headcount.models.provenance import model_key, provenance
+from headcount.models.state import copy_model
+from headcount.models.weights import weights_of
+from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
+from headcount.studies._base import LoadedModel, Progress, StudyContext
+from headcount.surgery.load import load
+from headcount.surgery.save import save
+
+PARTS = ("q", "k", "v", "o")
+KIND, MODELS, WORK = "tuned", "models", "work"
+CLASSIFIER = "SequenceClassification"
+SCORED = 512
+"""Examples of the calibration split that importances are measured on."""
+TINY = 1e-12
+"""The smallest importance that a ratio is taken of."""
+
+
+def slice_weights(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
+    """Returns the weights of every head in Q, K, V and O, in float64; heads of one KV group share those of K and V."""
+    slices: dict[Head, dict[str, Tensor]] = {}
+    for block in HeadMap.of(model).blocks:
+        parts = {part: weights_of(unwrap(model), block, part) for part in PARTS}
+        for index, head in enumerate(block.heads):
+            slices[head] = {part: weights[index].double().cpu() for part, weights in parts.items()}
+    return slices
+
+
+def relative_changes(
+    before: Mapping[Head, Mapping[str, Tensor]], after: Mapping[Head, Mapping[str, Tensor]]
+) -> dict[Head, dict[str, float]]:
+    """Returns ‖W' − W‖/‖W‖ of every part of every head; 0 for a part that was and stays zero."""
+    changes: dict[Head, dict[str, float]] = {}
+    for head, parts in before.items():
+        norms = {part: (float((after[head][part] - old).norm()), float(old.norm())) for part, old in parts.items()}
+        changes[head] = {part: gap / size if size else float(gap > 0) for part, (gap, size) in norms.items()}
+    return changes
+
+
+def tune_model(
+    context: StudyContext, name: str, model: nn.Module, recipe: Recipe, *, by: str, progress: Progress | None = None
+) -> Artifact:
+    """Returns the fine-tuning of a model from the run if it is finished there, else carries it out, from its last checkpoint if there is one."""
+    run, task = context.required_run, context.task
+    fingerprints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
+    request = {"recipe": recipe.told(), "by": by, "limit": context.limit}
+    key = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **fingerprints, **request})
+    folder = run.folder / WORK / key.key[:24]
+    artifact = run.artifact(
+        key, lambda: _tune_copy(model, task, recipe, by=by, limit=context.limit, folder=folder, progress=progress), made=provenance()
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    return artifact
+
+
+def _tune_copy(
+    model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None, folder: Path, progress: Progress | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fine-tunes a copy of the model; returns the content and the arrays of its artifact.
+
+    The arrays hold, by head, the relative change of its parts, and ln of the ratio of its importance after to before.
+    """
+    tuned_model = copy_model(model)
+    reading: Any = {"limit": min(SCORED, limit or SCORED), "seed": recipe.seed, "normalise": "none"}  # sizes are compared, not ranks
+    slices, scores_before = slice_weights(tuned_model), score(tuned_model, task, by, **reading).signed()
+    fine_tune(tuned_model, task, recipe, folder=folder, progress=progress)
+    changes, scores_after = relative_changes(slices, slice_weights(tuned_model)), score(tuned_model, task, by, **reading).signed()
+    result = evaluate(tuned_model, task, limit=limit)
+    log_ratio = {head: float(np.log(max(abs(scores_after[head]), TINY)) - np.log(max(abs(scores_before[head]), TINY))) for head in changes}
+    values = np.array([[*(parts[part] for part in PARTS), log_ratio[head]] for head, parts in changes.items()])
+    content = {"heads": list(map(str, changes)), "loss": result.loss, "metric": result.metric, "value": result.value}
+    arrays = {"changes": values, "losses": result.losses} | ({} if result.parts is None else {"parts": result.parts})
+    return {**content, "n_examples": result.n_examples}, arrays
+
+
+def load_with_head(context: StudyContext, name: str, labels: Sequence[str]) -> LoadedModel:
+    """Returns the model unchanged if it classifies already or no labels are known, else with a new head for these classes."""
+    loaded = context.loaded if name == context.model_name else context.sources.load_model(name)
+    if CLASSIFIER in type(unwrap(loaded.model)).__name__ or not labels:
+        return loaded
+    names = dict(enumerate(labels))
+    torch.manual_seed(context.seed)
+    ids = {label: number for number, label in names.items()}
+    return context.sources.load_model(name, auto=f"AutoModelFor{CLASSIFIER}", new_layers=True, id2label=names, label2id=ids)
+
+
+def train_model(context: StudyContext, loaded: LoadedModel, task_name: str, recipe: Recipe, options: Mapping[str, str]) -> LoadedModel:
+    """Returns the model after training on a task, from the run if it is finished there; the run keeps it."""
+    run, model = context.required_run, loaded.model
+    task = context.sources.open_task(loaded, task_name, options)
+    parts = {**model_key(model), **task_key(task), "data": fingerprint_of(model, task, "calibration"), "recipe": recipe.told()}
+    key = ArtifactKey(KIND, f"{loaded.name} on {task.name}", parts)
+    folder, work = run.folder / MODELS / f"{safe_name(key.name)}.{key.key[:8]}", run.folder / WORK / key.key[:24]
+    if run.find(key) is None or run.problem_of_model(folder.name) is not None:
+        tuned_model = copy_model(model)
+        with context.progress(f"training {loaded.name} on {task.name}") as advance:
+            training = fine_tune(tuned_model, task, recipe, folder=work, progress=advance)
+        save(tuned_model, folder, command=context.command, companions=loaded.folder, overwrite=True)
+        run.list_model(folder)
+        run.commit(key, {"folder": folder.name, "steps": training.steps}, made=provenance())
+        shutil.rmtree(work, ignore_errors=True)
+    return LoadedModel(loaded.name, load(folder).to(next(model.parameters()).device).eval(), folder)

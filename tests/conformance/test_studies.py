@@ -1,0 +1,86 @@
+"""Laws of every registered study: its fields are options with help, its text gives it back, its facts are complete, and it needs no command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from headcount.core.options import options_of
+from headcount.core.registry import STUDIES
+from headcount.studies._base import Input, Study, StudyInfo
+
+NAMES = STUDIES.names()
+REQUIRED: dict[str, dict[str, Any]] = {
+    "compensation": {"keep": 4},
+    "finetune-roles": {"tuned": "demo/entailment"},
+    "languages": {"tasks": ("demo/entailment", "demo/entailment-tavi")},
+    "role-pruning": {"role": ("offset:-1", "any")},
+    "transfer": {"runs": ("runs/a", "runs/b")},
+}
+"""Values of the options that have no default."""
+
+
+def study_of(name: str, **options: Any) -> Study:
+    cls: Any = STUDIES.get(name)
+    return cls(**REQUIRED.get(name, {}), **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_are_options_with_help(name: str) -> None:
+    for option in options_of(STUDIES.get(name)):
+        assert option.help and not option.help.endswith("."), f"{option.name}: the command line ends the sentence"
+    required = {option.name for option in options_of(STUDIES.get(name)) if option.default is MISSING}
+    assert required == set(REQUIRED.get(name, {}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_and_python_are_equal(name: str) -> None:
+    study = study_of(name)
+    assert Study.parse(str(study)) == study and Study.parse(study) is study
+    cls: Any = type(study)
+    assert cls.from_dict(json.loads(json.dumps(study.to_dict()))) == study
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_facts_are_complete(name: str) -> None:
+    info = study_of(name).info
+    assert isinstance(info, StudyInfo) and info.paper
+    assert info.needs | info.optional <= set(get_args(Input)) and not info.needs & info.optional
+    assert STUDIES.summary(name).endswith(("?", ".")), "the first line of the docstring"
+    assert any(author in STUDIES.documentation(name) for author in ("Michel", "Voita", "Budhraja", "Pande")), "the paper"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_imports_no_command_line_and_its_options_no_torch(name: str) -> None:
+    script = (
+        "import sys\nfrom headcount.core.registry import STUDIES\nfrom headcount.core.options import options_of\n"
+        f"options_of(STUDIES.get('{name}'))\n"
+        "heavy = ('torch', 'transformers', 'typer')\n"
+        "wrong = [name for name in sys.modules if name.split('.')[0] in heavy or name.startswith('headcount.app')]\n"
+        "assert not wrong, wrong[:5]"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_list_of_studies_imports_none() -> None:
+    script = (
+        "import sys, typer\nfrom headcount.app.cli.study import build\n"
+        "command = typer.main.get_command(build())\n"
+        "command.main(['--help'], standalone_mode=False)\n"
+        "wrong = [m for m in sys.modules if m == 'torch' or m.startswith('headcount.studies.')]\n"
+        "assert not wrong, wrong"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert all(name in shown for name in NAMES)
+
+
+def test_no_study_names_a_flag_of_the_command_line() -> None:
+    folder = Path(sys.modules["headcount.studies._base"].__file__ or "").parent
+    for path in folder.glob("*.py"):
+        assert " --" not in path.read_text(encoding="utf-8"), path
