@@ -15,10 +15,11 @@ from headcount.core.evaluation import Evaluation, interval
 from headcount.core.stats.significance import Difference, paired_bootstrap, paired_t
 from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
-from headcount.runs.results import method_name, outcome
+from headcount.runs.results import unpack_pruned
 from headcount.runs.store import Run, describe_run
-from headcount.workflows.prune import Pruning, Wish, compare
+from headcount.workflows.prune import Pruning, compare
 
 
 def arguments(doc: str | None, methods: Sequence[str], keep: str = "75%,50%,25%,12.5%") -> argparse.ArgumentParser:
@@ -42,7 +43,7 @@ class Curves:
     """The dense model and every pruned one, on the report split of a task."""
 
     def __init__(
-        self, folder: Path, name: str, model: Any, task: Task, wishes: Sequence[Wish], command: str, limit: int | None = None
+        self, folder: Path, name: str, model: Any, task: Task, specs: Sequence[PruneSpec], command: str, limit: int | None = None
     ) -> None:
         self.task, self.heads = task, hc.HeadMap.of(model)
         with Run.lead(folder, command=command) as run:
@@ -50,11 +51,11 @@ class Curves:
                 describe_run(model_record(model, name), command=command, seed=0, task=task.name, machine=machine_of(model)), self.heads
             )
             pruning = Pruning(run, model, task, limit=limit)
-            self.dense, artifacts, self.failed = compare(pruning, wishes, progress=lambda n, total: print(f"{n} of {total}", flush=True))
+            self.dense, artifacts, self.failed = compare(pruning, specs, progress=lambda n, total: print(f"{n} of {total}", flush=True))
         self.artifacts: dict[tuple[str, int], list[Artifact]] = {}
         for artifact in artifacts:
-            wish = artifact.content["wish"]
-            self.artifacts.setdefault((method_name(wish), wish["keep"]), []).append(artifact)
+            keep = artifact.content["arguments"]["keep"]
+            self.artifacts.setdefault((artifact.content["label"], keep), []).append(artifact)
 
     @property
     def keeps(self) -> list[int]:
@@ -67,7 +68,7 @@ class Curves:
 
     def mean(self, method: str, keep: int) -> Evaluation:
         """The outcome of a method, example by example the mean over its seeds."""
-        made = [outcome(artifact) for artifact in self.artifacts[method, keep]]
+        made = [unpack_pruned(artifact) for artifact in self.artifacts[method, keep]]
         parts = None if made[0].parts is None else np.mean([one.parts for one in made if one.parts is not None], axis=0)
         total = self.task.metric.total if self.task.metric else None
         value = None if parts is None or total is None else float(total(parts.sum(axis=0)))
@@ -102,7 +103,7 @@ class Curves:
         return "\n".join(lines)
 
     def _total(self) -> int:
-        kinds = next(iter(self.artifacts.values()))[0].content["wish"].get("kinds")
+        kinds = next(iter(self.artifacts.values()))[0].content["spec"]["kinds"]
         return sum(block.n_heads for block in self.heads.blocks if not kinds or block.kind in kinds)
 
     def _entry(self, method: str, keep: int, factor: float, digits: int) -> str:

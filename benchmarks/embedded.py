@@ -23,8 +23,10 @@ from headcount.core.evaluation import Evaluation
 from headcount.data.evaluate import evaluate
 from headcount.data.open_task import open_task
 from headcount.data.task import Task
+from headcount.pruning.base import Pruner
 from headcount.pruning.recipe import Recipe
-from headcount.workflows.prune import Wish, grid
+from headcount.pruning.spec import PruneSpec
+from headcount.workflows.prune import build_grid
 
 TASKS = {"entailment": "demo/entailment", "translator": "demo/translation", "decoder": "demo/stories"}
 SHOWN = {
@@ -83,16 +85,16 @@ def order(name: str, out: Path, limit: int | None, with_recovery: bool = True) -
     unit = max(map(len, heads.units()))
     keeps = [max(unit, round(share * len(heads) / unit) * unit) for share in (0.25, 0.125)]
     recipe = Recipe(rate=RATES[name], epochs=1.0)
-    wishes = grid(METHODS, keeps, 5, Wish("random", 1, recipe=recipe))
-    wishes += grid(["gradient", "random"], keeps, 5, Wish("random", 1, repair=False, recipe=recipe))
+    specs = build_grid(METHODS, keeps, 5, PruneSpec.of("random", 1, recipe=recipe))
+    specs += build_grid(["gradient", "random"], keeps, 5, PruneSpec.of("random", 1, repair=False, recipe=recipe))
     recovered = [
-        Wish(method, keep, seed=seed, recover=1.0, options=options, recipe=recipe)
-        for method, options in (("rank", {"by": "gradient"}), ("random", {}), ("surgeon", {}))
+        PruneSpec.of(method, keep, seed=seed, recover=1.0, recipe=recipe)
+        for method in ("gradient", "random", "surgeon")
         for keep in keeps
         for seed in range(5)
     ]
     made = Curves(
-        out / name, f"demo/{name}", model, task, [*wishes, *(recovered if with_recovery else [])], "python benchmarks/embedded.py", limit
+        out / name, f"demo/{name}", model, task, [*specs, *(recovered if with_recovery else [])], "python benchmarks/embedded.py", limit
     )
     factor = 100.0 if made.dense.metric == "accuracy" else 1.0
     print(f"\n{made.told(factor)}\n")
@@ -107,8 +109,8 @@ def encoder(out: Path, limit: int | None) -> None:
     model, task = opened("translator")
     recipe = Recipe(rate=RATES["translator"], epochs=2.0)
     keeps = [24, 16, 12, 8, 6, 4, 2, 1]
-    wishes = grid(["surgeon", "dsp", "l0"], keeps, 1, Wish("random", 1, kinds=("encoder-self",), recipe=recipe))
-    made = Curves(out / "encoder", "demo/translator", model, task, wishes, "python benchmarks/embedded.py encoder", limit)
+    specs = build_grid(["surgeon", "dsp", "l0"], keeps, 1, PruneSpec.of("random", 1, kinds=("encoder-self",), recipe=recipe))
+    made = Curves(out / "encoder", "demo/translator", model, task, specs, "python benchmarks/embedded.py encoder", limit)
     print(f"\n{made.told()}\n")
     print(made.table(1.0, 2))
     for method in made.methods:
@@ -122,8 +124,8 @@ def defaults(out: Path, limit: int | None) -> None:
         model, task = opened(name, "selection")
         total = len(hc.HeadMap.of(model))
         recipe = Recipe(rate=RATES[name], epochs=1.0)
-        wishes = [
-            Wish(method, keep, seed=seed, options=options, recipe=recipe)
+        specs = [
+            PruneSpec.of(replace(Pruner.parse(method), **options), keep, seed=seed, recipe=recipe)
             for method, choices in CHOICES.items()
             for options in choices
             for keep in (total // 4, total // 8)
@@ -134,7 +136,7 @@ def defaults(out: Path, limit: int | None) -> None:
             f"demo/{name}",
             model,
             replace(task, metric=None),
-            wishes,
+            specs,
             "python benchmarks/embedded.py defaults",
             limit,
         )

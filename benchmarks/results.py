@@ -22,9 +22,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import headcount as hc
 from headcount.data.open_task import open_task
 from headcount.data.task import Task
+from headcount.pruning.base import Pruner
 from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
 from headcount.pruning.training.fine_tune import fine_tune
-from headcount.workflows.prune import Wish, grid
+from headcount.workflows.prune import build_grid
 
 SCORES = ("confidence", "distance", "entropy", "magnitude", "output-norm", "activation-norm", "fluctuation", "wanda", "lrp")
 LAYERS = ("layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
@@ -82,26 +84,31 @@ def tuned(options: argparse.Namespace, files: tuple[Path, Path, Path]):
     return hc.load(folder), AutoTokenizer.from_pretrained(folder)
 
 
-def wishes(options: argparse.Namespace, n_heads: int) -> list[Wish]:
+def specs(options: argparse.Namespace, n_heads: int) -> list[PruneSpec]:
     keeps = sizes(options.keep, n_heads)
     recipe = Recipe(epochs=options.pruning_epochs, rate=5e-5, train_batch=32)
     if options.trained:
         few = sorted(keeps)[:2]
         gated = (("dsp", {}), ("dsp", PUBLISHED), ("l0", {}))
-        made = [Wish(method, keep, options=own, recipe=recipe) for method, own in gated for keep in few]
-        recovered = (("rank", {"by": "gradient"}), ("random", {}))
-        return made + [Wish(m, keep, recover=options.pruning_epochs, options=o, recipe=recipe) for m, o in recovered for keep in few]
+        trained = [PruneSpec.of(replace(Pruner.parse(method), **own), keep, recipe=recipe) for method, own in gated for keep in few]
+        more = {"recover": options.pruning_epochs, "recipe": recipe}
+        return trained + [PruneSpec.of(method, keep, **more) for method in ("gradient", "random") for keep in few]
     if options.gated:
         some = replace(recipe, epochs=0.5 * options.pruning_epochs)
-        return [Wish(method, keep, seed, repair=True, recipe=some) for method in GATED for seed in range(options.seeds) for keep in keeps]
+        return [
+            PruneSpec.of(method, keep, seed=seed, repair=True, recipe=some)
+            for method in GATED
+            for seed in range(options.seeds)
+            for keep in keeps
+        ]
     return untrained(options.methods.split(","), keeps, options.seeds, means=True)
 
 
-def untrained(methods: Sequence[str], keeps: Sequence[int], seeds: int, *, means: bool = False) -> list[Wish]:
+def untrained(methods: Sequence[str], keeps: Sequence[int], seeds: int, *, means: bool = False) -> list[PruneSpec]:
     """Methods that train nothing, with repair; gradient and random without it too, and with `means` of removed heads in their place."""
-    repaired = grid(methods, keeps, seeds, Wish("random", 1, repair=True))
-    others = [Wish("random", 1, repair=False), *([Wish("random", 1, ablation="mean")] if means else [])]
-    return repaired + [wish for other in others for wish in grid(["gradient", "random"], keeps, seeds, other)]
+    repaired = build_grid(methods, keeps, seeds, PruneSpec.of("random", 1, repair=True))
+    others = [PruneSpec.of("random", 1, repair=False), *([PruneSpec.of("random", 1, ablation="mean")] if means else [])]
+    return repaired + [spec for other in others for spec in build_grid(["gradient", "random"], keeps, seeds, other)]
 
 
 def told(made: Curves) -> str:
@@ -127,7 +134,7 @@ def main() -> None:
     files = (read_sst2 if options.data_set == "sst2" else read_mrpc)(options.data, options.out / "files")
     model, tokenizer = tuned(options, files)
     task = make_task(options.data_set, model, tokenizer, files)
-    wanted = wishes(options, len(hc.HeadMap.of(model)))
+    wanted = specs(options, len(hc.HeadMap.of(model)))
     made = Curves(options.out / "run", options.data_set, model, task, wanted, "python benchmarks/results.py")
     print(f"\n{told(made)}\n")
     print(made.failed)

@@ -23,9 +23,8 @@ import headcount as hc
 from headcount.core.budget import Budget
 from headcount.data.metrics import ACCURACY
 from headcount.data.task import pad
-from headcount.pruning.base import Work
+from headcount.pruning.base import PruneContext
 from headcount.pruning.methods import dsp, l0
-from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.gates import GateCallback
 
 
@@ -46,10 +45,15 @@ class Step:
         rows = [{"input_ids": [1, 2], "labels": 0}]
         task = hc.Task("none", rows, rows, rows, pad, metric=ACCURACY)
         name, _, variant = gates.partition(":")
-        module: Any = {"l0": l0, "dsp": dsp}[name]
-        work = Work(self.model, heads, task, Budget(keep=len(heads) // 4), 0, {**module.ABOUT.options, "init": "none"}, Recipe())
-        made = l0.HardConcrete if name == "l0" else dsp.Subset
-        return GateCallback(self.model, made(work, variant or module.ABOUT.variants[0], len(heads) // 4))
+        number = len(heads) // 4
+        context = PruneContext(self.model, heads, task, Budget(keep=number))
+        choice: Any = [variant] if variant else []
+        gating = (
+            l0.HardConcrete(context, l0.L0(*choice), number)
+            if name == "l0"
+            else dsp.SubsetGates(context, dsp.DSP(*choice, init="none"), number)
+        )
+        return GateCallback(self.model, gating)
 
     def run(self) -> float:
         start = time.process_time()

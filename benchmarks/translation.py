@@ -26,8 +26,8 @@ import headcount as hc
 from headcount.data.open_task import open_task
 from headcount.data.task import Task
 from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
 from headcount.pruning.training.fine_tune import fine_tune
-from headcount.workflows.prune import Wish
 
 PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
 HOW = {"train_sampling_strategy": "group_by_length", "bf16": True}
@@ -142,8 +142,8 @@ def main() -> None:
     kinds = tuple(name for name in options.kinds.split(",") if name)
     recipe = Recipe(epochs=options.more, rate=2e-4, train_batch=64, training_arguments=HOW)
     keeps = [int(keep) for keep in options.keep.split(",")]
-    wishes = [Wish(method, keep, kinds=kinds, recipe=recipe) for method in options.methods.split(",") for keep in keeps]
-    made = Curves(options.out / "run", "multi30k", model, task, wishes if kinds else [], "python benchmarks/translation.py")
+    specs = [PruneSpec.of(method, keep, kinds=kinds, recipe=recipe) for method in options.methods.split(",") for keep in keeps]
+    made = Curves(options.out / "run", "multi30k", model, task, specs if kinds else [], "python benchmarks/translation.py")
     print(f"\n{made.told()}\n")
     if made.artifacts:
         print(made.table(1.0, 2))

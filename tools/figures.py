@@ -29,12 +29,12 @@ from headcount.data.text.annotated import Annotated, Word
 from headcount.importance.settings import ScoreSettings
 from headcount.models.provenance import machine_of, model_record
 from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.report.collect import collect
 from headcount.runs.report.figures import STYLE, draw_curves, draw_map, grids
-from headcount.runs.results import method_name
 from headcount.runs.store import Run, describe_run
 from headcount.surgery.source import local_folder
-from headcount.workflows.prune import Pruning, Wish, compare, grid
+from headcount.workflows.prune import Pruning, build_grid, compare
 from headcount.workflows.roles import roles_into
 from headcount.workflows.score import score_into
 
@@ -97,12 +97,14 @@ def pruners(work: Path, out: Path) -> None:
     with Run.lead(work / "pruners") as run:
         model = opened(run, "entailment")
         task = open_task("demo/entailment(size=1600)", model)
-        template = Wish("random", 1, recipe=Recipe(rate=2e-4))
+        template = PruneSpec.of("random", 1, recipe=Recipe(rate=2e-4))
         pruning = Pruning(run, model, task, limit=500)
-        compare(pruning, grid(list(methods.values()), KEEPS, 3, template), progress=lambda n, total: print(f"{n} of {total}", flush=True))
+        compare(
+            pruning, build_grid(list(methods.values()), KEEPS, 3, template), progress=lambda n, total: print(f"{n} of {total}", flush=True)
+        )
         data = shown(run)
     for name, text in methods.items():
-        own = method_name(grid([text], [1], 1, template)[0].parts())
+        own = build_grid([text], [1], 1, template)[0].label
         draw(out / f"pruners-{name}.svg", (7.0, 2.6), lambda figure, own=own: _pruner(figure, data, own))
 
 

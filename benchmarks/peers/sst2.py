@@ -16,7 +16,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headcount as hc
 from headcount.data.open_task import open_task
-from headcount.pruning.prune import parse_method
 
 
 class Sst2:
@@ -54,8 +53,7 @@ class Sst2:
 
     def prune(self, method: str, keep: int, *, repair: bool) -> Any:
         """The model that a method of headcount leaves with `keep` heads."""
-        name, options = parse_method(method)
-        return hc.prune(self.model, self.task, name, keep=keep, options=options, repair=repair).model
+        return hc.prune(self.model, self.task, method, keep=keep, repair=repair).model
 
     def tests(self) -> Iterator[dict[str, torch.Tensor]]:
         """The test sentences by length, 64 at once."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
-    from headcount.behaviour.given import roles
     from headcount.behaviour.roles import roles
     from headcount.core.budget import Budget
     from headcount.core.errors import HeadcountError

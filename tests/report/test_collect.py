@@ -18,7 +18,6 @@ from headcount.runs.report.collect import collect
 from headcount.runs.report.roles import letters
 from headcount.runs.report.scores import _columns, significant
 from headcount.runs.report.sentences import format_p
-from headcount.runs.results import format_p
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 

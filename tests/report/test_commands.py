@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kit import make_run
 
-from headcount.app.console.inputs import Shared
+from headcount.app.console.inputs import TaskOptions
 from headcount.app.main import main
 from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
@@ -88,7 +88,9 @@ def test_a_command_for_any_number_of_heads(record: RunRecord, monkeypatch: pytes
 
 
 def test_the_next_command_opens_what_this_one_did() -> None:
-    given = Shared("m", train=[Path("a.csv"), Path("b.csv")], text_column="said", task_option=["metric=f1"], max_length=64, truncate=True)
+    given = TaskOptions(
+        "m", train=[Path("a.csv"), Path("b.csv")], text_column="said", task_option=["metric=f1"], max_length=64, truncate=True
+    )
     words = [
         "--train",
         "a.csv",
@@ -102,7 +104,7 @@ def test_the_next_command_opens_what_this_one_did() -> None:
         "64",
         "--truncate",
     ]
-    assert given.of_task == words and Shared("m").of_task == []
+    assert given.of_task == words and TaskOptions("m").of_task == []
 
 
 @pytest.mark.parametrize("option", ["--option", "--task-option"])

@@ -143,22 +143,26 @@ def row_of(p: float, difference: float, metric: tuple[float, float] | None = Non
 
 
 def test_speed_is_told_with_its_doubts() -> None:
-    from headcount.runs.report.bench import judged
-    from headcount.runs.report.sentences import _faster, noise_of
+    from headcount.runs.report.bench import judge_times
+    from headcount.runs.report.sentences import _faster, noise_warnings
 
     def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
         times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 5}
         return {"of": "surgeon, 8 heads", "name": name, "batch": batch, "length": 64, **times}
 
-    clear = judged([row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)])
-    doubtful = judged([row("dense", 8, 1.4, 3.1, 3.2, 1.0), row("masked", 8, 1.2, 1.3, 1.35, 2.4), row("removed", 8, 1.4, 1.5, 1.6, 2.1)])
+    clear = judge_times(
+        [row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)]
+    )
+    doubtful = judge_times(
+        [row("dense", 8, 1.4, 3.1, 3.2, 1.0), row("masked", 8, 1.2, 1.3, 1.35, 2.4), row("removed", 8, 1.4, 1.5, 1.6, 2.1)]
+    )
     assert [each["is_apart"] for each in (*clear, *doubtful)] == [False, False, True, False, True, False]
     assert [each["is_noisy"] for each in (*clear, *doubtful)] == [False, False, False, True, False, False]
     assert [each["is_odd"] for each in (*clear, *doubtful)] == [False, False, False, False, True, False]
     told = _faster([*clear, *doubtful], {"threads": 1})
     assert "is 2.00 times as fast at batch 1, 2.10 times as fast at batch 8 (" in told and "; at batch 8 the quartiles overlap" in told
-    assert not noise_of(clear)
-    assert len(noise_of([*clear, *doubtful])) == 1 and "8 × 64" in noise_of(doubtful)[0]
+    assert not noise_warnings(clear)
+    assert len(noise_warnings([*clear, *doubtful])) == 1 and "8 × 64" in noise_warnings(doubtful)[0]
 
 
 def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ def test_the_whole_job_ends_in_a_report_and_goes_on(analysed: Path, tmp_path: Pa
     assert run["roles"] and run["profiles"] and run["attention"] and run["curves"] and run["bench"] and len(run["scores"]) == 2
     assert run["config"]["opened"] == {"task": "demo/entailment"}
     assert run["command"].startswith("headcount.analyze('demo/entailment', 'demo/entailment', out=")
-    assert "scored=16, reported=40, by=('gradient', 'confidence')" in run["command"] and "seeds=1" in run["command"]
+    for word in ("scored=16, reported=40", "by=('gradient', 'confidence')", "seeds=1", "keep=(0.5,)"):
+        assert word in run["command"]
     assert (analysed / "report.html").stat().st_size < 2_000_000
     assert Run.open(analysed).report().read_bytes() == (analysed / "report.html").read_bytes()
 

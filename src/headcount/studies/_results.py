@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headcount.core.stats.corrections import benjamini_hochberg
+from headcount.core.stats.significance import benjamini_hochberg
 from headcount.models.provenance import provenance
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.store import Run

@@ -10,8 +10,8 @@ from headcount.core.errors import OptionError
 from headcount.core.heads import Head
 from headcount.core.options import option
 from headcount.core.plan import Plan
-from headcount.core.stats.correlation import spearman
-from headcount.core.stats.paired import paired_t
+from headcount.core.stats.agreement import spearman
+from headcount.core.stats.significance import paired_t
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.runs.artifacts import Artifact
 from headcount.studies._base import Study, StudyContext, StudyInfo

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
 from headcount.core.options import option
-from headcount.core.stats.corrections import benjamini_hochberg
-from headcount.core.stats.paired import paired_t
+from headcount.core.stats.significance import benjamini_hochberg
+from headcount.core.stats.significance import paired_t
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import LoadedModel, Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT
@@ -35,7 +35,7 @@ class FinetuneRoles(Study):
     only: tuple[str, ...] = option((), "Roles to measure; by default all")
     info = StudyInfo(paper="Pande et al. 2021", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
 
-    def measure(self, context: StudyContext) -> StudyResult:
+    def measure_roles(self, context: StudyContext) -> StudyResult:
         """Returns every head and role that both models were tested for, with the paired difference."""
         before = context.loaded
         after = context.sources.load_model(self.tuned, auto=None)
@@ -85,10 +85,11 @@ def compare_roles(
     Raises:
         ArtifactError: the models have different heads.
     """
-    from headcount.behaviour.roles import biases_by_sentence, measure
+    from headcount.behaviour.roles import biases_by_sentence
+    from headcount.behaviour.roles import measure_roles
 
     options: Any = {"only": list(only) or None, "seed": seed, "batch_size": batch_size}
-    before, after = measure(a, corpus, **options), measure(b, corpus, **options)
+    before, after = measure_roles(a, corpus, **options), measure_roles(b, corpus, **options)
     if before.heads != after.heads:
         raise ArtifactError(
             f"the models have different heads ({len(before.heads)} and {len(after.heads)}); compare a model with its fine-tuned self"

@@ -8,7 +8,7 @@ import numpy as np
 
 from headcount.core.heads import AttentionBlock, Head
 from headcount.core.options import option
-from headcount.core.stats.paired import paired_t
+from headcount.core.stats.significance import paired_t
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import Progress, Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT, correct_rows, format_interval, keep_rows

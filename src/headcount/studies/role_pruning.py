@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headcount.core.errors import PlanError
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.runs.results import outcome
+from headcount.runs.results import unpack_pruned
 from headcount.runs.sweep import sweep
 from headcount.studies._base import Progress, Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT, correct_rows, keep_rows
@@ -161,7 +161,7 @@ def prune_roles(
         raise error
     pruning.run.present(*artifacts)
     artifact_of = dict(zip(requests, artifacts, strict=True))
-    means = {choice: average_evaluations([outcome(artifact_of[choice, draw]) for draw in draws], task) for choice in choices}
+    means = {choice: average_evaluations([unpack_pruned(artifact_of[choice, draw]) for draw in draws], task) for choice in choices}
     rows = []
     for choice, pruned in means.items():
         names = {"role": choice.role, "heads": choice.variant, "keep": choice.keep, "seeds": len(draws)}

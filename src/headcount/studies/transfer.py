@@ -7,8 +7,9 @@ from itertools import combinations
 from headcount.core.errors import ArtifactError
 from headcount.core.options import option
 from headcount.core.scores import SCALED, Scores
-from headcount.core.stats.cheap import agreement
-from headcount.core.stats.correlation import Correlated, correlate
+from headcount.core.stats.agreement import agreement
+from headcount.core.stats.correlation import Correlated
+from headcount.core.stats.agreement import correlate
 from headcount.core.stats.ranks import Overlap
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.importance.verdicts import signed_samples

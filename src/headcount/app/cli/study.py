@@ -16,7 +16,7 @@ from headcount.app.console.options import Device, Dtype, Seed
 from headcount.app.console.pruning import method_names
 from headcount.app.console.run_folder import Out, Place
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_embedded, check_text, corpus
+from headcount.app.console.text import Embedded, File, Parser, check_embedded, check_text, open_corpus
 from headcount.app.console.verb import verb
 from headcount.core.errors import OptionError, unknown
 from headcount.core.files import reopened_model
@@ -248,7 +248,7 @@ class ConsoleSources:
         """Returns the text of the command line, or else of the task, aligned with the tokens of a model."""
         assert loaded.folder is not None
         text = {"text": self.request.text, "embedded": self.request.embedded, "parser": self.request.parser}
-        return corpus(self.say, self.data, loaded.model, loaded.folder, task=task, **text)
+        return open_corpus(self.say, self.data, loaded.model, loaded.folder, task=task, **text)
 
     def opening_record(self, name: str) -> dict[str, Any]:
         """Returns what it takes to open the model of that name and the task again."""
