@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
-from headcount.core.plan import Budget, heads_kept
 from headcount.core.stats.significance import Difference
 from headcount.core.stats.significance import paired_bootstrap
 from headcount.core.stats.significance import paired_t
@@ -204,12 +204,9 @@ def count_heads(keep: int | float | str, n_heads: int) -> int:
         OptionError: the number is out of range, or the text is none.
     """
     try:
-        if isinstance(keep, str):
-            text = keep.strip()
-            if text.endswith("%"):
-                return Budget(fraction=float(text[:-1]) / 100).heads(n_heads)
-            keep = int(text) if text.isdecimal() else float(text)
-        return heads_kept(keep, n_heads)
+        if isinstance(keep, str) and not keep.strip().endswith("%"):
+            keep = int(keep) if keep.strip().isdecimal() else float(keep)
+        return Budget(keep=keep).heads(n_heads)
     except ValueError as error:
         raise OptionError(
             f"keep must be a number of heads from 1 to {n_heads}, or a share up to 100%, such as 25% or 0.25; got {keep}"

@@ -11,13 +11,14 @@ from typing import Any
 from torch import nn
 
 from headcount.behaviour.base import Corpus
-from headcount.behaviour.given import corpus_of
+from headcount.behaviour.corpus import read_corpus
 from headcount.core.errors import OptionError
 from headcount.core.files import opened_model, reopened_model
 from headcount.core.study_result import StudyResult
-from headcount.data.open_task import open_task
+from headcount.data.open_task import default_task, open_task
 from headcount.data.readers.processor import reader_of
 from headcount.data.task import Task
+from headcount.data.task_builder import TaskBuilder
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
 from headcount.studies._base import LoadedModel, Progress, Study, StudyContext
@@ -156,14 +157,15 @@ class PythonSources:
         """Returns the task of the caller, or the named one, for a model."""
         if isinstance(self.data, Task) and name is None:
             return self.data if self.batch_size is None else replace(self.data, batch_size=self.batch_size)
-        chosen = name or (self.data if isinstance(self.data, str) else None)
-        task = open_task(chosen, loaded.model, self.read_tokenizer(loaded), limit=self.limit, seed=self.seed, **(options or {}))
+        chosen = name or (self.data if isinstance(self.data, str) else default_task(loaded.model))
+        builder = TaskBuilder.parse(chosen).with_texts(options or {})
+        task = open_task(builder, loaded.model, self.read_tokenizer(loaded), limit=self.limit, seed=self.seed)
         return replace(task, batch_size=self.batch_size)
 
     def open_corpus(self, loaded: LoadedModel, task: Task | None = None) -> Corpus | None:
         """Returns the text of the caller, or else of the task, aligned with the tokens of a model."""
         text = self.text if self.text is not None else task or (self.open_task(loaded) if self.data is not None else None)
-        return None if text is None else corpus_of(loaded.model, text, self.read_tokenizer(loaded), limit=self.limit)
+        return None if text is None else read_corpus(loaded.model, text, self.read_tokenizer(loaded), limit=self.limit)
 
     def opening_record(self, name: str) -> dict[str, Any]:
         """Returns where the model of that name and the task are opened again."""

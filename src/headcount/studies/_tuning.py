@@ -20,11 +20,14 @@ from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
 from headcount.models.state import copy_model
 from headcount.models.weights import weights_of
-from headcount.pruning.training.fine_tune import Recipe, fine_tune
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
+from headcount.pruning.training.fine_tune import fine_tune
 from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
 from headcount.studies._base import LoadedModel, Progress, StudyContext
 from headcount.surgery.load import load
 from headcount.surgery.save import save
+from headcount.workflows.prune import Pruning, estimate_training
 
 PARTS = ("q", "k", "v", "o")
 KIND, MODELS, WORK = "tuned", "models", "work"
@@ -33,6 +36,18 @@ SCORED = 512
 """Examples of the calibration split that importances are measured on."""
 TINY = 1e-12
 """The smallest importance that a ratio is taken of."""
+
+
+def note_training(context: StudyContext, pruning: Pruning, requests: Sequence[PruneSpec]) -> None:
+    """Tells the caller how long the training of the pruned models that are not finished yet will take, if any of them trains."""
+    estimate = estimate_training(pruning, requests)
+    if estimate is None:
+        return
+    steps = f"{estimate.fewest}" if estimate.fewest == estimate.most else f"{estimate.fewest} to {estimate.most}"
+    minutes, seconds = divmod(round(estimate.seconds), 60)
+    duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    models = "1 model trains" if estimate.models == 1 else f"{estimate.models} models train, each"
+    context.note(f"{models} for {steps} optimiser steps: about {duration} in all on this machine")
 
 
 def slice_weights(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
@@ -62,28 +77,30 @@ def tune_model(
     """Returns the fine-tuning of a model from the run if it is finished there, else carries it out, from its last checkpoint if there is one."""
     run, task = context.required_run, context.task
     fingerprints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
-    request = {"recipe": recipe.told(), "by": by, "limit": context.limit}
+    request = {"recipe": recipe.to_dict(), "seed": context.seed, "by": by, "limit": context.limit}
     key = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **fingerprints, **request})
-    folder = run.folder / WORK / key.key[:24]
-    artifact = run.artifact(
-        key, lambda: _tune_copy(model, task, recipe, by=by, limit=context.limit, folder=folder, progress=progress), made=provenance()
+    folder = run.folder / WORK / key.digest[:24]
+    artifact = run.find_or_compute(
+        key,
+        lambda: _tune_copy(model, task, recipe, by=by, limit=context.limit, seed=context.seed, folder=folder, progress=progress),
+        provenance=provenance(),
     )
     shutil.rmtree(folder, ignore_errors=True)
     return artifact
 
 
 def _tune_copy(
-    model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None, folder: Path, progress: Progress | None
+    model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None, seed: int, folder: Path, progress: Progress | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fine-tunes a copy of the model; returns the content and the arrays of its artifact.
 
     The arrays hold, by head, the relative change of its parts, and ln of the ratio of its importance after to before.
     """
     tuned_model = copy_model(model)
-    reading: Any = {"limit": min(SCORED, limit or SCORED), "seed": recipe.seed, "normalise": "none"}  # sizes are compared, not ranks
-    slices, scores_before = slice_weights(tuned_model), score(tuned_model, task, by, **reading).signed()
-    fine_tune(tuned_model, task, recipe, folder=folder, progress=progress)
-    changes, scores_after = relative_changes(slices, slice_weights(tuned_model)), score(tuned_model, task, by, **reading).signed()
+    reading: Any = {"limit": min(SCORED, limit or SCORED), "seed": seed, "normalise": "none"}  # sizes are compared, not ranks
+    slices, scores_before = slice_weights(tuned_model), score(tuned_model, task, by, **reading).keep_values()
+    fine_tune(tuned_model, task, recipe, seed=seed, folder=folder, progress=progress)
+    changes, scores_after = relative_changes(slices, slice_weights(tuned_model)), score(tuned_model, task, by, **reading).keep_values()
     result = evaluate(tuned_model, task, limit=limit)
     log_ratio = {head: float(np.log(max(abs(scores_after[head]), TINY)) - np.log(max(abs(scores_before[head]), TINY))) for head in changes}
     values = np.array([[*(parts[part] for part in PARTS), log_ratio[head]] for head, parts in changes.items()])
@@ -97,25 +114,25 @@ def load_with_head(context: StudyContext, name: str, labels: Sequence[str]) -> L
     loaded = context.loaded if name == context.model_name else context.sources.load_model(name)
     if CLASSIFIER in type(unwrap(loaded.model)).__name__ or not labels:
         return loaded
-    names = dict(enumerate(labels))
     torch.manual_seed(context.seed)
-    ids = {label: number for number, label in names.items()}
-    return context.sources.load_model(name, auto=f"AutoModelFor{CLASSIFIER}", new_layers=True, id2label=names, label2id=ids)
+    names = {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
+    return context.sources.load_model(name, auto=f"AutoModelFor{CLASSIFIER}", new_layers=True, model_kwargs=names)
 
 
 def train_model(context: StudyContext, loaded: LoadedModel, task_name: str, recipe: Recipe, options: Mapping[str, str]) -> LoadedModel:
     """Returns the model after training on a task, from the run if it is finished there; the run keeps it."""
     run, model = context.required_run, loaded.model
     task = context.sources.open_task(loaded, task_name, options)
-    parts = {**model_key(model), **task_key(task), "data": fingerprint_of(model, task, "calibration"), "recipe": recipe.told()}
-    key = ArtifactKey(KIND, f"{loaded.name} on {task.name}", parts)
-    folder, work = run.folder / MODELS / f"{safe_name(key.name)}.{key.key[:8]}", run.folder / WORK / key.key[:24]
+    data = fingerprint_of(model, task, "calibration")
+    inputs = {**model_key(model), **task_key(task), "data": data, "recipe": recipe.to_dict(), "seed": context.seed}
+    key = ArtifactKey(KIND, f"{loaded.name} on {task.name}", inputs)
+    folder, work = run.folder / MODELS / f"{safe_name(key.name)}.{key.digest[:8]}", run.folder / WORK / key.digest[:24]
     if run.find(key) is None or run.problem_of_model(folder.name) is not None:
         tuned_model = copy_model(model)
         with context.progress(f"training {loaded.name} on {task.name}") as advance:
-            training = fine_tune(tuned_model, task, recipe, folder=work, progress=advance)
-        save(tuned_model, folder, command=context.command, companions=loaded.folder, overwrite=True)
+            training = fine_tune(tuned_model, task, recipe, seed=context.seed, folder=work, progress=advance)
+        save(tuned_model, folder, command=context.command, tokenizer=loaded.folder, overwrite=True)
         run.list_model(folder)
-        run.commit(key, {"folder": folder.name, "steps": training.steps}, made=provenance())
+        run.commit(key, {"folder": folder.name, "steps": training.steps}, provenance=provenance())
         shutil.rmtree(work, ignore_errors=True)
     return LoadedModel(loaded.name, load(folder).to(next(model.parameters()).device).eval(), folder)

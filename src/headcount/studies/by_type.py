@@ -34,9 +34,10 @@ class ByType(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every type of attention in the model."""
-        from headcount.importance.score import Method, score
+        from headcount.importance.base import Importance
+        from headcount.importance.score import score
 
-        importance = Method.parse(self.by)
+        importance = Importance.parse(self.by)
         model, task, by = context.loaded.model, context.task, str(importance)
         with context.progress("scoring") as advance:
             raw = score(
@@ -49,7 +50,7 @@ class ByType(Study):
                 batch_size=context.batch_size,
                 progress=advance,
             )
-        ranking = raw.normalise_by(importance.about.normalise)
+        ranking = raw.normalise_by(importance.info.normalise)
         rows = compare_types(model, task, raw, ranking, limit=context.limit, batch_size=context.batch_size)
         metric = task.metric.name if task.metric else ""
         dense = f" {metric} of the dense model {rows[0].metric:.4g}." if metric else ""

@@ -13,6 +13,8 @@ from headcount.core.plan import Plan
 from headcount.core.stats.agreement import spearman
 from headcount.core.stats.significance import paired_t
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.studies._base import Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT, correct_rows, keep_rows
@@ -35,7 +37,7 @@ class Compensation(Study):
     method: str = option("gradient", "A pruner with its options, such as dsp(tau=2), or an importance to rank by")
     by: str = option("gradient", "The importance whose change is measured")
     steps: int | None = option(None, "Optimiser steps of every training; by default those of one epoch, and at least 300", minimum=1)
-    epochs: float | None = option(None, "Instead of steps: epochs of every training", minimum=0)
+    epochs: float | None = option(None, "Instead of steps: epochs of every training", above=0)
     rate: float = option(5e-5, "The learning rate", minimum=0)
     train_batch: int = option(32, "Examples per training step", minimum=1)
     info = StudyInfo(paper="Budhraja et al. 2020, section 6", needs=frozenset({"model", "task", "run"}))
@@ -47,29 +49,26 @@ class Compensation(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the differences by part over all survivors and by layer, and how evenly they are spread over layers."""
-        from headcount.importance.score import Method as Importance
-        from headcount.pruning.prune import parse_method
-        from headcount.pruning.training.fine_tune import Recipe
+        from headcount.importance.base import Importance
+        from headcount.pruning.prune import check_request
         from headcount.studies._gated import count_heads
-        from headcount.studies._tuning import tune_model
-        from headcount.workflows.prune import Pruning, Wish, check_wish, estimate_training
+        from headcount.studies._tuning import note_training, tune_model
+        from headcount.workflows.prune import Pruning
 
         by = str(Importance.parse(self.by))
         run, loaded = context.required_run, context.loaded
-        method, options = parse_method(self.method)
-        recipe = Recipe(epochs=self.epochs, steps=self.steps, rate=self.rate, batch=self.train_batch, seed=context.seed)
-        request = Wish(method, count_heads(self.keep, len(loaded.heads)), seed=context.seed, repair=False, options=options, recipe=recipe)
-        check_wish(loaded.model, request)
-        if request.keep < 2:
+        keep = count_heads(self.keep, len(loaded.heads))
+        recipe = Recipe(epochs=self.epochs, steps=self.steps, rate=self.rate, train_batch=self.train_batch)
+        request = PruneSpec.of(self.method, keep, repair=False, recipe=recipe, seed=context.seed)
+        check_request(request, loaded.model, loaded.heads)
+        if keep < 2:
             raise OptionError("compensation compares the heads that stay; keep 2 or more")
-        context.describe_run(loaded, {"study": self.name, "wish": request.parts(), "by": by})
+        context.describe_run(loaded, {"study": self.name, "spec": request.to_dict(), "by": by})
         task = context.task
         pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
-        estimate = estimate_training(pruning, [request])
-        if estimate is not None:
-            context.note(estimate.sentence)
+        note_training(context, pruning, [request])
         with context.progress(f"pruning by {self.method}") as advance:
-            artifact, small = pruning.kept(request, advance)
+            artifact, small = pruning.make(request, advance)
         small, plan = small.to(next(loaded.model.parameters()).device).eval(), Plan.removing(artifact.content["removed"])
         context.note(f"two fine-tunings of {recipe.n_steps(len(task.calibration))} optimiser steps each follow")
         with context.progress("fine-tuning the pruned model") as advance:
@@ -77,7 +76,7 @@ class Compensation(Study):
         with context.progress("fine-tuning the dense model") as advance:
             dense = tune_model(context, "whole", loaded.model, recipe, by=by, progress=advance)
         rows, evenness, heads = compare_changes(pruned, dense, plan, seed=context.seed)
-        keep_rows(run, self.name, {**pruning.base, "wish": request.parts(), "by": by}, rows)
+        keep_rows(run, self.name, {**pruning.base_key, "spec": request.to_dict(), "by": by}, rows)
         return StudyResult(
             study=str(self),
             tables=(_change_table(rows), _evenness_table(evenness)),

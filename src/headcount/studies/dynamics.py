@@ -11,6 +11,7 @@ from headcount.core.options import option
 from headcount.core.plan import Plan
 from headcount.core.scores import SCALED, Scores
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import LoadedModel, Study, StudyContext, StudyInfo
 from headcount.studies._results import keep_rows
 
@@ -44,11 +45,11 @@ class Dynamics(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""
-        from headcount.importance.score import Method
+        from headcount.importance.base import Importance
         from headcount.studies._gated import count_levels
 
-        importance = Method.parse(self.by)
-        by, scaling = str(importance), importance.about.normalise
+        importance = Importance.parse(self.by)
+        by, scaling = str(importance), importance.info.normalise
         checkpoints = find_checkpoints([*filter(None, [context.model_name]), *self.checkpoints])
         _check_heads(context, checkpoints)
         rows: list[dict[str, Any]] = []
@@ -161,7 +162,8 @@ def measure_curve(
 
     run, model, seed, limit, batch_size = context.run, loaded.model, context.seed, context.limit, context.batch_size
     gated.admit_model(run, model)
-    (scores,) = score_into(run, model, task, [by], seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size).values()
+    settings = ScoreSettings(seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size)
+    (scores,) = score_into(run, model, task, [by], settings).values()
     dense = gated.evaluate_without(run, f"{label}: dense", model, task, (), limit=limit, batch_size=batch_size)
     chance = gated.chance_of(model, task, limit)
     rows = []

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
@@ -35,7 +35,7 @@ class FinetuneRoles(Study):
     only: tuple[str, ...] = option((), "Roles to measure; by default all")
     info = StudyInfo(paper="Pande et al. 2021", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
 
-    def measure_roles(self, context: StudyContext) -> StudyResult:
+    def measure(self, context: StudyContext) -> StudyResult:
         """Returns every head and role that both models were tested for, with the paired difference."""
         before = context.loaded
         after = context.sources.load_model(self.tuned, auto=None)
@@ -85,16 +85,16 @@ def compare_roles(
     Raises:
         ArtifactError: the models have different heads.
     """
-    from headcount.behaviour.roles import biases_by_sentence
-    from headcount.behaviour.roles import measure_roles
+    from headcount.behaviour.roles import biases_by_sentence, measure_roles
+    from headcount.behaviour.spec import RoleSpec, parse_roles
 
-    options: Any = {"only": list(only) or None, "seed": seed, "batch_size": batch_size}
-    before, after = measure_roles(a, corpus, **options), measure_roles(b, corpus, **options)
+    spec = RoleSpec(parse_roles(only or None), seed=seed, batch_size=batch_size)
+    before, after = measure_roles(a, corpus, spec), measure_roles(b, corpus, spec)
     if before.heads != after.heads:
         raise ArtifactError(
             f"the models have different heads ({len(before.heads)} and {len(after.heads)}); compare a model with its fine-tuned self"
         )
-    biases_a, biases_b = (biases_by_sentence(model, corpus, **options) for model in (a, b))
+    biases_a, biases_b = (biases_by_sentence(model, corpus, spec) for model in (a, b))
     later_rows = {(row.head, row.role): row for row in after}
     changes = []
     for row in before:

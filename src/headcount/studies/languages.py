@@ -8,7 +8,8 @@ from headcount.core.errors import DataError, OptionError
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.data.embedded.entailment import LABELS
-from headcount.runs.results import method_name
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import LoadedModel, Progress, Study, StudyContext, StudyInfo, parse_pairs
 from headcount.studies._results import SIGNIFICANT, correct_rows, keep_rows
 from headcount.studies.layers import LAYER, THIRD, group_layers
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
     from headcount.core.heads import Head
     from headcount.data.task import Task
-    from headcount.pruning.training.fine_tune import Recipe
-    from headcount.workflows.prune import Wish
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Languages(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
-        from headcount.pruning.prune import parse_method
+        from headcount.pruning.base import Pruner
         from headcount.pruning.training.fine_tune import Recipe
         from headcount.workflows.prune import Wish
 

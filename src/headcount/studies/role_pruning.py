@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from headcount.core.errors import PlanError
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import unpack_pruned
 from headcount.runs.sweep import sweep
 from headcount.studies._base import Progress, Study, StudyContext, StudyInfo
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from headcount.data.task import Task
     from headcount.models.head_map import HeadMap
     from headcount.studies._gated import Drop
-    from headcount.workflows.prune import Pruning, Wish
+    from headcount.workflows.prune import Pruning
 
 RANDOM = "random"
 VARIANTS = ("prune", "spare")
@@ -52,16 +54,17 @@ class RolePruning(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every role pruned and spared, and for random heads, at every number of heads."""
-        from headcount.pruning.training.fine_tune import Recipe
+        from headcount.pruning.prune import check_request
         from headcount.studies._gated import count_levels, score_of
-        from headcount.workflows.prune import Pruning, Wish, check_wish, estimate_training
+        from headcount.studies._tuning import note_training
+        from headcount.workflows.prune import Pruning
 
         run, loaded = context.required_run, context.loaded
         keeps = count_levels(self.keep, loaded.heads, (0.75, 0.5, 0.25))
-        recipe = Recipe(rate=self.rate, batch=self.train_batch, seed=context.seed)
-        template = Wish(RANDOM, 1, repair=self.repair, recover=self.recover, recipe=recipe)
+        recipe = Recipe(rate=self.rate, train_batch=self.train_batch)
+        template = PruneSpec.of(RANDOM, 1, repair=self.repair, recover=self.recover, recipe=recipe)
         for keep in keeps:
-            check_wish(loaded.model, replace(template, keep=keep))
+            check_request(template.resized(keep), loaded.model, loaded.heads)
         context.describe_run(loaded, {"study": self.name, "roles": list(self.role), "keep": keeps, "seeds": self.seeds})
         task, tokenizer = context.task, context.sources.read_tokenizer(loaded)
         heads_by_role = {role: find_heads(loaded.model, task, tokenizer, role, seed=context.seed) for role in dict.fromkeys(self.role)}
@@ -70,13 +73,11 @@ class RolePruning(Study):
         pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
         choices = list_choices(loaded.heads, heads_by_role, keeps, with_exact=not self.keep)
         draws = range(context.seed, context.seed + self.seeds)
-        estimate = estimate_training(pruning, [choice.request(template, draw) for choice in choices for draw in draws])
-        if estimate is not None:
-            context.note(estimate.sentence)
+        note_training(context, pruning, [choice.request(template, draw) for choice in choices for draw in draws])
         with context.progress("pruning", "models") as advance:
             dense, rows = prune_roles(pruning, choices, template, draws=draws, progress=advance)
-        request = {"roles": list(self.role), "keep": keeps, "seeds": self.seeds, "seed": context.seed, "wish": template.parts()}
-        keep_rows(run, self.name, {**pruning.base, **request}, rows)
+        request = {"roles": list(self.role), "keep": keeps, "seeds": self.seeds, "seed": context.seed, "spec": template.to_dict()}
+        keep_rows(run, self.name, {**pruning.base_key, **request}, rows)
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),
@@ -101,11 +102,12 @@ class Choice:
     variant: str
     keep: int
 
-    def request(self, template: Wish, seed: int) -> Wish:
+    def request(self, template: PruneSpec, seed: int) -> PruneSpec:
         """Returns the request for the pruned model of one seed."""
-        if not self.role:
-            return replace(template, method=RANDOM, keep=self.keep, seed=seed)
-        return replace(template, method=f"role:{self.variant}", options={"roles": self.role}, keep=self.keep, seed=seed)
+        from headcount.pruning.base import Pruner
+
+        method = Pruner.parse(f"role:{self.variant}(roles={self.role})" if self.role else RANDOM)
+        return replace(template, method=method, seed=seed).resized(self.keep)
 
 
 def find_heads(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed: int = 0) -> list[Head]:
@@ -114,10 +116,10 @@ def find_heads(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed:
     Raises:
         PlanError: no head has the role, or all heads have it.
     """
-    from headcount.behaviour.given import roles
+    from headcount.behaviour.roles import roles
 
     only = None if role == "any" else [role]
-    table = roles(model, task, tokenizer, alignment={"limit": SENTENCES}, only=only, seed=seed)
+    table = roles(model, task, tokenizer, limit=SENTENCES, only=only, seed=seed)
     heads = [head for head, labels in table.labels().items() if labels]
     if not heads:
         reason = "; ".join(table.untested.values())
@@ -145,7 +147,7 @@ def list_choices(heads: HeadMap, heads_by_role: Mapping[str, Sequence[Head]], ke
 
 
 def prune_roles(
-    pruning: Pruning, choices: Sequence[Choice], template: Wish, *, draws: range, progress: Progress | None = None
+    pruning: Pruning, choices: Sequence[Choice], template: PruneSpec, *, draws: range, progress: Progress | None = None
 ) -> tuple[Evaluation, list[dict[str, Any]]]:
     """Returns the dense model, and a row for each choice: its change from the dense model and from random heads of the same number, paired.
 
@@ -153,10 +155,10 @@ def prune_roles(
     """
     from headcount.studies._gated import average_evaluations, measure_drop
 
-    dense, task, seed = pruning.dense(), pruning.task, draws[0]
+    dense, task, seed = pruning.evaluate_dense(), pruning.task, draws[0]
     requests = {(choice, draw): choice.request(template, draw) for choice in choices for draw in draws}
     jobs = [pruning.job(request) for request in requests.values()]
-    artifacts, failed = sweep(pruning.run, jobs, made=pruning.made, progress=progress)
+    artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.provenance, progress=progress)
     for error in failed.values():
         raise error
     pruning.run.present(*artifacts)

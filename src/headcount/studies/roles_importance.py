@@ -11,6 +11,7 @@ from headcount.core.options import option
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.core.stats.ranks import ranks
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT
 
@@ -36,19 +37,19 @@ class RolesImportance(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every role that some heads have and some lack, against every importance."""
-        from headcount.behaviour.given import roles
-        from headcount.importance.score import Method, score_all
+        from headcount.behaviour.roles import roles
+        from headcount.importance.base import Importance
+        from headcount.importance.score import score_all
 
         loaded, task = context.loaded, context.task
-        methods = [str(Method.parse(name)) for name in self.by]
+        methods = [str(Importance.parse(name)) for name in self.by]
         corpus = context.sources.open_corpus(loaded, task)
         if corpus is None:
             raise DataError("roles are measured on a text; name one, or a task with texts")
         table = roles(loaded.model, corpus, seed=context.seed, batch_size=context.batch_size)
         with context.progress("scoring") as advance:
-            scores = score_all(
-                loaded.model, task, methods, seed=context.seed, progress=advance, limit=context.limit, batch_size=context.batch_size
-            )
+            settings = ScoreSettings(seed=context.seed, limit=context.limit, batch_size=context.batch_size)
+            scores = score_all(loaded.model, task, methods, settings, progress=advance)
         rows = sorted(rank_roles(table, scores, seed=context.seed), key=lambda row: (row.method, row.p))
         return StudyResult(
             study=str(self),

@@ -11,7 +11,8 @@ from headcount.core.heads import Head
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
 from headcount.models.provenance import model_record
-from headcount.runs.results import method_label
+from headcount.pruning.spec import PruneSpec
+from headcount.runs.results import PRUNED, method_label
 from headcount.studies._base import Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT, correct_rows, keep_rows
 
@@ -238,24 +239,21 @@ def read_survivors(run: Run, *, dense_roles: bool = False) -> tuple[SurvivorSets
     Raises:
         ArtifactError: the run holds no comparison, or only methods that are left out.
     """
-    from headcount.pruning.prune import Method
-    from headcount.workflows.prune import KIND
-
     weights = run.record().model.weights
-    artifacts = [artifact for artifact in run.results(KIND).values() if artifact.key.parts.get("weights") == weights]
+    artifacts = [artifact for artifact in run.results(PRUNED).values() if artifact.key.inputs.get("weights") == weights]
     if not artifacts:
         raise ArtifactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL in that folder")
     heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
     trained = {
-        artifact.key.key: Method.parse(artifact.content["wish"]["method"]).about.trains == "weights" and "gates" not in artifact.content
+        artifact.key.digest: PruneSpec.from_dict(artifact.content["spec"]).method.info.trains == "weights" and "gates" not in artifact.content
         for artifact in artifacts
     }  # an artifact holds gates, if only None, where its weights are the dense model's
     survivor_sets: dict[tuple[str, int], list[frozenset[Head]]] = {}
     for artifact in sorted(artifacts, key=lambda artifact: (method_label(artifact), -len(heads) + len(artifact.content["removed"]))):
         survivors = heads.difference(map(Head.parse, artifact.content["removed"]))
-        if dense_roles or not trained[artifact.key.key]:
+        if dense_roles or not trained[artifact.key.digest]:
             survivor_sets.setdefault((method_label(artifact), len(survivors)), []).append(survivors)
-    names = sorted({method_label(artifact) for artifact in artifacts if trained[artifact.key.key]})
+    names = sorted({method_label(artifact) for artifact in artifacts if trained[artifact.key.digest]})
     if not survivor_sets:
         raise ArtifactError(
             f"{run.folder} compares {', '.join(names)} alone, which trained the weights before they cut, so the roles of the dense model "
@@ -267,6 +265,7 @@ def read_survivors(run: Run, *, dense_roles: bool = False) -> tuple[SurvivorSets
 
 def _read_roles(context: StudyContext, run: Run) -> RoleTable:
     """Returns the roles measured on the text of the caller, which the run keeps, or else those of the run."""
+    from headcount.behaviour.spec import RoleSpec
     from headcount.workflows.roles import read_roles, roles_into
 
     if not context.sources.has_text:
@@ -280,7 +279,7 @@ def _read_roles(context: StudyContext, run: Run) -> RoleTable:
     corpus = context.sources.open_corpus(loaded)
     assert corpus is not None
     with context.progress("roles") as advance:
-        return roles_into(run, loaded.model, corpus, seed=context.seed, batch_size=context.batch_size, progress=advance)
+        return roles_into(run, loaded.model, corpus, RoleSpec(seed=context.seed, batch_size=context.batch_size), progress=advance)
 
 
 def _note_trained(names: Sequence[str], are_judged: bool) -> str:

@@ -8,12 +8,12 @@ from headcount.core.errors import ArtifactError
 from headcount.core.options import option
 from headcount.core.scores import SCALED, Scores
 from headcount.core.stats.agreement import agreement
-from headcount.core.stats.correlation import Correlated
+from headcount.core.stats.agreement import Correlated
 from headcount.core.stats.agreement import correlate
 from headcount.core.stats.ranks import Overlap
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.importance.verdicts import signed_samples
-from headcount.runs.scores import all_scores, same_heads
+from headcount.runs.scores import all_scores, check_same_heads
 from headcount.runs.store import Run
 from headcount.studies._base import Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT
@@ -62,7 +62,7 @@ def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> l
     Raises:
         ArtifactError: two runs normalised their scores differently.
     """
-    same_heads(list(scores_by_run.values()))
+    check_same_heads(list(scores_by_run.values()))
     pairs = []
     for (name_a, a), (name_b, b) in combinations(scores_by_run.items(), 2):
         if a.normalise != b.normalise:

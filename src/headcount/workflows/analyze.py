@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus
-from headcount.behaviour.given import SENTENCES, Parsed, corpus_of
+from headcount.behaviour.corpus import SENTENCES, Parser, read_corpus
+from headcount.behaviour.profiles.profile import ProfileSpec
+from headcount.behaviour.spec import RoleSpec
 from headcount.core.errors import DataError, UnsupportedModel
 from headcount.core.evaluation import Evaluation
 from headcount.core.files import opened_model
@@ -27,6 +29,7 @@ from headcount.data.readers.processor import reader_of
 from headcount.data.stream import Progress
 from headcount.data.task import Split, Task
 from headcount.importance.base import Importance
+from headcount.importance.settings import ScoreSettings
 from headcount.importance.verdicts import agreements, verdicts
 from headcount.models.gates import HeadGates
 from headcount.models.head_map import HeadMap
@@ -228,15 +231,15 @@ def corpus_for(
     text: Any = None,
     split: Split = "calibration",
     limit: int | None = SENTENCES,
-    trees: Parsed | None = None,
+    parser: Parser | None = None,
 ) -> tuple[Corpus | None, str]:
     """Returns the corpus of roles and head profiles, of `text` or else of the task; or None and the reason why the task has none."""
     if isinstance(text, Corpus):
         return text, ""
     if text is not None:
-        return corpus_of(model, text, tokenizer, limit=limit, trees=trees), ""
+        return read_corpus(model, text, tokenizer, limit=limit, parser=parser), ""
     try:
-        return corpus_of(model, task, tokenizer, split=split, limit=limit, trees=trees), ""
+        return read_corpus(model, task, tokenizer, split=split, limit=limit, parser=parser), ""
     except (DataError, UnsupportedModel) as error:
         return None, str(error)
 
@@ -251,7 +254,9 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     _describe_run(job, heads, run_folder)
     yield _find_heads(job, heads, requests)
     yield _evaluate_dense(job, heads, run_folder)
-    scores = score_into(run_folder, job.model, job.task, spec.by, limit=spec.scored, seed=spec.seed, progress=job.progress("scoring"))
+    scores = score_into(
+        run_folder, job.model, job.task, spec.by, ScoreSettings(limit=spec.scored, seed=spec.seed), progress=job.progress("scoring")
+    )
     yield _summarise_scores(job, scores)
     yield from _study_behaviour(job, run_folder)
     pruning = Pruning(
@@ -260,7 +265,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         job.task,
         limit=spec.reported,
         command=job.command,
-        tokenizer=job.folder,
+        companions=job.folder,
         bench_sizes=spec.bench_sizes,
     )
     estimate = estimate_training(pruning, requests)
@@ -356,7 +361,7 @@ def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         return
     batch_size, seed = job.task.batch_size, job.spec.seed
     try:
-        table = roles_into(run_folder, job.model, job.corpus, seed=seed, batch_size=batch_size, progress=job.progress("roles"))
+        table = roles_into(run_folder, job.model, job.corpus, RoleSpec(seed=seed, batch_size=batch_size), progress=job.progress("roles"))
         labels = table.labels()
         counts = {role: sum(role in own for own in labels.values()) for role in table.roles()}
         yield job.step(
@@ -370,8 +375,8 @@ def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     except UnsupportedModel as error:
         run_folder.log(f"failed: roles: {error}")
         yield job.step("roles", left_out=str(error))
-    reading: Any = {"seed": seed, "limit": job.spec.profiled, "longest": job.spec.longest, "batch_size": batch_size}
-    profiles = profiles_into(run_folder, job.model, job.corpus, job.tokenizer, **reading, progress=job.progress("profiles"))
+    profile_spec = ProfileSpec(limit=job.spec.profiled, longest=job.spec.longest, batch_size=batch_size, seed=seed)
+    profiles = profiles_into(run_folder, job.model, job.corpus, job.tokenizer, profile_spec, progress=job.progress("profiles"))
     content = profiles.content
     n_sentences = content["n_sentences"] if content["heads"] else 0
     yield job.step("profiles", n_sentences=n_sentences, n_shown=len(content["sentences"]) if n_sentences else 0, notes=profiles.notes)

@@ -103,7 +103,7 @@ class Pruning:
         self, spec: PruneSpec, *, save_model: bool, progress: Progress | None = None
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         key = self.key(spec)
-        folder = self.run.folder / WORK / key.key[:24]
+        folder = self.run.folder / WORK / key.digest[:24]
         pruned = prune_by_spec(self.model, self.task, spec, folder=folder, progress=progress, shared=self._shared)
         if spec.scratch_recipe is not None:
             where: Any = {"seed": spec.seed, "folder": folder / "scratch", "progress": progress}
@@ -179,7 +179,7 @@ class Pruning:
             command=self.command or None,
             cost=(self.dense_cost, cost(pruned.model)),
             tokenizer=self.companions,
-            told=card_sentences(spec, self.task.name, dense, evaluation, changes, timings),
+            notes=card_sentences(spec, self.task.name, dense, evaluation, changes, timings),
             overwrite=True,
         )
         self.run.list_model(self.model_folder(key))
@@ -190,7 +190,7 @@ class Pruning:
         """Returns the latency of the dense, the masked and the cut model, measured once; nothing without `bench_sizes`."""
         if self.bench_sizes is None:
             return []
-        bench_key = ArtifactKey("bench", key.name, {"of": key.key, **asdict(self.bench_sizes)})
+        bench_key = ArtifactKey("bench", key.name, {"of": key.digest, **asdict(self.bench_sizes)})
         artifact = self.run.find(bench_key)
         if artifact is None:
             models = {"dense": self.model, "masked": (self.model, Plan.removing(removed)), "removed": load_small()}
@@ -205,7 +205,7 @@ class Pruning:
 
     def model_folder(self, key: ArtifactKey) -> Path:
         """Returns the folder of the model of an artifact."""
-        return self.run.folder / MODELS / f"{safe_name(key.name)}.{key.key[:8]}"
+        return self.run.folder / MODELS / f"{safe_name(key.name)}.{key.digest[:8]}"
 
     def changes(self, dense: Evaluation, artifact: Artifact) -> dict[str, PairedDifference]:
         """Returns the difference of a pruned model from the dense one on the same examples, for loss and metric."""
@@ -304,6 +304,6 @@ def compare(
     for spec in specs:
         check_request(spec, pruning.model, pruning.heads)
     dense = pruning.evaluate_dense()
-    artifacts, failed = sweep(pruning.run, [pruning.job(spec) for spec in specs], made=pruning.provenance, progress=progress)
+    artifacts, failed = sweep(pruning.run, [pruning.job(spec) for spec in specs], provenance=pruning.provenance, progress=progress)
     pruning.run.present(*artifacts)
     return dense, artifacts, failed

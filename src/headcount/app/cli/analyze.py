@@ -14,7 +14,7 @@ from headcount.app.console.pruning import DEFAULT_TRAINING, TrainingOptions, gro
 from headcount.app.console.run_folder import RunFolder
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
-from headcount.app.console.text import Embedded, File, Parser, check_embedded, open_corpus, trees_of
+from headcount.app.console.text import Embedded, File, Parser, check_embedded, open_corpus
 from headcount.core.budget import Budget
 from headcount.core.files import absolute_path
 from headcount.pruning.recipe import Recipe
@@ -112,13 +112,13 @@ def run(
 
 def _corpus(session: Session, given: inputs.TaskOptions, live: Any, folder: Path, **named: Any) -> tuple[Corpus | None, str]:
     """The text that roles and head profiles are taken on; without one that was asked for, why the task has none."""
-    from headcount.behaviour.given import SENTENCES
+    from headcount.behaviour.corpus import SENTENCES
     from headcount.workflows.analyze import corpus_for
 
     given = given._replace(limit=given.limit or SENTENCES)
     text = open_corpus(session, given, live, folder, **named) if named["text"] or named["embedded"] else None
     reader = inputs.reader_of(live, folder, given.trust_remote_code)
-    found, why = corpus_for(live, named["task"], reader, text=text, limit=given.limit, trees=trees_of(named["parser"]))
+    found, why = corpus_for(live, named["task"], reader, text=text, limit=given.limit, parser=named["parser"])
     if why:
         session.note(f"roles are left out: {why}")
     return found, why

@@ -69,7 +69,7 @@ def _one_thread() -> Iterator[None]:
 def _analyze_models(session: Session, out: Path, limit: int | None, device: str, dtype: str, seed: int) -> tuple[list[Any], list[str]]:
     """Every step of both models, and the reports."""
     from headcount.app.console.models import open_model
-    from headcount.behaviour.given import corpus_of
+    from headcount.behaviour.corpus import read_corpus
     from headcount.workflows.analyze import AnalysisJob, run_analysis
 
     steps: list[Any] = []
@@ -81,7 +81,7 @@ def _analyze_models(session: Session, out: Path, limit: int | None, device: str,
             model, _, folder = open_model(session, f"demo/{name}", device=device, dtype=dtype)
             tokenizer = reader_of(model, folder)
             size, reported = SIZES[name] if limit is None else (limit, limit)
-            data = open_task(task, model, tokenizer, seed=seed, size=size)
+            data = open_task(f"{task}(size={size})", model, tokenizer, seed=seed)
             number = min(200, reported)
             if name == "translator":
                 text, how = (
@@ -105,7 +105,7 @@ def _analyze_models(session: Session, out: Path, limit: int | None, device: str,
                 model,
                 data,
                 spec,
-                corpus_of(model, text, tokenizer, **how),
+                read_corpus(model, text, tokenizer, **how),
                 command=session.command,
                 tokenizer=tokenizer,
                 folder=folder,

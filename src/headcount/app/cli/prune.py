@@ -74,7 +74,7 @@ def run(
         describe(kept, session, given, live, heads, {"spec": spec.to_dict(), "limit": given.limit})
         task = given.open_task(session, live, folder)
         sizes_of_bench = BenchSizes(BATCHES, LENGTHS) if bench else None
-        pruning = Pruning(kept, live, task, limit=given.limit, command=session.command, tokenizer=folder, bench_sizes=sizes_of_bench)
+        pruning = Pruning(kept, live, task, limit=given.limit, command=session.command, companions=folder, bench_sizes=sizes_of_bench)
         with session.progress("evaluating the dense model"):
             dense = pruning.evaluate_dense()
         estimate = estimate_training(pruning, [spec])

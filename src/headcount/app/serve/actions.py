@@ -261,7 +261,7 @@ def _spec(live: LiveRun, method: str, keep: int, choices: Mapping[str, Any]) -> 
     from headcount.pruning.spec import PruneSpec
 
     limits = {name: choices[name] for name in ("floor", "unit", "protected")}
-    stages = {name: choices[name] for name in ("seed", "repair") if name in how}
+    stages = {name: choices[name] for name in ("seed", "repair") if name in choices}
     for artifact in live.run.results(PRUNED).values():
         if method_label(artifact) == method:
             spec = PruneSpec.from_dict(artifact.content["spec"])

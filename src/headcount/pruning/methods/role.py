@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from transformers import AutoTokenizer
 
-from headcount.behaviour.given import roles
+from headcount.behaviour.roles import roles
 from headcount.core.errors import PlanError
 from headcount.core.options import option
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
@@ -34,7 +34,7 @@ class RolePruner(Pruner):
         only = None if names == ["any"] else names
         table = context.once(
             ("roles", self.tokenizer, tuple(names), self.limit, context.seed),
-            lambda: roles(context.model, context.data, tokenizer, alignment={"limit": self.limit}, only=only, seed=context.seed),
+            lambda: roles(context.model, context.data, tokenizer, limit=self.limit, only=only, seed=context.seed),
         )
         having = {head for head, labels in table.labels().items() if labels}
         if not having:

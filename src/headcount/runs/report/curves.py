@@ -73,19 +73,19 @@ def _describe_left_out(earlier: int, elsewhere: int) -> list[str]:
 
 def _current(record: RunRecord, artifacts: Sequence[Artifact]) -> list[Artifact]:
     """The artifacts that run.json lists, and others that were made on the same data: what an earlier command left behind is no part of its curves."""
-    listed = [artifact for artifact in artifacts if record.results.get(f"{PRUNED}/{artifact.key.name}") == artifact.key.key]
+    listed = [artifact for artifact in artifacts if record.results.get(f"{PRUNED}/{artifact.key.name}") == artifact.key.digest]
     listed_data = [_model_and_data(artifact) for artifact in listed]
     return [artifact for artifact in artifacts if not listed or _model_and_data(artifact) in listed_data]
 
 
 def _model_and_data(artifact: Artifact) -> dict[str, Any]:
     """The model and the data of an artifact."""
-    return {name: value for name, value in artifact.key.parts.items() if name != "spec"}
+    return {name: value for name, value in artifact.key.inputs.items() if name != "spec"}
 
 
 def id_of(artifact: Artifact) -> str:
     """What a point is told from all others by: the first digits of the key of its artifact."""
-    return artifact.key.key[:ID_DIGITS]
+    return artifact.key.digest[:ID_DIGITS]
 
 
 def point_of(run: Run, artifact: Artifact) -> dict[str, Any]:
