@@ -26,7 +26,7 @@ for name in modules:
     importlib.import_module(name)
     assert not heavy(), f"importing {name} imports {heavy()}"
 for arguments in commands:
-    from headcount.app.cli._main import main
+    from headcount.app.main import main
 
     output = StringIO()
     with redirect_stdout(output):

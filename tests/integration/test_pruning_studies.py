@@ -283,8 +283,8 @@ def test_languages_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_p
 def test_training_methods_of_languages_follow_the_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("study", "languages", "demo/entailment", "--tasks", "demo/entailment,demo/entailment-tavi", "--task-option", "size=16")
     result(capsys, *words, "--keep", "50%", "--method", "magnitude", "--rate", 0.01, "--train-batch", 8, "--out", tmp_path / "run")
-    recipes = [artifact.content["wish"]["recipe"] for artifact in Run.open(tmp_path / "run").results("pruned").values()]
-    assert [(recipe["rate"], recipe["batch"], recipe["epochs"]) for recipe in recipes] == [(0.01, 8, None)]
+    recipes = [artifact.content["spec"]["recipe"] for artifact in Run.open(tmp_path / "run").results("pruned").values()]
+    assert [(recipe["rate"], recipe["train_batch"], recipe["epochs"]) for recipe in recipes] == [(0.01, 8, None)]
 
 
 def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
         load_with_head(context_of(TaskOptions(str(folder), dtype="float64")), str(folder), ("a", "b", "c"))
 
 
-def context_of(data: Shared) -> StudyContext:
+def context_of(data: TaskOptions) -> StudyContext:
     """The context of a command line with these options."""
     session: Any = SimpleNamespace(verbose=False, doing=lambda _: None, note=lambda _: None)
     return StudyContext(ConsoleSources(session, data, Request(common=data)), model=data.model)
@@ -330,7 +330,7 @@ def test_bad_arguments_are_told_in_a_line(
         (1, ("survivors", tmp_path / "scores"), "holds no comparison; make one with: headcount compare"),
         (1, ("survivors", tmp_path / "empty"), "holds no run"),
         (2, (*entail, "--role", "ofset"), "Did you mean 'offset'"),
-        (2, (*entail, "--role", "offset:-99"), "no role of offset '-99'"),
+        (2, (*entail, "--role", "offset:-99"), "no distance of offset '-99'"),
         (1, (*entail, "--role", "syntax"), "no head has the role syntax"),
         (2, entail, "--role"),
         (2, (*entail, "--role", "local", "--keep", "40"), "a number of heads from 1 to 32"),

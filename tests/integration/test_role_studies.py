@@ -15,6 +15,8 @@ from toys import files, saved_classifier, shared
 import headcount as hc
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleScore, RoleTable
+from headcount.pruning.methods.role import RolePruner
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.store import Run
 from headcount.studies import role_pruning, survivors
 
@@ -142,9 +144,10 @@ def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tm
     own = set(found["heads"][role])
     for artifact in Run.open(tmp_path / "run").results("pruned").values():
         gone = set(artifact.content["removed"])
-        if artifact.content["wish"]["method"] == "role:prune":
+        method = PruneSpec.from_dict(artifact.content["spec"]).method
+        if method == RolePruner("prune", roles=role):
             assert own <= gone or gone <= own
-        elif artifact.content["wish"]["method"] == "role:spare":
+        elif method == RolePruner("spare", roles=role):
             assert len(own & gone) == max(0, len(own) - 16)
 
 
@@ -160,7 +163,7 @@ def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatc
     for seed in (0, 5):
         out = tmp_path / f"run-{seed}"
         result(capsys, *words, "--seeds", 2, "--keep", "50%", "--seed", seed, "--out", out)
-        drawn = {artifact.content["wish"]["seed"] for artifact in Run.open(out).results("pruned").values()}
+        drawn = {artifact.content["spec"]["seed"] for artifact in Run.open(out).results("pruned").values()}
         assert drawn == {seed, seed + 1}
     assert asked == [0, 5]
 

@@ -144,7 +144,7 @@ def row_of(p: float, difference: float, metric: tuple[float, float] | None = Non
 
 def test_speed_is_told_with_its_doubts() -> None:
     from headcount.runs.report.bench import judge_times
-    from headcount.runs.report.sentences import _speed_sentence, noise_warnings
+    from headcount.runs.report.sentences import speed_sentence, noise_warnings
 
     def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
         times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 5}

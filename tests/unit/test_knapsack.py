@@ -59,8 +59,8 @@ def test_what_cannot_be_met_is_told() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"parameters": 5, "kv_bytes": 5}, "limits one thing"),
-        ({"parameters": 5, "keep": 3}, "limits one thing"),
+        ({"parameters": 5, "kv_bytes": 5}, "exactly one of keep, fraction"),
+        ({"parameters": 5, "keep": 3}, "exactly one of keep, fraction"),
         ({"latency": 0.0}, "above 0"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headcount.core.errors import ArtifactError
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.studies.survivors import read_survivors
 
@@ -16,8 +17,9 @@ FROZEN, TRAINED = {"gates": None}, {}
 
 
 def artifact(method: str, content: dict[str, Any]) -> Artifact:
-    wish = {"method": method, "options": {}, "repair": None, "recover": None, "keep": 2, "seed": 0}
-    return Artifact(ArtifactKey("pruned", f"{method}, 2 heads", {"weights": "w"}), {"wish": wish, "removed": HEADS[:2], **content}, {})
+    spec = PruneSpec.of(method, 2)
+    stored = {"spec": spec.to_dict(), "label": spec.label, "removed": HEADS[:2], **content}
+    return Artifact(ArtifactKey("pruned", spec.name, {"weights": "w"}), stored, {})
 
 
 def run_of(*artifacts: Artifact) -> Any:
@@ -38,9 +40,9 @@ def test_methods_that_trained_weights_are_left_out_and_named() -> None:
         artifact("gates", FROZEN),
     )
     sets, trained = read_survivors(run)
-    assert [method for method, _ in sets] == ["dsp:pipelined", "gates", "surgeon"] and trained == ["dsp:joint", "l0"]
+    assert [method for method, _ in sets] == ["dsp:pipelined", "gates", "surgeon"] and trained == ["dsp", "l0"]
     sets, trained = read_survivors(run, dense_roles=True)
-    assert len(sets) == 5 and trained == ["dsp:joint", "l0"], "asked for, they are judged, and still named"
+    assert len(sets) == 5 and trained == ["dsp", "l0"], "asked for, they are judged, and still named"
 
 
 def test_a_comparison_of_trained_weights_alone_is_refused() -> None:

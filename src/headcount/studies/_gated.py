@@ -15,12 +15,10 @@ from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
-from headcount.core.stats.significance import Difference
-from headcount.core.stats.significance import paired_bootstrap
-from headcount.core.stats.significance import paired_t
+from headcount.core.stats.significance import Difference, paired_bootstrap, paired_t
+from headcount.data.chunks import batches
 from headcount.data.metrics import IGNORED
 from headcount.data.task import Split, Task
-from headcount.data.chunks import batches
 from headcount.models.gates import HeadGates, How
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import shifts

@@ -5,10 +5,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from headcount.core.options import option
-from headcount.core.stats.significance import benjamini_hochberg
-from headcount.core.stats.significance import Difference
-from headcount.core.stats.significance import paired_bootstrap
-from headcount.core.stats.significance import paired_t
+from headcount.core.stats.significance import Difference, benjamini_hochberg, paired_bootstrap, paired_t
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import Progress, Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT, format_interval

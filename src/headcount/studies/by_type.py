@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headcount.core.options import option
-from headcount.core.stats.significance import Difference
-from headcount.core.stats.significance import paired_t
+from headcount.core.stats.significance import Difference, paired_t
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import Study, StudyContext, StudyInfo
 from headcount.studies._results import format_interval

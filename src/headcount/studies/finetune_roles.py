@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
 from headcount.core.options import option
-from headcount.core.stats.significance import benjamini_hochberg
-from headcount.core.stats.significance import paired_t
+from headcount.core.stats.significance import benjamini_hochberg, paired_t
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import LoadedModel, Study, StudyContext, StudyInfo
 from headcount.studies._results import SIGNIFICANT

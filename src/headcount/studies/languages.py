@@ -56,19 +56,17 @@ class Languages(Study):
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
         from headcount.pruning.base import Pruner
-        from headcount.pruning.training.fine_tune import Recipe
-        from headcount.workflows.prune import Wish
 
         if context.sources.task_name:
             raise OptionError("tasks names the tasks of this study, the first being that on which heads are chosen; leave task out")
         if self.against == context.model_name:
             raise OptionError(f"against must name another model than {context.model_name}")
-        method, options = parse_method(self.method)
-        recipe = Recipe(rate=self.rate, batch=self.train_batch, seed=context.seed)
+        pruner, recipe = Pruner.parse(self.method), Recipe(rate=self.rate, train_batch=self.train_batch)
         tuning = replace(recipe, epochs=self.fine_tune or None)
-        template = Wish(method, 1, seed=context.seed, repair=self.repair, options=options, recipe=recipe)
+        size = None if pruner.sizes_itself else 1
+        template = PruneSpec.of(pruner, size, repair=self.repair, recipe=recipe, seed=context.seed)
         context.describe_run(
-            context.loaded, {"study": self.name, "tasks": list(self.tasks), **({"fine-tune": tuning.told()} if self.fine_tune else {})}
+            context.loaded, {"study": self.name, "tasks": list(self.tasks), **({"fine-tune": tuning.to_dict()} if self.fine_tune else {})}
         )
         subjects = [self._open_subject(context, context.model_name, self.tasks, template, tuning)]
         if self.against is not None:
@@ -80,9 +78,9 @@ class Languages(Study):
         request = {
             "models": [subject.name for subject in subjects],
             "tasks": list(self.tasks),
-            "wish": template.parts(),
+            "spec": template.to_dict(),
             "keep": ",".join(map(str, self.keep)) or None,
-            "tune": tuning.told() if self.fine_tune else None,
+            "tune": tuning.to_dict() if self.fine_tune else None,
         }
         keep_rows(context.run, self.name, {**request, "limit": context.limit, "seed": context.seed}, rows)
         first = subjects[0]
@@ -99,11 +97,11 @@ class Languages(Study):
             measurements={**request, "rows": rows, "between languages": between, "against": gaps},
         )
 
-    def _open_subject(self, context: StudyContext, name: str, tasks: Sequence[str], template: Wish, tuning: Recipe) -> Subject:
+    def _open_subject(self, context: StudyContext, name: str, tasks: Sequence[str], template: PruneSpec, tuning: Recipe) -> Subject:
         """Opens a model with its task in each language, after training it if that is asked for."""
+        from headcount.pruning.prune import check_request
         from headcount.studies._gated import count_levels
         from headcount.studies._tuning import load_with_head, train_model
-        from headcount.workflows.prune import check_wish
 
         if self.fine_tune:
             labels = self.labels or (LABELS if self.tasks[0].startswith("demo/entailment") else ())
@@ -112,10 +110,11 @@ class Languages(Study):
             )
         else:
             loaded = context.loaded if name == context.model_name else context.sources.load_model(name)
-        keeps = [0] if template.own_size and not self.keep else count_levels(self.keep, loaded.heads, (0.75, 0.5, 0.25))
-        requests = [replace(template, keep=keep) for keep in keeps]
+        requests = [template]
+        if self.keep or not template.method.sizes_itself:
+            requests = [template.resized(keep) for keep in count_levels(self.keep, loaded.heads, (0.75, 0.5, 0.25))]
         for request in requests:
-            check_wish(loaded.model, request)
+            check_request(request, loaded.model, loaded.heads)
         return Subject(name, loaded, {task: context.sources.open_task(loaded, task) for task in tasks}, requests)
 
 
@@ -126,7 +125,7 @@ class Subject:
     name: str
     loaded: LoadedModel
     tasks: Mapping[str, Task]
-    requests: Sequence[Wish]
+    requests: Sequence[PruneSpec]
 
 
 Evaluations = Mapping[tuple[str, str, str], tuple["Evaluation", "Evaluation"]]
@@ -194,8 +193,8 @@ def _evaluate_removals(
     pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command)
     device = next(model.parameters()).device
     for request in subject.requests:
-        small = pruning.kept(request)[1].to(device).eval()
-        name = f"{n_heads - len(HeadMap.of(small))} of {n_heads} heads by {method_name(request.parts())}"
+        small = pruning.make(request)[1].to(device).eval()
+        name = f"{n_heads - len(HeadMap.of(small))} of {n_heads} heads by {request.label}"
         removals.append(Removal("heads", name, small))
     n_finished, total = 0, len(subject.tasks) * len(removals)
     for language, task in subject.tasks.items():

@@ -8,8 +8,8 @@ import numpy as np
 
 from headcount.core.errors import DataError
 from headcount.core.options import option
-from headcount.core.stats.significance import benjamini_hochberg
 from headcount.core.stats.ranks import ranks
+from headcount.core.stats.significance import benjamini_hochberg
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import Study, StudyContext, StudyInfo

@@ -245,7 +245,8 @@ def read_survivors(run: Run, *, dense_roles: bool = False) -> tuple[SurvivorSets
         raise ArtifactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL in that folder")
     heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
     trained = {
-        artifact.key.digest: PruneSpec.from_dict(artifact.content["spec"]).method.info.trains == "weights" and "gates" not in artifact.content
+        artifact.key.digest: PruneSpec.from_dict(artifact.content["spec"]).method.info.trains == "weights"
+        and "gates" not in artifact.content
         for artifact in artifacts
     }  # an artifact holds gates, if only None, where its weights are the dense model's
     survivor_sets: dict[tuple[str, int], list[frozenset[Head]]] = {}

@@ -7,12 +7,9 @@ from itertools import combinations
 from headcount.core.errors import ArtifactError
 from headcount.core.options import option
 from headcount.core.scores import SCALED, Scores
-from headcount.core.stats.agreement import agreement
-from headcount.core.stats.agreement import Correlated
-from headcount.core.stats.agreement import correlate
+from headcount.core.stats.agreement import Correlated, agreement, correlate
 from headcount.core.stats.ranks import Overlap
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.importance.verdicts import signed_samples
 from headcount.runs.scores import all_scores, check_same_heads
 from headcount.runs.store import Run
 from headcount.studies._base import Study, StudyContext, StudyInfo
@@ -62,6 +59,8 @@ def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> l
     Raises:
         ArtifactError: two runs normalised their scores differently.
     """
+    from headcount.importance.verdicts import signed_samples
+
     check_same_heads(list(scores_by_run.values()))
     pairs = []
     for (name_a, a), (name_b, b) in combinations(scores_by_run.items(), 2):

@@ -12,12 +12,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headcount.app.console import inputs
+from headcount.app.console.command import command
 from headcount.app.console.options import Device, Dtype, Seed
-from headcount.app.console.pruning import method_names
-from headcount.app.console.run_folder import Out, Place
+from headcount.app.console.pruning import split_methods
+from headcount.app.console.run_folder import Out, RunFolder
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_embedded, check_text, open_corpus
-from headcount.app.console.verb import verb
 from headcount.core.errors import OptionError, unknown
 from headcount.core.files import reopened_model
 from headcount.core.options import Option, format_value, options_of, parse_value
@@ -76,18 +76,18 @@ def build_command(name: str) -> Any:
     required = [parameter for parameter in inputs_of_study if parameter.default is Parameter.empty]
     parameters = [*required, *map(_parameter, declared), *(parameter for parameter in inputs_of_study if parameter not in required)]
 
-    def body(say: Session, **values: Any) -> None:
+    def body(session: Session, **values: Any) -> None:
         options = {option.name: _read(option, values.pop(option.name), name) for option in declared}
         try:
-            run_study(say, cls(**{option: value for option, value in options.items() if value is not MISSING}), Request(**values))
+            run_study(session, cls(**{option: value for option, value in options.items() if value is not MISSING}), Request(**values))
         except OptionError as error:
             raise typer.BadParameter(str(error)) from error
 
-    body.__signature__ = Signature([Parameter("say", Parameter.POSITIONAL_OR_KEYWORD), *parameters])  # pyright: ignore[reportFunctionMemberAccess]
-    body.__annotations__ = {"say": Session, **{parameter.name: parameter.annotation for parameter in parameters}}
+    body.__signature__ = Signature([Parameter("session", Parameter.POSITIONAL_OR_KEYWORD), *parameters])  # pyright: ignore[reportFunctionMemberAccess]
+    body.__annotations__ = {"session": Session, **{parameter.name: parameter.annotation for parameter in parameters}}
     body.__doc__ = getdoc(cls)
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    app.command(name)(verb(body))
+    app.command(name)(command(body))
     return typer.main.get_command(app)
 
 
@@ -95,7 +95,7 @@ def _input_parameters(info: StudyInfo) -> list[Parameter]:
     """Returns the parameters of the inputs of a study: model and data, text, run folder."""
     annotations: list[tuple[str, Any, Any]] = [("seed", Seed, 0)]
     if "model" in info.needs:
-        annotations = [("common", inputs.Shared, Parameter.empty)]
+        annotations = [("common", inputs.TaskOptions, Parameter.empty)]
     elif "comparison" in info.needs:
         annotations += [("comparison", ComparedRun, Parameter.empty), ("task", inputs.TaskName, None), ("limit", inputs.Limit, None)]
         annotations += [("device", Device, "auto"), ("dtype", Dtype, "auto")]
@@ -133,7 +133,7 @@ def _read(option: Option, value: Any, study: str) -> Any:
     if value is None or value == []:
         return MISSING
     if isinstance(value, list) and not option.is_positional:
-        value = [part for text in value for part in ([text] if "=" in text.partition("(")[0] else method_names(text))]
+        value = [part for text in value for part in ([text] if "=" in text.partition("(")[0] else split_methods(text))]
     return value if isinstance(value, bool) else parse_value(option, value, study)
 
 
@@ -141,7 +141,7 @@ def _read(option: Option, value: Any, study: str) -> Any:
 class Request:
     """The inputs that a command line names for a study."""
 
-    common: inputs.Shared | None = None
+    common: inputs.TaskOptions | None = None
     comparison: Path | None = None
     task: str | None = None
     limit: int | None = None
@@ -153,30 +153,30 @@ class Request:
     parser: str | None = None
     out: Path | None = None
 
-    def model_and_data(self) -> inputs.Shared:
+    def model_and_data(self) -> inputs.TaskOptions:
         """Returns the options of model and data; of a comparison, those by which its run was made."""
         if self.common is not None:
             return self.common
         if self.comparison is None:
-            return inputs.Shared("", seed=self.seed)
+            return inputs.TaskOptions("", seed=self.seed)
         from headcount.runs.store import Run
 
         record = Run.open(self.comparison).record()
-        loading = inputs.Loading(device=self.device, dtype=self.dtype).as_recorded(record.config)
+        loading = inputs.ModelOptions(device=self.device, dtype=self.dtype).as_recorded(record.config)
         name = reopened_model(record.model.name, record.config)
-        return inputs.Shared(name, task=self.task, limit=self.limit, seed=self.seed, **loading._asdict())
+        return inputs.TaskOptions(name, task=self.task, limit=self.limit, seed=self.seed, **loading._asdict())
 
 
-def run_study(say: Session, study: Study, request: Request) -> None:
+def run_study(session: Session, study: Study, request: Request) -> None:
     """Runs a study on what a command line names, and prints its tables, its notes and its verdict."""
     from headcount.studies._base import StudyContext
 
     needs, data = study.info.needs, request.model_and_data()
-    sources = ConsoleSources(say, data, request)
+    sources = ConsoleSources(session, data, request)
     if "text" in needs or ("comparison" in needs and sources.has_text):
         check_text(data, request.text, request.embedded)
     check_embedded(request.text, request.embedded)
-    with Place(request.out or request.comparison).taken(say) as run:
+    with RunFolder(request.out or request.comparison).open(session) as run:
         if needs & {"run", "comparison"} and run is None:
             raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
         context = StudyContext(
@@ -184,25 +184,25 @@ def run_study(say: Session, study: Study, request: Request) -> None:
             model=data.model or None,
             run=run,
             seed=data.seed,
-            command=say.command,
-            progress=say.progress,
-            note=say.note,
+            command=session.command,
+            progress=session.progress,
+            note=session.note,
             **data.reading,
         )
         result = study.measure(context)
     for table in result.tables:
-        print_table(say, table)
+        print_table(session, table)
     for sentence in (*result.notes, result.sentence):
-        say.line(sentence)
-    say.result({"study": study.name, **result.measurements, "notes": list(result.notes), "sentence": result.sentence})
+        session.line(sentence)
+    session.result({"study": study.name, **result.measurements, "notes": list(result.notes), "sentence": result.sentence})
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSources:
     """Opens models, tasks and texts as the command line says, and notes what was opened."""
 
-    say: Session
-    data: inputs.Shared
+    session: Session
+    data: inputs.TaskOptions
     request: Request
 
     @property
@@ -220,8 +220,8 @@ class ConsoleSources:
         from headcount.app.console.models import open_model
         from headcount.studies._base import LoadedModel
 
-        loading = {field: getattr(self.data, field) for field in inputs.Loading._fields}
-        model, _, folder = open_model(self.say, name, **{**loading, **options})
+        loading = {field: getattr(self.data, field) for field in inputs.ModelOptions._fields}
+        model, _, folder = open_model(self.session, name, **{**loading, **options})
         return LoadedModel(name, model, folder)
 
     def read_heads(self, name: str) -> HeadMap:
@@ -242,20 +242,20 @@ class ConsoleSources:
         assert loaded.folder is not None
         task_options = [*(self.data.task_option or []), *(f"{option}={value}" for option, value in (options or {}).items())]
         data = self.data._replace(task=name or self.data.task, task_option=task_options or None)
-        return data.open_task(self.say, loaded.model, loaded.folder)
+        return data.open_task(self.session, loaded.model, loaded.folder)
 
     def open_corpus(self, loaded: LoadedModel, task: Task | None = None) -> Corpus:
         """Returns the text of the command line, or else of the task, aligned with the tokens of a model."""
         assert loaded.folder is not None
         text = {"text": self.request.text, "embedded": self.request.embedded, "parser": self.request.parser}
-        return open_corpus(self.say, self.data, loaded.model, loaded.folder, task=task, **text)
+        return open_corpus(self.session, self.data, loaded.model, loaded.folder, task=task, **text)
 
     def opening_record(self, name: str) -> dict[str, Any]:
         """Returns what it takes to open the model of that name and the task again."""
         return self.data._replace(model=name).opened
 
 
-def print_table(say: Session, table: Table) -> None:
+def print_table(session: Session, table: Table) -> None:
     """Prints a table; the ends of an interval stand in parentheses behind their number, and undefined numbers are dashes."""
     ends = {name for column in table.columns for name in column.interval or ()}
     columns = [column for column in table.columns if column.name not in ends]
@@ -265,8 +265,8 @@ def print_table(say: Session, table: Table) -> None:
     is_number = {column.name: any(isinstance(record[column.name], int | float) for record in records) for column in columns}
     right = [heading for heading, column in zip(headings, columns, strict=True) if is_number[column.name] and column.interval is None]
     if table.title:
-        say.line(table.title)
-    say.table(headings, rows, right=right)
+        session.line(table.title)
+    session.table(headings, rows, right=right)
 
 
 def _format_cell(column: Column, record: Mapping[str, Cell]) -> str:
