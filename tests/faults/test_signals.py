@@ -102,7 +102,7 @@ def stop_at(command: Command, out: Path, place: int, kind: str, expected: str) -
     artifacts = len(list(out.glob("artifacts/*/*.artifact")))
     kept = f"{artifacts} finished artifacts are kept in {out}" if artifacts else "nothing was finished yet"
     if kind != "twice SIGINT":
-        assert re.search(rf"stopped; {re.escape(kept)}\. To go on: headcount score .*--out '?{re.escape(str(out))}", told), (place, told)
+        assert re.search(rf"stopped; {re.escape(kept)}\. To resume: headcount score .*--out '?{re.escape(str(out))}", told), (place, told)
     assert took < MARGIN, f"{took:.1f} s from the signal to the end"
     assert not list(out.rglob(".*")) or kind == "twice SIGINT", "half-written files"
     assert command.run(out).result["value"] == 0
@@ -156,7 +156,7 @@ def test_a_real_process_is_stopped(shm: Path, kind: str) -> None:
     assert running.returncode == CODES[kind], told
     assert "Traceback" not in told and "Exception ignored" not in told, told
     if not kind.startswith("twice"):
-        assert "finished artifacts are kept" in told and "To go on: headcount score" in told
+        assert "finished artifacts are kept" in told and "To resume: headcount score" in told
     assert took < 10, f"{took:.1f} s, the end of the interpreter and a busy machine included"
 
 
@@ -174,7 +174,7 @@ def test_ctrl_c_while_everything_is_imported(shm: Path) -> None:
         assert running.returncode in (130, 143, 0), told
         assert "Traceback" not in told, told
         if running.returncode:
-            assert "stopped; nothing was finished yet. To go on: headcount score" in told, told
+            assert "stopped; nothing was finished yet. To resume: headcount score" in told, told
             assert not (shm / "run").exists() or not list((shm / "run").rglob(".*"))
 
 

@@ -123,7 +123,7 @@ def test_another_model_under_the_name_is_refused(analysed: Path, tmp_path: Path,
     )
     client = TestClient(application(Site([live], TOKEN, FRONT)), base_url=HOME)
     answer = client.post("/api/0/attend", json={"text": "a", "pair": None}, headers=ASKS)
-    assert answer.status_code == 422 and "weights are others" in answer.json()["error"]
+    assert answer.status_code == 422 and "other weights than when this run" in answer.json()["error"]
 
 
 def test_a_source_that_is_too_long_is_not_translated() -> None:

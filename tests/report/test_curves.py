@@ -60,9 +60,9 @@ def test_models_of_other_examples_are_left_out_and_named(tmp_path: Path) -> None
 def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.present(led.commit(*pack_pruned(run, request("random", 4), heads_of()[4:], calibration="now"), made={}))
-        led.commit(*pack_pruned(run, request("random", 2), heads_of()[2:], calibration="before"), made={})
-        led.commit(*pack_pruned(run, request("random", 6), heads_of()[6:], calibration="now"), made={})
+        led.present(led.commit(*pack_pruned(run, request("random", 4), heads_of()[4:], calibration="now"), provenance={}))
+        led.commit(*pack_pruned(run, request("random", 2), heads_of()[2:], calibration="before"), provenance={})
+        led.commit(*pack_pruned(run, request("random", 6), heads_of()[6:], calibration="now"), provenance={})
     data = collect(Run.open(run.folder)).report["runs"][0]
     assert [point["keep"] for point in data["curves"]["points"]] == [4, 6]
     assert sum(warning.startswith("1 pruned model of an earlier state") and "is left out" in warning for warning in data["warnings"]) == 1
@@ -86,8 +86,8 @@ def test_a_time_names_the_very_model_that_was_timed(how: dict[str, Any], tmp_pat
         for seed in range(3):
             spec = PruneSpec.of("random", 4, seed=seed, **how)
             _, content, arrays = pack_pruned(run, request("random", 4, seed, **how), heads_of()[4 - seed : 8 - seed])
-            artifact = led.commit(ArtifactKey("pruned", spec.name, {"spec": spec.to_dict()}), content, arrays, made={})
-            led.present(artifact, led.commit(ArtifactKey("bench", spec.name, {"of": artifact.key.key}), {"rows": [times]}, made={}))
+            artifact = led.commit(ArtifactKey("pruned", spec.name, {"spec": spec.to_dict()}), content, arrays, provenance={})
+            led.present(artifact, led.commit(ArtifactKey("bench", spec.name, {"of": artifact.key.digest}), {"rows": [times]}, provenance={}))
     data = collect(Run.open(run.folder)).report["runs"][0]
     points = {point["id"]: point for point in data["curves"]["points"]}
     assert len(points) == len(data["bench"]) == 3
@@ -104,7 +104,7 @@ def test_times_of_a_model_that_is_gone_name_none(tmp_path: Path) -> None:
     record = run.record()  # a command that leads takes what is gone off the list
     left = {title: key for title, key in record.results.items() if not title.startswith("pruned/")}
     write_record(run.folder / RUN, record.model_copy(update={"results": left}))
-    (report,) = collect(Run.open(run.folder)).whole()["runs"]
+    (report,) = collect(Run.open(run.folder)).with_all_maps()["runs"]
     assert {(row["point"], row["method"], row["keep"], row["seed"]) for row in report["bench"]} == {(None,) * 4}
     check(report, "RunData")
 
@@ -122,7 +122,7 @@ def test_the_best_model_is_decided_once(tmp_path: Path) -> None:
         data = collect(make_run(tmp_path / f"run{seed}", seed=seed)).report["runs"][0]
         (best,) = [point for point in data["curves"]["points"] if point["id"] == data["curves"]["best"]["point"]]
         safe = data["curves"]["best"]["is_safe"]
-        told = f"{8 - best['keep']} of them can go without" if safe else f"significantly worse, even {best['keep']} by"
+        told = f"{8 - best['keep']} of them can be removed without" if safe else f"significantly worse, even {best['keep']} by"
         quoted = re.search(rf"by {best['method']}: loss (\S+) against", data["summary"][1])
         assert told in data["summary"][1] and quoted is not None and float(quoted[1]) == pytest.approx(best["loss"], rel=1e-3)
         assert safe == any(keep is not None for keep in data["curves"]["smallest_safe"].values())
@@ -159,7 +159,7 @@ def test_speed_is_told_with_its_doubts() -> None:
     assert [each["is_apart"] for each in (*clear, *doubtful)] == [False, False, True, False, True, False]
     assert [each["is_noisy"] for each in (*clear, *doubtful)] == [False, False, False, True, False, False]
     assert [each["is_odd"] for each in (*clear, *doubtful)] == [False, False, False, False, True, False]
-    told = _faster([*clear, *doubtful], {"threads": 1})
+    told = speed_sentence([*clear, *doubtful], {"threads": 1})
     assert "is 2.00 times as fast at batch 1, 2.10 times as fast at batch 8 (" in told and "; at batch 8 the quartiles overlap" in told
     assert not noise_warnings(clear)
     assert len(noise_warnings([*clear, *doubtful])) == 1 and "8 × 64" in noise_warnings(doubtful)[0]
@@ -227,7 +227,7 @@ def test_a_model_that_lost_nothing_is_not_called_safe(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
         made = pack_pruned(run, request("random", 8), [])
-        led.present(led.commit(*made, made={}))
+        led.present(led.commit(*made, provenance={}))
     data = collect(run).report["runs"][0]
     assert data["curves"]["smallest_safe"] == {"random": None} and data["summary"][1].startswith("Nothing was pruned")
 
@@ -246,7 +246,7 @@ def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
     assert many[0].startswith("random sparing 5 heads") and many[0] != many[1]
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), made={}) for told in (free, spares)))
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (free, spares)))
     curves = collect(run).report["runs"][0]["curves"]
     assert {point["method"] for point in curves["points"]} == set(curves["commands"]) == {"random", "random sparing L0H1+L1H3"}
     table = (run.folder / "curves.csv").read_text()
@@ -259,7 +259,7 @@ def test_floor_and_unit_make_a_method_of_their_own(tmp_path: Path) -> None:
     assert request("random", 4, floor=2, unit="even", ablation="mean")["label"] == "random with floor 2 and unit even + mean"
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), made={}) for told in (plain, floored, even)))
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (plain, floored, even)))
     curves = collect(run).report["runs"][0]["curves"]
     assert sorted(point["method"] for point in curves["points"]) == sorted(curves["smallest_safe"]) == sorted(curves["commands"])
 
@@ -275,7 +275,7 @@ def test_the_table_of_curves_tells_pruned_models_apart(tmp_path: Path) -> None:
         request("surgeon", 5, floor=1, unit="even"),
     ]
     with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[5:]), made={}) for told in wishes))
+        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[5:]), provenance={}) for told in wishes))
     for table in (pandas.read_csv(run.folder / "curves.csv", keep_default_na=False), pandas.read_parquet(run.folder / "curves.parquet")):
         assert table["keep"].tolist() == [5] * 4, "a model within a limit of parameters has heads too"
         found = {tuple(row) for row in table[["floor", "unit", "ablation", "limit"]].itertuples(index=False)}

@@ -218,7 +218,7 @@ def test_a_run_keeps_profiles_and_the_report_shows_them(tmp_path: Path, monkeypa
         monkeypatch.setattr(files, "profile_heads", None)
         again = profiles_into(run, model, corpus, tokenizer)
     assert first.content == again.content
-    report = collect(Run.open(tmp_path / "run")).whole()
+    report = collect(Run.open(tmp_path / "run")).with_all_maps()
     check(report, "Report")
     attention = report["runs"][0]["attention"]
     assert len(attention["sentences"]) == 8
@@ -235,9 +235,9 @@ def test_a_model_whose_attention_cannot_be_seen_is_kept_with_the_reason(tmp_path
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
         profiles_into(run, model, corpus, tokenizer)
-    report = collect(Run.open(tmp_path / "run")).whole()
+    report = collect(Run.open(tmp_path / "run")).with_all_maps()
     check(report, "Report")
-    assert report["runs"][0]["portraits"] is None
+    assert report["runs"][0]["profiles"] is None
     assert any("fused kernel" in warning for warning in report["runs"][0]["warnings"])
 
 
@@ -248,9 +248,9 @@ def test_a_model_that_reads_no_text_is_kept_with_the_reason(tmp_path: Path, monk
         run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
         first, again = (profiles_into(run, model, corpus, tokenizer) for _ in range(2))
     assert first.content == again.content and not first.content["heads"] and len(run.artifacts("profiles")) == 1
-    report = collect(Run.open(tmp_path / "run")).whole()
+    report = collect(Run.open(tmp_path / "run")).with_all_maps()
     check(report, "Report")
-    assert report["runs"][0]["portraits"] is None and "profiles" not in run.record().data
+    assert report["runs"][0]["profiles"] is None and "profiles" not in run.record().data
     assert any(warning.startswith("No head profiles: ") and "input_features" in warning for warning in report["runs"][0]["warnings"])
 
 

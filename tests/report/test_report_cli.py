@@ -175,7 +175,7 @@ def test_analyze_on_the_command_line_is_taken_up_again(
 
     monkeypatch.setattr(pruning, "prune_by_spec", counted)
     assert main(words) == 130
-    assert "To go on: headcount analyze" in capsys.readouterr().err
+    assert "To resume: headcount analyze" in capsys.readouterr().err
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     steps = [step["step"] for step in told["steps"]]
@@ -232,6 +232,6 @@ def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path:
     assert data["runs"][0]["profiles"]["n_sentences"] == 24 and "opened" not in data["runs"][0]["config"]
     assert any("distances count tokens" in text for text in data["runs"][0]["warnings"])
     shutil.rmtree(tmp_path / "run" / "artifacts" / "profiles")
-    with pytest.warns(UserWarning, match="artifacts are gone"):
+    with pytest.warns(UserWarning, match="artifacts are missing"):
         again = hc.analyze(model, task, out=tmp_path / "run", bench_sizes=BenchSizes((1,), (8,), 1), **options)
     assert data_of(again.report())["runs"][0]["profiles"] == data["runs"][0]["profiles"]

@@ -11,14 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headcount.core.errors import DataError, unknown
 from headcount.data.readers.conllu import read_conllu
 from headcount.data.readers.lines import kind_of, lines
 from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, Group, Layout, Row, read
-from headcount.data.task import Text
 from headcount.data.text.annotated import Annotated, Word, pair
+
+if TYPE_CHECKING:
+    from headcount.data.task import Text
 
 By = Literal["line", "paragraph"]
 BY = ("line", "paragraph")
