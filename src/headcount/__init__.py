@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from headcount.core.plan import Plan
     from headcount.core.scores import Scores
     from headcount.core.study_result import StudyResult
+    from headcount.data.evaluate import evaluate
     from headcount.data.mask import mask
+    from headcount.data.open_task import open_task
     from headcount.data.task import Task
     from headcount.importance.score import score
     from headcount.models.gates import HeadGates
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from headcount.surgery.legacy import load_legacy
     from headcount.surgery.load import load, register
     from headcount.surgery.save import save
+    from headcount.surgery.tokenizer import load_tokenizer
     from headcount.workflows.analyze import analyze
 
 _HOME = {
@@ -44,11 +47,14 @@ _HOME = {
     "Task": "data.task",
     "analyze": "workflows.analyze",
     "cut": "surgery.cut",
+    "evaluate": "data.evaluate",
     "export": "surgery.export_base",
     "load": "surgery.load",
     "load_legacy": "surgery.legacy",
+    "load_tokenizer": "surgery.tokenizer",
     "mask": "data.mask",
     "observe": "models.observe",
+    "open_task": "data.open_task",
     "prune": "pruning.prune",
     "register": "surgery.load",
     "repair": "pruning.repair.repair",
@@ -72,11 +78,14 @@ __all__ = [
     "__version__",
     "analyze",
     "cut",
+    "evaluate",
     "export",
     "load",
     "load_legacy",
+    "load_tokenizer",
     "mask",
     "observe",
+    "open_task",
     "prune",
     "register",
     "repair",

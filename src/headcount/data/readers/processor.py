@@ -14,20 +14,27 @@ MAX_EDGE = 2**14
 """The longest edge, in pixels, to which pictures may be resized."""
 
 
-def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
-    """The tokenizer of a model folder, or its image processor for a model that reads images; None where there is none.
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
+IMAGE_FILE = "preprocessor_config.json"
 
-    Whether its own code is trusted must be said to transformers, which would ask on the terminal.
+
+def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
+    """Returns the tokenizer of a model folder, or its image processor for a model that reads images; None where there is none."""
+    reads_images = getattr(model, "main_input_name", "input_ids") == "pixel_values"
+    files = (IMAGE_FILE,) if reads_images else TOKENIZER_FILES
+    return read_processor(folder, trust=trust, images=reads_images) if any((folder / name).is_file() for name in files) else None
+
+
+def read_processor(folder: Path, *, trust: bool = False, images: bool = False) -> Any:
+    """Returns the tokenizer of a folder, or its image processor if `images`.
+
+    `trust` says whether code of the folder may run; unsaid, transformers would ask on the terminal.
     """
     import transformers
 
-    reads_images = getattr(model, "main_input_name", "input_ids") == "pixel_values"
-    auto: Any = transformers.AutoImageProcessor if reads_images else transformers.AutoTokenizer
-    files = ("preprocessor_config.json",) if reads_images else ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
-    if not any((folder / name).is_file() for name in files):
-        return None
-    if reads_images:
-        _check_picture_size(folder / "preprocessor_config.json")
+    if images:
+        _check_picture_size(folder / IMAGE_FILE)
+    auto: Any = transformers.AutoImageProcessor if images else transformers.AutoTokenizer
     try:
         return auto.from_pretrained(folder, trust_remote_code=trust)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
