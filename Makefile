@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SOURCES := src tests benchmarks tools
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
-.PHONY: demo test test-laws test-faults test-offline check web web-check docs figures bench census
+.PHONY: demo test test-fast test-laws test-faults test-offline check web web-check docs figures bench census
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -15,6 +15,12 @@ demo: $(STAMP)
 # Two workers of one thread each: more threads per worker only make them wait for each other.
 test: $(STAMP)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
+
+# Unit tests, and the laws of gates and cuts on six model families.
+FAMILIES := bert or gpt2 or llama or t5 or vit or whisper
+test-fast: $(STAMP)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/core tests/unit $(ARGS)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/conformance/test_families.py -k "$(FAMILIES)" $(ARGS)
 
 # The numerical laws once more with other vector instructions, which round differently: AVX2 where `make test` used AVX-512, else none.
 CAPABILITY ?= $(shell grep -q avx512f /proc/cpuinfo 2>/dev/null && echo avx2 || echo default)
