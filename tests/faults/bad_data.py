@@ -54,7 +54,7 @@ def folder_of_nothing(kit: Kit) -> Call:
     return lambda: open_task("classification", model, tokenizer, train=kit.place)
 
 
-@case("data", "unknown kind of file '.xlsx", "--train A --train B")
+@case("data", "unknown kind of file '.xlsx", "Parallel files come together, as a list")
 def file_of_unknown_kind(kit: Kit) -> Call:
     return _task(kit, GOOD, "train.xlsx")
 
@@ -123,12 +123,12 @@ def too_few_examples(kit: Kit) -> Call:
     return _task(kit, "a dog\ta cat\t0\na cat\ta dog\t1\n")
 
 
-@case("data", "line 13 has 5005 tokens, but at most 128 are allowed", "--max-length 128 --truncate")
+@case("data", "line 13 has 5005 tokens, but at most 128 are allowed", "max_length=128, truncate=True")
 def text_that_is_too_long(kit: Kit) -> Call:
     return _task(kit, GOOD + "dog " * 5000 + "\ta cat\t0\n")
 
 
-@case("data", "max_length is 1000000, but the model has positions for 128", "give --max-length 128 or less")
+@case("data", "max_length is 1000000, but the model has positions for 128", "give 128 or less")
 def max_length_beyond_the_model(kit: Kit) -> Call:
     return _task(kit, GOOD, max_length=10**6)
 
@@ -140,7 +140,7 @@ def train_and_eval_the_same(kit: Kit) -> Call:
     return lambda: open_task("classification", model, tokenizer, train=path, eval=path)
 
 
-@case("data", "task 'classification' needs data", "--train FILE, and --eval FILE or a part of the same file is")
+@case("data", "task 'classification' needs data", "give train, and eval or a part of train is held out")
 def no_data_at_all(kit: Kit) -> Call:
     model, tokenizer = _entailment()
     return lambda: open_task("classification", model, tokenizer)
@@ -170,12 +170,12 @@ def task_whose_name_leads_out(kit: Kit) -> Call:
     return _task(kit, GOOD, task="../../etc/passwd")
 
 
-@case("data", "task 'classification' does not use image_column", "it uses eval, label_column, max_length, metric, text_column,")
+@case("data", "task 'classification' does not use image_column", "it uses train, eval, text_column, text_pair_column, label_column,")
 def option_that_the_task_does_not_use(kit: Kit) -> Call:
     return _task(kit, GOOD, image_column="image")
 
 
-@case("data", "task 'masked-lm' needs a model with another head than", "load it as AutoModelForMaskedLM (--auto AutoModelForMaskedLM)")
+@case("data", "task 'masked-lm' needs a model with another head than", "load it as AutoModelForMaskedLM (auto=AutoModelForMaskedLM)")
 def task_for_another_head(kit: Kit) -> Call:
     return _task(kit, GOOD, "train.txt", task="masked-lm")
 
@@ -189,22 +189,22 @@ def tokenizer_with_code_of_its_own(kit: Kit) -> Call:
     return line("score", folder, "--train", kit.file("train.tsv", GOOD))
 
 
-@case("data", "line 2 is no JSON", "One object a line is wanted")
+@case("data", "line 2 is no JSON", "Write one object a line")
 def torn_json(kit: Kit) -> Call:
     return _task(kit, '{"text": "a dog", "label": 0}\n{"text": "a c', "train.jsonl")
 
 
-@case("data", "line 1 holds a list", "one JSON object a line is wanted")
+@case("data", "line 1 holds a list", "write one JSON object a line")
 def json_of_lists(kit: Kit) -> Call:
     return _task(kit, "[1, 2]\n", "train.jsonl")
 
 
-@case("data", "line 1 is no JSON", "One object a line is wanted")
+@case("data", "line 1 is no JSON", "Write one object a line")
 def json_of_brackets(kit: Kit) -> Call:
     return _task(kit, "[" * 1_000_000 + "\n", "train.jsonl")
 
 
-@case("data", "line 1 is no JSON", "One object a line is wanted")
+@case("data", "line 1 is no JSON", "Write one object a line")
 def json_with_a_number_of_five_thousand_digits(kit: Kit) -> Call:
     return _task(kit, '{"text": "a dog", "label": ' + "9" * 5000 + "}\n", "train.jsonl")
 
@@ -279,7 +279,7 @@ def label_beyond_the_classes(kit: Kit) -> Call:
     return _batch(kit, labels=torch.tensor([0, 9]))
 
 
-@case("data", "example 0 has 129 tokens in input_ids, but", "--max-length 128 --truncate")
+@case("data", "example 0 has 129 tokens in input_ids, but", "max_length=128, truncate=True")
 def more_tokens_than_positions(kit: Kit) -> Call:
     length = kit.stock.bert.config.max_position_embeddings + 1
     return _batch(kit, input_ids=torch.full((2, length), 7), attention_mask=None)

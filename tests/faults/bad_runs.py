@@ -60,7 +60,7 @@ def version_of_text(kit: Kit) -> Call:
     return _read(kit, lambda folder: _reseal(folder / "run.json", schema_version="two"))
 
 
-@case("run folders", "has no run.json", "headcount score MODEL --task TASK --out")
+@case("run folders", "has no run.json", "Name a folder that a headcount command wrote")
 def missing_record(kit: Kit) -> Call:
     return _read(kit, lambda folder: (folder / "run.json").unlink())
 
@@ -70,7 +70,7 @@ def _as_folder(path: Path) -> None:
     path.mkdir()
 
 
-@case("run folders", "has no run.json", "headcount score MODEL --task TASK --out")
+@case("run folders", "has no run.json", "Name a folder that a headcount command wrote")
 def record_that_is_a_folder(kit: Kit) -> Call:
     return _read(kit, lambda folder: _as_folder(folder / "run.json"))
 
@@ -99,7 +99,7 @@ def _loop(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-@case("run folders", "has no run.json", "headcount score MODEL --task TASK --out")
+@case("run folders", "has no run.json", "Name a folder that a headcount command wrote")
 def record_that_links_to_itself(kit: Kit) -> Call:
     return _read(kit, lambda folder: _loop(folder / "run.json"))
 

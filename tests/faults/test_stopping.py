@@ -88,7 +88,7 @@ def test_a_call_that_no_exception_reaches_is_ended(places: dict[str, str], shm: 
     took = stop(child, number)
     told = (shm / "err").read_text()
     assert child.code == CODES[number] and took < MARGIN, (child.code, took, told)
-    assert "what is finished is kept, and the same command goes on" in told and "Traceback" not in told
+    assert "finished work is kept, and the same command resumes" in told and "Traceback" not in told
     assert start(words, shm / "err").wait().result["value"] == 0, (shm / "err").read_text()
 
 
