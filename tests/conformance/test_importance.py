@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import headcount as hc
 from headcount.core.errors import UnknownName
+from headcount.core.normalisation import Scaling
 from headcount.core.options import options_of
 from headcount.core.registry import IMPORTANCES
-from headcount.core.scores import Scaling
 from headcount.data.chunks import rows_of
 from headcount.importance.base import (
     BatchImportance,

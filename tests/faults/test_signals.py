@@ -209,7 +209,11 @@ def test_a_second_process_is_refused_and_the_first_unharmed(shm: Path) -> None:
             refused = grid.start(second).wait()
             assert "Busy" in refused.result["kinds"], refused.result
             told = refused.result["error"]
-            assert f"process {holder.pid} on {socket.gethostname()} since 20" in told and grid.COMMAND in told and "help it as a worker" in told
+            assert (
+                f"process {holder.pid} on {socket.gethostname()} since 20" in told
+                and grid.COMMAND in told
+                and "help it as a worker" in told
+            )
             assert float((shm / "took").read_text()) < 1
         assert sorted(path.name for path in (shm / "run").iterdir()) == before
         os.close(writes)

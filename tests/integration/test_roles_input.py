@@ -46,7 +46,7 @@ def demo(name: str) -> tuple[Any, Any]:
 def test_the_texts_of_a_task_are_what_its_examples_hold(name: str, task: str, split: Any) -> None:
     """Token for token; where the task hides tokens under the mask, what they were."""
     model, tokenizer = demo(name)
-    made = open_task(task, model, tokenizer, size="12")
+    made = open_task(f"{task}(size=12)", model, tokenizer)
     corpus = read_corpus(model, made, tokenizer, split=split, limit=9)
     assert len(corpus.sentences) == 9
     for aligned, target, example in zip(corpus.sentences, corpus.targets or [None] * 9, made.split(split), strict=False):
@@ -62,7 +62,7 @@ def test_the_texts_of_a_task_are_what_its_examples_hold(name: str, task: str, sp
 
 def test_a_task_gives_the_roles_of_its_texts() -> None:
     model, tokenizer = demo("translator")
-    made = open_task("demo/translation", model, tokenizer, size="20")
+    made = open_task("demo/translation(size=20)", model, tokenizer)
     table = hc.roles(model, made, tokenizer, only=["diagonal", "offset:-1", "alignment"], limit=12)
     assert {row.head.stack for row in table if row.role == "diagonal"} == {"cross"}
     assert table.conditions["n_examples"] == 12 and "links" in table.untested["alignment"]
@@ -84,7 +84,7 @@ def test_files_of_a_task_are_read_anew_and_cut_as_it_cuts_them(tmp_path: Path) -
     corpus = read_corpus(model, task, BERT)
     assert [list(one.ids) for one in corpus.sentences] == [example["input_ids"] for example in task.calibration]
     assert [list(one.type_ids or ()) for one in corpus.sentences] == [example["token_type_ids"] for example in task.calibration]
-    assert all(one.truncated and str(path) in one.annotated.where for one in corpus.sentences)
+    assert all(one.truncated and str(path) in one.annotated.origin for one in corpus.sentences)
 
 
 @pytest.mark.parametrize("by", ["window", "line", "paragraph"])
@@ -98,7 +98,7 @@ def test_running_text_by_window_line_and_paragraph(kind: str, by: str, tmp_path:
     model = tiny_model(
         "bert" if kind == "masked-lm" else "gpt2", auto=auto, vocab_size=VOCABULARY, pad_token_id=0, bos_token_id=2, eos_token_id=3
     )
-    task = open_task(kind, model, BERT, train=path, by=by)
+    task = open_task(f"{kind}(by={by})", model, BERT, train=path)
     corpus = read_corpus(model, task, BERT)
     assert len(corpus.sentences) == len(task.calibration)
     for one, example in zip(corpus.sentences, task.calibration, strict=True):

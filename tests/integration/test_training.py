@@ -18,7 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import headcount as hc
 from headcount.core.budget import Budget
-from headcount.core.errors import DataError, NonFinite, UnsupportedModel
+from headcount.core.errors import DataError, NonFinite, OptionError, UnsupportedModel
 from headcount.data.evaluate import evaluate
 from headcount.models.gates import output_tensors
 from headcount.pruning.base import PruneContext
@@ -347,8 +347,6 @@ BAD: Mapping[str, tuple[Recipe, str]] = {
         Recipe(train_batch=9, training_arguments={"gradient_accumulation_steps": 2}),
         "9 examples cannot be shared evenly .* multiple of 2",
     ),
-    "epochs": (Recipe(train_batch=8, epochs=0), "epochs above 0"),
-    "distil": (Recipe(train_batch=8, distil=1.5), "from 0 to 1; got 1.5"),
     "no teacher": (Recipe(train_batch=8, distil=0.5), "needs a teacher"),
 }
 
@@ -358,6 +356,18 @@ def test_what_cannot_be_trained_is_refused(name: str) -> None:
     recipe, told = BAD[name]
     with pytest.raises(DataError, match=told):
         fine_tune(shared("encoder"), task("encoder", ROWS), recipe)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": 0}, "option epochs of recipe must be a float or none above 0; got 0"),
+        ({"distil": 1.5}, "option distil of recipe .* got 1.5"),
+    ],
+)
+def test_a_recipe_refuses_values_out_of_range(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Recipe(train_batch=8, **values)
 
 
 def test_bad_examples_and_numbers_are_named() -> None:

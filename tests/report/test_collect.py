@@ -15,9 +15,9 @@ from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report.attention import unpack
 from headcount.runs.report.collect import collect
+from headcount.runs.report.plain import format_p
 from headcount.runs.report.roles import letters
 from headcount.runs.report.scores import _columns, significant
-from headcount.runs.report.sentences import format_p
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 

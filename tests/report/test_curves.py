@@ -21,7 +21,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.records import write_record
 from headcount.runs.report.collect import collect
-from headcount.runs.report.sentences import format_p
+from headcount.runs.report.plain import format_p
 from headcount.runs.results import Best, PrunedRow, find_best, smallest_safe, unpack_evaluation, unpack_pruned
 from headcount.runs.store import RUN, Run
 
@@ -87,7 +87,9 @@ def test_a_time_names_the_very_model_that_was_timed(how: dict[str, Any], tmp_pat
             spec = PruneSpec.of("random", 4, seed=seed, **how)
             _, content, arrays = pack_pruned(run, request("random", 4, seed, **how), heads_of()[4 - seed : 8 - seed])
             artifact = led.commit(ArtifactKey("pruned", spec.name, {"spec": spec.to_dict()}), content, arrays, provenance={})
-            led.present(artifact, led.commit(ArtifactKey("bench", spec.name, {"of": artifact.key.digest}), {"rows": [times]}, provenance={}))
+            led.present(
+                artifact, led.commit(ArtifactKey("bench", spec.name, {"of": artifact.key.digest}), {"rows": [times]}, provenance={})
+            )
     data = collect(Run.open(run.folder)).report["runs"][0]
     points = {point["id"]: point for point in data["curves"]["points"]}
     assert len(points) == len(data["bench"]) == 3
@@ -144,7 +146,7 @@ def row_of(p: float, difference: float, metric: tuple[float, float] | None = Non
 
 def test_speed_is_told_with_its_doubts() -> None:
     from headcount.runs.report.bench import judge_times
-    from headcount.runs.report.sentences import speed_sentence, noise_warnings
+    from headcount.runs.report.sentences import noise_warnings, speed_sentence
 
     def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
         times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 5}

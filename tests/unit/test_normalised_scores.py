@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from headcount.core.heads import Head
-from headcount.core.scores import Scaling, Scores
+from headcount.core.normalisation import Scaling
+from headcount.core.scores import Scores
 from headcount.core.stats.samples import Samples
 
 N = 250

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headcount.app.console.format import format_smallest
-from headcount.runs.report.sentences import format_speed
+from headcount.runs.report.plain import format_speed
 from headcount.runs.results import PrunedRow
 from headcount.surgery.card import _costs
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headcount.core import html as notebook
 from headcount.core.errors import ArtifactError, HeadNameError, PlanError, unknown
 from headcount.core.heads import Head, HeadIndex, tie_order
+from headcount.core.normalisation import NORMALISATIONS, Scaling
 from headcount.core.score_tables import Row, parse_number, read_table
 from headcount.core.stats.resampling import bootstrap
 from headcount.core.stats.samples import Samples
@@ -20,11 +21,6 @@ from headcount.core.stats.samples import Samples
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Scaling = Literal["none", "layer", "global", "standard"]
-"""How scores were normalised: not at all, by the ℓ2 norm of their block ("layer") or of all, or to mean 0 and deviation 1 within each block."""
-Normalise = Literal["published", "none", "layer", "global", "standard"]
-"""What can be asked for: "published" is the normalisation that belongs to the method."""
-NORMALISATIONS: tuple[Normalise, ...] = ("published", "none", "layer", "global", "standard")
 SCALED: Mapping[Scaling, str] = {
     "none": "not normalised",
     "layer": "divided by the ℓ2 norm of their layer",

@@ -19,9 +19,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headcount.core.heads import AttentionBlock
+from headcount.core.normalisation import Normalise, Scaling
 from headcount.core.options import Configurable
 from headcount.core.registry import IMPORTANCES
-from headcount.core.scores import Normalise, Scaling, check_normalise
+from headcount.core.scores import check_normalise
 from headcount.core.stats.samples import Samples
 from headcount.core.stats.totals import Totals
 from headcount.data.losses import ExampleLosses

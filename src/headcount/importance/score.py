@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from headcount.core.errors import DataError, HeadcountError, NonFinite, OptionError, PlanError
-from headcount.core.scores import ROUNDING, Normalise, Scores
+from headcount.core.normalisation import Normalise
+from headcount.core.scores import ROUNDING, Scores
 from headcount.core.stats.resampling import pseudovalues
 from headcount.core.stats.samples import Samples
 from headcount.data.checks import check_weights

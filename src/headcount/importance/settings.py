@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
+from headcount.core.normalisation import Normalise
 from headcount.core.options import Configurable, option
-from headcount.core.scores import Normalise
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from headcount.core.heads import Head, HeadIndex
 from headcount.core.options import format_value, option
 from headcount.core.plan import Plan
 from headcount.core.registry import PRUNERS
-from headcount.core.scores import Scores
 from headcount.pruning.recipe import Length, Recipe, format_length, parse_length
 
 if TYPE_CHECKING:
@@ -266,6 +265,8 @@ class PruneSpec:
                     f"a budget of {budget.limit[0]} is filled with whole KV groups; unit={budget.unit!r} goes with keep or fraction"
                 )
             return
+        from headcount.core.scores import Scores  # imports numpy, which help texts do without
+
         Plan.keep_top(Scores(heads.heads, (0.0,) * len(heads), units=heads.units()), budget)
 
 

@@ -29,7 +29,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.pruning.training.scratch import train_from_scratch
 from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
-from headcount.runs.report.sentences import format_p, format_speed
+from headcount.runs.report.plain import format_p, format_speed
 from headcount.runs.results import PRUNED, PrunedRow, compare_pruned, unpack_pruned
 from headcount.runs.store import MODELS, Run
 from headcount.runs.sweep import Job, sweep

@@ -100,7 +100,7 @@ def _check_models(run: Run) -> None:
 
 
 def _show(session: Session, found: list[Any]) -> None:
-    from headcount.runs.report.sentences import format_speed
+    from headcount.runs.report.plain import format_speed
 
     table = [
         (t.batch, t.length, t.name, f"{1000 * t.seconds:.2f}", f"{1000 * t.low:.2f} … {1000 * t.high:.2f}", format_speed(t.speedup))

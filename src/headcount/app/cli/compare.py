@@ -14,7 +14,6 @@ from headcount.app.console.options import split
 from headcount.app.console.pruning import DEFAULT_PRUNING, PruningOptions, parse_heads, show_table, split_methods
 from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
-from headcount.runs.results import smallest_safe
 
 Methods = Annotated[
     str,
@@ -66,6 +65,8 @@ def run(
             dense, artifacts, failed = compare(pruning, specs, progress=advance)
         rows = pruning.rows(dense, artifacts)
         show_table(session, dense, rows)
+        from headcount.runs.results import smallest_safe
+
         smallest = smallest_safe(rows)
         session.table(
             ("method", "fewest heads without a significant loss"),

@@ -24,7 +24,7 @@ from headcount.app.console.pruning import (
 from headcount.app.console.run_folder import RunFolder, describe
 from headcount.app.console.session import Session
 from headcount.core.plan import Plan
-from headcount.runs.report.sentences import format_speed
+from headcount.runs.report.plain import format_speed
 from headcount.workflows.analysis_spec import BenchSizes
 
 Method = Annotated[

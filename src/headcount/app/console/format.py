@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from headcount.runs.results import PrunedRow
+if TYPE_CHECKING:
+    from headcount.runs.results import PrunedRow
 
 
 def format_smallest(rows: Sequence[PrunedRow], method: str, number: int | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headcount.app.console.format import format_training
-from headcount.runs.report.sentences import format_p, format_speed
+from headcount.runs.report.plain import format_p, format_speed
 
 
 def format_step(name: str, numbers: Mapping[str, Any]) -> str:

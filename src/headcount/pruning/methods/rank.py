@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 
 from headcount.core.evaluation import Evaluation
+from headcount.core.normalisation import Normalise
 from headcount.core.options import option
 from headcount.core.plan import Plan
 from headcount.core.registry import PRUNERS
-from headcount.core.scores import Normalise, Scores
+from headcount.core.scores import Scores
 from headcount.data.evaluate import evaluate
 from headcount.importance.base import Importance
 from headcount.importance.score import score

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from decimal import ROUND_HALF_UP, Decimal
+from math import isfinite
 from typing import Any
 
 DIGITS = 5
@@ -49,3 +51,20 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     for key, inner in value.items():
         entries |= flatten(inner, f"{prefix}{key}.") if isinstance(inner, Mapping) else {f"{prefix}{key}": to_line(inner)}
     return entries
+
+
+def format_p(p: float) -> str:
+    """Returns a p-value as the page writes it: `p = 0.63`, two digits, halves up as JavaScript rounds them, or `p < 0.001`."""
+    if not isfinite(p):
+        return "p unknown"
+    p = float(f"{p:.3g}")  # the page has three digits of it
+    if p < 0.001:
+        return "p < 0.001"
+    exact = Decimal(p)
+    return f"p = {float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_HALF_UP)):g}"
+
+
+def format_speed(ratio: float) -> str:
+    """Returns how fast one model is against another, in words: `1.27 times as fast`, or, where the ratio is below 1, `1.27 times as slow`."""
+    text = f"{ratio if ratio >= 1 else 1 / ratio:.2f}"
+    return "as fast" if text == "1.00" else f"{text} times as {'fast' if ratio >= 1 else 'slow'}"

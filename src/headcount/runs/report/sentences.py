@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_HALF_UP, Decimal
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from headcount.runs.report.plain import plural
+from headcount.runs.report.plain import format_p, format_speed, plural
 from headcount.runs.results import PrunedRow
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import LOG, QUARANTINE, Run
 
 FEW = 200
 """With fewer examples than this, differences of a few percent cannot be told from chance."""
-
-
-def format_p(p: float) -> str:
-    """Returns a p-value as the page writes it: `p = 0.63`, two digits, halves up as JavaScript rounds them, or `p < 0.001`."""
-    if not isfinite(p):
-        return "p unknown"
-    p = float(f"{p:.3g}")  # the page has three digits of it
-    if p < 0.001:
-        return "p < 0.001"
-    exact = Decimal(p)
-    return f"p = {float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_HALF_UP)):g}"
-
-
-def format_speed(ratio: float) -> str:
-    """Returns how fast one model is against another, in words: `1.27 times as fast`, or, where the ratio is below 1, `1.27 times as slow`."""
-    text = f"{ratio if ratio >= 1 else 1 / ratio:.2f}"
-    return "as fast" if text == "1.00" else f"{text} times as {'fast' if ratio >= 1 else 'slow'}"
 
 
 def summary_of(record: RunRecord, heads: HeadsRecord, data: Mapping[str, Any], rows: Sequence[PrunedRow]) -> list[str]:
