@@ -6,7 +6,6 @@ import copy
 import itertools
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import headcount as hc
 from headcount.core.budget import Budget
-from headcount.core.errors import DataError, NonFinite, OptionError, UnsupportedModel
+from headcount.core.errors import ArtifactError, DataError, NonFinite, OptionError, UnsupportedModel
 from headcount.data.evaluate import evaluate
 from headcount.models.gates import output_tensors
 from headcount.pruning.base import PruneContext
@@ -221,7 +220,7 @@ class Broken:
     def optimiser(self) -> torch.optim.Optimizer:
         return torch.optim.SGD([self.w], 0.01)
 
-    def told(self) -> dict[str, float]:
+    def log_numbers(self) -> dict[str, float]:
         return {}
 
 
@@ -264,7 +263,7 @@ def test_a_plain_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         ends.append(gating.w.detach())
     assert torch.equal(*ends) and all(torch.equal(a, b) for a, b in zip(*whole, strict=True))
     (folder / "checkpoint-2" / "gates.safetensors").unlink()
-    with GateCallback(model, gating) as gates, pytest.raises(hc.errors.ArtifactError, match="holds no gates"):
+    with GateCallback(model, gating) as gates, pytest.raises(ArtifactError, match="holds no gates"):
         trainer(model, gates, folder).train(resume_from_checkpoint=str(folder / "checkpoint-2"))
 
 
@@ -300,9 +299,9 @@ def test_training_stays_where_the_model_is(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     asked = {}
     monkeypatch.setattr(module, "TrainingArguments", lambda **settings: asked.update(settings))
-    module._arguments(build("encoder"), Recipe(), tmp_path, task("encoder"), save=False)
+    module._training_arguments(build("encoder"), Recipe(), 0, tmp_path, task("encoder"), save=False)
     assert asked["use_cpu"] and not asked["dataloader_pin_memory"]
-    module._arguments(build("encoder").to("meta"), Recipe(), tmp_path, task("encoder"), save=False)
+    module._training_arguments(build("encoder").to("meta"), Recipe(), 0, tmp_path, task("encoder"), save=False)
     assert not asked["use_cpu"]
 
 
@@ -430,7 +429,7 @@ def test_the_control_starts_from_nothing(kind: str) -> None:
     recipe = Recipe(train_batch=8, rate=0.0, epochs=1.0)
     made, trained = train_from_scratch(model, plan, task(kind, ROWS), recipe)
     again, _ = train_from_scratch(model, plan, task(kind, ROWS), recipe)
-    other, _ = train_from_scratch(model, plan, task(kind, ROWS), replace(recipe, seed=1))
+    other, _ = train_from_scratch(model, plan, task(kind, ROWS), recipe, seed=1)
     small = hc.cut(model, plan)
     assert trained.steps == 4 and len(hc.HeadMap.of(made)) == len(hc.HeadMap.of(small))
     matrices = [name for name, value in small.named_parameters() if value.ndim > 1 and value.numel() and "embed_positions" not in name]

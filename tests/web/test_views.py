@@ -158,7 +158,7 @@ def test_nothing_is_greyed_out(opened):
 
 def test_a_file_says_where_live_actions_are(bert):
     for view in ("pruning", "attention"):
-        assert "headcount serve RUN offers it" in bert.go(view).locator("main").inner_text()
+        assert "open this run with headcount serve RUN to use live actions" in bert.go(view).locator("main").inner_text()
 
 
 def test_old_and_broken_addresses_lead_somewhere(bert):
