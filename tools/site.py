@@ -1,6 +1,6 @@
 """The pages of the site that are made out of the code: one for every importance, pruner and role, with its formula, source, options and figure.
 
-A hook of mkdocs (`make docs`). A page is made from the docstring of the method, what it declares in `info` (modules: ABOUT) and its declared
+A hook of mkdocs (`make docs`). A page is made from the docstring of the method, what it declares in `info` and its declared
 options, so that none can be forgotten; figures are in docs/figures, made by `make figures`.
 """
 
@@ -15,7 +15,6 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from headcount.core.errors import OptionError
 from headcount.core.options import Configurable, describe_options
 from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES, Registry
 
@@ -41,24 +40,15 @@ CAPTIONS = {
 
 
 def methods(kind: str) -> Iterator[tuple[str, Any]]:
-    """The methods of a kind by name, each with its class, or its module where the kind has no classes yet."""
+    """The classes of the methods of a kind, by name."""
     registry = KINDS[kind][2]
-    for name in registry.names():
-        try:
-            yield name, registry.get(name)
-        except OptionError:
-            yield name, registry.module(name)
-
-
-def info_of(method: Any) -> Any:
-    """What a method declares about itself."""
-    return getattr(method, "info", None) or method.ABOUT
+    return ((name, registry.get(name)) for name in registry.names())
 
 
 def page(kind: str, name: str, method: Any, figures: Path) -> str:
     """The page of a method."""
     picture = figures / f"{kind}-{name}.svg"
-    parts = [f"# {name}", _lists(inspect.getdoc(method) or ""), *_facts(info_of(method)), *_options(method)]
+    parts = [f"# {name}", _lists(inspect.getdoc(method) or ""), *_facts(method.info), *_options(method)]
     if picture.is_file():
         parts += [f"![{CAPTIONS[kind]}](../../figures/{picture.name})", f"*{CAPTIONS[kind]} Made by `make figures`.*"]
     parts += ["## Use", USES[kind].format(name=name), f"File: `src/headcount/{_path(method)}`."]

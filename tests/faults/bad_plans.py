@@ -153,7 +153,7 @@ def part_of_a_group_kept(kit: Kit) -> Call:
     return lambda: hc.Plan.keep_top(scores, 4)
 
 
-@case("plans", "is no file", "name a plan that Plan.write made, or list heads (--heads")
+@case("plans", "is no file", "name a plan that Plan.write made, or list heads")
 def plan_file_that_is_missing(kit: Kit) -> Call:
     return lambda: hc.Plan.read(kit.place / "plan.json")
 

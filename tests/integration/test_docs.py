@@ -20,14 +20,12 @@ PAGES = sorted(page.name for page in DOCS.glob("*.md") if BLOCK.search(page.read
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES, STUDIES
+    from headcount.core.registry import KINDS
     from headcount.surgery.load import unregister
 
     monkeypatch.chdir(tmp_path)
-    for registry in (IMPORTANCES, PRUNERS, ROLES):
-        monkeypatch.setattr(registry, "_added", {})  # what an example registers is its own
-        monkeypatch.setattr(registry, "_registered", {})
-    monkeypatch.setattr(STUDIES, "_registered", {})
+    for registry in KINDS.values():
+        monkeypatch.setattr(registry, "_registered", {})  # what an example registers is its own
     names: dict[str, object] = {"__name__": "__main__"}
     try:
         for block in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
@@ -58,7 +56,7 @@ def test_every_method_has_a_page(kind: str) -> None:
     for name, method in pages.methods(kind):
         text = pages.page(kind, name, method, DOCS / "figures")
         assert text.startswith(f"# {name}\n") and method.__doc__.partition("\n")[0] in text
-        assert f"| Source | {pages.info_of(method).source or 'headcount'} |" in text
+        assert f"| Source | {method.info.source or 'headcount'} |" in text
         file = re.search(r"^File: `(.*)`\.$", text, re.MULTILINE)
         assert file is not None and (DOCS.parent / file[1]).is_file()
         for option in describe_options(method) if isclass(method) else ():

@@ -69,7 +69,7 @@ class Plan:
         A file with a seal, as `write` makes it, must be what was written; people leave the seal out.
         """
         if not is_file(Path(path)):
-            raise ArtifactError(f"{path} is no file; name a plan that Plan.write made, or list heads (--heads L0H3,L2H1)")
+            raise ArtifactError(f"{path} is no file; name a plan that Plan.write made, or list heads: L0H3,L2H1")
         content = read_json(Path(path), unique=True)
         _check_fields(path, content, required={"schema_version", "removed"}, optional={"protected", "model", "headcount", "seal"})
         if "seal" in content and content["seal"] != seal(content):

@@ -10,14 +10,13 @@ import ast
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoints, entry_points
 from inspect import getdoc, isclass
 from pathlib import Path
 from types import ModuleType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from headcount.core.errors import DuplicateName, OptionError, unknown
 from headcount.core.options import Configurable
@@ -44,7 +43,6 @@ class Registry:
         self.singular = singular
         self.package = package
         self._registered: dict[str, type[Configurable]] = {}
-        self._added: dict[str, str] = {}
 
     @cached_property
     def _entry_points(self) -> EntryPoints:
@@ -63,7 +61,7 @@ class Registry:
                     "Rename the plug-in's entry point."
                 )
             sources[point.name] = point.value
-        return sources | self._added | {name: f"{cls.__module__}:{cls.__qualname__}" for name, cls in self._registered.items()}
+        return sources | {name: f"{cls.__module__}:{cls.__qualname__}" for name, cls in self._registered.items()}
 
     def _source(self, name: str) -> str:
         sources = self._sources()
@@ -82,12 +80,6 @@ class Registry:
             return cls
 
         return decorate
-
-    def add(self, name: str, module: str) -> None:
-        """Registers an importable module under a name for this process."""
-        if name in (sources := self._sources()):
-            raise DuplicateName(f"{self.singular} '{name}' is registered already, by {sources[name]}; choose another name")
-        self._added[name] = module
 
     def names(self) -> list[str]:
         """Returns every registered name, sorted, without importing what it names."""
@@ -127,10 +119,6 @@ class Registry:
         cls.name = name
         return cls
 
-    def module(self, name: str) -> ModuleType:
-        """Returns the module registered under `name`."""
-        return importlib.import_module(self._source(name).partition(":")[0])
-
     def parse(self, text: str | Configurable, base: type[Kind]) -> Kind:
         """Returns the object that a text describes, `name:variant(option=value;…)`; an object of the kind is returned as it is.
 
@@ -169,25 +157,3 @@ EXPORTS = Registry("exports", "export target", "headcount.surgery.export")
 STUDIES = Registry("studies", "study", "headcount.studies")
 KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in (IMPORTANCES, PRUNERS, ROLES, TASKS, EXPORTS, STUDIES)}
 """The one registry of every kind, so that what is registered is known everywhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A registered file by its name and, where it offers several, its variant; `module` is the file, which declares itself in `ABOUT`."""
-
-    name: str
-    variant: str
-    module: ModuleType
-
-    @classmethod
-    def find(cls, registry: Registry, text: str) -> Self:
-        """What `name` or `name:variant` names."""
-        name, _, variant = text.strip().partition(":")
-        module = registry.module(name)
-        variants = module.ABOUT.variants
-        if variant and variant not in variants:
-            raise unknown(f"variant of {name}", variant, variants)
-        return cls(name, variant or variants[0], module)
-
-    def __str__(self) -> str:
-        return self.name if self.variant == self.module.ABOUT.variants[0] else f"{self.name}:{self.variant}"
