@@ -282,7 +282,11 @@ def test_flex_attention(bert: tuple[nn.Module, dict]) -> None:
     except (ValueError, ImportError) as error:
         pytest.skip(f"flex attention: {error}")
     with torch.no_grad():
-        if not torch.allclose(logits(flex, batch), logits(model, batch), atol=1e-4):
+        try:
+            plain = logits(flex, batch)
+        except RuntimeError as error:
+            pytest.skip(f"torch's compiled flex attention fails here, without any gate (seen with one thread and AVX2): {str(error)[:100]}")
+        if not torch.allclose(plain, logits(model, batch), atol=1e-4):
             pytest.skip("torch's flex attention differs from its other kernels here, without any gate (seen with one thread and AVX-512)")
     with torch.no_grad(), hc.HeadGates(flex, values):
         assert torch.allclose(logits(flex, batch), expected, atol=1e-4)
