@@ -19,12 +19,12 @@ test: $(STAMP)
 # Unit tests, and the laws of gates and cuts on six model families.
 FAMILIES := bert or gpt2 or llama or t5 or vit or whisper
 test-fast: $(STAMP)
-	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/core tests/unit $(ARGS)
-	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/conformance/test_families.py -k "$(FAMILIES)" $(ARGS)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/core $(ARGS)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/laws/test_families.py -k "$(FAMILIES)" $(ARGS)
 
 # The numerical laws once more with other vector instructions, which round differently: AVX2 where `make test` used AVX-512, else none.
 CAPABILITY ?= $(shell grep -q avx512f /proc/cpuinfo 2>/dev/null && echo avx2 || echo default)
-LAWS := tests/golden tests/unit/test_ties.py $(addprefix tests/conformance/test_,relevance.py rounding.py left_padding.py importance.py repair_families.py)
+LAWS := tests/golden tests/core/test_ties.py $(addprefix tests/laws/test_,relevance.py rounding.py left_padding.py importance.py repair_families.py)
 test-laws: $(STAMP)
 	$(OFFLINE) OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=$(CAPABILITY) $(BIN)/pytest -n 2 $(LAWS) $(ARGS)
 

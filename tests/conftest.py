@@ -1,8 +1,13 @@
+"""What tests of several rooms share: quiet libraries, a small classifier with its table, and a run of the whole job."""
+
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from toys import saved_classifier, saved_table
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -10,3 +15,38 @@ def _quiet() -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a classifier."""
+    return saved_classifier(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of texts and labels."""
+    return saved_table(tmp_path_factory.mktemp("data") / "data.csv")
+
+
+@pytest.fixture(scope="session")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the whole job on an embedded model, as small as it gets; tests that change it copy it."""
+    import headcount as hc
+    from headcount.workflows.analysis_spec import BenchSizes
+
+    out = tmp_path_factory.mktemp("analysed") / "run"
+    hc.analyze(
+        "demo/entailment",
+        "demo/entailment",
+        out=out,
+        scored=16,
+        reported=40,
+        by=("gradient", "confidence"),
+        methods=("random",),
+        keep=(0.5,),
+        seeds=1,
+        bench_sizes=BenchSizes((1,), (8,), 1),
+        profiled=12,
+    )
+    return out

@@ -40,7 +40,7 @@ def kept(name: str) -> dict[str, Any]:
 
 def bad_inputs() -> int | None:
     """How many bad inputs the catalogue beside this file has."""
-    sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
+    sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
     try:
         from bad_inputs import CASES
     except ImportError:

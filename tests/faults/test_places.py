@@ -57,7 +57,7 @@ def fill(tmp_path: Path, rooms: list[int]) -> str:
     disk.mkdir()
     (tmp_path / "fill.py").write_text(FILLING)
     here = Path(__file__).parent
-    work = [sys.executable, str(tmp_path / "fill.py"), str(here), str(here.parent / "integration"), str(disk), ",".join(map(str, rooms))]
+    work = [sys.executable, str(tmp_path / "fill.py"), str(here), str(here.parent / "support"), str(disk), ",".join(map(str, rooms))]
     script = 'mount -t tmpfs -o size=3m none "$1" && shift && exec "$@"'
     command = ["unshare", "-rm", "sh", "-c", script, "sh", str(disk), *work]
     trial = subprocess.run(["unshare", "-rm", "sh", "-c", 'mount -t tmpfs none "$1"', "sh", str(disk)], capture_output=True, check=False)

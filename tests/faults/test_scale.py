@@ -128,7 +128,7 @@ def test_a_process_of_torchrun_dies_and_the_run_goes_on(shm: Path, figure: Calla
 
     def launch(folder: Path, place: int, number: int = 2) -> subprocess.CompletedProcess[str]:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number), str(script)]
-        words = [*torchrun, str(here), str(here.parent / "integration"), str(folder), str(place)]
+        words = [*torchrun, str(here), str(here.parent / "support"), str(folder), str(place)]
         return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
     died = launch(shm / "run", 5)

@@ -14,7 +14,7 @@ from toys import saved_classifier, saved_table
 from headcount.app.main import main
 from headcount.runs.store import Run
 
-SCORING = Path(__file__).with_name("scoring.py")
+SCORING = Path(__file__).parents[1] / "support" / "scoring.py"
 METHODS = ("gradient", "gradient:running", "ablation", "ablation:mean", "confidence", "fluctuation", "magnitude")
 WORK = """
 import torch, torch.distributed as dist

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_score_cli import result, run
+from command_line import result, run
 from toys import files, shared, task
 
 import headcount as hc

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import typer
-from test_score_cli import result, run
+from command_line import result, run
 from torch import nn
 from toys import saved_classifier, saved_table, sentences
 

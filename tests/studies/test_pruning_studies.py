@@ -12,7 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from test_score_cli import refused, result, run
+from command_line import refused, result, run
 from toys import build, files, saved_classifier, shared, task
 
 import headcount as hc

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_score_cli import refused, result, run
+from command_line import refused, result, run
 from toys import files, saved_classifier, shared
 
 import headcount as hc

@@ -48,7 +48,7 @@ def test_a_run_fits_the_contract_whatever_is_missing(left: str, tmp_path: Path) 
 
 def test_a_run_of_nothing_but_scores_and_the_frozen_run_open(tmp_path: Path) -> None:
     check(collect(make_run(tmp_path / "run", kinds=("scores",))).with_all_maps(), "Report")
-    frozen = Run.open(Path(__file__).parents[1] / "frozen" / "run-v3")
+    frozen = Run.open(Path(__file__).parents[2] / "frozen" / "run-v3")
     report = collect(frozen).with_all_maps()
     check(report, "Report")
     assert {score["name"] for score in report["runs"][0]["scores"]} >= {"ablation", "gradient", "magnitude"}
@@ -225,7 +225,7 @@ def test_columns_and_kinds_of_scores_are_as_the_run_tells_them(tmp_path: Path) -
 def test_directions_are_guessed_where_scores_do_not_tell_them(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    whole = all_scores(Run.open(Path(__file__).parents[1] / "frozen" / "run-v3"))["ablation"]
+    whole = all_scores(Run.open(Path(__file__).parents[2] / "frozen" / "run-v3"))["ablation"]
     old = replace(whole, describes=None, directions={})
     first, change = _columns("ablation", old, [str(head) for head in old.heads])
     assert first["kind"] == "importance" and change["name"] == "ablation: accuracy change" and change["higher_is_keep"] is False

@@ -12,11 +12,11 @@ from typing import Any
 import pandas
 import pytest
 import torch
+from command_line import refused, result, run
 from safetensors.torch import load_file, save_file
 from toys import saved_classifier, saved_table, sentences
 
 import headcount as hc
-from headcount.app.main import main
 from headcount.core.registry import IMPORTANCES
 from headcount.data.open_task import open_task
 from headcount.importance.score import score_all
@@ -25,30 +25,6 @@ from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
 STORIES = ("demo/decoder", "--task", "demo/stories", "--limit", "16")
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    code = main([str(word) for word in words])
-    seen = capsys.readouterr()
-    return code, seen.out, seen.err
-
-
-def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
-    """The JSON on stdout of a command that succeeds; NaN and Infinity, which json would accept, are refused."""
-    code, out, err = run(capsys, *words, "--json")
-    assert code == 0, err
-    return json.loads(out, parse_constant=pytest.fail)
-
-
-def refused(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str:
-    """The message of a command that fails: one line on stderr beside notes, no traceback, nothing on stdout."""
-    found, out, err = run(capsys, *words)
-    assert (found, out) == (code, ""), err
-    errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and "Traceback" not in err and "unexpected" not in err, err
-    rest = err.split(errors[0], 1)[1].strip().splitlines()
-    assert not rest or (len(rest) == 1 and rest[0].startswith("See: ")), f"the message goes on for several lines: {rest}"
-    return errors[0]
 
 
 # What is printed and written.

@@ -115,7 +115,7 @@ def launched(tmp_path: Path, processes: int, *words: str, work: str = WORK) -> l
         else [sys.executable]
     )
     place = tmp_path / f"of {processes}"
-    command = [*start, str(script), str(Path(__file__).parent), str(place / "folder"), str(place / "found"), *words]
+    command = [*start, str(script), str(Path(__file__).parents[1] / "support"), str(place / "folder"), str(place / "found"), *words]
     place.mkdir()
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-3000:]
