@@ -1,4 +1,4 @@
-"""Registries: find importances, roles, pruners, tasks, export targets and studies by name. Nothing is imported before it is used.
+"""Registries: find importances, roles, pruners, tasks, export targets, studies and papers by name. Nothing is imported before it is used.
 
 A name is a file of the folder of its kind, an entry point of an installed package in the group `headcount.<kind>` (`package.module:Class`, or a
 module with one such class), or a class that was registered in this process: `@IMPORTANCES.register("top-share")`.
@@ -52,7 +52,7 @@ class Registry:
         """Returns where every name comes from: `module` or `module:Class`."""
         spec = _find_module(self.package)
         folders = list(spec.submodule_search_locations or []) if spec else []
-        modules = [info.name for info in pkgutil.iter_modules(folders) if not info.name.startswith("_")]
+        modules = [info.name for info in pkgutil.iter_modules(folders) if not info.ispkg and not info.name.startswith("_")]
         sources = {name.replace("_", "-"): f"{self.package}.{name}" for name in modules}
         for point in self._entry_points:
             if point.name in sources:
@@ -155,5 +155,6 @@ ROLES = Registry("roles", "role", "headcount.behaviour.catalogue")
 TASKS = Registry("tasks", "task", "headcount.data.tasks")
 EXPORTS = Registry("exports", "export target", "headcount.surgery.export")
 STUDIES = Registry("studies", "study", "headcount.studies")
-KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in (IMPORTANCES, PRUNERS, ROLES, TASKS, EXPORTS, STUDIES)}
+PAPERS = Registry("papers", "paper", "headcount.studies.papers")
+KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in (IMPORTANCES, PRUNERS, ROLES, TASKS, EXPORTS, STUDIES, PAPERS)}
 """The one registry of every kind, so that what is registered is known everywhere."""

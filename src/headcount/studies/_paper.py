@@ -1,0 +1,113 @@
+"""What a paper is: its experiments in order, each a study that runs on any model, with what it needs and what the paper found."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from headcount.core.errors import unknown
+from headcount.core.options import Configurable, option
+from headcount.core.registry import PAPERS
+from headcount.core.study_result import StudyResult, Table
+from headcount.studies._base import Study
+
+if TYPE_CHECKING:
+    from headcount.data.task import Task
+    from headcount.models.head_map import HeadMap
+
+
+@dataclass(frozen=True, slots=True)
+class PaperInfo:
+    """The reference of a paper. `authors` are family names with given names, as BibTeX joins them."""
+
+    title: str
+    authors: tuple[str, ...]
+    year: int
+    venue: str
+
+    def bibtex(self, key: str) -> str:
+        """Returns the entry of a bibliography."""
+        fields = {"title": f"{{{self.title}}}", "author": " and ".join(self.authors), "booktitle": self.venue, "year": str(self.year)}
+        lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
+        return "\n".join([f"@inproceedings{{{key},", *lines, "}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What the experiments of a paper run on: the heads of a model, its task, and whether there is a text to measure roles on."""
+
+    heads: HeadMap
+    task: Task
+    has_text: bool
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of attention of the model."""
+        return tuple(dict.fromkeys(block.kind for block in self.heads.blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An experiment of a paper.
+
+    Attributes:
+        id: Its short name, such as `V8`.
+        title: What comes out, in one line.
+        part: Where it stands in the paper, such as `Fig. 7`.
+        study: The study that measures it; None if it cannot run, for which `lacks` or `reason` says why.
+        lacks: The inputs that it needs and the caller did not name: options of the paper, or `text`.
+        reason: Why this model or task cannot take part.
+        published: What the paper reports, to stand beside ours.
+    """
+
+    id: str
+    title: str
+    part: str
+    study: Study | None = None
+    lacks: tuple[str, ...] = ()
+    reason: str = ""
+    published: Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PaperResult:
+    """The experiments of a paper on one model: the result of each that ran, and why each of the others failed or did not run."""
+
+    paper: Paper
+    items: tuple[Item, ...]
+    results: Mapping[str, StudyResult]
+    failures: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Paper(Configurable):
+    """A paper. Its fields are the further inputs of its experiments."""
+
+    _: KW_ONLY
+    quick: bool = option(False, "A small version: fewer sizes, seeds, steps and examples, to see what comes out")
+    info: ClassVar[PaperInfo]
+
+    @abstractmethod
+    def items(self, subject: Subject) -> Sequence[Item]:
+        """Returns every experiment of the paper in its order, those that cannot run on this subject too."""
+
+    @classmethod
+    def parse(cls, paper: str | Paper) -> Paper:
+        """Returns the paper of a text such as `michel2019(quick=true)`; a paper is returned as it is."""
+        return PAPERS.parse(paper, Paper)
+
+
+def choose_items(items: Sequence[Item], only: Sequence[str]) -> tuple[Item, ...]:
+    """Returns the items that `only` names by id or by part (`V8`, `Fig. 7`); all if it names none.
+
+    Raises:
+        UnknownName: the paper has no such item.
+    """
+    names = {name.lower().replace(" ", ""): name for item in items for name in (item.id, item.part)}
+    wanted_names = [name.lower().replace(" ", "") for name in only]
+    for name, text in zip(wanted_names, only, strict=True):
+        if name not in names:
+            raise unknown("item of this paper", text, [item.id for item in items])
+    return tuple(item for item in items if not only or {item.id.lower(), item.part.lower().replace(" ", "")}.intersection(wanted_names))
