@@ -30,8 +30,9 @@ from headcount.importance.settings import ScoreSettings
 from headcount.models.provenance import machine_of, model_record
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
+from headcount.runs.report import contract
 from headcount.runs.report.collect import collect
-from headcount.runs.report.figures import STYLE, draw_curves, draw_map, grids
+from headcount.runs.report.figures import STYLE, draw_curves, draw_map, group_blocks
 from headcount.runs.store import Run, describe_run
 from headcount.surgery.source import local_folder
 from headcount.workflows.prune import Pruning, build_grid, compare
@@ -58,7 +59,7 @@ def opened(run: Run, name: str) -> Any:
     return model
 
 
-def shown(run: Run) -> dict[str, Any]:
+def shown(run: Run) -> contract.RunData:
     """What the report shows of a run."""
     return collect(run).report["runs"][0]
 
@@ -86,9 +87,14 @@ def importances(work: Path, out: Path) -> None:
             data = shown(run)
         for score in data["scores"]:
             method = score["name"].partition(":")[0]
-            maps = grids(data)
+            maps = group_blocks(data["blocks"])
             height = 0.7 + sum(0.4 + 0.22 * len(rows) for _, rows in maps)
-            draw(out / f"importance-{method}.svg", (5.0, height), lambda figure, score=score, maps=maps: draw_map(figure, maps, score))
+            values = score["values"], score["significant"]
+            draw(
+                out / f"importance-{method}.svg",
+                (5.0, height),
+                lambda figure, name=score["name"], values=values, maps=maps: draw_map(figure, maps, name, *values),
+            )
 
 
 def pruners(work: Path, out: Path) -> None:
@@ -108,20 +114,18 @@ def pruners(work: Path, out: Path) -> None:
         draw(out / f"pruners-{name}.svg", (7.0, 2.6), lambda figure, own=own: _pruner(figure, data, own))
 
 
-def _pruner(figure: Any, data: dict[str, Any], method: str) -> None:
+def _pruner(figure: Any, data: contract.RunData, method: str) -> None:
     left, right = figure.subfigures(1, 2, width_ratios=(2, 3))
-    points = [point for point in data["curves"]["points"] if point["method"] == method and point["seed"] == 0]
+    curves = data["curves"]
+    assert curves is not None
+    points = [point for point in curves["points"] if point["method"] == method and point["seed"] == 0]
     least = [float(len(data["heads"]))] * len(data["heads"])
     for point in sorted(points, key=lambda point: -point["keep"]):
         gone = set(point["removed"])
         least = [value if head in gone else float(point["keep"]) for head, value in enumerate(least)]
-    score = {"name": "kept down to", "values": least, "significant": None}
-    draw_map(left, grids(data), score)
-    curves = {
-        **data["curves"],
-        "points": [p for p in data["curves"]["points"] if p["method"] == method or p["method"].startswith("random")],
-    }
-    draw_curves(right, curves, len(data["heads"]))
+    draw_map(left, group_blocks(data["blocks"]), "kept down to", least)
+    compared = [p for p in curves["points"] if p["method"] == method or p["method"].startswith("random")]
+    draw_curves(right, {**curves, "points": compared}, len(data["heads"]))
 
 
 def corpora() -> Iterator[tuple[str, Any, Any, Corpus]]:
@@ -150,11 +154,18 @@ def roles(work: Path, out: Path) -> None:
         for file in sorted(left & {row.role.partition(":")[0] for row in table}):
             best = max((row for row in table if row.role.partition(":")[0] == file), key=lambda row: row.bias).role
             values = {str(row.head): row.bias for row in table if row.role == best}
-            score = {"name": f"{best}, bias", "values": [values.get(head) for head in data["heads"]], "significant": None}
+            biases = [values.get(head) for head in data["heads"]]
             maps = [
-                (kind, rows) for kind, rows in grids(data) if any(data["heads"][head] in values for row in rows for head in row["heads"])
+                (kind, rows)
+                for kind, rows in group_blocks(data["blocks"])
+                if any(data["heads"][head] in values for row in rows for head in row["heads"])
             ]
-            draw_role(out, file, pattern(best, _own(file, model) or corpus, tokenizer), lambda at, m=maps, s=score: draw_map(at, m, s))
+            draw_role(
+                out,
+                file,
+                pattern(best, _own(file, model) or corpus, tokenizer),
+                lambda at, m=maps, r=best, b=biases: draw_map(at, m, f"{r}, bias", b),
+            )
             left.remove(file)
     for file in sorted(left):
         draw_role(out, file, pattern(*_example(file)))

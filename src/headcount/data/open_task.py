@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,7 @@ def open_task(  # noqa: PLR0913 - three arguments, the rest are options by name
         seed=seed,
     )
     _check_uses(builder, request)
-    return builder.build(request)
+    return replace(builder.build(request), options=builder.to_dict())
 
 
 def default_task(model: nn.Module) -> str:

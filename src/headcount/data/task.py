@@ -67,6 +67,7 @@ class Task:
         special_ids: The tokenizer's special tokens.
         texts: The texts of the examples, for roles; without them roles are measured on the tokens alone.
         batch_size: Examples per batch where a call does not set it; training has its own (`Recipe.batch`).
+        options: The name and all options of the builder that made the task, for the keys of artifacts; set by `open_task`.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Task:
     special_ids: frozenset[int] = field(default_factory=frozenset)
     texts: Texts | None = None
     batch_size: int | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:
@@ -127,10 +129,11 @@ def _stack(name: str, values: list[Tensor], fill: int) -> Tensor:
 
 
 def task_key(data: Data) -> dict[str, Any]:
-    """Returns what a task adds to its examples: its name, its metric, and the code of its loss."""
+    """Returns what a task adds to its examples: its name, its metric, the code of its loss, and all options of its builder."""
     if not isinstance(data, Task):
         return {"task": ""}
-    return {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _code(data.loss)}
+    key: dict[str, Any] = {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _code(data.loss)}
+    return key | ({"options": dict(data.options)} if data.options else {})
 
 
 def _code(function: Any) -> str:

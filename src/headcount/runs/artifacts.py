@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from safetensors import SafetensorError
@@ -40,6 +40,21 @@ class Damaged(ArtifactError):
 
 class Foreign(Damaged):
     """An undamaged file that belongs to another run."""
+
+
+class ArtifactHead(TypedDict):
+    """The first line of an artifact's file, in the order in which it is written."""
+
+    artifact: int
+    kind: str
+    name: str
+    digest: str
+    inputs: dict[str, Any]
+    provenance: dict[str, Any]
+    content: dict[str, Any]
+    bytes: int
+    sha256: str
+    seal: str
 
 
 @dataclass(frozen=True)
@@ -120,7 +135,7 @@ class Artifact:
             raise Damaged(f"{path} is damaged: its record is not that of an artifact ({type(error).__name__}: {error})") from error
 
     @classmethod
-    def _from_head(cls, head: dict[str, Any], payload: bytes, path: Path) -> Artifact:
+    def _from_head(cls, head: ArtifactHead, payload: bytes, path: Path) -> Artifact:
         if len(payload) != head["bytes"] or hashlib.sha256(payload).hexdigest() != head["sha256"]:
             raise Damaged(f"{path} is damaged: its numbers are not those that were written")
         key = ArtifactKey(head["kind"], head["name"], head["inputs"])
@@ -151,7 +166,7 @@ def _line(head: Mapping[str, object]) -> bytes:
     return json.dumps(head, allow_nan=False).encode()
 
 
-def _read_head(line: bytes, path: Path) -> dict[str, Any]:
+def _read_head(line: bytes, path: Path) -> ArtifactHead:
     try:
         head = json.loads(line)
         version = head["artifact"]

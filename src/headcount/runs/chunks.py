@@ -33,7 +33,7 @@ class Chunks:
     """
 
     def __init__(
-        self, run: Run, name: str, inputs: Inputs, provenance: Mapping[str, Any], *, goal: Sequence[ArtifactKey], in_order: bool = False
+        self, run: Run, name: str, inputs: Inputs, provenance: Mapping[str, object], *, goal: Sequence[ArtifactKey], in_order: bool = False
     ) -> None:
         self.run, self.name, self.inputs, self.provenance, self.goal, self.in_order = run, name, inputs, provenance, goal, in_order
         self._keys: dict[str, ArtifactKey] = {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -33,18 +33,76 @@ def unpack_evaluation(artifact: Artifact) -> Evaluation:
 
 def unpack_pruned(artifact: Artifact) -> Evaluation:
     """Returns the evaluation in the artifact of a pruned model."""
-    content = artifact.content
-    return Evaluation(
-        task="",
-        split="report",
-        n_examples=content["n_examples"],
-        losses=artifact.arrays["losses"],
-        metric=content["metric"],
-        higher_is_better=content["higher_is_better"],
-        value=content["value"],
-        parts=artifact.arrays.get("parts"),
-        data=content["data"],
-    )
+    evaluated = {name: artifact.content[name] for name in ("n_examples", "metric", "higher_is_better", "value", "data")}
+    return Evaluation(task="", split="report", losses=artifact.arrays["losses"], parts=artifact.arrays.get("parts"), **evaluated)
+
+
+class CostRecord(TypedDict):
+    """What a model costs, as `headcount.surgery.cost.Cost` counts it."""
+
+    heads: int
+    parameters: int
+    bytes: int
+    flops: int
+    tokens: int
+    kv_bytes_per_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRecord:
+    """The content of the artifact of a pruned model.
+
+    Attributes:
+        spec: The request with all options (`PruneSpec.to_dict`), its budget in heads of the model.
+        label: The request in words: the options that differ from their defaults.
+        arguments: The same as arguments of `headcount.prune`.
+        removed: The heads that were removed.
+        gates: The values of tuned gates; None if there were none, or if weights changed.
+        history: What choosing and training noted.
+        steps: Optimiser steps by stage.
+        repaired: Error of every refitted block before and after.
+        data: Fingerprint of the examples that the model was evaluated on.
+        cost: What the model costs.
+        whole_cost: What the dense model costs.
+        trained: Whether weights were trained, by the method or in a recovery.
+        changed_weights: Whether weights changed, so that plan and gates alone do not give the model again.
+    """
+
+    spec: Mapping[str, Any]
+    label: str
+    arguments: Mapping[str, Any]
+    removed: Sequence[str]
+    gates: Sequence[float] | None
+    history: Sequence[Mapping[str, Any]]
+    steps: Mapping[str, int]
+    repaired: Mapping[str, Mapping[str, float | None]]
+    loss: float
+    metric: str
+    higher_is_better: bool
+    value: float | None
+    n_examples: int
+    data: str
+    cost: CostRecord
+    whole_cost: CostRecord
+    trained: bool
+    changed_weights: bool = False
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> PrunedRecord:
+        """Returns the content of the artifact of a pruned model."""
+        content = artifact.content
+        names = [field.name for field in fields(cls) if field.name not in ("gates", "changed_weights")]
+        return cls(**{name: content[name] for name in names}, gates=content.get("gates"), changed_weights="gates" not in content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the content as it is stored; `gates` is there if the weights did not change."""
+        stored = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "changed_weights"}
+        return {name: value for name, value in stored.items() if name != "gates" or not self.changed_weights}
+
+    @property
+    def budget(self) -> Mapping[str, Any]:
+        """The budget of the request; empty if the method decides how many heads stay."""
+        return self.spec["budget"] or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +146,19 @@ def compare_pruned(dense: Evaluation, artifacts: Sequence[Artifact], total: Tota
     """Returns one row per pruned model, with its differences from the dense model; `total` makes the metric of its parts."""
     rows = []
     for artifact in artifacts:
-        content = artifact.content
-        budget = content["spec"]["budget"] or {}
+        record = PrunedRecord.of(artifact)
         rows.append(
             PrunedRow(
                 method=method_label(artifact),
-                keep=budget.get("keep") or n_heads - len(content["removed"]),
-                removed=len(content["removed"]),
-                seed=content["spec"]["seed"],
+                keep=record.budget.get("keep") or n_heads - len(record.removed),
+                removed=len(record.removed),
+                seed=record.spec["seed"],
                 steps=fewest_steps(artifact),
-                loss=content["loss"],
-                value=content["value"],
-                higher_is_better=content["higher_is_better"],
+                loss=record.loss,
+                value=record.value,
+                higher_is_better=record.higher_is_better,
                 changes=compare_with(dense, unpack_pruned(artifact), total),
-                parameters=content["cost"]["parameters"],
+                parameters=record.cost["parameters"],
             )
         )
     return rows

@@ -69,8 +69,8 @@ def describe_run(
     command: str,
     seed: int,
     task: str = "",
-    config: dict[str, Any] | None = None,
-    machine: Mapping[str, Any] | None = None,
+    config: Mapping[str, object] | None = None,
+    machine: Mapping[str, object] | None = None,
 ) -> RunRecord:
     """Returns the content of run.json for a run that begins now; versions, system and number of CPUs are added."""
     return RunRecord(
@@ -80,7 +80,7 @@ def describe_run(
         seed=seed,
         model=model,
         task=task,
-        config=config or {},
+        config=dict(config or {}),
         versions=versions(),
         machine={"system": platform.platform(), "cpus": os.cpu_count(), **(machine or {})},
     )
@@ -262,10 +262,10 @@ class Run:
     def commit(
         self,
         key: ArtifactKey,
-        content: Mapping[str, Any],
+        content: Mapping[str, object],
         arrays: Mapping[str, np.ndarray] | None = None,
         *,
-        provenance: Mapping[str, Any],
+        provenance: Mapping[str, object],
     ) -> Artifact:
         """Writes a finished artifact; it is safely on disk when this returns."""
         artifact = Artifact(key, content, arrays or {}, provenance)
@@ -276,7 +276,7 @@ class Run:
         write_atomic(path, artifact_bytes)
         return artifact
 
-    def find_or_compute(self, key: ArtifactKey, compute: Callable[[], Computed], *, provenance: Mapping[str, Any]) -> Artifact:
+    def find_or_compute(self, key: ArtifactKey, compute: Callable[[], Computed], *, provenance: Mapping[str, object]) -> Artifact:
         """Returns the artifact of a key, computed only if it is not finished yet."""
         return self.find(key) or self.commit(key, *compute(), provenance=provenance)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headcount.core.errors import HeadcountError, NothingLeft
 from headcount.runs.artifacts import Artifact, ArtifactKey
@@ -21,7 +20,7 @@ class Job:
 
 
 def sweep(
-    run: Run, jobs: Sequence[Job], *, provenance: Mapping[str, Any], progress: Callable[[int, int | None], None] | None = None
+    run: Run, jobs: Sequence[Job], *, provenance: Mapping[str, object], progress: Callable[[int, int | None], None] | None = None
 ) -> tuple[list[Artifact], dict[str, HeadcountError]]:
     """Computes the artifacts of all jobs that are not finished yet; a job that fails does not stop the others.
 

@@ -18,6 +18,7 @@ from headcount.core.score_tables import LISTING
 from headcount.runs.artifacts import Artifact, Damaged
 from headcount.runs.records import write_record
 from headcount.runs.report.commands import plain_number
+from headcount.runs.results import PrunedRecord
 from headcount.runs.schema import TablesRecord
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
@@ -79,27 +80,26 @@ def _curves(run: Run) -> Any:
 
 
 def _curve_row(artifact: Artifact, n_heads: int) -> dict[str, Any]:
-    """Returns a pruned model as a row: its request, how many heads of the whole model it has, its results and its costs."""
-    content, spec = artifact.content, artifact.content["spec"]
-    budget = spec["budget"] or {}
+    """Returns a pruned model as a row: its request, how many heads of the dense model it has, its results and its costs."""
+    record = PrunedRecord.of(artifact)
+    spec, budget = record.spec, record.budget
     limits = [f"{name}={plain_number(budget[name])}" for name in LIMITS if budget.get(name) is not None]
-    steps = content["steps"].values()
     return {
         "method": spec["method"]["name"],
-        "label": content["label"],
-        "keep": n_heads - len(content["removed"]),
+        "label": record.label,
+        "keep": n_heads - len(record.removed),
         **{name: spec[name] for name in ("seed", "repair")},
         **{name: None if spec[name] is None else str(spec[name]) for name in ("recover", "scratch")},
         "ablation": spec["ablation"],
         "kinds": "+".join(spec["kinds"]),
         **{name: budget.get(name, default) for name, default in (("floor", 0), ("unit", "kv_group"))},
         "protected": "+".join(budget.get("protected", ())),
-        "steps": min(steps, default=0),
+        "steps": min(record.steps.values(), default=0),
         "limit": "".join(limits),
         "options": ";".join(f"{name}={format_value(value)}" for name, value in spec["method"].items() if name != "name"),
-        "loss": content["loss"],
-        content["metric"] or "metric": content["value"],
-        **content["cost"],
+        "loss": record.loss,
+        record.metric or "metric": record.value,
+        **record.cost,
     }
 
 

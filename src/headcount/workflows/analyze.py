@@ -43,9 +43,8 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report.write import write_report
-from headcount.runs.results import find_best, smallest_safe
+from headcount.runs.results import PrunedRecord, find_best, smallest_safe
 from headcount.runs.store import Run, describe_run
-from headcount.surgery.cost import Cost
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
 from headcount.surgery.verify import difference, gates_of, run, run_gated
@@ -283,7 +282,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     )
     best = find_best(rows)
     if best is not None:
-        request = PruneSpec.from_dict(artifacts[best.at].content["spec"])
+        request = PruneSpec.from_dict(PrunedRecord.of(artifacts[best.at]).spec)
         artifact, small = pruning.make(request, progress=job.progress("the best model"))
         yield _describe_best(job, pruning, dense, request, artifact)
         yield from _verify_saved(job, heads, pruning, artifact, small)
@@ -383,22 +382,23 @@ def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
 
 
 def _describe_best(job: AnalysisJob, pruning: Pruning, dense: Evaluation, request: PruneSpec, artifact: Artifact) -> Step:
+    record = PrunedRecord.of(artifact)
     return job.step(
         "keep",
         method=request.label,
-        keep=len(pruning.heads) - len(artifact.content["removed"]),
+        keep=len(pruning.heads) - len(record.removed),
         folder=str(pruning.model_folder(artifact.key)),
-        removed=artifact.content["removed"],
-        loss=artifact.content["loss"],
-        before=Cost(**artifact.content["whole_cost"]).to_dict(),
-        after=Cost(**artifact.content["cost"]).to_dict(),
+        removed=record.removed,
+        loss=record.loss,
+        before=record.whole_cost,
+        after=record.cost,
         change=asdict(pruning.changes(dense, artifact)["loss"]),
     )
 
 
 def _verify_saved(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: Artifact, small: nn.Module) -> Iterator[Step]:
     """Yields the comparison of the saved model with the one in memory, and with the dense model under gates."""
-    batch, plan = job.batch(), Plan.removing(artifact.content["removed"])
+    batch, plan = job.batch(), Plan.removing(PrunedRecord.of(artifact).removed)
     loaded = load(pruning.model_folder(artifact.key)).to(next(small.parameters()).device)
     ours, theirs = small.state_dict(), loaded.state_dict()
     yield job.step(

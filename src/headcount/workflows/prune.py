@@ -29,8 +29,9 @@ from headcount.pruning.spec import PruneSpec
 from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.pruning.training.scratch import train_from_scratch
 from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
+from headcount.runs.report.bench import Time
 from headcount.runs.report.plain import format_p, format_speed
-from headcount.runs.results import PRUNED, PrunedRow, compare_pruned, unpack_pruned
+from headcount.runs.results import PRUNED, CostRecord, PrunedRecord, PrunedRow, compare_pruned, unpack_pruned
 from headcount.runs.store import MODELS, Run
 from headcount.runs.sweep import Job, sweep
 from headcount.surgery.bench import bench
@@ -106,8 +107,9 @@ class Pruning:
         folder = self.run.folder / WORK / key.digest[:24]
         pruned = prune_by_spec(self.model, self.task, spec, folder=folder, progress=progress, shared=self._shared)
         if spec.scratch_recipe is not None:
-            where: Any = {"seed": spec.seed, "folder": folder / "scratch", "progress": progress}
-            model, trained = train_from_scratch(self.model, pruned.plan, self.task, spec.scratch_recipe, **where)
+            model, trained = train_from_scratch(
+                self.model, pruned.plan, self.task, spec.scratch_recipe, seed=spec.seed, folder=folder / "scratch", progress=progress
+            )
             history = [*pruned.history, *({"stage": "scratch", **entry} for entry in trained.history)]
             pruned = replace(pruned, model=model, history=history, steps={**pruned.steps, "scratch": trained.steps})
         evaluation = evaluate(pruned.model, self.task, limit=self.limit)
@@ -115,29 +117,33 @@ class Pruning:
             self._save(key, spec, pruned, evaluation)
         shutil.rmtree(folder, ignore_errors=True)
         arrays = {"losses": evaluation.losses} | ({} if evaluation.parts is None else {"parts": evaluation.parts})
-        return self._content(spec, pruned, evaluation), arrays
+        return self._record(spec, pruned, evaluation).to_dict(), arrays
 
-    def _content(self, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> dict[str, Any]:
-        blocks = {name: {"share": fitted.share, "before": fitted.before, "after": fitted.after} for name, fitted in pruned.repaired.items()}
-        return {
-            "spec": spec.resolved(self.heads).to_dict(),
-            "label": spec.label,
-            "arguments": spec.resolved(self.heads).arguments(),
-            "removed": [str(head) for head in pruned.plan.removed],
-            **({} if pruned.changed_weights else {"gates": pruned.gates}),
-            "history": pruned.history,
-            "steps": pruned.steps,
-            "repaired": blocks,
-            "loss": evaluation.loss,
-            "metric": evaluation.metric,
-            "higher_is_better": evaluation.higher_is_better,
-            "value": evaluation.value,
-            "n_examples": evaluation.n_examples,
-            "data": evaluation.data,
-            "cost": cost(pruned.model).to_dict(),
-            "whole_cost": self.dense_cost.to_dict(),
-            "trained": spec.method.info.trains == "weights" or spec.recover is not None,
-        }
+    def _record(self, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> PrunedRecord:
+        """Returns the content of the artifact of a pruned model."""
+        resolved = spec.resolved(self.heads)
+        return PrunedRecord(
+            spec=resolved.to_dict(),
+            label=spec.label,
+            arguments=resolved.arguments(),
+            removed=[str(head) for head in pruned.plan.removed],
+            gates=None if pruned.changed_weights else pruned.gates,
+            history=pruned.history,
+            steps=pruned.steps,
+            repaired={
+                name: {"share": fitted.share, "before": fitted.before, "after": fitted.after} for name, fitted in pruned.repaired.items()
+            },
+            loss=evaluation.loss,
+            metric=evaluation.metric,
+            higher_is_better=evaluation.higher_is_better,
+            value=evaluation.value,
+            n_examples=evaluation.n_examples,
+            data=evaluation.data,
+            cost=_cost_record(cost(pruned.model)),
+            whole_cost=_cost_record(self.dense_cost),
+            trained=spec.method.info.trains == "weights" or spec.recover is not None,
+            changed_weights=pruned.changed_weights,
+        )
 
     def make(self, spec: PruneSpec, progress: Progress | None = None) -> tuple[Artifact, nn.Module]:
         """Returns the artifact and the model of a request: loaded where the run holds both, else computed. A finished artifact is not changed."""
@@ -162,17 +168,18 @@ class Pruning:
 
     def _rebuild(self, spec: PruneSpec, artifact: Artifact) -> bool:
         """Saves the model of a finished artifact from its plan and gates, and returns whether these suffice: no weights were trained."""
-        if "gates" not in artifact.content or spec.scratch is not None:
+        record = PrunedRecord.of(artifact)
+        if record.changed_weights or spec.scratch is not None:
             return False
-        plan = Plan.removing(artifact.content["removed"], protected=spec.limits.protected)
-        pruned = rebuild(self.model, self.task, spec, plan, artifact.content["gates"])
+        plan = Plan.removing(record.removed, protected=spec.limits.protected)
+        pruned = rebuild(self.model, self.task, spec, plan, record.gates)
         self._save(artifact.key, spec, pruned, unpack_pruned(artifact))
         return True
 
     def _save(self, key: ArtifactKey, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> None:
         timings = self._measure_latency(key, pruned.plan.removed, lambda: pruned.model)
         dense = self.evaluate_dense()
-        changes = self._compare(dense, evaluation)
+        changes = self._compare_with(dense, evaluation)
         save(
             pruned.model,
             self.model_folder(key),
@@ -184,9 +191,7 @@ class Pruning:
         )
         self.run.list_model(self.model_folder(key))
 
-    def _measure_latency(
-        self, key: ArtifactKey, removed: Sequence[Head | str], load_small: Callable[[], nn.Module]
-    ) -> list[dict[str, Any]]:
+    def _measure_latency(self, key: ArtifactKey, removed: Sequence[Head | str], load_small: Callable[[], nn.Module]) -> list[Time]:
         """Returns the latency of the dense, the masked and the cut model, measured once; nothing without `bench_sizes`."""
         if self.bench_sizes is None:
             return []
@@ -199,9 +204,9 @@ class Pruning:
         self.run.present(artifact)
         return artifact.content["rows"]
 
-    def timings(self, artifact: Artifact) -> list[dict[str, Any]]:
+    def timings(self, artifact: Artifact) -> list[Time]:
         """Returns the latency of the model of a finished artifact; nothing without `bench_sizes`."""
-        return self._measure_latency(artifact.key, artifact.content["removed"], lambda: load(self.model_folder(artifact.key)))
+        return self._measure_latency(artifact.key, PrunedRecord.of(artifact).removed, lambda: load(self.model_folder(artifact.key)))
 
     def model_folder(self, key: ArtifactKey) -> Path:
         """Returns the folder of the model of an artifact."""
@@ -209,14 +214,18 @@ class Pruning:
 
     def changes(self, dense: Evaluation, artifact: Artifact) -> dict[str, PairedDifference]:
         """Returns the difference of a pruned model from the dense one on the same examples, for loss and metric."""
-        return self._compare(dense, unpack_pruned(artifact))
+        return self._compare_with(dense, unpack_pruned(artifact))
 
-    def _compare(self, dense: Evaluation, other: Evaluation) -> dict[str, PairedDifference]:
-        return compare_with(dense, other, self.task.metric.total if self.task.metric else None)
+    def _compare_with(self, dense: Evaluation, pruned: Evaluation) -> dict[str, PairedDifference]:
+        return compare_with(dense, pruned, self.task.metric.total if self.task.metric else None)
 
     def rows(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedRow]:
         """Returns one row per artifact, with its difference from the dense model."""
         return compare_pruned(dense, artifacts, self.task.metric.total if self.task.metric else None, len(self.heads))
+
+
+def _cost_record(counted: Cost) -> CostRecord:
+    return CostRecord(**asdict(counted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +254,7 @@ def card_sentences(
     dense: Evaluation,
     pruned: Evaluation,
     changes: Mapping[str, PairedDifference],
-    timings: Sequence[Mapping[str, Any]],
+    timings: Sequence[Time],
 ) -> list[str]:
     """Returns the sentences of a model card: how the model was made, its results against the dense model's, and its latency."""
     sentences = [f"Pruned by {spec.label} (seed {spec.seed})."]

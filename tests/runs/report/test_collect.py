@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import is_typeddict
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from headcount.core.errors import ArtifactError
 from headcount.core.stats.metric_parts import total_of
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.artifacts import ArtifactKey
+from headcount.runs.report import contract
 from headcount.runs.report.attention import unpack
 from headcount.runs.report.collect import collect
 from headcount.runs.report.plain import format_p
@@ -239,3 +241,18 @@ def test_directions_are_guessed_where_scores_do_not_tell_them(tmp_path: Path) ->
 def test_a_run_opens_by_its_name_and_says_which_it_is(tmp_path: Path) -> None:
     make_run(tmp_path / "run", n=20, kinds=("scores",))
     assert repr(Run.open(str(tmp_path / "run"))) == f"Run({str(tmp_path / 'run')!r})"
+
+
+def test_the_python_types_of_the_page_have_the_fields_of_the_contract() -> None:
+    nested = {"Relation": ("Roles", "relations"), "Dense": ("Curves", "dense"), "BestPoint": ("Curves", "best")}
+    nested |= {"Model": ("RunData", "model"), "ScoreDifference": ("Comparison", "scores"), "RoleChange": ("Comparison", "roles")}
+    nested |= {"RolesOnly": ("Comparison", "roles_only"), "Outcomes": ("Comparison", "outcomes"), "Setting": ("Comparison", "config")}
+    nested |= {"LiveRunStatus": ("Live", "runs")}
+    types = {name: value for name, value in vars(contract).items() if is_typeddict(value)}
+    assert len(types) > 15
+    for name, value in types.items():
+        owner, field = nested.get(name, ({"PageTable": "Table"}.get(name, name), ""))
+        kind = TYPES[owner] if not field else TYPES[owner][1][field][1]
+        while kind[0] != "object":
+            kind = kind[1][0] if kind[0] == "union" else kind[1]
+        assert value.__annotations__.keys() == kind[1].keys(), name

@@ -74,7 +74,7 @@ def test_what_is_left_out_is_counted_in_words() -> None:
     assert _describe_left_out(0, 0) == []
     assert _describe_left_out(1, 2) == [
         "1 pruned model of an earlier state of the run, made on other data, is left out.",
-        "2 pruned models were evaluated on other examples than the whole model and are left out.",
+        "2 pruned models were evaluated on other examples than the dense model and are left out.",
     ]
 
 

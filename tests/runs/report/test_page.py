@@ -160,7 +160,7 @@ def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", tokens=32, shown=2, layers=4, heads=8)
     collected = collect(run)
     data = collected.report["runs"][0]
-    kept = most_important(data, collected.maps[0], 0.25)
+    kept = most_important(data["scores"], collected.maps[0], 0.25)
     flat = {8 * block + place for block, places in enumerate(kept) for place in places}
     values = next(score["values"] for score in data["scores"] if score["kind"] == "importance")
     assert len(flat) == 8 and min(values[head] for head in flat) >= max(values[head] for head in set(range(32)) - flat)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -24,6 +24,7 @@ from headcount.app.console.pruning import (
 from headcount.app.console.run_folder import RunFolder, describe
 from headcount.app.console.session import Session
 from headcount.core.plan import Plan
+from headcount.runs.report.bench import Time
 from headcount.runs.report.plain import format_speed
 from headcount.workflows.analysis_spec import BenchSizes
 
@@ -104,7 +105,7 @@ def run(
         session.next("check", model_folder)
 
 
-def _show_timings(session: Session, timings: list[dict[str, Any]]) -> None:
+def _show_timings(session: Session, timings: list[Time]) -> None:
     if timings:
         table = [
             (row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", format_speed(row["speedup"])) for row in timings

@@ -29,7 +29,7 @@ def run(
     max_mb: MaxMb = 2.0,
 ) -> None:
     """Write the report of a run: head map, curves, costs, roles, attention, all in one file without a network."""
-    from headcount.runs.report.compare import not_comparable
+    from headcount.runs.report.compare import why_not_comparable
     from headcount.runs.report.sentences import missing_model_warnings
     from headcount.runs.report.write import MEGABYTE, too_large, write_report
     from headcount.runs.store import Run
@@ -42,7 +42,7 @@ def run(
     for opened in filter(None, (first, second)):
         for text in missing_model_warnings(opened, opened.record()):
             session.note(f"warning: {opened.folder}: {text}")
-    reason = None if second is None else not_comparable(first, second)
+    reason = None if second is None else why_not_comparable(first, second)
     if reason:
         session.note(f"warning: {reason}")
     if path.stat().st_size > max_mb * MEGABYTE:

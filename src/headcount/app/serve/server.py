@@ -13,6 +13,7 @@ from headcount.app.serve.actions import ACTIONS, LiveRun
 from headcount.app.serve.fields import InvalidRequest
 from headcount.app.serve.guard import Guard
 from headcount.core.errors import HeadcountError, MissingExtra
+from headcount.runs.report import contract
 from headcount.runs.report.collect import collect
 from headcount.runs.report.page import Bundle, load_bundle, page, policy
 from headcount.runs.report.plain import readable
@@ -94,10 +95,12 @@ class Site:
         """Whether an action is running."""
         return self._busy.locked()
 
-    def _report(self, names: Sequence[str]) -> dict[str, Any]:
+    def _report(self, names: Sequence[str]) -> contract.Report:
         runs = [self.runs[name] for name in names]
         report = fit_report(collect(*(run.run for run in runs)), round(HARD_MB * MEGABYTE), self.bundle)
-        live = [{"id": name, "can_run": not run.why_not, "why_not": run.why_not} for name, run in zip(names, runs, strict=True)]
+        live: list[contract.LiveRunStatus] = [
+            {"id": name, "can_run": not run.why_not, "why_not": run.why_not} for name, run in zip(names, runs, strict=True)
+        ]
         return {**report, "live": {"token": self.token, "runs": live}}
 
     async def _page(self, names: Sequence[str]) -> Response:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from headcount.runs.report import contract
 from headcount.runs.schema import BlockRecord
 from headcount.runs.store import Run
 
@@ -28,7 +29,7 @@ class Maps:
     packs: dict[tuple[int, int, tuple[int, ...]], str] = field(default_factory=dict)
     """Maps that are packed already: a report tries several numbers of sentences."""
 
-    def pack_sentences(self, n_sentences: int | None = None, heads: Sequence[Sequence[int]] | None = None) -> dict[str, Any] | None:
+    def pack_sentences(self, n_sentences: int | None = None, heads: Sequence[Sequence[int]] | None = None) -> contract.Attention | None:
         """Returns the first sentences (default: all) with the maps of some heads of every block (default: all); None if there is none."""
         n_included = len(self.sentences) if n_sentences is None else min(n_sentences, len(self.sentences))
         if not n_included:

@@ -2,48 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict
 
 from headcount.runs.artifacts import Artifact
+from headcount.runs.report import contract
 from headcount.runs.report.curves import id_of
-from headcount.runs.report.plain import short
-from headcount.runs.results import PRUNED, method_label
+from headcount.runs.report.plain import round_number
+from headcount.runs.results import PRUNED, PrunedRecord, method_label
 from headcount.runs.store import Run
 
 BENCH = "bench"
 WIDE, FASTER = 1 / 3, 1.1
 """A time is noisy if its quartiles are further apart than WIDE of the median, or a masked model is more than FASTER times as fast."""
-TIMES = ("seconds", "low", "high", "speedup")
 
 
-def bench_of(run: Run, n_heads: int) -> list[dict[str, Any]]:
+class Time(TypedDict):
+    """A measured time of a pass as its artifact holds it: median, quartiles, and the speed-up over the dense model."""
+
+    name: str
+    batch: int
+    length: int
+    seconds: float
+    low: float
+    high: float
+    speedup: float
+    rounds: int
+
+
+class JudgedTime(Time):
+    """A measured time with the flags of `judge_times`."""
+
+    is_noisy: bool
+    is_apart: bool
+    is_odd: bool
+
+
+class PrunedModel(TypedDict):
+    """Point, method, number of heads and seed of a pruned model, each None if its artifact is missing."""
+
+    point: str | None
+    method: str | None
+    keep: int | None
+    seed: int | None
+
+
+def bench_of(run: Run, n_heads: int) -> list[contract.BenchRow]:
     """Returns every measured time with the curve point of its model and the flags of `judge_times`."""
     pruned = {artifact.key.digest: artifact for artifact in run.results(PRUNED).values()}
-    rows = []
+    rows: list[contract.BenchRow] = []
     for name, artifact in run.results(BENCH).items():
-        model = {"of": name, **_model(pruned.get(artifact.key.inputs["of"]), n_heads)}
+        model = _describe_model(pruned.get(artifact.key.inputs["of"]), n_heads)
         for row in judge_times(artifact.content["rows"]):
-            rows.append({**model, **row, **{key: short(row[key]) for key in TIMES}})
+            seconds, low, high, speedup = (round_number(row[key]) for key in ("seconds", "low", "high", "speedup"))
+            rows.append({"of": name, **model, **row, "seconds": seconds, "low": low, "high": high, "speedup": speedup})
     return rows
 
 
-def _model(artifact: Artifact | None, n_heads: int) -> dict[str, Any]:
-    """Returns point, method, number of heads and seed of a pruned model, each None if its artifact is missing."""
+def _describe_model(artifact: Artifact | None, n_heads: int) -> PrunedModel:
     if artifact is None:
-        return dict.fromkeys(("point", "method", "keep", "seed"))
-    content, spec = artifact.content, artifact.content["spec"]
-    return {"point": id_of(artifact), "method": method_label(artifact), "keep": n_heads - len(content["removed"]), "seed": spec["seed"]}
+        return {"point": None, "method": None, "keep": None, "seed": None}
+    record = PrunedRecord.of(artifact)
+    keep, seed = n_heads - len(record.removed), record.spec["seed"]
+    return {"point": id_of(artifact), "method": method_label(artifact), "keep": keep, "seed": seed}
 
 
-def judge_times(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def judge_times(rows: Sequence[Time]) -> list[JudgedTime]:
     """Returns the times of the dense, the masked and the pruned model, each with three flags.
 
     `is_noisy`: the quartiles lie far apart. `is_apart`: the quartiles do not overlap those of the dense model. `is_odd`: a masked model
     is faster than the dense one, which is impossible, since masks save no work.
     """
     dense_rows = {(row["batch"], row["length"]): row for row in rows if row["name"] == "dense"}
-    judged_rows = []
+    judged_rows: list[JudgedTime] = []
     for row in rows:
         dense = dense_rows.get((row["batch"], row["length"]))
         is_apart = dense is not None and (row["high"] < dense["low"] or dense["high"] < row["low"])

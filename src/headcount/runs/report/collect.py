@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from headcount.core.registry import STUDIES
+from headcount.runs.report import contract
 from headcount.runs.report.attention import Maps, profiles_of
 from headcount.runs.report.bench import bench_of
-from headcount.runs.report.compare import comparison
+from headcount.runs.report.compare import compare_runs
 from headcount.runs.report.curves import curves_of
 from headcount.runs.report.plain import short
 from headcount.runs.report.roles import find_roles, roles_of, untested_table
-from headcount.runs.report.scores import scores_of, summarise
+from headcount.runs.report.scores import collect_scores, summarise
 from headcount.runs.report.sentences import summary_of, warnings_of
 from headcount.runs.schema import BlockRecord, HeadsRecord
 from headcount.runs.store import Run
@@ -25,65 +25,74 @@ SCHEMA = 1
 class ReportData:
     """The data of the page without attention maps, and the maps of every run, which are added as the size of the file allows."""
 
-    report: dict[str, Any]
+    report: contract.Report
     maps: list[Maps] = field(default_factory=list)
 
-    def with_all_maps(self) -> dict[str, Any]:
+    def with_all_maps(self) -> contract.Report:
         """Returns the report with all attention maps."""
-        runs = [{**run, "attention": maps.pack_sentences()} for run, maps in zip(self.report["runs"], self.maps, strict=True)]
+        runs: list[contract.RunData] = [
+            {**run, "attention": maps.pack_sentences()} for run, maps in zip(self.report["runs"], self.maps, strict=True)
+        ]
         return {**self.report, "runs": runs}
 
 
 def collect(run: Run, run_b: Run | None = None) -> ReportData:
     """Returns the report of a run, or of two runs with their comparison B − A; raises ArtifactError for an incomplete run."""
     runs = [run, *([run_b] if run_b is not None else [])]
-    for each_run in runs:
-        each_run.check_complete()
+    for one_run in runs:
+        one_run.check_complete()
     data, maps = zip(*map(_run_data, runs), strict=True)
-    compared, left_out = None, []
-    if run_b is not None:
-        compared, reason = comparison((run, data[0]), (run_b, data[1]))
-        left_out += [reason] if reason else []
-    report = {"schema": SCHEMA, "runs": list(data), "comparison": compared, "left_out": left_out, "live": None}
+    compared, reason = (None, "") if run_b is None else compare_runs((run, data[0]), (run_b, data[1]))
+    left_out = [reason] if reason else []
+    report: contract.Report = {"schema": SCHEMA, "runs": list(data), "comparison": compared, "left_out": left_out, "live": None}
     return ReportData(report, list(maps))
 
 
-def _run_data(run: Run) -> tuple[dict[str, Any], Maps]:
+def _run_data(run: Run) -> tuple[contract.RunData, Maps]:
     record, heads = run.record(), run.heads()
     names = [head for block in heads.blocks for head in block.heads]
     roles = find_roles(run)
     curves, rows, notes = curves_of(run, record, heads)
     profiles, maps, missing = profiles_of(run, names, heads.blocks)
-    data: dict[str, Any] = {
+    bench = bench_of(run, len(names))
+    model = record.model
+    data: contract.RunData = {
         "name": run.folder.resolve().name,
         "command": record.command,
         "task": record.task or None,
         "created": record.created,
         "updated": record.updated,
         "seed": record.seed,
-        "model": {name: getattr(record.model, name) for name in ("name", "class_name", "model_type", "n_parameters", "weights")},
+        "model": {
+            "name": model.name,
+            "class_name": model.class_name,
+            "model_type": model.model_type,
+            "n_parameters": model.n_parameters,
+            "weights": model.weights,
+        },
         "versions": dict(record.versions),
         "machine": {name: value if isinstance(value, str | int | float) else None for name, value in record.machine.items()},
         "config": dict(record.config),
         "data": dict(record.data),
         "heads": names,
         "blocks": _blocks(heads),
-        "scores": scores_of(run, names),
+        "scores": collect_scores(run, names),
         "roles": None if roles is None else roles_of(roles, names),
         "curves": curves,
-        "bench": bench_of(run, len(names)),
+        "bench": bench,
         "profiles": profiles,
         "attention": None,
         "attention_left_out": False,
         "tables": [*_tables(run), *([] if roles is None else untested_table(roles))],
+        "summary": summary_of(record, heads, curves, bench, rows),
+        "warnings": [*warnings_of(run, record, curves, bench), *notes, *missing],
     }
-    data["summary"] = summary_of(record, heads, data, rows)
-    data["warnings"] = [*warnings_of(run, record, data), *notes, *missing]
     return data, maps
 
 
-def _blocks(heads: HeadsRecord) -> list[dict[str, Any]]:
-    blocks, start = [], 0
+def _blocks(heads: HeadsRecord) -> list[contract.Block]:
+    blocks: list[contract.Block] = []
+    start = 0
     for block in heads.blocks:
         blocks.append(
             {
@@ -104,18 +113,18 @@ def _groups(block: BlockRecord) -> list[int] | None:
     return [position // size for position in range(len(block.heads))] if size > 1 else None
 
 
-def _tables(run: Run) -> list[dict[str, Any]]:
+def _tables(run: Run) -> list[contract.PageTable]:
     """Returns the rows of studies as tables."""
-    tables = []
+    tables: list[contract.PageTable] = []
     for name, artifact in run.results("study").items():
-        rows: Sequence[Mapping[str, Any]] = artifact.content["rows"]
+        rows: Sequence[Mapping[str, object]] = artifact.content["rows"]
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        table = [[_value(row.get(column)) for column in columns] for row in rows]
+        table = [[_cell(row.get(column)) for column in columns] for row in rows]
         tables.append({"name": name, "about": summarise(STUDIES, name), "columns": columns, "rows": table})
     return tables
 
 
-def _value(value: Any) -> str | float | int | bool | None:
+def _cell(value: object) -> contract.Cell:
     if value is None or isinstance(value, bool | str):
         return value
     return short(value) if isinstance(value, int | float) else str(value)

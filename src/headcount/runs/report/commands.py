@@ -1,4 +1,4 @@
-"""The command lines that make something of a run again. Flags are the names of arguments."""
+"""The command lines that make a pruned model of a run again. An option of the command line has the name of its argument."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from headcount.runs.schema import RunRecord
 
 OPENING = ("task", "train", "eval", "task_option", "max_length", "limit", "truncate", "auto", "dtype")
 """The arguments that open a model and its task, beside the columns of the data."""
+Argument = str | float | list[Any] | tuple[Any, ...]
+"""The value of an argument that can be written on a command line."""
 
 
 def prune_command(record: RunRecord, out: str, artifact: Artifact, keep: str | None = None) -> str:
@@ -22,11 +24,11 @@ def prune_command(record: RunRecord, out: str, artifact: Artifact, keep: str | N
     method, seed = arguments.pop("method"), arguments.pop("seed", 0)
     size = {name: arguments.pop(name) for name in SIZES if name in arguments}
     opening = task_words({"task": record.task or None, **record.config.get("opened", {})})
-    first = ["headcount", "prune", reopened_model(record.model.name, record.config), *opening, *argument_words({"method": method})]
+    subject = ["headcount", "prune", reopened_model(record.model.name, record.config), *opening, *argument_words({"method": method})]
     seeds = {"seed": record.seed, **({} if seed == record.seed else {"method_seed": seed})}
-    rest = argument_words({**arguments, **seeds, "out": f"runs/{out}"})
-    sized = " ".join([*argument_words({"keep": ""})[:1], keep]) if keep is not None else shlex.join(argument_words(size))
-    return " ".join(filter(None, [shlex.join(first), sized, shlex.join(rest)]))
+    options = argument_words({**arguments, **seeds, "out": f"runs/{out}"})
+    size_text = " ".join([*argument_words({"keep": ""})[:1], keep]) if keep is not None else shlex.join(argument_words(size))
+    return " ".join(filter(None, [shlex.join(subject), size_text, shlex.join(options)]))
 
 
 def prune_commands(record: RunRecord, out: str, artifacts: Sequence[Artifact]) -> dict[str, str]:
@@ -42,17 +44,19 @@ def prune_commands(record: RunRecord, out: str, artifacts: Sequence[Artifact]) -
     return commands
 
 
-def argument_words(arguments: Mapping[str, Any]) -> list[str]:
-    """Returns arguments as the words of a command line: `floor=1` becomes `--floor 1`, `repair=False` becomes `--no-repair`, lists get commas."""
+def argument_words(arguments: Mapping[str, Argument]) -> list[str]:
+    """Returns arguments as the words of a command line: the option and its value, `no-` before an option that is False, lists with commas."""
     words: list[str] = []
     for name, value in arguments.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
+            words.append(f"--{'' if value else 'no-'}{flag}")
         elif isinstance(value, list | tuple):
             words += [f"--{flag}", ",".join(map(str, value))]
+        elif isinstance(value, str):
+            words += [f"--{flag}", value]
         else:
-            words += [f"--{flag}", milliseconds(value) if name == "latency" else value if isinstance(value, str) else plain_number(value)]
+            words += [f"--{flag}", milliseconds(value) if name == "latency" else plain_number(value)]
     return words
 
 
@@ -69,8 +73,8 @@ def milliseconds(value: float) -> str:
     return next((text for text in texts if float(text) / 1000 == value), texts[-1])
 
 
-def task_words(arguments: Mapping[str, Any]) -> list[str]:
-    """Returns the words of a command line that name a task and its data, and how the model is opened; a list gives its flag once for each entry."""
+def task_words(arguments: Mapping[str, Argument | None]) -> list[str]:
+    """Returns the words of a command line that name a task and its data, and how the model is opened; a list repeats its option for each entry."""
     names = [*OPENING[:3], *(name for name in arguments if name.endswith("_column")), *OPENING[3:]]
     words: list[str] = []
     for name in names:
@@ -78,9 +82,8 @@ def task_words(arguments: Mapping[str, Any]) -> list[str]:
         if value in (None, False) or (name, value) == ("dtype", "auto"):
             continue
         if value is True:
-            words += [*argument_words({name: True})]
+            words += argument_words({name: True})
         else:
-            words += [
-                word for entry in (value if isinstance(value, list | tuple) else [value]) for word in argument_words({name: str(entry)})
-            ]
+            entries = value if isinstance(value, list | tuple) else [value]
+            words += [word for entry in entries for word in argument_words({name: str(entry)})]
     return words

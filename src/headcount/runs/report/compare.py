@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from headcount.core.errors import StatisticsError
@@ -11,36 +9,39 @@ from headcount.core.evaluation import Evaluation, is_right_or_wrong
 from headcount.core.scores import SCALED, Scores
 from headcount.core.stats.agreement import correlate, spearman
 from headcount.core.stats.significance import away_from_zero, benjamini_hochberg, mcnemar, paired_t
+from headcount.runs.report import contract
 from headcount.runs.report.curves import dense_of
-from headcount.runs.report.plain import column, flatten, short
+from headcount.runs.report.plain import column, flatten_entries, round_number, short
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
 ALPHA = 0.05
-Side = tuple[Run, dict[str, Any]]
+Side = tuple[Run, contract.RunData]
+"""One of the two runs, and its data."""
 COMPARED = ("task", "seed", "model", "versions", "machine", "config", "data")
 
 
-def comparison(a: Side, b: Side) -> tuple[dict[str, Any] | None, str]:
+def compare_runs(a: Side, b: Side) -> tuple[contract.Comparison | None, str]:
     """Returns the comparison B − A and an empty text, or None and the reason why the runs cannot be compared."""
     (run_a, data_a), (run_b, data_b) = a, b
-    reason = not_comparable(run_a, run_b)
+    reason = why_not_comparable(run_a, run_b)
     if reason:
         return None, reason
     dense_a, dense_b = dense_of(run_a), dense_of(run_b)
-    content = {
+    roles_a, roles_b = data_a["roles"], data_b["roles"]
+    content: contract.Comparison = {
         "title": f"{data_b['name']} ({data_b['model']['name']}) against {data_a['name']} ({data_a['model']['name']}): B − A",
         "scores": _scores(all_scores(run_a), all_scores(run_b), data_a["heads"]),
-        "roles": _roles(data_a, data_b),
-        "roles_only": {"a": _roles_only_in(data_a, data_b), "b": _roles_only_in(data_b, data_a)},
+        "roles": _role_changes(roles_a, roles_b),
+        "roles_only": {"a": _roles_only_in(roles_a, roles_b), "b": _roles_only_in(roles_b, roles_a)},
         "outcomes": _outcomes(dense_a, dense_b),
-        "config": _differences(data_a, data_b),
+        "config": _setting_differences(data_a, data_b),
         "warnings": [*_warnings(data_a, data_b, dense_a, dense_b), *_scaling_warnings(all_scores(run_a), all_scores(run_b))],
     }
     return content, ""
 
 
-def not_comparable(a: Run, b: Run) -> str:
+def why_not_comparable(a: Run, b: Run) -> str:
     """Returns why two runs cannot be compared; empty if they can."""
     heads_a, heads_b = ([head for block in run.heads().blocks for head in block.heads] for run in (a, b))
     if heads_a == heads_b:
@@ -52,8 +53,8 @@ def not_comparable(a: Run, b: Run) -> str:
     )
 
 
-def _scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]) -> list[dict[str, Any]]:
-    rows = []
+def _scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]) -> list[contract.ScoreDifference]:
+    rows: list[contract.ScoreDifference] = []
     for name, scores in a.items():
         if name in b and scores.normalise == b[name].normalise:
             difference, significant = _differences_of_heads(scores, b[name], heads)
@@ -71,7 +72,7 @@ def _scaling_warnings(a: dict[str, Scores], b: dict[str, Scores]) -> list[str]:
     ]
 
 
-def _differences_of_heads(a: Scores, b: Scores, heads: list[str]) -> tuple[list[Any], list[bool] | None]:
+def _differences_of_heads(a: Scores, b: Scores, heads: list[str]) -> tuple[list[contract.Maybe], list[bool] | None]:
     """Returns B − A of every head, and which differ from zero by the errors of both, corrected over heads."""
     position_a, position_b = ({str(head): i for i, head in enumerate(scores.heads)} for scores in (a, b))
     both = [head for head in heads if head in position_a and head in position_b]
@@ -100,25 +101,26 @@ def _agreement(a: Scores, b: Scores) -> tuple[float | None, float | None, float 
         return None, None, None
 
 
-def _roles(a: dict[str, Any], b: dict[str, Any]) -> list[dict[str, Any]] | None:
-    if a["roles"] is None or b["roles"] is None:
+def _role_changes(a: contract.Roles | None, b: contract.Roles | None) -> list[contract.RoleChange] | None:
+    """Returns the heads whose labels differ, among the roles that were tested in both runs."""
+    if a is None or b is None:
         return None
-    names_a, names_b = a["roles"]["names"], b["roles"]["names"]
+    names_a, names_b = a["names"], b["names"]
     both = {*names_a} & {*names_b}
-    changes = []
-    for head, (labels_a, labels_b) in enumerate(zip(a["roles"]["labels"], b["roles"]["labels"], strict=True)):
+    changes: list[contract.RoleChange] = []
+    for head, (labels_a, labels_b) in enumerate(zip(a["labels"], b["labels"], strict=True)):
         tested_a, tested_b = [i for i in labels_a if names_a[i] in both], [i for i in labels_b if names_b[i] in both]
         if {names_a[i] for i in tested_a} != {names_b[i] for i in tested_b}:
             changes.append({"head": head, "a": tested_a, "b": tested_b})
     return changes
 
 
-def _roles_only_in(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+def _roles_only_in(a: contract.Roles | None, b: contract.Roles | None) -> list[str]:
     """Returns the roles that were tested in the first run and not in the second."""
-    return [name for name in a["roles"]["names"] if name not in b["roles"]["names"]] if a["roles"] and b["roles"] else []
+    return [name for name in a["names"] if name not in b["names"]] if a is not None and b is not None else []
 
 
-def _outcomes(a: Evaluation | None, b: Evaluation | None) -> dict[str, Any] | None:
+def _outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Outcomes | None:
     """Compares the dense models on the same examples: by McNemar's test if answers are right or wrong, else by a paired t of the losses."""
     if a is None or b is None or a.data != b.data or a.metric != b.metric or len(a.losses) != len(b.losses) or len(a.losses) < 2:
         return None
@@ -126,21 +128,33 @@ def _outcomes(a: Evaluation | None, b: Evaluation | None) -> dict[str, Any] | No
         assert a.parts is not None and b.parts is not None and a.value is not None and b.value is not None
         right_a, right_b = a.parts[:, 0] > 0, b.parts[:, 0] > 0
         test = mcnemar(a.parts[:, 0], b.parts[:, 0])
-        counts = {
+        return {
             "both": int((right_a & right_b).sum()),
             "neither": int((~right_a & ~right_b).sum()),
             "only_a": test.only_a,
             "only_b": test.only_b,
+            "p": short(test.p, 3),
+            "test": "McNemar",
+            "metric": a.metric,
+            "a": round_number(a.value),
+            "b": round_number(b.value),
         }
-        return {**counts, "p": short(test.p, 3), "test": "McNemar", "metric": a.metric, "a": short(a.value), "b": short(b.value)}
     gap = b.losses - a.losses
-    counts = {"both": int((gap == 0).sum()), "only_a": int((gap > 0).sum()), "only_b": int((gap < 0).sum()), "neither": 0}
-    name = "paired t of the losses; an example counts for the model with the smaller one"
-    return {**counts, "p": short(paired_t(gap).p, 3), "test": name, "metric": "loss", "a": short(a.loss), "b": short(b.loss)}
+    return {
+        "both": int((gap == 0).sum()),
+        "only_a": int((gap > 0).sum()),
+        "only_b": int((gap < 0).sum()),
+        "neither": 0,
+        "p": short(paired_t(gap).p, 3),
+        "test": "paired t of the losses; an example counts for the model with the smaller one",
+        "metric": "loss",
+        "a": round_number(a.loss),
+        "b": round_number(b.loss),
+    }
 
 
-def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[dict[str, str]]:
-    values_a, values_b = (flatten({key: data[key] for key in COMPARED}) for data in (a, b))
+def _setting_differences(a: contract.RunData, b: contract.RunData) -> list[contract.Setting]:
+    values_a, values_b = (flatten_entries({key: data[key] for key in COMPARED}) for data in (a, b))
     names = list(dict.fromkeys([*values_a, *values_b]))
     return [
         {"key": name, "a": values_a.get(name, ""), "b": values_b.get(name, "")}
@@ -149,7 +163,7 @@ def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def _warnings(a: dict[str, Any], b: dict[str, Any], dense_a: Evaluation | None, dense_b: Evaluation | None) -> list[str]:
+def _warnings(a: contract.RunData, b: contract.RunData, dense_a: Evaluation | None, dense_b: Evaluation | None) -> list[str]:
     warnings = []
     if a["versions"] != b["versions"]:
         warnings.append("The runs were computed with different versions of the software.")

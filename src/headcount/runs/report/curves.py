@@ -1,4 +1,4 @@
-"""Pruned models of a run against the whole one, on the same examples, as the page shows them."""
+"""Pruned models of a run against the dense one, on the same examples, as the page shows them."""
 
 from __future__ import annotations
 
@@ -10,30 +10,42 @@ from headcount.core.errors import ArtifactError
 from headcount.core.evaluation import Evaluation, interval
 from headcount.core.stats.metric_parts import Total, total_of
 from headcount.runs.artifacts import Artifact
+from headcount.runs.report import contract
 from headcount.runs.report.commands import prune_command, prune_commands
-from headcount.runs.report.plain import plural, short
-from headcount.runs.results import EVALUATION, FEW_STEPS, PRUNED, PrunedRow, compare_pruned, find_best, smallest_safe, unpack_evaluation
+from headcount.runs.report.plain import plural, round_number, short
+from headcount.runs.results import (
+    EVALUATION,
+    FEW_STEPS,
+    PRUNED,
+    CostRecord,
+    PrunedRecord,
+    PrunedRow,
+    compare_pruned,
+    find_best,
+    smallest_safe,
+    unpack_evaluation,
+)
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import Run
 
 DENSE = "dense"
-COSTS = ("parameters", "bytes", "flops", "kv_bytes_per_token")
 ID_DIGITS = 12
 
 
 def dense_of(run: Run) -> Evaluation | None:
-    """The evaluation of the whole model, if there is one."""
+    """Returns the evaluation of the dense model; None if the run has none."""
     artifact = run.results(EVALUATION).get(DENSE)
     return unpack_evaluation(artifact) if artifact is not None else None
 
 
-def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str, Any] | None, list[PrunedRow], list[str]]:
-    """The curves, or None where nothing was pruned; the rows behind them, with the tests of loss and metric; and what is not in them."""
+def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[contract.Curves | None, list[PrunedRow], list[str]]:
+    """Returns the curves (None if nothing was pruned), the rows behind them with the tests of loss and metric, and notes on what is left out."""
     dense, artifacts = dense_of(run), list(run.results(PRUNED).values())
     if dense is None or not artifacts:
         return None, [], []
     current = _current(record, artifacts)
-    same = [artifact for artifact in current if artifact.content["data"] == dense.data and artifact.content["metric"] == dense.metric]
+    records = [(artifact, PrunedRecord.of(artifact)) for artifact in current]
+    same = [artifact for artifact, pruned in records if (pruned.data, pruned.metric) == (dense.data, dense.metric)]
     notes = _describe_left_out(len(artifacts) - len(current), len(current) - len(same))
     if not same:
         return None, [], notes
@@ -47,10 +59,10 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[dict[str
     best = find_best(rows)
     points = _points(run, record, dense, rows, same, heads)
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))
-    curves = {
+    curves: contract.Curves = {
         "metric": dense.metric or "loss",
         "higher_is_better": dense.higher_is_better if dense.value is not None else False,
-        "dense": _dense(dense, total, same[0].content["whole_cost"]),
+        "dense": _describe_dense(dense, total, PrunedRecord.of(same[0]).whole_cost),
         "points": points,
         "smallest_safe": smallest_safe(rows),
         "best": {"point": rows[best.at].id, "is_safe": best.is_safe} if best is not None else None,
@@ -66,33 +78,33 @@ def _describe_left_out(earlier: int, elsewhere: int) -> list[str]:
         subject = f"{plural(earlier, 'pruned model')} of an earlier state of the run, made on other data,"
         notes.append(f"{subject} {'is' if earlier == 1 else 'are'} left out.")
     if elsewhere:
-        was, left = ("was", "is") if elsewhere == 1 else ("were", "are")
-        notes.append(f"{plural(elsewhere, 'pruned model')} {was} evaluated on other examples than the whole model and {left} left out.")
+        was, are = ("was", "is") if elsewhere == 1 else ("were", "are")
+        notes.append(f"{plural(elsewhere, 'pruned model')} {was} evaluated on other examples than the dense model and {are} left out.")
     return notes
 
 
 def _current(record: RunRecord, artifacts: Sequence[Artifact]) -> list[Artifact]:
-    """The artifacts that run.json lists, and others that were made on the same data: what an earlier command left behind is no part of its curves."""
+    """Returns the artifacts that run.json lists and others made on the same data, without those that an earlier command left behind."""
     listed = [artifact for artifact in artifacts if record.results.get(f"{PRUNED}/{artifact.key.name}") == artifact.key.digest]
     listed_data = [_model_and_data(artifact) for artifact in listed]
     return [artifact for artifact in artifacts if not listed or _model_and_data(artifact) in listed_data]
 
 
 def _model_and_data(artifact: Artifact) -> dict[str, Any]:
-    """The model and the data of an artifact."""
+    """Returns the inputs of an artifact that identify its model and its data."""
     return {name: value for name, value in artifact.key.inputs.items() if name != "spec"}
 
 
 def id_of(artifact: Artifact) -> str:
-    """What a point is told from all others by: the first digits of the key of its artifact."""
+    """Returns the identifier of a point: the first digits of the digest of its artifact."""
     return artifact.key.digest[:ID_DIGITS]
 
 
-def point_of(run: Run, artifact: Artifact) -> dict[str, Any]:
-    """The point of one pruned model, as it stands in the curves of its run."""
+def point_of(run: Run, artifact: Artifact) -> contract.Point:
+    """Returns the point of one pruned model in the curves of its run."""
     record, heads, dense = run.record(), run.heads(), dense_of(run)
     if dense is None:
-        raise ArtifactError(f"{run.folder} holds no evaluation of the whole model, so a pruned one has nothing to stand beside")
+        raise ArtifactError(f"{run.folder} holds no evaluation of the dense model to compare a pruned one with; evaluate it first")
     return _points(run, record, dense, _rows(dense, [artifact], heads), [artifact], heads)[0]
 
 
@@ -104,7 +116,7 @@ def _rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord) 
 
 def _points(
     run: Run, record: RunRecord, dense: Evaluation, rows: Sequence[PrunedRow], artifacts: Sequence[Artifact], heads: HeadsRecord
-) -> list[dict[str, Any]]:
+) -> list[contract.Point]:
     positions = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
     name = run.folder.resolve().name
     return [
@@ -113,21 +125,25 @@ def _points(
     ]
 
 
-def _dense(dense: Evaluation, total: Total | None, cost: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_dense(dense: Evaluation, total: Total | None, cost: CostRecord) -> contract.Dense:
     value = dense.loss if dense.value is None else dense.value
     low, high = interval(dense, total)
     return {
-        "value": short(value),
-        "loss": short(dense.loss),
+        "value": round_number(value),
+        "loss": round_number(dense.loss),
         "n_examples": dense.n_examples,
         "low": short(low),
         "high": short(high),
-        **{name: cost[name] for name in (*COSTS, "tokens")},
+        "parameters": cost["parameters"],
+        "bytes": cost["bytes"],
+        "flops": cost["flops"],
+        "kv_bytes_per_token": cost["kv_bytes_per_token"],
+        "tokens": cost["tokens"],
     }
 
 
-def _point(row: PrunedRow, artifact: Artifact, dense: Evaluation, positions: Mapping[str, int], command: str) -> dict[str, Any]:
-    content, spec = artifact.content, artifact.content["spec"]
+def _point(row: PrunedRow, artifact: Artifact, dense: Evaluation, positions: Mapping[str, int], command: str) -> contract.Point:
+    record = PrunedRecord.of(artifact)
     loss, tested = row.changes["loss"], row.changes.get("metric", row.changes["loss"])
     value = row.loss if row.value is None else row.value
     base = dense.loss if dense.value is None else dense.value
@@ -135,13 +151,13 @@ def _point(row: PrunedRow, artifact: Artifact, dense: Evaluation, positions: Map
     return {
         "id": row.id,
         "method": row.method,
-        "is_random": content["arguments"]["method"] == "random",
-        "is_trained": content["trained"],
+        "is_random": record.arguments["method"] == "random",
+        "is_trained": record.trained,
         "keep": row.keep,
         "seed": row.seed,
-        "value": short(value),
-        "loss": short(row.loss),
-        "difference": short(value - base),
+        "value": round_number(value),
+        "loss": round_number(row.loss),
+        "difference": round_number(value - base),
         "low": short(tested.low) if has_interval else None,
         "high": short(tested.high) if has_interval else None,
         "p": short(tested.p, 3),
@@ -149,8 +165,11 @@ def _point(row: PrunedRow, artifact: Artifact, dense: Evaluation, positions: Map
         "loss_difference": short(loss.difference),
         "loss_p": short(loss.p, 3),
         "worse_by": row.worse_by(),
-        "is_repaired": bool(content["repaired"]) or spec["ablation"] == "mean",
-        "removed": [positions[head] for head in content["removed"] if head in positions],
-        **{name: content["cost"][name] for name in COSTS},
+        "is_repaired": bool(record.repaired) or record.spec["ablation"] == "mean",
+        "removed": [positions[head] for head in record.removed if head in positions],
+        "parameters": record.cost["parameters"],
+        "bytes": record.cost["bytes"],
+        "flops": record.cost["flops"],
+        "kv_bytes_per_token": record.cost["kv_bytes_per_token"],
         "command": command,
     }

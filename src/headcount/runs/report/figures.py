@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from headcount.core.errors import MissingExtra
 from headcount.core.files import check_writable, make_folder, write_atomic
 from headcount.runs.artifacts import safe_name
+from headcount.runs.report import contract
 from headcount.runs.report.collect import collect
 from headcount.runs.report.plain import readable
 from headcount.runs.store import Run
@@ -57,30 +58,35 @@ def write_figures(run: Run, folder: Path) -> list[Path]:
     return paths
 
 
-def _figures(data: dict[str, Any]) -> Iterator[tuple[str, tuple[float, float], Draw]]:
-    maps = grids(data)
+def _figures(data: contract.RunData) -> Iterator[tuple[str, tuple[float, float], Draw]]:
+    maps = group_blocks(data["blocks"])
+    curves, roles = data["curves"], data["roles"]
     height = 0.7 + sum(0.4 + 0.22 * len(rows) for _, rows in maps)
     names: set[str] = set()
     for score in data["scores"]:
         name = f"map-{safe_name(score['name'])}"
         if name not in names:
             names.add(name)
-            yield name, (5.5, height), lambda figure, score=score: draw_map(figure, maps, score)
-    if data["curves"] is not None:
-        yield "curves", (5.5, 3.5), lambda figure: draw_curves(figure, data["curves"], len(data["heads"]))
+            yield (
+                name,
+                (5.5, height),
+                lambda figure, score=score: draw_map(figure, maps, score["name"], score["values"], score["significant"]),
+            )
+    if curves is not None:
+        yield "curves", (5.5, 3.5), lambda figure: draw_curves(figure, curves, len(data["heads"]))
     if data["bench"]:
         shapes, models = {(row["batch"], row["length"]) for row in data["bench"]}, {row["of"] for row in data["bench"]}
         size = 6.5, 0.7 + -(-len(shapes) // 2) * (0.6 + 0.45 * len(models))  # a row of panels for every two shapes
         yield "cost", size, lambda figure: draw_cost(figure, data["bench"], data["machine"])
-    if data["roles"] is not None and any(data["roles"]["labels"]):
-        roles = sorted({role for labels in data["roles"]["labels"] for role in labels})
-        yield "roles", (5.5, 0.8 + 0.22 * len(roles)), lambda figure: _roles(figure, data, roles)
+    if roles is not None and any(roles["labels"]):
+        n_roles = len({role for labels in roles["labels"] for role in labels})
+        yield "roles", (5.5, 0.8 + 0.22 * n_roles), lambda figure: _draw_roles(figure, roles, data["blocks"])
 
 
-def grids(data: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Returns the blocks of every kind of attention."""
-    by_kind: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for block in data["blocks"]:
+def group_blocks(blocks: Sequence[contract.Block]) -> list[tuple[str, list[contract.Block]]]:
+    """Returns the blocks of every kind of attention, with the name of the kind."""
+    by_kind: dict[tuple[str, str], list[contract.Block]] = {}
+    for block in blocks:
         by_kind.setdefault((block["kind"], block["stack"]), []).append(block)
     kinds = Counter(kind for kind, _ in by_kind)
     return [(f"{kind}, {stack}" if kinds[kind] > 1 else kind, rows) for (kind, stack), rows in by_kind.items()]
@@ -92,12 +98,18 @@ def _ramp() -> Any:
     return LinearSegmentedColormap.from_list("headcount", RAMP)
 
 
-def draw_map(figure: Any, maps: Sequence[tuple[str, list[dict[str, Any]]]], score: dict[str, Any]) -> None:
-    """Layers by heads, one panel for each kind of attention on one scale; a dot marks values that differ significantly from zero."""
+def draw_map(
+    figure: Any,
+    maps: Sequence[tuple[str, list[contract.Block]]],
+    name: str,
+    values: Sequence[float | None],
+    significant: Sequence[bool] | None = None,
+) -> None:
+    """Draws layers by heads, one panel for each kind of attention on one scale; a dot marks values that differ significantly from zero."""
     import numpy as np
 
-    values = [value for value in score["values"] if value is not None]
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=0.0), max(known, default=1.0)
     panels = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
     image = None
     for panel, (kind, rows) in zip(panels, maps, strict=True):
@@ -105,22 +117,22 @@ def draw_map(figure: Any, maps: Sequence[tuple[str, list[dict[str, Any]]]], scor
         grid = np.full((len(rows), width), np.nan)
         for y, row in enumerate(rows):
             for x, head in enumerate(row["heads"]):
-                value = score["values"][head]
+                value = values[head]
                 grid[y, x] = np.nan if value is None else value
-                if score["significant"] is not None and score["significant"][head]:
+                if significant is not None and significant[head]:
                     panel.plot(x, y, "o", markersize=3, color="white", markeredgecolor="black", markeredgewidth=0.6)
         image = panel.imshow(grid, cmap=_ramp(), vmin=low, vmax=high, aspect="auto")
         panel.set(title=kind, ylabel="layer", xlabel="head", yticks=range(len(rows)), yticklabels=[str(row["layer"]) for row in rows])
     if image is not None:
-        figure.colorbar(image, ax=list(panels), label=readable(score["name"]))
-    if score["significant"] is not None and any(score["significant"]):
+        figure.colorbar(image, ax=list(panels), label=readable(name))
+    if significant is not None and any(significant):
         panels[-1].annotate(
             "○ away from zero, 5 %, corrected", (0, 0), (0, -26), xycoords="axes fraction", textcoords="offset points", fontsize=6
         )
 
 
-def draw_curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
-    """The metric by heads kept: the mean over seeds with their range, and the dense model with its interval."""
+def draw_curves(figure: Any, curves: contract.Curves, n_heads: int) -> None:
+    """Draws the metric by heads kept: the mean over seeds with their range, and the dense model with its interval."""
     panel = figure.subplots()
     dense = curves["dense"]
     panel.axhline(dense["value"], color="black", linewidth=0.8, label="dense model, 95 %")
@@ -150,8 +162,8 @@ def draw_curves(figure: Any, curves: dict[str, Any], n_heads: int) -> None:
     panel.legend(frameon=False, fontsize=7)
 
 
-def draw_cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
-    """Times of one pass with their quartiles, a panel for each batch and length: the dense, the masked and the cut variant of every pruned model."""
+def draw_cost(figure: Any, bench: Sequence[contract.BenchRow], machine: Mapping[str, object]) -> None:
+    """Draws the times of one pass with their quartiles, a panel for each batch and length: dense, masked and cut, for every pruned model."""
     models = list(dict.fromkeys(row["of"] for row in bench))
     shapes = sorted({(row["batch"], row["length"]) for row in bench})
     columns = min(2, len(shapes))
@@ -179,14 +191,15 @@ def draw_cost(figure: Any, bench: Sequence[dict[str, Any]], machine: dict[str, A
     figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, fontsize=6, ncols=3, loc="outside lower center")
 
 
-def _roles(figure: Any, data: dict[str, Any], roles: Sequence[int]) -> None:
+def _draw_roles(figure: Any, roles: contract.Roles, blocks: Sequence[contract.Block]) -> None:
     """Draws how many heads of every block have each role."""
     import numpy as np
 
     panel = figure.subplots()
-    grid = np.array([[sum(role in data["roles"]["labels"][head] for head in block["heads"]) for block in data["blocks"]] for role in roles])
+    present = sorted({role for labels in roles["labels"] for role in labels})
+    grid = np.array([[sum(role in roles["labels"][head] for head in block["heads"]) for block in blocks] for role in present])
     image = panel.imshow(grid, cmap=_ramp(), vmin=0, aspect="auto")
-    names = [f"{block['stack']}.L{block['layer']}" if block["stack"] else f"L{block['layer']}" for block in data["blocks"]]
-    panel.set(xticks=range(len(names)), yticks=range(len(roles)), yticklabels=[readable(data["roles"]["names"][role]) for role in roles])
+    names = [f"{block['stack']}.L{block['layer']}" if block["stack"] else f"L{block['layer']}" for block in blocks]
+    panel.set(xticks=range(len(names)), yticks=range(len(present)), yticklabels=[readable(roles["names"][role]) for role in present])
     panel.set_xticks(range(len(names)), names, rotation=90)
     figure.colorbar(image, ax=panel, label="heads", ticks=range(int(grid.max()) + 1) if grid.max() < MANY else None)

@@ -12,9 +12,9 @@ import json
 import re
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
 
 from headcount.core.errors import ArtifactError
+from headcount.runs.report import contract
 from headcount.runs.report.plain import readable
 
 DATA = "headcount-data"
@@ -50,7 +50,7 @@ def load_bundle() -> Bundle:
     return Bundle(texts["script"], texts["style"])
 
 
-def data_text(report: Any) -> str:
+def data_text(report: contract.Report) -> str:
     """Returns the report as ASCII JSON that can neither end a script element nor begin markup; raises ValueError for NaN and infinity."""
     text = json.dumps(report, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
     return re.sub("[<>&\u2028\u2029]", lambda match: ESCAPED[match[0]], text)
@@ -73,13 +73,13 @@ def policy(bundle: Bundle, *, live: bool = False) -> str:
     return "; ".join([*parts, "connect-src 'self'"] if live else parts)
 
 
-def title_of(report: Any) -> str:
+def title_of(report: contract.Report) -> str:
     """Returns the title of the page."""
     names = [f"{run['model']['name']}{', ' + run['task'] if run['task'] else ''}" for run in report["runs"]]
     return f"{' against '.join(names[::-1])} – headcount"
 
 
-def page(report: Any, bundle: Bundle | None = None) -> str:
+def page(report: contract.Report, bundle: Bundle | None = None) -> str:
     """Returns the HTML file; it opens from a folder, by mail or from an archive, without a network."""
     bundle = bundle or load_bundle()
     return "\n".join(

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from decimal import ROUND_HALF_UP, Decimal
-from math import isfinite
 from typing import Any
 
 DIGITS = 5
 
 
-def short(value: Any, digits: int = DIGITS) -> float | int | None:
-    """Returns a number rounded to so many significant digits; None if it is missing or not finite."""
-    if value is None or isinstance(value, bool) or not math.isfinite(value):
-        return None
+def round_number(value: float, digits: int = DIGITS) -> float | int:
+    """Returns a finite number rounded to so many significant digits."""
     if isinstance(value, int):
         return value
     rounded = float(f"{float(value):.{digits}g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+def short(value: float | None, digits: int = DIGITS) -> float | int | None:
+    """Returns a number rounded by `round_number`; None if it is missing or not finite."""
+    return None if value is None or isinstance(value, bool) or not math.isfinite(value) else round_number(value, digits)
 
 
 def plural(number: int, word: str) -> str:
@@ -45,17 +47,17 @@ def to_line(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten_entries(value: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     """Returns the entries of nested mappings by their dotted names, as texts."""
     entries: dict[str, str] = {}
     for key, inner in value.items():
-        entries |= flatten(inner, f"{prefix}{key}.") if isinstance(inner, Mapping) else {f"{prefix}{key}": to_line(inner)}
+        entries |= flatten_entries(inner, f"{prefix}{key}.") if isinstance(inner, Mapping) else {f"{prefix}{key}": to_line(inner)}
     return entries
 
 
 def format_p(p: float) -> str:
     """Returns a p-value as the page writes it: `p = 0.63`, two digits, halves up as JavaScript rounds them, or `p < 0.001`."""
-    if not isfinite(p):
+    if not math.isfinite(p):
         return "p unknown"
     p = float(f"{p:.3g}")  # the page has three digits of it
     if p < 0.001:

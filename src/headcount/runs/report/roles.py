@@ -9,6 +9,7 @@ from typing import Any
 from headcount.core.registry import ROLES
 from headcount.core.role_table import ALPHA, BestHead, RoleTable
 from headcount.core.stats.significance import benjamini_hochberg
+from headcount.runs.report import contract
 from headcount.runs.report.plain import column, plural, short
 from headcount.runs.report.scores import summarise
 from headcount.runs.store import Run
@@ -37,7 +38,7 @@ def find_roles(run: Run) -> RoleTable | None:
     return RoleTable.from_dict(artifacts[0].content) if artifacts else None
 
 
-def roles_of(table: RoleTable, heads: Sequence[str]) -> dict[str, Any]:
+def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
     """Returns all rows by column, the labels of every head, and the best head of every relation."""
     head_index = {head: i for i, head in enumerate(heads)}
     rows = [row for row in table if str(row.head) in head_index]
@@ -78,7 +79,7 @@ def roles_of(table: RoleTable, heads: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def relations_of(best_heads: Sequence[BestHead], role_index: Mapping[str, int], head_index: Mapping[str, int]) -> list[dict[str, Any]]:
+def relations_of(best_heads: Sequence[BestHead], role_index: Mapping[str, int], head_index: Mapping[str, int]) -> list[contract.Relation]:
     """Returns the best head of every relation against the best fixed offset, both chosen on one half of the sentences and measured on the other.
 
     A relation holds where the head is significantly above the offset: q is corrected over relations, its p and the interval are of one test.
@@ -125,7 +126,7 @@ def _candidate_marks(name: str) -> Iterator[str]:
     yield from (a + b for a in ascii_lowercase for b in ascii_lowercase + digits)
 
 
-def untested_table(table: RoleTable) -> list[dict[str, Any]]:
+def untested_table(table: RoleTable) -> list[contract.PageTable]:
     """Returns the roles that were not tested, as a table with the reasons."""
     rows = [[role, reason] for role, reason in table.untested.items()]
     caption = "Roles that the text could not show, and why."

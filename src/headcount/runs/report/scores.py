@@ -10,6 +10,7 @@ from headcount.core.plan import rank_units
 from headcount.core.registry import IMPORTANCES, Registry
 from headcount.core.scores import ROUNDING, SCALED, Scores
 from headcount.core.stats.significance import away_from_zero, benjamini_hochberg
+from headcount.runs.report import contract
 from headcount.runs.report.plain import column
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
@@ -27,18 +28,18 @@ def summarise(registry: Registry, name: str) -> str:
     return registry.summary(registered) if registered in registry.names() else ""
 
 
-def scores_of(run: Run, heads: list[str]) -> list[dict[str, Any]]:
+def collect_scores(run: Run, heads: list[str]) -> list[contract.Score]:
     """Returns every score of the run, importances first, each followed by its further columns."""
     columns = [column for name, scores in all_scores(run).items() for column in _columns(name, scores, heads)]
     return sorted(columns, key=lambda score: score["kind"] != "importance")
 
 
-def _columns(name: str, scores: Scores, heads: list[str]) -> list[dict[str, Any]]:
+def _columns(name: str, scores: Scores, heads: list[str]) -> list[contract.Score]:
     positions = {str(head): i for i, head in enumerate(scores.heads)}
     order = [positions.get(head) for head in heads]
     errors = _in_order(scores.stderr, order) if scores.stderr and any(scores.stderr) else None
     described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
-    first = {
+    first: contract.Score = {
         "name": name,
         "about": f"{summarise(IMPORTANCES, name)} Scores are {SCALED[scores.normalise]}.".strip(),
         "kind": "description" if described else "importance",
@@ -71,7 +72,7 @@ def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | N
     return [[index[str(head)] for head in unit] for unit in reversed(rank_units(scores))]
 
 
-def _column(first: dict[str, Any], scores: Scores, title: str, order: list[int | None]) -> dict[str, Any]:
+def _column(first: contract.Score, scores: Scores, title: str, order: list[int | None]) -> contract.Score:
     """Returns a further column of a method, such as the change of the metric, with its standard error if known."""
     stderr = scores.columns.get(title.removesuffix(CHANGES) + ERRORS)
     values, errors = _in_order(scores.columns[title], order), None if stderr is None else _in_order(stderr, order)

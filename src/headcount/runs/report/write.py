@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from headcount.core.errors import ArtifactError
 from headcount.core.files import check_writable, write_atomic
+from headcount.runs.report import contract
 from headcount.runs.report.attention import Maps
 from headcount.runs.report.collect import ReportData, collect
 from headcount.runs.report.page import DATA, Bundle, data_text, load_bundle, page
@@ -17,7 +17,8 @@ from headcount.runs.store import Run
 FILE, OWN = "report.html", "report*.html"
 MAX_MB, HARD_MB = 2.0, 10.0
 MEGABYTE = 10**6
-Heads = list[list[int]] | None
+IncludedHeads = list[list[int]] | None
+"""The heads of every block whose maps are included; None for all."""
 
 
 def write_report(run: Run, run_b: Run | None = None, out: Path | None = None, *, max_mb: float = MAX_MB) -> Path:
@@ -58,7 +59,7 @@ def _check_target(target: Path, folders: Sequence[Path]) -> None:
         raise ArtifactError(f"only a report that headcount wrote is replaced; {target} is another file. Remove it, or name another file")
 
 
-def fit_report(collected: ReportData, max_bytes: int, bundle: Bundle) -> dict[str, Any]:
+def fit_report(collected: ReportData, max_bytes: int, bundle: Bundle) -> contract.Report:
     """Returns the report with as many attention maps as fit into `max_bytes`, and a sentence about those left out."""
     shell = len(page({**collected.report, "runs": [], "left_out": []}, bundle).encode())
     most = max((len(maps.sentences) for maps in collected.maps), default=0)
@@ -92,19 +93,20 @@ def too_large(size: int, max_bytes: int) -> str:
     )
 
 
-def _with_maps(collected: ReportData, n_sentences: int, share: float) -> dict[str, Any]:
-    runs, notes = [], list(collected.report["left_out"])
+def _with_maps(collected: ReportData, n_sentences: int, share: float) -> contract.Report:
+    runs: list[contract.RunData] = []
+    notes = list(collected.report["left_out"])
     for run, maps in zip(collected.report["runs"], collected.maps, strict=True):
-        heads = None if share == 1.0 else most_important(run, maps, share)
+        heads = None if share == 1.0 else most_important(run["scores"], maps, share)
         packed = maps.pack_sentences(n_sentences, heads) if n_sentences else None
         runs.append({**run, "attention": packed, "attention_left_out": bool(maps.sentences) and packed is None})
-        notes += _left_out_sentences(run, maps, n_sentences, heads, len(collected.maps) > 1)
+        notes += _left_out_sentences(run["name"] if len(collected.maps) > 1 else "", maps, n_sentences, heads)
     return {**collected.report, "runs": runs, "left_out": notes}
 
 
-def most_important(run: dict[str, Any], maps: Maps, share: float) -> list[list[int]]:
+def most_important(scores: Sequence[contract.Score], maps: Maps, share: float) -> list[list[int]]:
     """Returns for every block the heads whose maps are kept: the most important ones of the model by the first importance, else the first."""
-    score = next((score for score in run["scores"] if score["kind"] == "importance"), None)
+    score = next((score for score in scores if score["kind"] == "importance"), None)
     n_heads = sum(maps.sizes)
     values = [0.0] * n_heads if score is None else [0.0 if value is None else value for value in score["values"]]
     sign = -1.0 if score is None or score["higher_is_keep"] else 1.0
@@ -116,8 +118,9 @@ def most_important(run: dict[str, Any], maps: Maps, share: float) -> list[list[i
     return by_block
 
 
-def _left_out_sentences(run: dict[str, Any], maps: Maps, n_sentences: int, heads: Heads, several: bool) -> list[str]:
-    of = f" of {run['name']}" if several else ""
+def _left_out_sentences(run_name: str, maps: Maps, n_sentences: int, heads: IncludedHeads) -> list[str]:
+    """Returns the sentences about attention maps that are left out; a run is named if there are two."""
+    of = f" of {run_name}" if run_name else ""
     total, n_kept = len(maps.sentences), min(n_sentences, len(maps.sentences))
     if not total:
         return []
@@ -138,12 +141,11 @@ def _left_out_sentences(run: dict[str, Any], maps: Maps, n_sentences: int, heads
     return sentences
 
 
-def _without_examples(report: dict[str, Any]) -> dict[str, Any]:
-    runs: Sequence[dict[str, Any]] = report["runs"]
-    empty: dict[str, list[Any]] = {"top": [], "middle": [], "random": []}
-    bare = [
+def _without_examples(report: contract.Report) -> contract.Report:
+    empty: dict[str, list[object]] = {"top": [], "middle": [], "random": []}
+    bare: list[contract.RunData] = [
         run if run["profiles"] is None else {**run, "profiles": {**run["profiles"], "examples": [empty] * len(run["heads"])}}
-        for run in runs
+        for run in report["runs"]
     ]
     return {
         **report,
