@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from headcount.core.errors import GateError
 from headcount.core.plan import Plan
-from headcount.importance.replay.engine import Ablator
+from headcount.importance.replay.engine import Ablator, Intervention
 from headcount.importance.replay.packing import packed_linears
-from headcount.importance.replay.replay import Intervention
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates, output_tensors
 from headcount.models.head_map import HeadMap
