@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from headcount.core.errors import UnknownName, UnsupportedModel
-from headcount.importance.relevance import products
+from headcount.importance.relevance import layers
+from headcount.importance.relevance.layers import share_matrix_product
 from headcount.importance.relevance.owners import Owners
-from headcount.importance.relevance.products import share_product
-from headcount.importance.relevance.propagate import Descent
-from headcount.importance.relevance.record import record
+from headcount.importance.relevance.propagate import BackwardWalk, rule_of
+from headcount.importance.relevance.record import record_forward
 from headcount.importance.relevance.rules import AlphaBeta, Epsilon, RelevanceError, Rule, make_rule, share_sum
-from headcount.importance.relevance.table import rule_of
 from headcount.models.head_map import HeadMap
 
 RULES = [Epsilon(1e-3), AlphaBeta(0.5), AlphaBeta(0.8)]
@@ -39,14 +38,14 @@ class Net(nn.Module):
 
 
 def propagate(net: nn.Module, x: Tensor, rule: Rule, start: Tensor) -> Result:
-    recording = record(net, HeadMap(()), {"x": x}, lambda output: output)
-    for node in recording.tape.nodes:
+    recorded = record_forward(net, HeadMap(()), {"x": x}, lambda output: output)
+    for node in recorded.tape.nodes:
         rule_of(node)
-    owners = Owners(recording.tape, len(x))
-    source = recording.tape.sources[0]
+    owners = Owners(recorded.tape, len(x))
+    source = recorded.tape.sources[0]
     with torch.no_grad():
-        arrival = Descent(recording.tape, owners, rule).run(recording.top, start, frozenset([source]))
-    return Result(arrival.by_slot[source], arrival.leaked, arrival.arrived)
+        result = BackwardWalk(recorded.tape, owners, rule).run(recorded.logits_slot, start, frozenset([source]))
+    return Result(result.by_slot[source], result.leaked, result.arrived)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -147,10 +146,10 @@ def brute(rule: Rule, a: Tensor, b: Tensor, start: Tensor) -> tuple[Tensor, Tens
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("piece", [1, 30, 1 << 19])
 def test_matrix_product_equals_its_terms(rule: Rule, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "PIECE", piece)
+    monkeypatch.setattr(layers, "PIECE", piece)
     a, b, start = drawn(2, 3, 4), drawn(2, 4, 5, seed=1), drawn(2, 3, 5, seed=2)
     a[0, 1, 2] = b[1, 2, 3] = 0.0
-    split = share_product(rule, a, b, torch.zeros_like(start), start)
+    split = share_matrix_product(rule, a, b, torch.zeros_like(start), start)
     for n in range(2):
         to_a, to_b = brute(rule, a[n], b[n], start[n])
         torch.testing.assert_close(split.lhs[n], to_a)
@@ -160,8 +159,8 @@ def test_matrix_product_equals_its_terms(rule: Rule, piece: int, monkeypatch: py
 
 def test_scale_of_a_product_is_no_factor() -> None:
     a, b, start, bias = drawn(2, 3, 4), drawn(2, 4, 5, seed=1), drawn(2, 3, 5, seed=2), drawn(2, 3, 5, seed=3)
-    scaled = share_product(AlphaBeta(0.5), a, b, bias, start, scale=0.1)
-    plain = share_product(AlphaBeta(0.5), a, b, bias * 10, start)
+    scaled = share_matrix_product(AlphaBeta(0.5), a, b, bias, start, scale=0.1)
+    plain = share_matrix_product(AlphaBeta(0.5), a, b, bias * 10, start)
     torch.testing.assert_close(scaled.lhs, plain.lhs)
     torch.testing.assert_close(scaled.leaked, plain.leaked)
 

@@ -42,8 +42,12 @@ def list_interventions(heads: HeadMap, gate_of: GateOf) -> Iterator[Intervention
             yield Intervention(block, tuple(gate_of(target, head) for head in range(block.n_heads)))
 
 
-def mean_outputs(context: ScoreContext) -> dict[str, Tensor]:
-    """Returns the mean output of every head over the real tokens of the data, by block, read in the same fixed order as for scores."""
+def measure_mean_outputs(context: ScoreContext) -> dict[str, Tensor]:
+    """Returns the mean output of every head over the real tokens of the data, by block path.
+
+    Data are read in the chunks of scores, by all processes, so that the bits do not depend on either; `models.observe.mean_outputs` sums batch
+    by batch.
+    """
     sums: dict[str, Tensor] = {}
     counts: dict[str, Tensor] = {}
     n_examples = 0
@@ -85,7 +89,7 @@ class InterventionEffects:
         self.context = context
         self.interventions = list(list_interventions(context.heads, gate_of))
         self.how: How = how
-        self.means = mean_outputs(context) if how == "mean" else None
+        self.means = measure_mean_outputs(context) if how == "mean" else None
         self._ablator: Ablator | None = None
 
     def __call__(self, batch: Batch) -> BatchMeasurement:

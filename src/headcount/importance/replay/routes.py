@@ -192,7 +192,7 @@ def _find_output_leaves(model: nn.Module, blocks: Sequence[AttentionBlock], call
     return leaves
 
 
-class Recorder(Protocol):
+class PassRecorder(Protocol):
     """What `record_pass` hands the outputs of modules and the contexts of blocks to."""
 
     def keep(self, path: str, output: Any) -> None:
@@ -204,7 +204,7 @@ class Recorder(Protocol):
         ...
 
 
-def record_pass(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Sequence[str], recorder: Recorder) -> ExitStack:
+def record_pass(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Sequence[str], recorder: PassRecorder) -> ExitStack:
     """Returns a context in which the outputs of modules and the contexts of blocks go to a recorder."""
 
     def keep_context(block: AttentionBlock, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
