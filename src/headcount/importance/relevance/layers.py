@@ -43,12 +43,12 @@ def pass_matrix_product(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     constant = torch.zeros((), dtype=relevance.dtype, device=relevance.device)
     if "add" in node.name:
         if is_slot(node.arguments["self"]):
-            raise node.unsupported("adds an activation to a matrix product in one operation")
+            raise node.error("adds an activation to a matrix product in one operation")
         constant = clamp_finite(walk.value(node.arguments["self"])) * node.arguments.get("beta", 1)
     constant = constant.expand(relevance.shape)
     a, b, scale = walk.value(lhs), walk.value(rhs), node.arguments.get("alpha", 1)
     if scale <= 0:
-        raise node.unsupported(f"scales a product by {scale}, which is not positive")
+        raise node.error(f"scales a product by {scale}, which is not positive")
     if is_slot(lhs) and is_slot(rhs):
         batched = (t if t.ndim == 3 else t.unsqueeze(0) for t in (a, b, constant, relevance))
         shares = share_matrix_product(walk.rule, *batched, scale=scale)
@@ -77,7 +77,7 @@ def pass_linear(walk: Walk, node: Node, upstream: Upstream) -> Shares:
 def _check_constant_weights(node: Node) -> None:
     """Raises UnsupportedModel if weight or bias of a layer descend from the model's inputs."""
     if is_slot(node.arguments["weight"]) or is_slot(node.arguments["bias"]):
-        raise node.unsupported("has weights that depend on the input")
+        raise node.error("has weights that depend on the input")
 
 
 def pass_convolution(walk: Walk, node: Node, upstream: Upstream) -> Shares:
@@ -120,7 +120,7 @@ def _normalisation_slope(node: Node, x: Tensor, arguments: Arguments) -> Tensor:
         rate = (grouped.var(-1, unbiased=False, keepdim=True) + arguments["eps"]).rsqrt().expand_as(grouped).reshape(x.shape)
         return rate * scale.view(per_channel)
     if arguments.get("training"):
-        raise node.unsupported("normalises over the batch, so examples are not independent")
+        raise node.error("normalises over the batch, so examples are not independent")
     return ((arguments["running_var"] + arguments["eps"]).rsqrt() * scale).view(per_channel)
 
 

@@ -110,7 +110,7 @@ def pass_to_input(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     """Activations, softmax and copies: all relevance goes to the input."""
     slots = [(name, leaf) for name, leaf in node.arguments.items() if isinstance(leaf, Slot)]
     if len(slots) != 1 or slots[0][0] not in ("self", "input"):
-        raise node.unsupported("reads several activations where one was expected")
+        raise node.error("reads several activations where one was expected")
     slot = slots[0][1]
     return [(slot.index, undo_broadcast(first_relevance(upstream), walk.value(slot)))]
 
@@ -143,7 +143,7 @@ def pass_quotient(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     if is_slot(divisor):
         value = walk.value(source)
         if not is_slot(source) or walk.value(divisor).numel() >= value.numel():
-            raise node.unsupported("divides by an activation that is no statistic of a normalisation")
+            raise node.error("divides by an activation that is no statistic of a normalisation")
         return [(source.index, first_relevance(upstream))]
     return pass_product(walk, node, upstream)
 
@@ -237,7 +237,7 @@ def pass_restride(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     value = walk.value(node.arguments["self"])
     steps = zip(value.shape, value.stride(), node.arguments["stride"], strict=False)
     if list(value.shape) != list(node.arguments["size"]) or any(n > 1 and old != new for n, old, new in steps):
-        raise node.unsupported("reads memory in an order of its own")
+        raise node.error("reads memory in an order of its own")
     return pass_view(walk, node, upstream)
 
 

@@ -57,7 +57,7 @@ class Owners:
             else:
                 results = [None if slot is None else self._spread(node, slot) for slot in node.outputs]
         except RuntimeError as error:
-            raise node.unsupported(f"mixes examples in a way that cannot be followed ({error})") from error
+            raise node.error(f"mixes examples in a way that cannot be followed ({error})") from error
         has_constants = node.name in FILLS or any(
             isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in tree_flatten(node.arguments)[0]
         )
@@ -82,13 +82,13 @@ class Owners:
         if node.name == "linear":
             return owner.narrow(-1, 0, 1).expand(shape)
         if node.name in MATRIX_PRODUCTS:
-            left = [node.arguments.get(name) for name in ("self", "mat1", "batch1")]
-            is_left = any(index == largest for index, _ in self.tape.find_values(left))
+            left_factors = [node.arguments.get(name) for name in ("self", "mat1", "batch1")]
+            is_left = any(index == largest for index, _ in self.tape.find_values(left_factors))
             return (owner.narrow(-1, 0, 1) if is_left else owner.narrow(-2, 0, 1)).expand(shape)
         if node.name in VIEWS:
             return owner.reshape(shape)
         if node.name == "as_strided" and value.shape != shape:
-            raise node.unsupported("reads memory in an order of its own")
+            raise node.error("reads memory in an order of its own")
         if node.name == "glu":
             return owner.chunk(2, node.arguments.get("dim", -1))[0]
         if node.name in ("index_add", "scatter_add"):

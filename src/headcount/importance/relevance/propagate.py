@@ -72,9 +72,9 @@ def rule_of(node: Node) -> OperationRule:
     if node.function is None:
         return pass_to_input
     if "scaled_dot_product" in node.name:
-        raise node.unsupported("is a fused kernel (load the model with attn_implementation='eager')")
+        raise node.error("is a fused kernel (load the model with attn_implementation='eager')")
     if node.name not in OPERATION_RULES:
-        raise node.unsupported()
+        raise node.error()
     return OPERATION_RULES[node.name]
 
 

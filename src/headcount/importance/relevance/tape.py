@@ -71,7 +71,7 @@ class Node:
         leaves = tree_flatten(self.arguments)[0]
         return tuple(dict.fromkeys(leaf.index for leaf in leaves if isinstance(leaf, Slot)))
 
-    def unsupported(self, reason: str = "has no relevance rule") -> UnsupportedModel:
+    def error(self, reason: str = "has no relevance rule") -> UnsupportedModel:
         """Returns the error that says why relevance cannot pass this operation."""
         return UnsupportedModel(
             f"operation aten.{self.name} in module '{self.module or '(top)'}' {reason}, so relevance cannot be propagated through this model. "
