@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import headcount as hc
-from headcount.importance.replay.engine import Ablator
-from headcount.importance.replay.replay import Intervention
+from headcount.importance.replay.engine import Ablator, Intervention
 
 IMAGE = 224
 

@@ -40,16 +40,16 @@ def gated(kind: str, values: Tensor, how: Any) -> Evaluation:
 
 def check(kind: str, scores: hc.Scores, values: list[Tensor], how: str) -> None:
     """Compares values, standard errors and the column of the metric with evaluations under these gates."""
-    whole = evaluate(shared(kind), task(kind, N), split="calibration")
-    for place, gates in enumerate(values):
-        left = gated(kind, gates, how)
-        rise = left.losses - whole.losses
-        note = f"{scores.heads[place]} {how}"
-        np.testing.assert_allclose(scores.values[place], rise.mean(), rtol=1e-8, atol=1e-10, err_msg=note)
-        np.testing.assert_allclose(scores.stderr[place], rise.std(ddof=1) / np.sqrt(N), rtol=1e-7, atol=1e-10, err_msg=note)
-        change = scores.columns[f"{whole.metric} change"][place]
-        assert left.value is not None and whole.value is not None
-        assert change == pytest.approx(left.value - whole.value, abs=1e-12), note
+    dense = evaluate(shared(kind), task(kind, N), split="calibration")
+    for position, gates in enumerate(values):
+        ablated = gated(kind, gates, how)
+        rise = ablated.losses - dense.losses
+        note = f"{scores.heads[position]} {how}"
+        np.testing.assert_allclose(scores.values[position], rise.mean(), rtol=1e-8, atol=1e-10, err_msg=note)
+        np.testing.assert_allclose(scores.stderr[position], rise.std(ddof=1) / np.sqrt(N), rtol=1e-7, atol=1e-10, err_msg=note)
+        change = scores.columns[f"{dense.metric} change"][position]
+        assert ablated.value is not None and dense.value is not None
+        assert change == pytest.approx(ablated.value - dense.value, abs=1e-12), note
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -78,22 +78,22 @@ def test_masks_by_name_are_the_same_gates() -> None:
     for how, more in (("zero", {}), ("uniform", {}), ("mean", {"data": [padder("decoder")(examples("decoder", N))]})):
         scores = hc.score(model, data, f"ablation:{how}")
         with hc.mask(model, "L1H4", how=how, **more):  # pyright: ignore[reportArgumentType]
-            left = evaluate(model, data, split="calibration")
-        rise = (left.losses - evaluate(model, data, split="calibration").losses).mean()
+            ablated = evaluate(model, data, split="calibration")
+        rise = (ablated.losses - evaluate(model, data, split="calibration").losses).mean()
         assert scores["L1H4"] == pytest.approx(rise, rel=1e-5, abs=1e-7)
 
 
 def test_a_metric_that_does_not_add_up_is_taken_over_all_examples() -> None:
     model, data = shared("decoder"), task("decoder", 20, metric=PERPLEXITY)
     scores = hc.score(model, data, "ablation")
-    whole = evaluate(model, data, split="calibration")
+    dense = evaluate(model, data, split="calibration")
     with hc.mask(model, "L0H2"):
-        left = evaluate(model, data, split="calibration")
-    assert left.value is not None and whole.value is not None and whole.parts is not None
-    assert whole.value == pytest.approx(np.exp(whole.parts[:, 0].sum() / whole.parts[:, 1].sum()))
-    place = scores.heads.index(hc.Head.parse("L0H2"))
-    assert scores.columns["perplexity change"][place] == pytest.approx(left.value - whole.value, rel=1e-5)
-    assert scores.columns["perplexity stderr"][place] > 0
+        ablated = evaluate(model, data, split="calibration")
+    assert ablated.value is not None and dense.value is not None and dense.parts is not None
+    assert dense.value == pytest.approx(np.exp(dense.parts[:, 0].sum() / dense.parts[:, 1].sum()))
+    position = scores.heads.index(hc.Head.parse("L0H2"))
+    assert scores.columns["perplexity change"][position] == pytest.approx(ablated.value - dense.value, rel=1e-5)
+    assert scores.columns["perplexity stderr"][position] > 0
 
 
 # The race.
@@ -132,15 +132,15 @@ def test_the_race_finds_heads_that_do_nothing_and_stops() -> None:
     assert raced.n_examples < full.n_examples
     for number in set(raced.columns["examples"]):
         part = hc.score(model, data, "ablation", limit=int(number))
-        for head, seen in zip(raced.heads, raced.columns["examples"], strict=True):
-            if seen == number:
+        for head, n_read in zip(raced.heads, raced.columns["examples"], strict=True):
+            if n_read == number:
                 assert raced[head] == pytest.approx(part[head], rel=1e-6, abs=1e-9)
 
 
 def test_what_stays_close_is_examined_to_the_end_and_told() -> None:
     model, data = planted("encoder", [], 200)
     full, raced = hc.score(model, data, "ablation"), hc.score(model, data, "ablation", adaptive=6)
-    open_heads = [head for head, seen in zip(raced.heads, raced.columns["examples"], strict=True) if seen == raced.n_examples]
+    open_heads = [head for head, n_read in zip(raced.heads, raced.columns["examples"], strict=True) if n_read == raced.n_examples]
     assert len(open_heads) >= raced.conditions["undecided"]
     for head in open_heads:
         if raced.n_examples == full.n_examples:
@@ -181,10 +181,10 @@ def test_a_race_is_right_as_often_as_it_says() -> None:
     """Twelve units with means apart by little and by much: over many races, those with a wrong decision are rare."""
     truth, wrong, decided = np.array([0.0, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.5]), 0, 0
     for seed in range(200):
-        drawn = np.random.default_rng(seed).normal(truth, 0.5, size=(256, 12))
+        rises = np.random.default_rng(seed).normal(truth, 0.5, size=(256, 12))
         race = Race(tuple((i,) for i in range(12)), 3)
         for number in range(32, 257, 32):
-            race.look(Samples.of(drawn[:number], np.ones((number, 12))))
+            race.look(Samples.of(rises[:number], np.ones((number, 12))))
         settled = ~race.open
         wrong += bool((race.lowest != (np.arange(12) < 3))[settled].any())
         decided += int(settled.sum())

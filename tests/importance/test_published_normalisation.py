@@ -40,9 +40,9 @@ def test_the_default_is_the_published_one() -> None:
     model, data = shared("t5"), task("t5")
     raw, published, layer = (hc.score(model, data, normalise=how) for how in ("none", "published", "layer"))
     assert hc.score(model, data) == published == layer and published.normalise == "layer" and raw.normalise == "none"
-    for places in raw.blocks().values():
-        part = np.asarray(raw.values)[places]
-        np.testing.assert_allclose(np.asarray(published.values)[places], part / np.linalg.norm(part), rtol=1e-12)
+    for positions in raw.blocks().values():
+        part = np.asarray(raw.values)[positions]
+        np.testing.assert_allclose(np.asarray(published.values)[positions], part / np.linalg.norm(part), rtol=1e-12)
     assert published.label == "gradient (divided by the ℓ2 norm of their layer)" and raw.label == "gradient"
     assert hc.score(model, data, "ablation").normalise == "none"
     with pytest.raises(HeadcountError, match="divided by the ℓ2 norm of their layer already"):
@@ -51,8 +51,8 @@ def test_the_default_is_the_published_one() -> None:
 
 def test_fluctuation_is_standardised_within_its_layer() -> None:
     scores = hc.score(shared("encoder"), task("encoder", 40), "fluctuation")
-    for places in scores.blocks().values():
-        part = np.asarray(scores.values)[places]
+    for positions in scores.blocks().values():
+        part = np.asarray(scores.values)[positions]
         assert part.mean() == pytest.approx(0, abs=1e-12) and part.std() == pytest.approx(1, abs=1e-12)
 
 
@@ -92,8 +92,8 @@ def test_scores_estimated_again_are_normalised_among_those_that_are_left() -> No
     first = hc.Plan.keep_top(hc.score(model, data, limit=512), 6)
     with hc.mask(model, first.removed):
         raw = hc.score(model, data, limit=512, normalise="none")
-    left = tuple(head for head in raw.heads if head not in first.removed)
-    again = hc.Scores(left, tuple(raw[head] for head in left)).normalise_by("layer")
+    remaining = tuple(head for head in raw.heads if head not in first.removed)
+    again = hc.Scores(remaining, tuple(raw[head] for head in remaining)).normalise_by("layer")
     assert set(plan.removed) == set(first.removed) | set(hc.Plan.keep_top(again, 3).removed)
 
 
@@ -115,14 +115,14 @@ def test_labels_say_which_normalisation_a_ranking_had() -> None:
 
 def test_the_command_line_scores_as_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, table = saved_classifier(tmp_path / "model"), saved_table(tmp_path / "data.csv", 60)
-    found = {}
+    outputs = {}
     for how in ("published", "none"):
         assert main(["score", str(model), "--train", str(table), "--by", "gradient,ablation", "--normalise", how, "--json", "-q"]) == 0
-        found[how] = json.loads(capsys.readouterr().out)["scores"]
+        outputs[how] = json.loads(capsys.readouterr().out)["scores"]
     assert main(["score", str(model), "--train", str(table), "--by", "gradient", "-q"]) == 0
     assert "gradient (divided by the ℓ2 norm of their layer): more means keep" in capsys.readouterr().out
-    assert found["published"]["gradient"]["normalise"] == "layer" and found["published"]["ablation"]["normalise"] == "none"
-    assert found["none"]["gradient"]["normalise"] == "none"
+    assert outputs["published"]["gradient"]["normalise"] == "layer" and outputs["published"]["ablation"]["normalise"] == "none"
+    assert outputs["none"]["gradient"]["normalise"] == "none"
 
 
 def test_norms_of_raw_scores_survive_in_types() -> None:

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from headcount.core.errors import UnknownName, UnsupportedModel
-from headcount.importance.relevance import products
+from headcount.importance.relevance import layers
+from headcount.importance.relevance.layers import share_matrix_product
 from headcount.importance.relevance.owners import Owners
-from headcount.importance.relevance.products import share_product
-from headcount.importance.relevance.propagate import Descent
-from headcount.importance.relevance.record import record
+from headcount.importance.relevance.propagate import BackwardWalk, rule_of
+from headcount.importance.relevance.record import record_forward
 from headcount.importance.relevance.rules import AlphaBeta, Epsilon, RelevanceError, Rule, make_rule, share_sum
-from headcount.importance.relevance.table import rule_of
 from headcount.models.head_map import HeadMap
 
 RULES = [Epsilon(1e-3), AlphaBeta(0.5), AlphaBeta(0.8)]
@@ -39,17 +38,17 @@ class Net(nn.Module):
 
 
 def propagate(net: nn.Module, x: Tensor, rule: Rule, start: Tensor) -> Result:
-    recording = record(net, HeadMap(()), {"x": x}, lambda output: output)
-    for node in recording.tape.nodes:
+    recorded = record_forward(net, HeadMap(()), {"x": x}, lambda output: output)
+    for node in recorded.tape.nodes:
         rule_of(node)
-    owners = Owners(recording.tape, len(x))
-    source = recording.tape.sources[0]
+    owners = Owners(recorded.tape, len(x))
+    source = recorded.tape.sources[0]
     with torch.no_grad():
-        arrival = Descent(recording.tape, owners, rule).run(recording.top, start, frozenset([source]))
-    return Result(arrival.by_slot[source], arrival.leaked, arrival.arrived)
+        result = BackwardWalk(recorded.tape, owners, rule).run(recorded.logits_slot, start, frozenset([source]))
+    return Result(result.by_slot[source], result.leaked, result.arrived)
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -61,74 +60,78 @@ def linear(weight: list[list[float]], bias: list[float] | None = None) -> nn.Lin
     return layer
 
 
-def one(*values: float) -> Tensor:
+def row_of(*values: float) -> Tensor:
     return torch.tensor([values], dtype=torch.float64)
 
 
 def test_linear_layer_by_hand() -> None:
     # v = 1*2 + 3*(-1) + 1*4 - 1 = 2
-    net, x = Net(lambda x, layer: layer(x), layer=linear([[1.0, 3.0, 1.0]], [-1.0])), one(2.0, -1.0, 4.0)
-    found = propagate(net, x, Epsilon(1e-12), one(1.0))
-    torch.testing.assert_close(found.inputs, one(1.0, -1.5, 2.0))
-    torch.testing.assert_close(found.leaked, torch.tensor([-0.5], dtype=torch.float64))
-    found = propagate(net, x, AlphaBeta(0.5), one(1.0))
-    torch.testing.assert_close(found.inputs, one(0.5 * 2 / 6, 0.5 * 3 / 4, 0.5 * 4 / 6))
-    torch.testing.assert_close(found.leaked, torch.tensor([0.5 / 4], dtype=torch.float64))
+    net, x = Net(lambda x, layer: layer(x), layer=linear([[1.0, 3.0, 1.0]], [-1.0])), row_of(2.0, -1.0, 4.0)
+    propagated = propagate(net, x, Epsilon(1e-12), row_of(1.0))
+    torch.testing.assert_close(propagated.inputs, row_of(1.0, -1.5, 2.0))
+    torch.testing.assert_close(propagated.leaked, torch.tensor([-0.5], dtype=torch.float64))
+    propagated = propagate(net, x, AlphaBeta(0.5), row_of(1.0))
+    torch.testing.assert_close(propagated.inputs, row_of(0.5 * 2 / 6, 0.5 * 3 / 4, 0.5 * 4 / 6))
+    torch.testing.assert_close(propagated.leaked, torch.tensor([0.5 / 4], dtype=torch.float64))
 
 
 def test_epsilon_takes_its_part() -> None:
     net = Net(lambda x, layer: layer(x), layer=linear([[1.0, 1.0]]))
-    found = propagate(net, one(2.0, 1.0), Epsilon(1.0), one(1.0))
-    torch.testing.assert_close(found.inputs, one(0.5, 0.25))
-    torch.testing.assert_close(found.leaked, torch.tensor([0.25], dtype=torch.float64))
+    propagated = propagate(net, row_of(2.0, 1.0), Epsilon(1.0), row_of(1.0))
+    torch.testing.assert_close(propagated.inputs, row_of(0.5, 0.25))
+    torch.testing.assert_close(propagated.leaked, torch.tensor([0.25], dtype=torch.float64))
 
 
 def test_one_sign_takes_the_whole_weight() -> None:
     net = Net(lambda x, layer: layer(x), layer=linear([[1.0, 3.0]]))
-    for x, expected in ((one(1.0, 1.0), one(0.25, 0.75)), (one(-1.0, -1.0), one(0.25, 0.75)), (one(1.0, -1.0), one(0.5, 0.5))):
-        torch.testing.assert_close(propagate(net, x, AlphaBeta(0.5), one(1.0)).inputs, expected)
+    for x, expected in (
+        (row_of(1.0, 1.0), row_of(0.25, 0.75)),
+        (row_of(-1.0, -1.0), row_of(0.25, 0.75)),
+        (row_of(1.0, -1.0), row_of(0.5, 0.5)),
+    ):
+        torch.testing.assert_close(propagate(net, x, AlphaBeta(0.5), row_of(1.0)).inputs, expected)
 
 
 def relu_net() -> Net:
     layers = {name: nn.Linear(6, 6, bias=False, dtype=torch.float64) for name in "abc"}
     for seed, layer in enumerate(layers.values()):
-        layer.weight.data = drawn(6, 6, seed=seed)
+        layer.weight.data = normal(6, 6, seed=seed)
     return Net(lambda x, a, b, c: c(torch.relu(b(torch.relu(a(x))))), **layers)
 
 
 def test_network_without_biases_conserves_under_epsilon() -> None:
-    start = drawn(4, 6, seed=9)
-    found = propagate(relu_net(), drawn(4, 6, seed=5), Epsilon(1e-15), start)
-    torch.testing.assert_close(found.inputs.sum(1), start.sum(1), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found.leaked, torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-9)
+    start = normal(4, 6, seed=9)
+    propagated = propagate(relu_net(), normal(4, 6, seed=5), Epsilon(1e-15), start)
+    torch.testing.assert_close(propagated.inputs.sum(1), start.sum(1), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(propagated.leaked, torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-9)
 
 
 def test_relu_network_is_gradient_times_input_under_epsilon() -> None:
-    net, x = relu_net(), drawn(4, 6, seed=5).requires_grad_()
+    net, x = relu_net(), normal(4, 6, seed=5).requires_grad_()
     output = net(x)
     (gradient,) = torch.autograd.grad(output[:, 2].sum(), x)
     start = torch.zeros(4, 6, dtype=torch.float64)
     start[:, 2] = output[:, 2].detach()  # relevance starts at the logit's value, so shares are gradient x input
-    found = propagate(net, x.detach(), Epsilon(1e-15), start)
-    torch.testing.assert_close(found.inputs, (gradient * x).detach(), rtol=1e-8, atol=1e-8)
+    propagated = propagate(net, x.detach(), Epsilon(1e-15), start)
+    torch.testing.assert_close(propagated.inputs, (gradient * x).detach(), rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_leak_is_booked_to_its_example(rule: Rule) -> None:
     net = Net(lambda x, layer: torch.relu(layer(x.transpose(0, 1))).transpose(0, 1).mean(1), layer=nn.Linear(5, 3, dtype=torch.float64))
-    net.parts["layer"].weight.data, net.parts["layer"].bias.data = drawn(3, 5), drawn(3, seed=1)
-    x, start = drawn(4, 7, 5, seed=2), drawn(4, 3, seed=3)
-    found = propagate(net, x, rule, start)
-    torch.testing.assert_close(found.arrived + found.leaked, start.sum(1))
+    net.parts["layer"].weight.data, net.parts["layer"].bias.data = normal(3, 5), normal(3, seed=1)
+    x, start = normal(4, 7, 5, seed=2), normal(4, 3, seed=3)
+    propagated = propagate(net, x, rule, start)
+    torch.testing.assert_close(propagated.arrived + propagated.leaked, start.sum(1))
     alone = propagate(net, x[2:3], rule, start[2:3])
-    torch.testing.assert_close(alone.leaked, found.leaked[2:3])
+    torch.testing.assert_close(alone.leaked, propagated.leaked[2:3])
 
 
 def test_product_shares_among_its_factors() -> None:
     net = Net(lambda x: x[:, :1] * x[:, 1:])
-    torch.testing.assert_close(propagate(net, one(3.0, 1.0), Epsilon(1e-12), one(1.0)).inputs, one(0.75, 0.25))
-    torch.testing.assert_close(propagate(net, one(3.0, -1.0), AlphaBeta(0.8), one(1.0)).inputs, one(0.8, 0.2))
-    torch.testing.assert_close(propagate(net, one(-3.0, -1.0), AlphaBeta(0.8), one(1.0)).inputs, one(0.75, 0.25))
+    torch.testing.assert_close(propagate(net, row_of(3.0, 1.0), Epsilon(1e-12), row_of(1.0)).inputs, row_of(0.75, 0.25))
+    torch.testing.assert_close(propagate(net, row_of(3.0, -1.0), AlphaBeta(0.8), row_of(1.0)).inputs, row_of(0.8, 0.2))
+    torch.testing.assert_close(propagate(net, row_of(-3.0, -1.0), AlphaBeta(0.8), row_of(1.0)).inputs, row_of(0.75, 0.25))
 
 
 def brute(rule: Rule, a: Tensor, b: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,10 +150,10 @@ def brute(rule: Rule, a: Tensor, b: Tensor, start: Tensor) -> tuple[Tensor, Tens
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("piece", [1, 30, 1 << 19])
 def test_matrix_product_equals_its_terms(rule: Rule, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "PIECE", piece)
-    a, b, start = drawn(2, 3, 4), drawn(2, 4, 5, seed=1), drawn(2, 3, 5, seed=2)
+    monkeypatch.setattr(layers, "PIECE", piece)
+    a, b, start = normal(2, 3, 4), normal(2, 4, 5, seed=1), normal(2, 3, 5, seed=2)
     a[0, 1, 2] = b[1, 2, 3] = 0.0
-    split = share_product(rule, a, b, torch.zeros_like(start), start)
+    split = share_matrix_product(rule, a, b, torch.zeros_like(start), start)
     for n in range(2):
         to_a, to_b = brute(rule, a[n], b[n], start[n])
         torch.testing.assert_close(split.lhs[n], to_a)
@@ -159,35 +162,40 @@ def test_matrix_product_equals_its_terms(rule: Rule, piece: int, monkeypatch: py
 
 
 def test_scale_of_a_product_is_no_factor() -> None:
-    a, b, start, bias = drawn(2, 3, 4), drawn(2, 4, 5, seed=1), drawn(2, 3, 5, seed=2), drawn(2, 3, 5, seed=3)
-    scaled = share_product(AlphaBeta(0.5), a, b, bias, start, scale=0.1)
-    plain = share_product(AlphaBeta(0.5), a, b, bias * 10, start)
+    a, b, start, bias = (
+        normal(2, 3, 4),
+        normal(2, 4, 5, seed=1),
+        normal(2, 3, 5, seed=2),
+        normal(2, 3, 5, seed=3),
+    )
+    scaled = share_matrix_product(AlphaBeta(0.5), a, b, bias, start, scale=0.1)
+    plain = share_matrix_product(AlphaBeta(0.5), a, b, bias * 10, start)
     torch.testing.assert_close(scaled.lhs, plain.lhs)
     torch.testing.assert_close(scaled.leaked, plain.leaked)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_shares_add_up_to_one(rule: Rule) -> None:
-    terms = [drawn(1000, seed=seed) * 10 ** drawn(1000, seed=seed + 10) for seed in range(3)]
+    terms = [normal(1000, seed=seed) * 10 ** normal(1000, seed=seed + 10) for seed in range(3)]
     shares, lost = share_sum(rule, terms)
     torch.testing.assert_close(sum(shares) + lost, torch.ones(1000, dtype=torch.float64), rtol=1e-7, atol=1e-7)
 
 
 def test_layer_norm_is_linear_with_a_constant_part() -> None:
     norm = nn.LayerNorm(4, eps=0.0, dtype=torch.float64)
-    norm.weight.data, norm.bias.data = one(2.0, 1.0, 1.0, 1.0)[0], one(1.0, 0.0, 0.0, 0.0)[0]
+    norm.weight.data, norm.bias.data = row_of(2.0, 1.0, 1.0, 1.0)[0], row_of(1.0, 0.0, 0.0, 0.0)[0]
     # mean 1, deviation 2: entry 0 is 2 * (5 - 1) / d + 1, of which x has 2 * 5 / d
-    x = one(5.0, 1.0, -1.0, -1.0)
+    x = row_of(5.0, 1.0, -1.0, -1.0)
     deviation = x.var(unbiased=False).sqrt().item()
-    found = propagate(Net(lambda x, n: n(x), n=norm), x, Epsilon(1e-12), one(1.0, 0.0, 0.0, 0.0))
-    whole = 2 * 4 / deviation + 1
-    torch.testing.assert_close(found.inputs, one(10 / deviation / whole, 0.0, 0.0, 0.0))
-    torch.testing.assert_close(found.leaked, torch.tensor([1 - 10 / deviation / whole], dtype=torch.float64))
+    propagated = propagate(Net(lambda x, n: n(x), n=norm), x, Epsilon(1e-12), row_of(1.0, 0.0, 0.0, 0.0))
+    total = 2 * 4 / deviation + 1
+    torch.testing.assert_close(propagated.inputs, row_of(10 / deviation / total, 0.0, 0.0, 0.0))
+    torch.testing.assert_close(propagated.leaked, torch.tensor([1 - 10 / deviation / total], dtype=torch.float64))
 
 
 def test_root_mean_square_norm_passes_whole() -> None:
-    found = propagate(Net(lambda x, n: n(x), n=nn.RMSNorm(4, dtype=torch.float64)), drawn(2, 4), AlphaBeta(0.5), drawn(2, 4, seed=1))
-    torch.testing.assert_close(found.inputs, drawn(2, 4, seed=1))
+    propagated = propagate(Net(lambda x, n: n(x), n=nn.RMSNorm(4, dtype=torch.float64)), normal(2, 4), AlphaBeta(0.5), normal(2, 4, seed=1))
+    torch.testing.assert_close(propagated.inputs, normal(2, 4, seed=1))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -195,10 +203,10 @@ def test_root_mean_square_norm_passes_whole() -> None:
 def test_masks_make_no_nan(rule: Rule, masked: float) -> None:
     mask = torch.tensor([0.0, 0.0, masked], dtype=torch.float64)
     net = Net(lambda x: (torch.softmax(x + mask, -1).unsqueeze(1) @ x.unsqueeze(2)).flatten(1))
-    found = propagate(net, drawn(3, 3), rule, torch.ones(3, 1, dtype=torch.float64))
-    assert torch.isfinite(found.inputs).all()
-    assert (found.inputs[:, 2] == 0).all()
-    torch.testing.assert_close(found.arrived + found.leaked, torch.ones(3, dtype=torch.float64))
+    propagated = propagate(net, normal(3, 3), rule, torch.ones(3, 1, dtype=torch.float64))
+    assert torch.isfinite(propagated.inputs).all()
+    assert (propagated.inputs[:, 2] == 0).all()
+    torch.testing.assert_close(propagated.arrived + propagated.leaked, torch.ones(3, dtype=torch.float64))
 
 
 def test_in_place_operations_equal_the_others() -> None:
@@ -210,17 +218,17 @@ def test_in_place_operations_equal_the_others() -> None:
         return y + first
 
     plain = Net(lambda x: (x * 2 + x.flip(1)) * 3.0 + (x * 2).relu())
-    arguments = (drawn(2, 4), AlphaBeta(0.5), drawn(2, 4, seed=1))
+    arguments = (normal(2, 4), AlphaBeta(0.5), normal(2, 4, seed=1))
     torch.testing.assert_close(propagate(Net(in_place), *arguments).inputs, propagate(plain, *arguments).inputs)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_adding_to_some_tokens_leaves_the_others(rule: Rule) -> None:
     net = Net(lambda x: x.index_add(1, torch.tensor([2]), 3 * x[:, :1]))
-    start = drawn(2, 4, seed=1)
-    found = propagate(net, drawn(2, 4), rule, start)
-    torch.testing.assert_close(found.inputs[:, [1, 3]], start[:, [1, 3]])
-    torch.testing.assert_close(found.arrived + found.leaked, start.sum(1))
+    start = normal(2, 4, seed=1)
+    propagated = propagate(net, normal(2, 4), rule, start)
+    torch.testing.assert_close(propagated.inputs[:, [1, 3]], start[:, [1, 3]])
+    torch.testing.assert_close(propagated.arrived + propagated.leaked, start.sum(1))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -240,7 +248,7 @@ def test_writing_through_views_equals_concatenation(rule: Rule) -> None:
         first = x[:, 2:3]
         return torch.cat([first, x[:, :1] * 2, zero, zero, x[:, :1] * 2, zero, zero + 1], 1)
 
-    x, start = drawn(2, 4), drawn(2, 7, seed=1)
+    x, start = normal(2, 4), normal(2, 7, seed=1)
     torch.testing.assert_close(through_views(x), plain(x))
     left, right = (propagate(Net(function), x, rule, start) for function in (through_views, plain))
     torch.testing.assert_close(left.inputs, right.inputs)
@@ -249,11 +257,11 @@ def test_writing_through_views_equals_concatenation(rule: Rule) -> None:
 
 def test_what_is_not_known_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match=r"aten\.cumprod in module"):
-        propagate(Net(lambda x: x.cumprod(1)), drawn(2, 4), AlphaBeta(0.5), drawn(2, 4))
+        propagate(Net(lambda x: x.cumprod(1)), normal(2, 4), AlphaBeta(0.5), normal(2, 4))
     with pytest.raises(UnsupportedModel, match="divides by an activation"):
-        propagate(Net(lambda x: x / x.flip(1)), drawn(2, 4), AlphaBeta(0.5), drawn(2, 4))
+        propagate(Net(lambda x: x / x.flip(1)), normal(2, 4), AlphaBeta(0.5), normal(2, 4))
     with pytest.raises(UnsupportedModel, match="do not descend"):
-        propagate(Net(lambda x: torch.ones(2, 4)), drawn(2, 4), AlphaBeta(0.5), drawn(2, 4))
+        propagate(Net(lambda x: torch.ones(2, 4)), normal(2, 4), AlphaBeta(0.5), normal(2, 4))
 
 
 def test_wrong_arguments_are_named() -> None:

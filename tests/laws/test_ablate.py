@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from headcount.core.errors import GateError
 from headcount.core.plan import Plan
-from headcount.importance.replay.engine import Ablator
+from headcount.importance.replay.engine import Ablator, Intervention
 from headcount.importance.replay.packing import packed_linears
-from headcount.importance.replay.replay import Intervention
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates, output_tensors
 from headcount.models.head_map import HeadMap
@@ -53,16 +52,16 @@ def single(heads: HeadMap, *, keep: bool = False) -> list[Intervention]:
 
 
 def by_gates(
-    model: nn.Module, batch: dict[str, Any], changes: Sequence[Intervention], reader: Any = read, how: Any = "zero", means: Any = None
+    model: nn.Module, batch: dict[str, Any], interventions: Sequence[Intervention], reader: Any = read, how: Any = "zero", means: Any = None
 ) -> Tensor:
-    gates, found = HeadGates(model, how=how, means=means), []
-    for change in changes:
+    gates, results = HeadGates(model, how=how, means=means), []
+    for intervention in interventions:
         values = torch.ones(len(gates.heads), dtype=torch.float64)
-        values[gates.heads.positions(change.block)] = torch.tensor(change.gates, dtype=torch.float64)
+        values[gates.heads.positions(intervention.block)] = torch.tensor(intervention.gates, dtype=torch.float64)
         gates.values = values
         with gates, torch.no_grad():
-            found.append(reader(model(**batch), batch))
-    return torch.stack(found)
+            results.append(reader(model(**batch), batch))
+    return torch.stack(results)
 
 
 def relative(ours: Tensor, theirs: Tensor) -> float:
@@ -86,15 +85,15 @@ def family(name: str) -> tuple[nn.Module, dict[str, Any]]:
 def test_every_head_alone_equals_gates(name: str) -> None:
     model, batch = family(name)
     ablator = Ablator(model, max_tokens=SMALL)
-    changes = single(ablator.heads)
-    changes = changes if len(changes) < 80 else changes[::25]
+    interventions = single(ablator.heads)
+    interventions = interventions if len(interventions) < 80 else interventions[::25]
     before = state(model)
-    baseline, found = ablator.run(batch, changes, read)
+    baseline, results = ablator.run(batch, interventions, read)
     assert state(model) == before
     with torch.no_grad():
         assert relative(baseline, read(model(**batch), batch)) < TOLERANCE.get(name, 1e-10)
-    assert found.shape == (len(changes), *baseline.shape)
-    assert relative(found, by_gates(model, batch, changes)) < TOLERANCE.get(name, 1e-9)
+    assert results.shape == (len(interventions), *baseline.shape)
+    assert relative(results, by_gates(model, batch, interventions)) < TOLERANCE.get(name, 1e-9)
     assert bool(ablator.fallback_reason) == (name in ("albert", "clip"))
 
 
@@ -102,8 +101,8 @@ def test_every_head_alone_equals_gates(name: str) -> None:
 def test_all_but_one_equals_gates(name: str) -> None:
     model, batch = family(name)
     ablator = Ablator(model, max_tokens=SMALL)
-    changes = single(ablator.heads, keep=True)
-    assert relative(ablator.run(batch, changes, read)[1], by_gates(model, batch, changes)) < 1e-9
+    interventions = single(ablator.heads, keep=True)
+    assert relative(ablator.run(batch, interventions, read)[1], by_gates(model, batch, interventions)) < 1e-9
 
 
 @pytest.mark.parametrize("how", ["mean", "uniform"])
@@ -112,11 +111,11 @@ def test_other_interventions_equal_gates(name: str, how: Any) -> None:
     model, batch = family(name)
     means = mean_outputs(model, [batch]) if how == "mean" else None
     ablator = Ablator(model, how=how, means=means, max_tokens=SMALL)
-    changes = single(ablator.heads)[::5]
+    interventions = single(ablator.heads)[::5]
     before = state(model)
-    found = ablator.run(batch, changes, read)[1]
+    results = ablator.run(batch, interventions, read)[1]
     assert state(model) == before
-    assert relative(found, by_gates(model, batch, changes, read, how, means)) < 1e-9
+    assert relative(results, by_gates(model, batch, interventions, read, how, means)) < 1e-9
     assert bool(ablator.fallback_reason) == (name == "albert")
 
 
@@ -129,21 +128,21 @@ def test_a_classifier_needs_one_position_of_its_last_layer(name: str, reads: str
     model.config.pad_token_id = 0  # without one, decoders refuse to classify several examples
     batch = probe_inputs(model, batch=ROWS)
     ablator = Ablator(model, max_tokens=SMALL)
-    changes = single(ablator.heads)
-    found = ablator.run(batch, changes, logits)[1]
+    interventions = single(ablator.heads)
+    results = ablator.run(batch, interventions, logits)[1]
     assert ablator.reads == reads
-    assert relative(found, by_gates(model, batch, changes, logits)) < 1e-9
+    assert relative(results, by_gates(model, batch, interventions, logits)) < 1e-9
 
 
 def test_a_batch_read_elsewhere_is_not_narrowed() -> None:
     model = tiny_model("bert")
     batch = probe_inputs(model, batch=ROWS)
     ablator = Ablator(model)
-    changes = single(ablator.heads)[:2]
-    ablator.run(batch, changes, lambda output, _: output.logits[:, 0])
+    interventions = single(ablator.heads)[:2]
+    ablator.run(batch, interventions, lambda output, _: output.logits[:, 0])
     assert ablator.reads == "first"
-    found = ablator.run(batch, changes, lambda output, _: output.logits[:, 3])[1]
-    assert relative(found, by_gates(model, batch, changes, lambda output, _: output.logits[:, 3])) < 1e-9
+    results = ablator.run(batch, interventions, lambda output, _: output.logits[:, 3])[1]
+    assert relative(results, by_gates(model, batch, interventions, lambda output, _: output.logits[:, 3])) < 1e-9
 
 
 def test_positions_alike_are_still_read() -> None:
@@ -160,8 +159,8 @@ def test_labels_make_decoder_inputs_and_can_be_withheld() -> None:
     batch = probe_inputs(model, batch=ROWS)
     batch = {name: batch[name] for name in ("input_ids", "attention_mask")} | {"labels": batch["decoder_input_ids"]}
     ablator = Ablator(model, max_tokens=SMALL)
-    changes = single(ablator.heads)[::4]
-    assert relative(ablator.run(batch, changes, logits)[1], by_gates(model, batch, changes, logits)) < 1e-9
+    interventions = single(ablator.heads)[::4]
+    assert relative(ablator.run(batch, interventions, logits)[1], by_gates(model, batch, interventions, logits)) < 1e-9
     encoder = tiny_model("bert")
     inputs = probe_inputs(encoder, batch=ROWS)
 
@@ -169,19 +168,21 @@ def test_labels_make_decoder_inputs_and_can_be_withheld() -> None:
         assert "loss" not in output
         return output.logits.gather(-1, stacked["labels"].unsqueeze(-1)).squeeze(-1)
 
-    _, found = Ablator(encoder, withhold=("labels",)).run({**inputs, "labels": inputs["input_ids"]}, single(HeadMap.of(encoder))[:3], loss)
-    assert found.shape == (3, *inputs["input_ids"].shape)
+    _, results = Ablator(encoder, withhold=("labels",)).run(
+        {**inputs, "labels": inputs["input_ids"]}, single(HeadMap.of(encoder))[:3], loss
+    )
+    assert results.shape == (3, *inputs["input_ids"].shape)
 
 
 def test_batches_of_other_shapes_follow_the_first() -> None:
     model = tiny_model("llama")
     ablator = Ablator(model, max_tokens=64)
-    changes = single(ablator.heads)[::3]
+    interventions = single(ablator.heads)[::3]
     for rows, length in ((1, 5), (4, 11), (2, 9)):
         batch = probe_inputs(model, batch=rows, length=length, seed=rows)
-        assert relative(ablator.run(batch, changes, read)[1], by_gates(model, batch, changes)) < 1e-9
+        assert relative(ablator.run(batch, interventions, read)[1], by_gates(model, batch, interventions)) < 1e-9
         plain = {"input_ids": batch["input_ids"]}
-        assert relative(ablator.run(plain, changes, read)[1], by_gates(model, plain, changes)) < 1e-9
+        assert relative(ablator.run(plain, interventions, read)[1], by_gates(model, plain, interventions)) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["bert", "llama-grouped", "t5", "gpt2"])
@@ -190,8 +191,8 @@ def test_cut_models(name: str) -> None:
     blocks = HeadMap.of(model).blocks
     small = cut(model, Plan.removing([*uneven(blocks[1:]).removed, *blocks[0].heads]), inputs=batch)
     ablator = Ablator(small, max_tokens=SMALL)
-    changes = single(ablator.heads)
-    assert relative(ablator.run(batch, changes, read)[1], by_gates(small, batch, changes)) < 1e-9
+    interventions = single(ablator.heads)
+    assert relative(ablator.run(batch, interventions, read)[1], by_gates(small, batch, interventions)) < 1e-9
     assert not ablator.fallback_reason
 
 
@@ -201,8 +202,8 @@ def test_other_precisions(name: str, dtype: torch.dtype, limit: float) -> None:
     model = tiny_model(name, dtype=dtype)
     batch = probe_inputs(model, batch=ROWS)
     ablator = Ablator(model, max_tokens=SMALL)
-    changes = single(ablator.heads)
-    assert relative(ablator.run(batch, changes, read)[1], by_gates(model, batch, changes)) < limit
+    interventions = single(ablator.heads)
+    assert relative(ablator.run(batch, interventions, read)[1], by_gates(model, batch, interventions)) < limit
     assert not ablator.fallback_reason
 
 
@@ -216,23 +217,23 @@ def test_packed_weights_are_exact_enough(name: str) -> None:
         assert state(model) != before
     assert state(model) == before
     ablator = Ablator(model)
-    changes = single(ablator.heads)
-    assert relative(ablator.run(batch, changes, read)[1], by_gates(model, batch, changes)) < 2e-6
+    interventions = single(ablator.heads)
+    assert relative(ablator.run(batch, interventions, read)[1], by_gates(model, batch, interventions)) < 2e-6
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.data.mul_(0.9)
-    assert relative(ablator.run(batch, changes, read)[1], by_gates(model, batch, changes)) < 2e-6
+    assert relative(ablator.run(batch, interventions, read)[1], by_gates(model, batch, interventions)) < 2e-6
 
 
 @pytest.mark.parametrize(("error", "how"), [(Interruption, "zero"), (KeyboardInterrupt, "uniform")])
 @pytest.mark.parametrize("calls", [1, 30])
 def test_an_exception_leaves_the_model_as_it_was(error: type[BaseException], how: Any, calls: int) -> None:
     model = tiny_model("marian").train()
-    batch, left = probe_inputs(model, batch=ROWS), [calls]
+    batch, calls_left = probe_inputs(model, batch=ROWS), [calls]
 
     def fail(output: Any, _batch: Mapping[str, Any]) -> Tensor:
-        left[0] -= 1
-        if left[0] <= 0:
+        calls_left[0] -= 1
+        if calls_left[0] <= 0:
             raise error
         return output.logits
 
@@ -251,9 +252,9 @@ def test_reads_can_be_several_tensors_and_no_change_is_a_baseline() -> None:
     def both(output: Any, _batch: Mapping[str, Any]) -> dict[str, Tensor]:
         return {"best": output.logits.argmax(-1), "first": output.logits[:, 0]}
 
-    baseline, found = ablator.run(batch, single(ablator.heads)[:4], both)
-    assert found["best"].shape == (4, *baseline["best"].shape)
-    assert found["first"].dtype == torch.float64
+    baseline, results = ablator.run(batch, single(ablator.heads)[:4], both)
+    assert results["best"].shape == (4, *baseline["best"].shape)
+    assert results["first"].dtype == torch.float64
     assert ablator.run(batch, [], read)[1].shape[0] == 0
 
 

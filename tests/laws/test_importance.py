@@ -101,10 +101,10 @@ def test_a_head_without_projection_comes_last(name: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_batches_and_their_order_do_not_matter(name: str) -> None:
     model = model_of(name)
-    whole = score_all(model, task_of(model), SHARED, ScoreSettings(batch_size=N))
+    batched = score_all(model, task_of(model), SHARED, ScoreSettings(batch_size=N))
     single = score_all(model, task_of(model), SHARED, ScoreSettings(batch_size=1))
     turned = score_all(model, task_of(model, [2, 0, 3, 1]), SHARED, ScoreSettings(batch_size=3))
-    for method, scores in whole.items():
+    for method, scores in batched.items():
         assert np.isfinite(scores.values).all()
         np.testing.assert_allclose(single[method].values, scores.values, rtol=1e-6, atol=1e-9, err_msg=method)
         if method != "gradient:running":
@@ -123,13 +123,13 @@ def test_gradient_is_the_derivative_of_the_gate(name: str) -> None:
     batch = by_hand(list(task.calibration))
     step = 1e-5
     for place in range(0, len(signed.heads), 3):
-        found = []
+        gated_losses = []
         for sign in (1, -1):
             values = torch.ones(len(signed.heads), dtype=torch.float64)
             values[place] += sign * step
             with Float64(), evaluating(model), hc.HeadGates(model, values):
-                found.append(outputs_loss(model(**batch), batch).mean())
-        slope = float(found[0] - found[1]) / (2 * step)
+                gated_losses.append(outputs_loss(model(**batch), batch).mean())
+        slope = float(gated_losses[0] - gated_losses[1]) / (2 * step)
         assert slope == pytest.approx(signed.values[place], rel=2e-4, abs=2e-6), signed.heads[place]
 
 

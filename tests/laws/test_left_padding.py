@@ -60,16 +60,16 @@ def turned(batch: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", [*ABSOLUTE, *OTHERS])
 def test_left_padding_changes_no_score(name: str) -> None:
     model = tiny_model(name)
-    right = labelled(model)
-    left = turned(right)
+    right_padded = labelled(model)
+    left_padded = turned(right_padded)
     methods = ["gradient", "output-norm", "confidence", "ablation"]
     with Float64():
-        scores, moved = (score_all(model, [batch], methods) for batch in (right, left))
-        losses = [evaluate(model, [batch]).losses for batch in (right, left)]
+        scores, moved = (score_all(model, [batch], methods) for batch in (right_padded, left_padded))
+        losses = [evaluate(model, [batch]).losses for batch in (right_padded, left_padded)]
     for method in methods:
         expected = torch.tensor(scores[method].values, dtype=torch.float64)
-        found = torch.tensor(moved[method].values, dtype=torch.float64)
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
+        actual = torch.tensor(moved[method].values, dtype=torch.float64)
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
     torch.testing.assert_close(*map(torch.as_tensor, losses), rtol=1e-6, atol=1e-6)
 
 
@@ -91,6 +91,6 @@ def test_positions_count_real_tokens() -> None:
 
 def test_given_positions_are_left_alone() -> None:
     model = tiny_model("gpt2")
-    left = turned(labelled(model))
-    given = {**left, "position_ids": torch.arange(left["input_ids"].shape[1]).expand(2, -1)}
-    assert hc.score(model, [given]).values != hc.score(model, [left]).values
+    left_padded = turned(labelled(model))
+    with_positions = {**left_padded, "position_ids": torch.arange(left_padded["input_ids"].shape[1]).expand(2, -1)}
+    assert hc.score(model, [with_positions]).values != hc.score(model, [left_padded]).values

@@ -45,7 +45,7 @@ def model_of(name: str) -> tuple[nn.Module, dict[str, Any]]:
 
 
 @functools.lru_cache(maxsize=4)
-def found(name: str, rule: str) -> Relevance:
+def relevance_of(name: str, rule: str) -> Relevance:
     model, batch = model_of(name)
     with Float64():
         return relevance(model, batch, rule=rule)  # pyright: ignore[reportArgumentType]
@@ -59,7 +59,7 @@ def scale(result: Relevance) -> float:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_relevance_is_conserved(name: str, rule: str) -> None:
-    result = found(name, rule)
+    result = relevance_of(name, rule)
     gap = result.arrived + result.leaked - result.started
     gap = gap.sum() if name in CONTRASTIVE else gap
     assert float(gap.abs().max()) <= 1e-9 * scale(result)
@@ -69,7 +69,7 @@ def test_relevance_is_conserved(name: str, rule: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_alpha_beta_is_never_negative(name: str) -> None:
-    result = found(name, "alpha-beta")
+    result = relevance_of(name, "alpha-beta")
     assert bool((result.heads >= 0).all())
     assert bool((result.leaked >= 0).all())
     assert bool((result.arrived >= 0).all())
@@ -87,7 +87,7 @@ def test_silent_head_has_no_relevance(name: str) -> None:
         columns[block.value_dim : 2 * block.value_dim] = 0.0
     for rule in RULES:
         result = relevance(model, batch, rule=rule)
-        assert bool((result.heads[:, [place for place, _ in silent]] == 0).all())
+        assert bool((result.heads[:, [position for position, _ in silent]] == 0).all())
         assert bool((result.heads != 0).any())
 
 
@@ -101,7 +101,7 @@ def stripped(batch: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NOT_TEXT])
 def test_padding_and_company_change_nothing(name: str, rule: str) -> None:
     model, batch = model_of(name)
-    alone, together = relevance(model, stripped(batch), rule=rule), found(name, rule)  # pyright: ignore[reportArgumentType]
+    alone, together = relevance(model, stripped(batch), rule=rule), relevance_of(name, rule)  # pyright: ignore[reportArgumentType]
     slack = 1e-9 * scale(alone)
     torch.testing.assert_close(alone.heads[0], together.heads[1], rtol=1e-6, atol=slack)
     torch.testing.assert_close(alone.leaked[0], together.leaked[1], rtol=1e-6, atol=slack)
@@ -146,7 +146,7 @@ def test_lower_precision_conserves_too(name: str, dtype: torch.dtype) -> None:
     result = relevance(model, probe_inputs(model))
     torch.testing.assert_close(result.arrived + result.leaked, result.started, rtol=1e-5, atol=1e-5)
     if dtype is torch.float32:
-        double = found(name, "alpha-beta")
+        double = relevance_of(name, "alpha-beta")
         torch.testing.assert_close(result.heads, double.heads, rtol=1e-2, atol=1e-4)
 
 
@@ -155,7 +155,7 @@ def test_positions_choose_the_predictions() -> None:
     last = torch.zeros(2, 9, dtype=torch.bool)
     last[:, 3] = True
     parts = [relevance(model, batch, positions=where) for where in (last, batch["attention_mask"].bool() & ~last)]
-    torch.testing.assert_close(parts[0].heads + parts[1].heads, found("gpt2", "alpha-beta").heads)
+    torch.testing.assert_close(parts[0].heads + parts[1].heads, relevance_of("gpt2", "alpha-beta").heads)
     assert parts[0].started.tolist() == [1.0, 1.0]
     with pytest.raises(RelevanceError, match="positions must have the shape"):
         relevance(model, batch, positions=last[:, 1:])

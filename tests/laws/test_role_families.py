@@ -52,8 +52,8 @@ def model_of(name: str) -> nn.Module:
 def corpus_of(model: nn.Module) -> Corpus:
     """Sequences of uneven lengths, each with a token that comes twice."""
     rng = np.random.default_rng(0)
-    drawn = [rng.choice(np.arange(5, 60), size=int(rng.integers(5, 10)), replace=False).tolist() for _ in range(6)]
-    sentences = tuple(make_sequence([*ids, ids[0]]) for ids in drawn)
+    token_ids = [rng.choice(np.arange(5, 60), size=int(rng.integers(5, 10)), replace=False).tolist() for _ in range(6)]
+    sentences = tuple(make_sequence([*ids, ids[0]]) for ids in token_ids)
     return Corpus(sentences, sentences[::-1] if model.config.is_encoder_decoder else ())
 
 
@@ -82,14 +82,14 @@ def test_uniform_attention_scores_one(name: str) -> None:
 @pytest.mark.parametrize("name", TEXT)
 def test_numbers_are_finite_and_do_not_depend_on_batches(name: str) -> None:
     model = model_of(name)
-    whole, single = (hc.roles(model, corpus_of(model), only=PLAIN, batch_size=size) for size in (6, 1))
-    values, other = (table.to_pandas().drop(columns=["head", "role", "note"]).astype(float) for table in (whole, single))
+    batched, single = (hc.roles(model, corpus_of(model), only=PLAIN, batch_size=size) for size in (6, 1))
+    values, single_values = (table.to_pandas().drop(columns=["head", "role", "note"]).astype(float) for table in (batched, single))
     assert np.isfinite(values.to_numpy()).all()
     assert ((values.bias >= 0) & (values.bias <= values.maximum * (1 + 1e-6))).all()
     assert values[["accuracy", "baseline", "chance", "p", "p_t", "q", "p_permutation"]].stack().between(0, 1).all()
     columns = ["bias", "maximum", "n_tokens", "n_sentences"]
-    np.testing.assert_allclose(values[columns], other[columns], rtol=1e-4, atol=1e-5)
-    assert len({(row.head, row.role) for row in whole}) == len(whole) and {row.head for row in whole} == heads_of(model)
+    np.testing.assert_allclose(values[columns], single_values[columns], rtol=1e-4, atol=1e-5)
+    assert len({(row.head, row.role) for row in batched}) == len(batched) and {row.head for row in batched} == heads_of(model)
 
 
 @pytest.mark.parametrize("name", DEAF)

@@ -1,4 +1,4 @@
-"""From whatever a caller has (a task, texts, pairs, a dataset, a file, images) to the corpus that roles are measured on."""
+"""Reads the corpus that roles are measured on from a task, texts, pairs of texts, a dataset, a file or images."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ Parser = str | Callable[[Iterable[Annotated]], Iterable[Annotated]]
 SENTENCES = 500
 """How many sentences are read where a command or `analyze` has no other limit."""
 MASKED = ("MaskedLM", "ForPreTraining")
+"""Parts of the class names of masked language models."""
 
 
 def read_corpus(
@@ -129,10 +130,12 @@ def _read_task(model: nn.Module, task: Task, tokenizer: Any, *, split: Split, li
     inner: Any = unwrap(model)
     special = task.special_ids or frozenset(getattr(tokenizer, "all_special_ids", None) or ())
     delimiters = special - {unknown_id(tokenizer)}
+    is_masked_lm = any(part in type(inner).__name__ for part in MASKED)
     sentences = []
     for example in examples:
-        ids, type_ids = _unmasked_ids(inner, example), example.get("token_type_ids")
-        type_ids = None if type_ids is None else _to_list(type_ids)
+        ids, labels, type_ids = (_to_list(example.get(name)) for name in ("input_ids", "labels", "token_type_ids"))
+        if is_masked_lm and isinstance(labels, list) and len(labels) == len(ids):  # the labels of masked tokens are the tokens themselves
+            ids = [label if label != IGNORED else token for token, label in zip(ids, labels, strict=True)]
         sentences.append(make_sequence(ids, [token in delimiters for token in ids], type_ids, label="tokens"))
     targets = []
     if getattr(inner.config, "is_encoder_decoder", False) and all("labels" in example for example in examples):
@@ -159,13 +162,6 @@ class _FirstExamples(Sequence[Example]):
         return {"pixel_values": example["pixel_values"]} if "pixel_values" in example else example
 
 
-def _unmasked_ids(model: Any, example: Example) -> list[int]:
-    """Returns the tokens of an example; masked tokens of a masked language model are replaced by their labels."""
-    ids, labels = _to_list(example["input_ids"]), _to_list(example.get("labels", ()))
-    is_masked = isinstance(labels, list) and len(labels) == len(ids) and any(part in type(model).__name__ for part in MASKED)
-    return [label if label != IGNORED else token for token, label in zip(ids, labels, strict=True)] if is_masked else ids
-
-
 def _to_list(values: Any) -> Any:
     return values.tolist() if hasattr(values, "tolist") else values
 
@@ -187,6 +183,11 @@ def _read_images(model: nn.Module, items: Sequence[Mapping[str, Tensor]]) -> Cor
 
 
 def _align(model: nn.Module, sentences: Sequence[Annotated], tokenizer: Any, alignment: _Alignment) -> Corpus:
+    """Returns the corpus of some sentences, aligned with a tokenizer, and of their translations if the model reads these.
+
+    Raises:
+        DataError: there is no sentence or no tokenizer, or nothing can be aligned.
+    """
     inner: Any = unwrap(model)
     if not sentences:
         raise DataError("the text is empty; roles are tested over sentences")
@@ -212,6 +213,7 @@ def _align(model: nn.Module, sentences: Sequence[Annotated], tokenizer: Any, ali
 
 
 def _warn_of_unknown_tokens(corpus: Corpus, tokenizer: Any) -> None:
+    """Warns if many tokens of the corpus are unknown to the tokenizer."""
     unknown_token = unknown_id(tokenizer)
     if unknown_token is None:
         return

@@ -96,9 +96,9 @@ def roles(
         batch_size = text.batch_size
     spec = RoleSpec(parse_roles(only), tau, alpha, correct, level, batch_size, seed)
     check_reading(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate, parser=parser)
-    if isinstance(text, Corpus):
-        return measure_roles(model, text, spec, progress=progress)
-    corpus = read_corpus(model, text, tokenizer, split=split, limit=limit, parser=parser, max_length=max_length, truncate=truncate)
+    corpus = text
+    if not isinstance(text, Corpus):
+        corpus = read_corpus(model, text, tokenizer, split=split, limit=limit, parser=parser, max_length=max_length, truncate=truncate)
     return measure_roles(model, corpus, spec, progress=progress)
 
 
@@ -132,8 +132,12 @@ def select_roles(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> SelectedRo
             continue
         offered = cls.list_offered(corpus)
         known = (*offered.testable, *offered.too_rare)
-        if single is not None and not single.is_legacy and (listed := _without_keywords(single)) not in known and str(listed) != cls.name:
-            raise unknown(f"role of {cls.name}", _variant(listed), map(_variant, known))
+        if single is not None and not single.is_legacy:
+            listed = cls(
+                *(getattr(single, option.name) for option in options_of(cls) if option.is_positional)
+            )  # keyword options by default
+            if listed not in known and str(listed) != cls.name:
+                raise unknown(f"role of {cls.name}", _variant(listed), map(_variant, known))
         if not known:
             label = cls.name if single is None else str(single)
             untested[label] = f"the text has no {', '.join(sorted(cls.info.needs)) or 'tokens'} for it"
@@ -146,12 +150,8 @@ def select_roles(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> SelectedRo
     return SelectedRoles(((corpus, tuple(on_corpus)), *((text, (role,)) for role, text in on_probes.items())), untested)
 
 
-def _without_keywords(role: Role) -> Role:
-    """Returns the role with its keyword options at their defaults, as a class lists it."""
-    return type(role)(*(getattr(role, option.name) for option in options_of(type(role)) if option.is_positional))
-
-
 def _variant(role: Role) -> str:
+    """Returns the part of a role's name after the colon."""
     return str(role).partition(":")[2]
 
 

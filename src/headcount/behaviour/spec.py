@@ -67,14 +67,17 @@ def parse_roles(names: RoleNames | None) -> tuple[type[Role] | Role, ...] | None
     if not listed:
         raise OptionError("only must name a role, such as offset or syntax:nsubj; leave it out to test all roles")
     registered = ROLES.names()
-    return tuple(dict.fromkeys(_role_class(n.strip()) if isinstance(n, str) and n.strip() in registered else Role.parse(n) for n in listed))
-
-
-def _role_class(name: str) -> type[Role]:
-    cls = ROLES.get(name)
-    if not issubclass(cls, Role):
-        raise OptionError(f"{cls.__module__}:{cls.__qualname__}, registered as role '{name}', is no Role")
-    return cls
+    roles: dict[type[Role] | Role, None] = {}
+    for item in listed:
+        name = item.strip() if isinstance(item, str) else ""
+        if name not in registered:
+            roles[Role.parse(item)] = None
+            continue
+        cls = ROLES.get(name)
+        if not issubclass(cls, Role):
+            raise OptionError(f"{cls.__module__}:{cls.__qualname__}, registered as role '{name}', is no Role")
+        roles[cls] = None
+    return tuple(roles)
 
 
 def _is_number(value: object) -> bool:

@@ -40,13 +40,13 @@ class RoleTotals:
     def update(self, measured: Mapping[str, np.ndarray]) -> None:
         """Adds sentences, in order."""
         bias, hits, tokens, maximum = (measured[name].reshape(len(measured[name]), -1) for name in ("bias", "hits", "tokens", "maximum"))
-        has = (tokens > 0).astype(float)
-        self.bias.update(bias * has, has)
-        self.skewness.update(bias, has)
+        shows_role = (tokens > 0).astype(float)
+        self.bias.update(bias * shows_role, shows_role)
+        self.skewness.update(bias, shows_role)
         self.accuracy.update(hits / np.maximum(tokens, 1), tokens)
         self.tokens += tokens.sum(0)
-        self.maximum += (maximum * has).sum(0)
-        self.sentences += has.sum(0)
+        self.maximum += (maximum * shows_role).sum(0)
+        self.sentences += shows_role.sum(0)
         for name in ("offsets", "chance", "level"):
             self.by_block[name] = self.by_block.get(name, 0) + measured[name].sum(0)
         self.halves.update(measured)
@@ -58,7 +58,7 @@ class RoleTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class RoleTestResults:
     """Results of the test, one entry for each head × role with two sentences or more.
 
     `columns` are the columns of `RoleTotals`; `accuracy_reach` is half the width of the interval; `notes` say why some can have no label.
@@ -77,14 +77,14 @@ class Tested:
     notes: tuple[str, ...] = ()
 
 
-def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> Tested:
+def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> RoleTestResults:
     """Returns the test of every head × role with two sentences or more, and its check by flipping signs of whole groups."""
     from scipy import special
 
     columns = np.flatnonzero(totals.sentences >= 2)
     if not len(columns):
         empty = np.zeros(0)
-        return Tested(columns, empty, empty, empty, empty, empty, empty, empty, empty, empty)
+        return RoleTestResults(columns, empty, empty, empty, empty, empty, empty, empty, empty, empty)
     part, accuracies = totals.bias.take(columns), totals.accuracy.take(columns)
     samples, bias, stderr = part.samples(), part.mean(), part.stderr()
     n, skewness = totals.sentences[columns], totals.skewness.value()[columns]
@@ -95,7 +95,7 @@ def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> Test
     low = np.minimum(bias - stderr * inverse_hall_transform(quantile, n, skewness), bias * ((1 - level) / 2 / half) ** (1 / n))
     high = bias - stderr * inverse_hall_transform(-quantile, n, skewness)
     notes = tuple(_label_obstacle(totals, column, tau) for column in columns.tolist())
-    return Tested(columns, bias, stderr, low, high, p, p_t, flipped, accuracies.mean(), quantile * accuracies.stderr(), notes)
+    return RoleTestResults(columns, bias, stderr, low, high, p, p_t, flipped, accuracies.mean(), quantile * accuracies.stderr(), notes)
 
 
 def p_values(bias: np.ndarray, stderr: np.ndarray, n: np.ndarray, skewness: np.ndarray, tau: float) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +135,7 @@ def score_roles(totals: Sequence[RoleTotals], spec: RoleSpec) -> list[RoleScore]
     return rows
 
 
-def build_rows(totals: RoleTotals, tested: Tested, q: np.ndarray, *, tau: float, alpha: float) -> list[RoleScore]:
+def build_rows(totals: RoleTotals, tested: RoleTestResults, q: np.ndarray, *, tau: float, alpha: float) -> list[RoleScore]:
     """Returns one row for every head × role that was tested."""
     rows = []
     offsets = totals.by_block["offsets"]

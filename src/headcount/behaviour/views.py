@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from headcount.behaviour.base import Corpus, Side, View
 from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.data.losses import accepts
-from headcount.data.task import CollatedExamples, pad
+from headcount.data.task import CollatedExamples, Example, pad
 from headcount.data.text.aligned import Aligned
 from headcount.data.text.annotated import Annotated
 from headcount.models.modules import pad_id, start_id
@@ -75,10 +75,12 @@ def corpus_examples(model: nn.Module, corpus: Corpus) -> CollatedExamples:
     if corpus.grid:
         return CollatedExamples(corpus.images, pad)
     targets = corpus.targets or (None,) * len(corpus.sentences)
-    examples = [
-        {"place": number, "input_ids": sentence.ids, "content": _hash_sentence(sentence, target)}
-        for number, (sentence, target) in enumerate(zip(corpus.sentences, targets, strict=True))
-    ]
+    examples = []
+    for number, (sentence, target) in enumerate(zip(corpus.sentences, targets, strict=True)):
+        sides = [(s.ids, s.words, s.special, s.segments, s.type_ids, s.by_word) for s in (sentence, target) if s is not None]
+        content = hashlib.sha256(repr((sides, _annotations(sentence.annotated))).encode()).hexdigest()  # of all that sieves read
+        # The names of these entries are part of the fingerprint of the data.
+        examples.append({"place": number, "input_ids": sentence.ids, "content": content})
     return CollatedExamples(examples, _Collator(model, corpus))
 
 
@@ -89,7 +91,7 @@ class _Collator:
     model: nn.Module
     corpus: Corpus
 
-    def __call__(self, examples: list[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, examples: list[Example]) -> dict[str, Tensor]:
         numbers = [example["place"] for example in examples]
         sentences = [self.corpus.sentences[number] for number in numbers]
         batch = self._pad(sentences)
@@ -116,16 +118,12 @@ class _Collator:
 
 
 def _pad_rows(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    """Returns rows of numbers, padded on the right to the longest."""
     length = max(map(len, rows))
     return torch.tensor([[*row, *[fill] * (length - len(row))] for row in rows])
 
 
-def _hash_sentence(sentence: Aligned, target: Aligned | None) -> str:
-    """Returns a hash of all that sieves read of a sentence and its translation: tokens, words and annotations."""
-    sides = [(s.ids, s.words, s.special, s.segments, s.type_ids, s.by_word) for s in (sentence, target) if s is not None]
-    return hashlib.sha256(repr((sides, _annotations(sentence.annotated))).encode()).hexdigest()
-
-
 def _annotations(text: Annotated) -> tuple[Any, ...]:
+    """Returns the annotations of a sentence and of its translation, as plain data."""
     target = None if text.target is None else _annotations(text.target)
     return text.text, text.pair_at, [astuple(word) for word in text.words], text.clusters, sorted(text.links), target

@@ -31,10 +31,13 @@ class MetricChange:
 
     def columns(self) -> dict[str, tuple[float, ...]]:
         """Returns the change of the metric for each head and its standard error by the jackknife over groups, by column name."""
-        name = self.metric.name
+        name, n_groups = self.metric.name, min(self.n, GROUPS)
         columns = {f"{name} change": tuple(self._change(self._changed.sum(0), self._base.sum(0)).tolist())}
         if self.n > 1:
-            columns[f"{name} stderr"] = tuple(self._stderr().tolist())
+            changed, base = self._changed[:n_groups], self._base[:n_groups]
+            replicates = self._change(changed.sum(0) - changed, base.sum(0) - base)  # each without one group
+            stderr = np.sqrt(((replicates - replicates.mean(0)) ** 2).sum(0) * (n_groups - 1) / n_groups)
+            columns[f"{name} stderr"] = tuple(stderr.tolist())
         return columns
 
     def directions(self, higher_is_keep: bool) -> dict[str, bool]:
@@ -42,13 +45,8 @@ class MetricChange:
         return {f"{self.metric.name} change": higher_is_keep != self.metric.higher_is_better}
 
     def _change(self, changed: np.ndarray, base: np.ndarray) -> np.ndarray:
+        """Returns the metric of parts [..., heads, parts] minus that of parts [..., parts]."""
         return self.metric.total(changed) - self.metric.total(base)[..., None]
-
-    def _stderr(self) -> np.ndarray:
-        groups = min(self.n, GROUPS)
-        changed, base = self._changed[:groups], self._base[:groups]
-        replicates = self._change(changed.sum(0) - changed, base.sum(0) - base)  # each without one group
-        return np.sqrt(((replicates - replicates.mean(0)) ** 2).sum(0) * (groups - 1) / groups)
 
 
 class RoundingChange:

@@ -13,8 +13,7 @@ from headcount.core.stats.totals import Totals
 from headcount.data.chunks import n_rows
 from headcount.data.stream import Reading, stream
 from headcount.importance.base import BatchMeasurement, ScoreContext
-from headcount.importance.replay.engine import Ablator
-from headcount.importance.replay.replay import Intervention
+from headcount.importance.replay.engine import Ablator, Intervention
 from headcount.importance.shared_pass import sum_by_example
 from headcount.models.gates import HeadGates, How
 from headcount.models.head_map import HeadMap
@@ -23,28 +22,32 @@ from headcount.models.observe import Observation, Observer, evaluating, model_in
 from headcount.models.state import forward
 
 GateOf = Callable[[int, int], float]
-"""(the head that the intervention is about, a head of its block) -> the gate of the latter."""
+"""(number of the target head in its block, number of a head of that block) -> the gate of the latter."""
 
 
 def remove_only(target: int, head: int) -> float:
-    """The gate of a head where only the target is removed."""
+    """Returns the gate of a head if only the target is removed from its block."""
     return 0.0 if head == target else 1.0
 
 
 def keep_only(target: int, head: int) -> float:
-    """The gate of a head where only the target stays of its block."""
+    """Returns the gate of a head if only the target stays in its block."""
     return 1.0 if head == target else 0.0
 
 
-def interventions(heads: HeadMap, gate_of: GateOf) -> Iterator[Intervention]:
+def list_interventions(heads: HeadMap, gate_of: GateOf) -> Iterator[Intervention]:
     """Yields one intervention for every head, in flat order."""
     for block in heads.blocks:
         for target in range(block.n_heads):
             yield Intervention(block, tuple(gate_of(target, head) for head in range(block.n_heads)))
 
 
-def mean_outputs(context: ScoreContext) -> dict[str, Tensor]:
-    """Returns the mean output of every head over the real tokens of the data, by block, read in the same fixed order as for scores."""
+def measure_mean_outputs(context: ScoreContext) -> dict[str, Tensor]:
+    """Returns the mean output of every head over the real tokens of the data, by block path.
+
+    Data are read in the chunks of scores, by all processes, so that the bits do not depend on either; `models.observe.mean_outputs` sums batch
+    by batch.
+    """
     sums: dict[str, Tensor] = {}
     counts: dict[str, Tensor] = {}
     n_examples = 0
@@ -84,9 +87,9 @@ class InterventionEffects:
 
     def __init__(self, context: ScoreContext, how: How, gate_of: GateOf) -> None:
         self.context = context
-        self.interventions = list(interventions(context.heads, gate_of))
+        self.interventions = list(list_interventions(context.heads, gate_of))
         self.how: How = how
-        self.means = mean_outputs(context) if how == "mean" else None
+        self.means = measure_mean_outputs(context) if how == "mean" else None
         self._ablator: Ablator | None = None
 
     def __call__(self, batch: Batch) -> BatchMeasurement:
@@ -111,14 +114,15 @@ class InterventionEffects:
         return BatchMeasurement(values, weights)
 
     def _run(self, batch: Batch, chosen: list[Intervention]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Returns losses and metric parts without and under interventions. Where memory runs out on several copies of the batch, fewer
-        run at a time."""
+        """Returns losses and metric parts without and under interventions; if memory runs out on stacked copies, fewer run at a time."""
         ablator = self._prepare(batch)
+        texts = [batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(batch.get(name), Tensor)]
+        n_tokens = max(texts, default=n_rows(batch))  # of one copy; for inputs other than text, examples
         while True:
             try:
                 return ablator.run(batch, chosen, self._read)
             except (RuntimeError, MemoryError) as error:
-                if not memory_ran_out(error) or ablator.max_tokens <= _n_tokens(batch):
+                if not memory_ran_out(error) or ablator.max_tokens <= n_tokens:
                     raise
                 ablator.max_tokens //= 2
 
@@ -154,9 +158,3 @@ class InterventionEffects:
                 with HeadGates(model, values, how=self.how, means=self.means):
                     parts.append(metric.parts(model, None, batch).double())
         return base, torch.stack(parts, 1)
-
-
-def _n_tokens(batch: Batch) -> int:
-    """Returns how many tokens a batch holds; for inputs other than text, how many examples."""
-    texts = [batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(batch.get(name), Tensor)]
-    return max(texts, default=n_rows(batch))

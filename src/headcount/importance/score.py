@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum
-from typing import Any
 
 import numpy as np
 import torch
@@ -103,9 +102,17 @@ def score(  # noqa: PLR0913 (a public signature is explicit)
         >>> len(scores.ranking()) == len(scores.values)
         True
     """
-    settings: dict[str, Any] = {"normalise": normalise, "split": split, "limit": limit, "batch_size": batch_size, "seed": seed}
-    settings |= {"checkpointing": checkpointing, "generate": generate, "adaptive": adaptive}
-    (scores,) = score_all(model, data, [by], ScoreSettings(**settings), progress=progress).values()
+    settings = ScoreSettings(
+        normalise=normalise,
+        split=split,
+        limit=limit,
+        batch_size=batch_size,
+        seed=seed,
+        checkpointing=checkpointing,
+        generate=generate,
+        adaptive=adaptive,
+    )
+    (scores,) = score_all(model, data, [by], settings, progress=progress).values()
     return scores
 
 
@@ -173,7 +180,10 @@ def compute_scores(
     inner = unwrap(model)
     task = data if isinstance(data, Task) else None
     _check_methods(methods, data, settings)
-    heads = HeadMap.of(inner)
+    heads, race = HeadMap.of(inner), None
+    if settings.adaptive is not None:
+        position = {head: number for number, head in enumerate(heads)}
+        race = Race(tuple(tuple(position[head] for head in unit) for unit in heads.units()), settings.adaptive)
     context = ScoreContext(
         inner,
         heads,
@@ -182,7 +192,7 @@ def compute_scores(
         task.metric if task else None,
         settings.seed,
         settings.generate,
-        None if settings.adaptive is None else _start_race(heads, settings.adaptive),
+        race,
     )
     check_weights(inner)
     special_ids = task.special_ids if task and task.special_ids else None
@@ -199,11 +209,6 @@ def _check_methods(methods: Sequence[Importance], data: Data, settings: ScoreSet
         raise DataError(f"{next(iter(streamed))} needs data: pass a task, a dataset or batches")
     if settings.adaptive is not None and [method.info.adaptive for method in streamed.values()] != [True]:
         raise PlanError(f"adaptive examines heads by ablation alone, not by {', '.join(streamed) or 'weights'}; score those apart")
-
-
-def _start_race(heads: HeadMap, k: int) -> Race:
-    position = {head: number for number, head in enumerate(heads)}
-    return Race(tuple(tuple(position[head] for head in unit) for unit in heads.units()), k)
 
 
 def reading_of(
@@ -255,6 +260,7 @@ class _ScoringPass:
         return {label: summary for label, summary in scores.items() if label not in self.failures}
 
     def _read_data(self) -> None:
+        """Reads the data until all methods failed, all heads are decided, or no example is left."""
         self.measures = {
             label: method.measure(self.context) for label, method in self.streamed.items() if isinstance(method, BatchImportance)
         }
@@ -272,6 +278,7 @@ class _ScoringPass:
             self._look(race)
 
     def _look(self, race: Race) -> None:
+        """Lets the race decide what the examples so far decide."""
         (totals,) = self.totals.values()
         samples = totals.samples()
         assert samples is not None
@@ -303,6 +310,7 @@ class _ScoringPass:
                 )
 
     def _add_chunk(self, measured: Measured) -> None:
+        """Adds the numbers of a chunk to the totals of every method that did not fail."""
         for label, method in self.streamed.items():
             if label in self.failures:
                 continue
@@ -312,6 +320,7 @@ class _ScoringPass:
             self._add_columns(label, measured)
 
     def _add_columns(self, label: str, measured: Measured) -> None:
+        """Adds what a method measured beside its scores: conditions, effects of rounding, changes of the metric."""
         prefix = f"{label}/condition/"
         for key in measured:
             if key.startswith(prefix):
@@ -369,6 +378,7 @@ class _ScoringPass:
     def _scores(
         self, method: Importance, values: np.ndarray, stderr: np.ndarray, *, n_examples: int = 0, samples: Samples | None = None
     ) -> Scores:
+        """Returns scores with everything that is known about their conditions."""
         context, reading = self.context, self.context.reading
         task = reading.data if isinstance(reading.data, Task) else None
         return Scores(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -142,17 +141,13 @@ def checkpoint_layers(model: nn.Module, blocks: tuple[AttentionBlock, ...]) -> I
     layers = {id(layer): layer for block in blocks if (layer := layer_of(model, block)) is not None}
     with ExitStack() as stack:
         for layer in layers.values():
-            own_forward = vars(layer).get("forward")
+            own_forward = vars(layer).get("forward")  # None for the forward pass of its class
+            if own_forward is None:
+                stack.callback(delattr, layer, "forward")
+            else:
+                stack.callback(setattr, layer, "forward", own_forward)
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-            stack.callback(_restore_forward, layer, own_forward)
         yield
-
-
-def _restore_forward(layer: nn.Module, own_forward: Callable[..., Any] | None) -> None:
-    if own_forward is None:
-        del layer.forward
-    else:
-        layer.forward = own_forward
 
 
 def layer_of(model: nn.Module, block: AttentionBlock) -> nn.Module | None:

@@ -25,8 +25,8 @@ LEVEL = 0.95
 class Verdict:
     """One head: `low` to `high` is the bootstrap interval of its score, `p_lowest` its chance of being among the lowest.
 
-    `safe` says, at the level asked for, that removing it alone costs at most the tolerance (ablation), or that it is among the lowest (other
-    methods); None where nothing can be drawn again.
+    `safe` says, at the requested level, that removing it alone costs at most the tolerance (ablation), or that it is among the lowest (other
+    methods); None if there are no samples to draw from.
     """
 
     head: Head
@@ -96,16 +96,14 @@ def agreements(scores_of: Mapping[str, Scores], truth: str = "ablation", *, k: i
     if reference.samples is None or reference.samples.n_groups < 2 or len(set(reference.values)) < 2:
         return {}
     k = max(1, len(reference.heads) // 4) if k is None else k
-    return {
-        name: agreement(signed_samples(scores), signed_samples(reference), k, seed=seed, paired=_share_examples(scores, reference))
-        for name, scores in scores_of.items()
-        if name != truth and len(set(scores.values)) > 1
-    }
-
-
-def _share_examples(a: Scores, b: Scores) -> bool:
-    """Whether two scores come from the same examples in the same groups."""
-    return a.samples is not None and b.samples is not None and a.data == b.data and a.samples.n_groups == b.samples.n_groups
+    by_method = {}
+    for name, scores in scores_of.items():
+        if name == truth or len(set(scores.values)) < 2:
+            continue
+        same_groups = scores.samples is not None and scores.samples.n_groups == reference.samples.n_groups
+        paired = same_groups and scores.data == reference.data
+        by_method[name] = agreement(signed_samples(scores), signed_samples(reference), k, seed=seed, paired=paired)
+    return by_method
 
 
 def stabilities(scores: Scores, *, k: int | None = None, seed: int = 0) -> tuple[Stability, ...]:

@@ -17,7 +17,7 @@ from headcount.behaviour.views import ViewName, build_view, view_name
 from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.data.checks import check_batch
-from headcount.models.modules import at_least_single
+from headcount.models.modules import Batch, at_least_single
 from headcount.models.observe import Observation, Observer, reads_text
 
 
@@ -81,7 +81,7 @@ class ProfileProbe:
         """Returns the blocks in which the tokens of a view meet."""
         return [block for block in self.blocks if view_name(self.model, block) == view]
 
-    def __call__(self, batch: Mapping[str, Any], numbers: list[int]) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         """Returns, for every view, numbers of each example of a batch.
 
         These are the attention mass of each head on each kind of key, that of uniform attention, the number of queries, entropy, confidence, and
@@ -165,6 +165,7 @@ class ProfileProbe:
 
 
 def _measure(attention: Tensor, visible: Tensor, view: _BatchKinds) -> dict[str, Tensor]:
+    """Returns the numbers of one block on a batch, by name."""
     device = attention.device
     queries, kinds, sieves = view.queries.to(device), view.kinds.to(device), view.sieves.to(device)
     confidence, top = strongest(attention, queries, view.ordinary.to(device))

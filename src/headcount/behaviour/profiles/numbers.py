@@ -84,18 +84,13 @@ def distances(rows: Iterable[Float[np.ndarray, "heads k"]]) -> Float[np.ndarray,
     for row in rows:
         p = torch.as_tensor(np.asarray(row), dtype=torch.float64)
         p = p / p.sum(-1, keepdim=True).clamp(min=1e-300)
-        pairwise = torch.stack([_distances_from(p, i) for i in range(len(p))])
+        entropy = torch.special.entr(p).sum(-1)
+        divergence = torch.stack([torch.special.entr((p + p[i]) / 2).sum(-1) - (entropy + entropy[i]) / 2 for i in range(len(p))])
+        pairwise = (divergence / np.log(2)).clamp(0, 1).sqrt()  # √JS in bits
         total, number = pairwise if total is None else total + pairwise, number + 1
     if total is None:
         return np.zeros((0, 0))
     return (total / number).numpy()
-
-
-def _distances_from(p: Tensor, i: int) -> Tensor:
-    """Returns √JS of one head and every head, in bits."""
-    own = torch.special.entr(p).sum(-1)
-    divergence = torch.special.entr((p + p[i]) / 2).sum(-1) - (own + own[i]) / 2
-    return (divergence / np.log(2)).clamp(0, 1).sqrt()
 
 
 def nearest(table: Float[np.ndarray, "heads heads"], heads: Sequence[int], number: int) -> dict[int, list[tuple[int, float]]]:

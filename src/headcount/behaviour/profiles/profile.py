@@ -6,7 +6,7 @@ What is stored of the pass does not grow with the number of sentences: sums, som
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,9 @@ from headcount.models.ownership import holds
 N_ROWS, N_SIMILAR, N_TOP, N_OTHERS, MIN_WEIGHT = 128, 5, 3, 2, 1e-3
 """Query tokens whose attention is stored; for each head: nearest heads, most confident queries, and queries of the middle and at random; the least
 weight of a key that is shown."""
+
+Examples = dict[str, list[dict[str, Any]]]
+"""Queries of a head as plain data: its most confident ones (`top`), some of the `middle`, some at `random`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,7 @@ class _Summary:
         entropy: list[float | None] = [None] * n
         confidence: list[float | None] = [None] * n
         similar: list[list[Any]] = [[] for _ in range(n)]
-        examples: list[dict[str, Any]] = [{"top": [], "middle": [], "random": []} for _ in range(n)]
+        examples: list[Examples] = [{"top": [], "middle": [], "random": []} for _ in range(n)]
         expected: dict[str, np.ndarray] = {}
         for view in VIEWS:
             blocks = self.probe.blocks_of(view)
@@ -227,10 +230,12 @@ class _Summary:
                     entropy[head] = round(float(self.totals[f"{view}/entropy"][i] / n_by_head[i, 0]), 5)
                     confidence[head] = round(float(self.totals[f"{view}/confidence"][i] / n_by_head[i, 0]), 5)
                     shares[head] = None if self.corpus.grid else self._divide(self.totals[f"{view}/mass"][i], n_by_head[i])
-            self._find_similar(view, heads, similar)
+            for head, neighbours in self._find_similar(view, heads).items():
+                similar[head] = [[neighbour, round(distance, 4)] for neighbour, distance in neighbours]
             if not self.corpus.grid:
                 expected[blocks[0].kind] = self._divide(self.totals[f"{view}/even"].sum(0), n_queries.sum(0))
-                self._find_examples(view, heads, examples)
+                for head, of_head in zip(heads, self._find_examples(view, heads), strict=True):
+                    examples[head] = of_head
         has_tags, relations = bool(kinds.tags) and not self.corpus.grid, [relation.relation for relation in kinds.relations]
         return {
             "distances": list(DISTANCES),
@@ -249,45 +254,46 @@ class _Summary:
         divisor[self.probe.kinds.relation_columns] = n_queries[1:]
         return np.divide(mass, divisor, out=np.full(len(mass), np.nan), where=divisor > 0)
 
-    def _find_similar(self, view: ViewName, heads: list[int], similar: list[list[Any]]) -> None:
-        """Sets the nearest heads of every head of a view."""
+    def _find_similar(self, view: ViewName, heads: list[int]) -> dict[int, list[tuple[int, float]]]:
+        """Returns the nearest heads of every head of a view, with their distances."""
         blocks, stored = self.probe.blocks_of(view), self.probe.stored_rows.get(view, {})
         rows = (torch.cat([by_block[block.path] for block in blocks]).numpy() for _, by_block in sorted(stored.items()))
-        if stored and len(heads) > 1:
-            for head, neighbours in nearest(distances(rows), heads, N_SIMILAR).items():
-                similar[head] = [[neighbour, round(distance, 4)] for neighbour, distance in neighbours]
+        return nearest(distances(rows), heads, N_SIMILAR) if stored and len(heads) > 1 else {}
 
-    def _find_examples(self, view: ViewName, heads: list[int], examples: list[dict[str, Any]]) -> None:
-        """Sets the most confident queries of every head of a view, some of the middle, and some at random."""
+    def _find_examples(self, view: ViewName, heads: list[int]) -> Iterator[Examples]:
+        """Yields for every head of a view its most confident queries, some of the middle, and some at random."""
         random = generator(self.seed, 3)
         stored = sorted(self.probe.stored_rows.get(view, {}).items())
+        keys = self.corpus.targets if view == "target" else self.corpus.sentences
+        n_front = 1 if view == "target" else 0  # the start token of a decoder
+        is_ordinary = {number: ~np.array([True] * n_front + list(keys[number].special), dtype=bool) for (number, _), _ in stored}
         for i, head in enumerate(heads):
-            top = [row for row in self.totals[f"{view}/top"][:, i] if row[2] > 0]
-            examples[head]["top"] = [self._describe_top(view, row) for row in top]
             block = self.heads.block_of(self.heads[head])
             own = block.position(self.heads[head])
             rows = [(number, token, by_block[block.path][own].numpy()) for (number, token), by_block in stored]
-            weights = [row[self._is_ordinary(view, number)].max(initial=0.0) for number, _, row in rows]
+            weights = [row[is_ordinary[number]].max(initial=0.0) for number, _, row in rows]
             order = sorted(range(len(rows)), key=lambda j: abs(weights[j] - float(np.median(weights)))) if rows else []
-            examples[head]["middle"] = [self._describe_row(view, rows[j], weights[j]) for j in sorted(order[:N_OTHERS])]
             at_random = random.permutation(len(rows))[:N_OTHERS].tolist()
-            examples[head]["random"] = [self._describe_row(view, rows[j], weights[j]) for j in at_random]
-
-    def _is_ordinary(self, view: ViewName, number: int) -> np.ndarray:
-        special = [True, *self.corpus.targets[number].special] if view == "target" else self.corpus.sentences[number].special
-        return ~np.asarray(special, dtype=bool)
-
-    def _describe_top(self, view: ViewName, row: np.ndarray) -> dict[str, Any]:
-        number, query, weight = int(row[0]), int(row[1]), float(row[2])
-        pairs = zip(row[3 : 3 + STRONGEST], row[3 + STRONGEST :], strict=True)
-        return self._describe(view, number, query, [(int(key), float(w)) for key, w in pairs if key >= 0 and w >= MIN_WEIGHT], weight)
+            top = []
+            for number, query, weight, *strongest in self.totals[f"{view}/top"][:, i].tolist():
+                pairs = zip(strongest[:STRONGEST], strongest[STRONGEST:], strict=True)
+                shown_keys = [(int(key), value) for key, value in pairs if key >= 0 and value >= MIN_WEIGHT]
+                if weight > 0:
+                    top.append(self._describe(view, int(number), int(query), shown_keys, weight))
+            yield {
+                "top": top,
+                "middle": [self._describe_row(view, rows[j], weights[j]) for j in sorted(order[:N_OTHERS])],
+                "random": [self._describe_row(view, rows[j], weights[j]) for j in at_random],
+            }
 
     def _describe_row(self, view: ViewName, stored: tuple[int, int, np.ndarray], weight: float) -> dict[str, Any]:
+        """Returns a stored row of attention (example, query token, weights of all keys) as plain data."""
         number, token, row = stored
         order = np.argsort(-row, kind="stable")[:STRONGEST]
         return self._describe(view, number, token, [(int(k), float(row[k])) for k in order if row[k] >= MIN_WEIGHT], float(weight))
 
     def _describe(self, view: ViewName, number: int, query: int, keys: list[tuple[int, float]], weight: float) -> dict[str, Any]:
+        """Returns a query of an example with the keys it attends to most, as plain data."""
         source = token_texts(self.corpus.sentences[number], self.tokenizer)
         if view == "source":
             return describe_query(source, query, keys, weight)
@@ -328,6 +334,7 @@ def _select_columns(
 
 
 def _round_columns(row: np.ndarray | None, columns: slice) -> list[float | None]:
+    """Returns some columns of one head's shares, rounded; None for what was not observed."""
     if row is None:
         return [None] * (columns.stop - columns.start)
     return [round(float(value), 5) if np.isfinite(value) else None for value in row[columns]]

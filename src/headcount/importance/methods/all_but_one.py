@@ -12,6 +12,8 @@ from headcount.importance.interventions import InterventionEffects, keep_only
 class AllButOne(BatchImportance):
     """All but one: how much the loss of an example rises when a head is the only one left in its block; all other blocks stay whole.
 
+        L(x; ξ_h' = 0 for all h' ≠ h of the block) − L(x; ξ = 1), the mean over examples
+
     Michel, Levy, Neubig 2019: a block whose best head costs little can live on that head alone, so less is better. Variants as for ablation.
     `headcount study all-but-one` picks the best head of every layer on one split and reports it on another.
     """

@@ -10,7 +10,7 @@ from headcount.models.observe import Observation
 
 @dataclass(frozen=True)
 class Confidence(BlockImportance):
-    """Confidence: the mean over tokens of the largest attention weight, delimiters excluded as targets.
+    """Confidence: the mean over tokens of the largest attention weight, max_k p_k, delimiters excluded as keys k.
 
     Voita et al. 2019, "Analyzing Multi-Head Self-Attention". Where neither the task nor the configuration names special tokens, none is excluded.
     """

@@ -12,7 +12,10 @@ from headcount.models.observe import Observation
 
 @dataclass(frozen=True)
 class Entropy(BlockImportance):
-    """Attention entropy: the mean over tokens of −Σ_k p_k ln p_k, in nats. Low entropy means a focused head, so less is kept first."""
+    """Attention entropy: the mean over tokens of −Σ_k p_k ln p_k, in nats. Low entropy means a focused head, so less is kept first.
+
+    Clark et al. 2019, "What Does BERT Look At?".
+    """
 
     info = ImportanceInfo(
         needs={"attention"},

@@ -3,9 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headcount.core.heads import AttentionBlock
 from headcount.importance.base import ImportanceInfo, ScoreContext, WeightImportance
 from headcount.models.modules import unwrap
 from headcount.models.weights import PARTS, weights_of
@@ -13,9 +12,12 @@ from headcount.models.weights import PARTS, weights_of
 
 @dataclass(frozen=True)
 class Magnitude(WeightImportance):
-    """Magnitude: the Frobenius norm of all weights that belong to a head, its share of Q, K, V and O. Needs no data.
+    """Magnitude: the Frobenius norm of all weights that belong to a head. Needs no data.
 
-    A KV head counts in full for each of its query heads. There are no examples, so there is no standard error.
+        s_h = √(‖W_Q,h‖² + ‖W_K,h‖² + ‖W_V,h‖² + ‖W_O,h‖²)
+
+    Han et al. 2015, "Learning both Weights and Connections for Efficient Neural Networks", summed over the weights of a head. A KV head counts in
+    full for each of its query heads. There are no examples, so there is no standard error.
     """
 
     info = ImportanceInfo(
@@ -24,11 +26,12 @@ class Magnitude(WeightImportance):
 
     def of_model(self, context: ScoreContext) -> Tensor:
         """Returns the norm of every head's weights."""
-        return torch.cat([_weight_norms(unwrap(context.model), block) for block in context.heads.blocks])
-
-
-def _weight_norms(model: nn.Module, block: AttentionBlock) -> Tensor:
-    squares = torch.zeros(block.n_heads, dtype=torch.float64)
-    for part in PARTS:
-        squares += torch.tensor([float((weight.double() ** 2).sum()) for weight in weights_of(model, block, part)], dtype=torch.float64)
-    return squares.sqrt()
+        model, norms = unwrap(context.model), []
+        for block in context.heads.blocks:
+            squares = torch.zeros(block.n_heads, dtype=torch.float64)
+            for part in PARTS:
+                squares += torch.tensor(
+                    [float((weight.double() ** 2).sum()) for weight in weights_of(model, block, part)], dtype=torch.float64
+                )
+            norms.append(squares.sqrt())
+        return torch.cat(norms)

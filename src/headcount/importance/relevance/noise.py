@@ -28,8 +28,8 @@ class RoundingNoise:
         self.seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def of_operation(self, name: str, result: Any) -> Any:
-        """The result of an operation, with noise in its first tensor if processors round it differently."""
+    def add_to_result(self, name: str, result: Any) -> Any:
+        """Returns the result of an operation, with noise in its first tensor if processors round it differently."""
         if name not in ROUNDED:
             return result
         if isinstance(result, tuple | list):
@@ -37,15 +37,12 @@ class RoundingNoise:
         return self.apply(result)
 
     def apply(self, values: Tensor) -> Tensor:
-        """Floating-point values with noise of one unit in the last place; others unchanged."""
+        """Returns floating-point values with noise of one unit in the last place; others unchanged."""
         if not isinstance(values, Tensor) or not values.is_floating_point():
             return values
         size = torch.finfo(values.dtype).eps
         noise = torch.empty(values.shape, dtype=torch.float64, device=values.device)
-        noise.uniform_(-size, size, generator=self._generator(values.device))
+        if values.device not in self._generators:
+            self._generators[values.device] = torch.Generator(values.device).manual_seed(self.seed)
+        noise.uniform_(-size, size, generator=self._generators[values.device])
         return torch.addcmul(values.double(), values.double(), noise).to(values.dtype)
-
-    def _generator(self, device: torch.device) -> torch.Generator:
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device).manual_seed(self.seed)
-        return self._generators[device]

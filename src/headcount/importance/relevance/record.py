@@ -1,4 +1,7 @@
-"""Recording a model: its forward pass on a tape, with activation modules as one operation and the output projections marked."""
+"""Records the forward pass of a model on a tape.
+
+Linear layers and activation modules are recorded as one operation each; the inputs of output projections, where heads meet, are marked.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,56 +19,67 @@ from torch.overrides import TorchFunctionMode
 from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.importance.relevance.noise import RoundingNoise
-from headcount.importance.relevance.tape import Recorder, Tape
+from headcount.importance.relevance.tape import Tape, TapeRecorder
 from headcount.models.attention import eager
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import evaluating
 from headcount.models.ownership import for_owner
 
-NORMALISES = re.compile(r"norm", re.IGNORECASE)
-ACTIVATES = re.compile(r"(gelu|silu|relu|swish|mish)(activation)?$", re.IGNORECASE)
+NORMALISATION_CLASS = re.compile(r"norm", re.IGNORECASE)
+ACTIVATION_CLASS = re.compile(r"(gelu|silu|relu|swish|mish)(activation)?$", re.IGNORECASE)
 NO_SOURCE = re.compile(r"mask|position|bias|past|cache")
-"""Arguments of a forward pass that say where to look, not what is there."""
+"""Arguments of a forward pass that are no content and carry no relevance."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """A tape down from the logits, and where on it every block's heads meet its output projection."""
+class RecordedPass:
+    """The tape of a forward pass.
+
+    Attributes:
+        tape: The operations on which the logits depend.
+        logits: The logits.
+        logits_slot: Their slot.
+        head_slots: For every call of a block, the slot of its output projection's input, which holds the outputs of its heads.
+    """
 
     tape: Tape
     logits: Tensor
-    top: int
-    marks: tuple[tuple[AttentionBlock, int], ...]
+    logits_slot: int
+    head_slots: tuple[tuple[AttentionBlock, int], ...]
 
     @property
     def n_examples(self) -> int:
-        """How many examples the batch has."""
+        """The number of examples in the batch."""
         return len(self.logits)
 
 
-def record(
-    model: nn.Module, heads: HeadMap, batch: Batch, logits: Callable[[Any], Tensor], noise: RoundingNoise | None = None
-) -> Recording:
-    """One forward pass in eval mode on the eager attention path, with `noise` where given; the model is as it was afterwards."""
-    recorder = Recorder(noise)
-    marks: list[tuple[AttentionBlock, int]] = []
+def record_forward(
+    model: nn.Module, heads: HeadMap, batch: Batch, logits_of: Callable[[Any], Tensor], noise: RoundingNoise | None = None
+) -> RecordedPass:
+    """Runs a forward pass in eval mode on the eager attention path and returns its record; the model stays as it was.
+
+    Raises:
+        UnsupportedModel: the logits do not descend from the inputs, or the heads of a block feed two output projections.
+    """
+    recorder = TapeRecorder(noise)
+    head_slots: list[tuple[AttentionBlock, int]] = []
     sources = {name: value for name, value in batch.items() if isinstance(value, Tensor) and not NO_SOURCE.search(name)}
-    with evaluating(model), eager(model), _watch_modules(model, recorder), _mark_projections(model, heads, recorder, marks):
+    with evaluating(model), eager(model), _watch_modules(model, recorder), _note_head_slots(model, heads, recorder, head_slots):
         for value in sources.values():
             recorder.add_source(value)
-        with recorder, _LinearLayers(recorder):
-            chosen = logits(model(**batch))
-    top = recorder.slot_of(chosen)
-    if top is None:
+        with recorder, _WholeLinearLayers(recorder):
+            logits = logits_of(model(**batch))
+    logits_slot = recorder.slot_of(logits)
+    if logits_slot is None:
         raise UnsupportedModel(f"the logits of {type(model).__name__} do not descend from its inputs {', '.join(sources) or '(none)'}")
-    return Recording(recorder.tape.upto(top), chosen, top, tuple(marks))
+    return RecordedPass(recorder.tape.restrict_to(logits_slot), logits, logits_slot, tuple(head_slots))
 
 
-class _LinearLayers(TorchFunctionMode):
-    """Records a linear layer as one operation: torch takes its bias apart or not, depending on how the input lies in memory."""
+class _WholeLinearLayers(TorchFunctionMode):
+    """Records a linear layer as one operation: whether torch adds its bias apart depends on the memory layout of the input."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: TapeRecorder) -> None:
         super().__init__()
         self.recorder = recorder
 
@@ -72,68 +87,69 @@ class _LinearLayers(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is not F.linear:
             return func(*args, **kwargs)
-        self.recorder.paused += 1
+        self.recorder.n_paused += 1
         result = func(*args, **kwargs)
-        self.recorder.paused -= 1
+        self.recorder.n_paused -= 1
         arguments = {"bias": None, **dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
         self.recorder.add_call("linear", F.linear, arguments, result)
         return result
 
 
 @contextmanager
-def _watch_modules(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Tells the recorder which module runs."""
+def _watch_modules(model: nn.Module, recorder: TapeRecorder) -> Iterator[None]:
+    """Inside, the recorder knows which module runs, and activation modules are recorded as one operation."""
     with ExitStack() as stack:
         for path, module in model.named_modules():
-            before, after = _activation(recorder) if _is_activation(module) else _frame(recorder, path, module)
+            name, is_leaf = type(module).__name__, not list(module.children())
+            if type(module).__module__ == "transformers.activations" or (is_leaf and ACTIVATION_CLASS.search(name)):
+                before, after = _activation_hooks(recorder)
+            else:
+                before, after = _module_hooks(recorder, path, bool(NORMALISATION_CLASS.search(name)))
             stack.callback(module.register_forward_pre_hook(for_owner(model, before)).remove)
             stack.callback(module.register_forward_hook(for_owner(model, after)).remove)
         yield
 
 
-def _is_activation(module: nn.Module) -> bool:
-    cls = type(module)
-    return cls.__module__ == "transformers.activations" or (not list(module.children()) and bool(ACTIVATES.search(cls.__name__)))
+def _activation_hooks(recorder: TapeRecorder) -> tuple[Callable, Callable]:
+    """Returns hooks that pause the recorder in an activation and record it as one operation."""
 
-
-def _activation(recorder: Recorder) -> tuple[Callable, Callable]:
     def before(*_: Any) -> None:
-        recorder.paused += 1
+        recorder.n_paused += 1
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        recorder.paused -= 1
+        recorder.n_paused -= 1
         recorder.add_call(type(module).__name__, None, {"self": args[0]}, output)
 
     return before, after
 
 
-def _frame(recorder: Recorder, path: str, module: nn.Module) -> tuple[Callable, Callable]:
-    frame = (path, bool(NORMALISES.search(type(module).__name__)))
+def _module_hooks(recorder: TapeRecorder, path: str, normalises: bool) -> tuple[Callable, Callable]:
+    """Returns hooks that keep the recorder's stack of running modules."""
 
     def before(*_: Any) -> None:
-        recorder.stack.append(frame)
+        recorder.module_stack.append((path, normalises))
 
     def after(*_: Any) -> None:
-        recorder.stack.pop()
+        recorder.module_stack.pop()
 
     return before, after
 
 
 @contextmanager
-def _mark_projections(model: nn.Module, heads: HeadMap, recorder: Recorder, marks: list) -> Iterator[None]:
-    """Notes what every output projection reads."""
+def _note_head_slots(
+    model: nn.Module, heads: HeadMap, recorder: TapeRecorder, head_slots: list[tuple[AttentionBlock, int]]
+) -> Iterator[None]:
+    """Inside, the input of every output projection that runs is appended to `head_slots`."""
 
-    def mark(block: AttentionBlock) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def output_projection_runs(_module: nn.Module, args: tuple[Any, ...]) -> None:
-            slot = recorder.slot_of(args[0])
-            if slot is not None:
-                marks.append((block, slot))
-
-        return output_projection_runs
+    def note(block: AttentionBlock, _module: nn.Module, args: tuple[Any, ...]) -> None:
+        slot = recorder.slot_of(args[0])
+        if slot is not None:
+            head_slots.append((block, slot))
 
     with ExitStack() as stack:
         for block in heads.blocks:
             if block.n_heads:
                 block.require_one_output("relevance")
-                stack.callback(model.get_submodule(block.o.path).register_forward_pre_hook(for_owner(model, mark(block))).remove)
+                hook = for_owner(model, partial(note, block))
+                stack.callback(model.get_submodule(block.o.path).register_forward_pre_hook(hook).remove)
         yield

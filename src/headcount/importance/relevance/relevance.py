@@ -1,7 +1,18 @@
-"""Layer-wise relevance propagation of the predicted logit to the heads, for any transformers model (Voita et al. 2019).
+"""Layer-wise relevance propagation (LRP) of the predicted logits to the heads of any transformers model (Voita et al. 2019).
 
-One forward pass is recorded on a tape, then relevance walks the tape backwards: for v = Σ W u the input u gets the share W u / Σ W u'; for a
-product u / Σ u'; activations and softmax pass it on; the statistics of a normalisation are constants. See `rules` for the ε and the αβ rule.
+One forward pass is recorded on a tape: every operation that the kernels of torch run on a value that descends from the inputs (`record`,
+`tape`). Then relevance walks down the tape, from 1 at each predicted logit to the inputs (`propagate`). At every operation the relevance of the
+result is given to the operands:
+
+    v = Σ W u + b       the term W u gets its share of the sum by the ε or the αβ rule (`rules`); the share of b leaks         `layers`
+    v = Q Kᵀ, v = P V   the same for every term; its two factors share as if they were terms, u / Σ u'                        `layers`
+    v = k x + c         a normalisation: its statistics, hence k and c, are constants; the share of c leaks                   `layers`
+    v = u + u'          each term gets its share of the sum                                                                   `operations`
+    v = u u'            the factors share as if they were terms; all goes to u if u' is a constant                            `operations`
+    v = f(u)            an activation, softmax, or moved or picked entries: all goes to u, or where the entries came from     `operations`
+
+The relevance of a head is what arrives at its outputs, the input of its block's output projection. Nothing is lost unseen: what starts either
+arrives at the inputs or is booked as leaked, example by example (`owners`).
 """
 
 from __future__ import annotations
@@ -16,25 +27,24 @@ from torch import Tensor, nn
 
 from headcount.importance.relevance.noise import RoundingNoise
 from headcount.importance.relevance.owners import Owners
-from headcount.importance.relevance.propagate import Descent
-from headcount.importance.relevance.record import Recording, record
+from headcount.importance.relevance.propagate import BackwardWalk, choose_positions, find_logits, rule_of, start_relevance
+from headcount.importance.relevance.record import RecordedPass, record_forward
 from headcount.importance.relevance.rules import RelevanceError, RuleName, make_rule
-from headcount.importance.relevance.start import choose_positions, find_logits, start_relevance
-from headcount.importance.relevance.table import rule_of
 from headcount.importance.relevance.tape import Tape
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
 from headcount.models.observe import model_inputs
 
-__all__ = ["Relevance", "RelevanceError", "RuleName", "relevance"]
-
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """Relevance per example: of every head in flat order, put in at the top, taken by constants and ε, and come to the inputs.
+    """Relevance per example; started = arrived + leaked up to rounding.
 
-    started = arrived + leaked. A head's relevance is what arrives at the input of its block's output projection, summed over tokens and
-    head_dim; it is neither normalised nor made positive.
+    Attributes:
+        heads: What arrives at the outputs of every head, in flat order, summed over tokens and head_dim; neither normalised nor made positive.
+        started: What starts at the logits.
+        leaked: What constants and ε take.
+        arrived: What arrives at the inputs.
     """
 
     heads: Float[Tensor, "batch heads"]
@@ -54,45 +64,58 @@ def relevance(  # noqa: PLR0913 - two arguments, the rest are options by name
     positions: Bool[Tensor, "batch token"] | None = None,
     noise_seed: int | None = None,
 ) -> Relevance:
-    """Returns the relevance of every head for the model's own predictions on a batch; `epsilon` is of the ε rule, `alpha` of the αβ rule.
+    """Returns the relevance of every head for the model's own predictions on a batch. All predictions are propagated together.
 
-    `logits` finds the logits in the model's output; `positions` chooses the predictions of a [batch, token, vocab] output, by default those
-    with a label, or without one those that are no padding. All predictions are propagated together. Memory holds the values of one forward
-    pass; attention costs batch x heads x q x k x head_dim operations, in pieces.
+    Memory holds the values of one forward pass; attention costs batch x heads x q x k x head_dim operations, in pieces.
 
-    Shares of the ε rule have either sign and are divided by sums that may nearly cancel, so they can grow large, and rounding with them:
-    look whether arrived + leaked is started, and if not take a larger epsilon. The default keeps single precision to 1e-4 in small models.
-    With `noise_seed` every result is rounded at random (see `noise`): the difference from a pass without it is the effect of rounding alone.
+    Shares of the ε rule have either sign and are divided by sums that may nearly cancel, so they can grow large, and rounding with them: check
+    that arrived + leaked is started, and if not take a larger epsilon. The default keeps single precision to 1e-4 in small models.
+
+    Args:
+        model: A transformers model; it stays as it was.
+        batch: Inputs of the model.
+        rule: How the relevance of a sum is shared among its terms.
+        epsilon: The ε of the ε rule.
+        alpha: The α of the αβ rule.
+        logits: Finds the logits in the model's output; by default the usual attributes are tried.
+        positions: Which predictions of a [batch, token, vocab] output count; by default those with a label, or without labels those that are no
+            padding.
+        noise_seed: Seed of random rounding (see `noise`) of every result: the difference from a pass without it is the effect of rounding alone.
+
+    Raises:
+        UnknownName: there is no such rule.
+        RelevanceError: an argument is out of range, or the relevance is not finite.
+        UnsupportedModel: the model has an operation without a rule, or no logits.
     """
-    chosen, inner = make_rule(rule, epsilon, alpha), unwrap(model)
+    sharing_rule, inner = make_rule(rule, epsilon, alpha), unwrap(model)
     heads, inputs = HeadMap.of(inner), model_inputs(batch, inner)
     noise = None if noise_seed is None else RoundingNoise(noise_seed)
-    recording = record(inner, heads, inputs, logits or find_logits, noise)
-    for node in recording.tape.nodes:
-        rule_of(node)
+    recorded = record_forward(inner, heads, inputs, logits or find_logits, noise)
+    for node in recorded.tape.nodes:
+        rule_of(node)  # raises before the walk if an operation has no rule
     with torch.no_grad():
-        start = start_relevance(recording.logits, choose_positions(inner, inputs, recording.logits, positions))
-        owners = Owners(recording.tape, recording.n_examples)
-        marked = frozenset(slot for _, slot in recording.marks)
-        arrival = Descent(recording.tape, owners, chosen, noise).run(recording.top, start, marked)
-        per_head = _per_head(heads, recording, owners, arrival.by_slot)
+        start = start_relevance(recorded.logits, choose_positions(inner, inputs, recorded.logits, positions))
+        owners = Owners(recorded.tape, recorded.n_examples)
+        walk = BackwardWalk(recorded.tape, owners, sharing_rule, noise)
+        result = walk.run(recorded.logits_slot, start, frozenset(slot for _, slot in recorded.head_slots))
+        per_head = _sum_by_head(heads, recorded, owners, result.by_slot)
     if not bool(per_head.isfinite().all()):
-        raise RelevanceError(f"relevance is not finite: {_first_fault(recording.tape)}")
-    return Relevance(per_head, start.flatten(1).sum(1).cpu(), arrival.leaked, arrival.arrived)
+        raise RelevanceError(f"relevance is not finite: {_explain_nonfinite(recorded.tape)}")
+    return Relevance(per_head, start.flatten(1).sum(1).cpu(), result.leaked, result.arrived)
 
 
-def _first_fault(tape: Tape) -> str:
-    """Returns where the forward pass first computed NaN, in words."""
+def _explain_nonfinite(tape: Tape) -> str:
+    """Returns why relevance is not finite: the operation of the forward pass that first gave NaN, or that it grew too large."""
     for node in tape.nodes:
         if any(slot is not None and bool(tape.values[slot].isnan().any()) for slot in node.outputs):
             return f"the model's own forward pass gives NaN, first in operation {node.name} of module '{node.module}'"
     return "it grew beyond the range of floats; take a larger epsilon, or the αβ rule"
 
 
-def _per_head(heads: HeadMap, recording: Recording, owners: Owners, by_slot: Mapping[int, Tensor]) -> Float[Tensor, "batch heads"]:
+def _sum_by_head(heads: HeadMap, recorded: RecordedPass, owners: Owners, by_slot: Mapping[int, Tensor]) -> Float[Tensor, "batch heads"]:
     """Returns the relevance that reached each head; a block that runs several times gets the sum."""
-    total = torch.zeros(recording.n_examples, len(heads), dtype=torch.float64)
-    for block, slot in dict.fromkeys(recording.marks):
+    total = torch.zeros(recorded.n_examples, len(heads), dtype=torch.float64)
+    for block, slot in dict.fromkeys(recorded.head_slots):
         if slot not in by_slot:
             continue
         size = (block.n_heads, block.value_dim)

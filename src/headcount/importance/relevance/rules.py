@@ -10,7 +10,7 @@ A product shares among its factors as if they were terms: u / Σu'.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, Protocol
@@ -24,19 +24,19 @@ RuleName = Literal["epsilon", "alpha-beta"]
 
 
 class RelevanceError(HeadcountError, ValueError):
-    """Arguments of relevance propagation that make no sense, with the ones that do."""
+    """An argument of relevance propagation is out of range, or relevance is not finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Factors of positive and negative terms, and the fraction of the relevance that no term gets."""
+    """The factors q⁺ and q⁻ of positive and negative terms, and the fraction of the relevance that no term gets."""
 
     positive: Tensor
     negative: Tensor
     lost: Tensor
 
-    def of(self, term: Tensor) -> Tensor:
-        """The share of a term."""
+    def share_of(self, term: Tensor) -> Tensor:
+        """Returns the share of a term."""
         return term * torch.where(term > 0, self.positive, self.negative)
 
 
@@ -44,11 +44,11 @@ class Rule(Protocol):
     """A way to share the relevance of a sum."""
 
     def factors(self, positive: Tensor, negative: Tensor) -> Factors:
-        """The factors of a sum with these sums of positive and of negative terms; always finite."""
+        """Returns the factors of a sum from the sums of its positive and of its negative terms; always finite."""
         ...
 
-    def halves(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns the share of the first of two factors of a product, and the share that is lost (None: nothing), for factors that are not both 0."""
+    def first_factor_share(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns the share of the first factor of a product of two, and the share that is lost (None: nothing); not both factors may be 0."""
         ...
 
 
@@ -59,14 +59,14 @@ class Epsilon:
     epsilon: float
 
     def factors(self, positive: Tensor, negative: Tensor) -> Factors:
-        """q = 1 / (z + ε sign z)."""
+        """Returns q⁺ = q⁻ = 1 / (z + ε sign z)."""
         total = positive + negative
         push = torch.where(total < 0, -self.epsilon, self.epsilon).to(total.dtype)
         factor = 1 / (total + push)
         return Factors(factor, factor, push * factor)
 
-    def halves(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """a / (a + b + ε sign (a + b))."""
+    def first_factor_share(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns a / (a + b + ε sign (a + b)), and what ε takes."""
         total = lhs + rhs
         push = torch.where(total < 0, -self.epsilon, self.epsilon).to(total.dtype)
         factor = (total + push).reciprocal_()
@@ -80,7 +80,7 @@ class AlphaBeta:
     alpha: float
 
     def factors(self, positive: Tensor, negative: Tensor) -> Factors:
-        """q⁺ = α / z⁺, q⁻ = β / z⁻."""
+        """Returns q⁺ = α / z⁺ and q⁻ = β / z⁻."""
         # Below this a sum counts as absent, since relevance divided by it would overflow.
         floor = torch.finfo(positive.dtype).tiny * 1e8
         above, below = positive > floor, negative < -floor
@@ -88,16 +88,21 @@ class AlphaBeta:
         down = torch.where(above, 1 - self.alpha, 1.0).to(positive.dtype) / torch.where(below, negative, -torch.inf)
         return Factors(up, down, (~(above | below)).to(positive.dtype))
 
-    def halves(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """|a| / (|a| + |b|) where the signs agree, else α for the positive factor and β for the negative one."""
+    def first_factor_share(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns |a| / (|a| + |b|) if the signs agree, else α if the first factor is positive and β if it is negative."""
         floor = torch.finfo(lhs.dtype).tiny
         part = lhs.abs() / (lhs.abs() + rhs.abs().clamp(min=floor))
-        apart = (lhs < 0) != (rhs < 0)
-        return torch.where(apart, torch.where(lhs < 0, 1 - self.alpha, self.alpha).to(lhs.dtype), part), None
+        signs_differ = (lhs < 0) != (rhs < 0)
+        return torch.where(signs_differ, torch.where(lhs < 0, 1 - self.alpha, self.alpha).to(lhs.dtype), part), None
 
 
 def make_rule(name: RuleName, epsilon: float, alpha: float) -> Rule:
-    """The rule of a name."""
+    """Returns the rule of a name.
+
+    Raises:
+        UnknownName: there is no such rule.
+        RelevanceError: epsilon or alpha is out of range.
+    """
     if name == "epsilon":
         if not (isfinite(epsilon) and epsilon > 0):
             raise RelevanceError(f"epsilon must be a positive number, got {epsilon}; 1e-3 is the default")
@@ -110,13 +115,13 @@ def make_rule(name: RuleName, epsilon: float, alpha: float) -> Rule:
 
 
 def share_sum(rule: Rule, terms: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """(the share of every term of an elementwise sum, the share that is lost); together 1."""
-    factors = rule.factors(sum_of(t.clamp(min=0) for t in terms), sum_of(t.clamp(max=0) for t in terms))
-    return [factors.of(term) for term in terms], factors.lost
+    """Returns the share of every term of an elementwise sum, and the share that is lost; together they are 1."""
+    factors = rule.factors(add_all(t.clamp(min=0) for t in terms), add_all(t.clamp(max=0) for t in terms))
+    return [factors.share_of(term) for term in terms], factors.lost
 
 
-def sum_of(terms) -> Tensor:
-    """The sum of tensors, broadcast."""
+def add_all(terms: Iterable[Tensor]) -> Tensor:
+    """Returns the sum of tensors, broadcast."""
     total, *further = terms
     for term in further:
         total = total + term

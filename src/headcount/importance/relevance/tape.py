@@ -1,7 +1,8 @@
-"""A tape of one forward pass: every operation on what descends from the model's inputs, with the values it saw.
+"""A tape of one forward pass: every operation on a value that descends from the model's inputs, with the values it read and computed.
 
-Operations are seen below autograd, as torch's dispatcher hands them to the kernels, so no model is re-implemented. What does not descend from
-the inputs (parameters, masks, positions, rotary tables) is a constant and leaves no node.
+Operations are seen below autograd, as torch's dispatcher hands them to the kernels, so no model is re-implemented. A tensor that does not
+descend from the inputs (parameters, masks, positions, rotary tables) is a constant, and operations on constants leave no node. An operation in
+place, on a tensor or on a view of it, is recorded as one that returns a new tensor.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headcount.core.errors import UnsupportedModel
-from headcount.importance.relevance.memory import Region, Write, overlap, overwrite, storage_of
 from headcount.importance.relevance.noise import RoundingNoise
 
 LOOKUPS = {"embedding", "index_select", "index", "gather"}
@@ -31,24 +32,36 @@ CREATIONS = {f"{kind}_like" for kind in ("zeros", "ones", "full", "empty")} | {f
 REDUCTIONS = {"mean", "sum"}
 """Operations whose results are statistics inside a module that normalises."""
 
-FORGETTING = {"fill", "zero", "normal", "uniform"}
+RESETS = {"fill", "zero", "normal", "uniform"}
 """In-place operations after which nothing of the old value is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A value of the forward pass that descends from the inputs, by its place on the tape."""
+    """A value of the forward pass that descends from the inputs, by its index in the values of the tape."""
 
     index: int
 
 
+Arguments = dict[str, Any]
+"""The arguments of an operation by name, with a `Slot` in place of every tensor that descends from the inputs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation: its name without the underscore of in-place variants, arguments by name with slots for values, and results."""
+    """One operation.
+
+    Attributes:
+        name: Its name, without the underscore of in-place variants.
+        function: The operation; None for a module that hands relevance on unchanged, such as an activation.
+        arguments: Its arguments.
+        outputs: The slots of its results; None for results that carry no relevance.
+        module: The path of the module that it ran in.
+    """
 
     name: str
     function: Callable[..., Any] | None
-    arguments: dict[str, Any]
+    arguments: Arguments
     outputs: tuple[int | None, ...]
     module: str
 
@@ -58,8 +71,8 @@ class Node:
         leaves = tree_flatten(self.arguments)[0]
         return tuple(dict.fromkeys(leaf.index for leaf in leaves if isinstance(leaf, Slot)))
 
-    def refuse(self, reason: str = "has no relevance rule") -> UnsupportedModel:
-        """The error that says that relevance cannot pass this operation."""
+    def error(self, reason: str = "has no relevance rule") -> UnsupportedModel:
+        """Returns the error that says why relevance cannot pass this operation."""
         return UnsupportedModel(
             f"operation aten.{self.name} in module '{self.module or '(top)'}' {reason}, so relevance cannot be propagated through this model. "
             "Score its heads by another importance."
@@ -68,35 +81,92 @@ class Node:
 
 @dataclass(slots=True)
 class Tape:
-    """Nodes in the order in which they ran, and the values between them; `sources` are the inputs' own slots."""
+    """Nodes in the order in which they ran, and the value of every slot; `sources` are the slots of the inputs."""
 
     nodes: list[Node] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
 
-    def upto(self, slot: int) -> Tape:
+    def restrict_to(self, slot: int) -> Tape:
         """Returns the tape of only those nodes on which a slot depends."""
         needed, nodes = {slot}, []
         for node in reversed(self.nodes):
-            if needed.intersection(o for o in node.outputs if o is not None):
+            if needed.intersection(output for output in node.outputs if output is not None):
                 needed.update(node.inputs)
                 nodes.append(node)
-        return replace(self, nodes=nodes[::-1], sources=[s for s in self.sources if s in needed])
+        return replace(self, nodes=nodes[::-1], sources=[source for source in self.sources if source in needed])
+
+    def find_values(self, arguments: Any) -> Iterator[tuple[int, Tensor]]:
+        """Yields the (slot, value) pairs among arguments, in order, with repetitions."""
+        for leaf in tree_flatten(arguments)[0]:
+            if isinstance(leaf, Slot):
+                yield leaf.index, self.values[leaf.index]
 
 
-class Recorder(TorchDispatchMode):
-    """Writes a tape of what runs inside the context."""
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The positions of a tensor's entries in its storage."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, value: Tensor) -> Region:
+        """Returns the region of a tensor."""
+        return cls(tuple(value.shape), value.stride(), int(value.storage_offset()))
+
+    def positions(self) -> Int[Tensor, " n"]:
+        """Returns the position of every entry, in the order of the entries."""
+        end = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)) + 1
+        return torch.arange(max(end, 0)).as_strided(self.shape, self.stride, self.offset).flatten()
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write to a region of a storage; holding the storage keeps its address from being used again."""
+
+    storage: torch.UntypedStorage
+    source: Slot | Tensor
+    region: Region
+
+
+def storage_address(value: Tensor) -> int:
+    """Returns the address of the memory that a tensor views."""
+    return value.untyped_storage()._cdata
+
+
+def find_overwritten(value: Tensor, written: Region) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
+    """Returns the entries of a tensor that a write to a region of its storage changed, and the entries of the write that they got."""
+    if not value.numel() or 0 in written.shape:
+        nothing = torch.empty(0, dtype=torch.long, device=value.device)
+        return nothing, nothing
+    positions, targets = Region.of(value).positions(), written.positions()
+    writer = torch.full((int(max(positions.max(), targets.max())) + 1,), -1)
+    writer[targets] = torch.arange(len(targets))
+    hits = writer[positions]
+    changed = (hits >= 0).nonzero().flatten()
+    return changed.to(value.device), hits[changed].to(value.device)
+
+
+def overwrite(self: Tensor, source: Tensor, changed: Tensor, picks: Tensor) -> Tensor:
+    """Returns `self` with the entries `changed` replaced by the entries `picks` of `source`."""
+    return self.reshape(-1).index_put((changed,), source.reshape(-1)[picks]).reshape(self.shape)
+
+
+class TapeRecorder(TorchDispatchMode):
+    """Writes a tape of the operations that run inside the context, with rounding noise in their results if there is any."""
 
     def __init__(self, noise: RoundingNoise | None = None) -> None:
         super().__init__()
         self.tape = Tape()
         self.noise = noise
-        self.stack: list[tuple[str, bool]] = []  # (path of the running module, whether it normalises)
-        self.paused = 0
-        self._slots: dict[int, int] = {}
-        self._ids: dict[int, Tensor] = {}
-        self._writes: dict[int, list[Write]] = {}
-        self._seen: dict[int, int] = {}  # how many writes to its storage a tensor's slot knows of
+        self.module_stack: list[tuple[str, bool]] = []  # (path of a running module, whether it normalises)
+        self.n_paused = 0  # nothing is recorded while this is above 0
+        self._slots: dict[int, int] = {}  # by id of the tensor
+        self._token_ids: set[int] = set()  # ids of integer tensors that descend from the inputs
+        self._writes: dict[int, list[Write]] = {}  # by address of the storage
+        self._n_writes_known: dict[int, int] = {}  # how many writes to its storage the slot of a tensor takes into account
         self._alive: list[Tensor] = []  # tensors are known by id, so none may be freed while the tape is written
 
     def add_source(self, value: Tensor) -> None:
@@ -104,34 +174,30 @@ class Recorder(TorchDispatchMode):
         if value.is_floating_point():
             self.tape.sources.append(self._new_slot(value))
         else:
-            self._ids[id(value)] = value
+            self._add_token_ids(value)
 
     def slot_of(self, value: Tensor) -> int | None:
-        """The slot of a tensor, or None for a constant."""
+        """Returns the slot of a tensor; None for a constant."""
         self._refresh([value])
         return self._slots.get(id(value))
 
-    def add_call(self, name: str, function: Callable[..., Any] | None, arguments: dict[str, Any], output: Tensor) -> None:
-        """Records what ran unseen as one operation; one without a function hands relevance on unchanged."""
+    def add_call(self, name: str, function: Callable[..., Any] | None, arguments: Arguments, output: Tensor) -> None:
+        """Records a call that ran while the recorder was paused as one operation."""
         self._refresh([leaf for leaf in arguments.values() if isinstance(leaf, Tensor)])
         slots = tree_map(self._as_slot, arguments)
-        if not self.paused and any(isinstance(leaf, Slot) for leaf in slots.values()):
-            self._add(Node(name, function, slots, (self._new_slot(output),), self.path))
-
-    @property
-    def path(self) -> str:
-        """The module that runs now."""
-        return self.stack[-1][0] if self.stack else ""
+        if not self.n_paused and any(isinstance(leaf, Slot) for leaf in slots.values()):
+            self._add_node(name, function, slots, (self._new_slot(output),))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if self.paused:
+        if self.n_paused:
             return self._run(func, args, kwargs)
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
         self._refresh(tensors)
-        if not any(id(t) in self._slots or id(t) in self._ids for t in tensors):
+        if not any(id(t) in self._slots or id(t) in self._token_ids for t in tensors):
             return self._run(func, args, kwargs)
-        arguments = self._name_arguments(func, args, kwargs)
+        names = (argument.name for argument in func._schema.arguments)
+        arguments = tree_map(self._as_slot, {**dict(zip(names, args, strict=False)), **kwargs})
         if func._schema.is_mutable:
             return self._run_in_place(func, args, kwargs, arguments)
         result = self._run(func, args, kwargs)
@@ -139,83 +205,64 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _run(self, func, args, kwargs) -> Any:
-        """The result of an operation, with rounding noise where the tape is recorded with it."""
+        """Returns the result of an operation, with rounding noise if the tape is recorded with it."""
         result = func(*args, **kwargs)
-        return result if self.noise is None else self.noise.of_operation(name_of(func), result)
+        return result if self.noise is None else self.noise.add_to_result(operation_name(func), result)
 
-    def _name_arguments(self, func, args, kwargs) -> dict[str, Any]:
-        """Returns the arguments by their names in the schema, tracked values replaced by their slots."""
-        names = (argument.name for argument in func._schema.arguments)
-        return tree_map(self._as_slot, {**dict(zip(names, args, strict=False)), **kwargs})
-
-    def _as_slot(self, leaf: Any) -> Any:
-        slot = self._slots.get(id(leaf)) if isinstance(leaf, Tensor) else None
-        return leaf if slot is None else Slot(slot)
-
-    def _record(self, func, arguments: dict[str, Any], tensors: list[Tensor], result: Any) -> None:
-        name = name_of(func)
+    def _record(self, func, arguments: Arguments, tensors: list[Tensor], result: Any) -> None:
+        """Records an operation that returned new tensors, unless its results are constants."""
+        name = operation_name(func)
         results = [r for r in (result if isinstance(result, list | tuple) else [result]) if isinstance(r, Tensor)]
-        if any(id(t) in self._ids for t in tensors):
-            self._record_ids(name, tensors, results)
-        if not any(id(t) in self._slots for t in tensors):
-            return
-        if self._makes_constant(name, arguments):
+        if any(id(t) in self._token_ids for t in tensors):
+            self._follow_token_ids(name, tensors, results)
+        is_root = name == "pow" and arguments.get("exponent") in (0.5, -0.5)
+        is_statistic = name in STATISTICS or is_root or (name in REDUCTIONS and bool(self.module_stack) and self.module_stack[-1][1])
+        if is_statistic or name in CREATIONS or not any(id(t) in self._slots for t in tensors):
             return
         carrying = results[:1] if "norm" in name else results  # a normalisation also returns its statistics
         outputs = tuple(self._new_slot(r) if r.is_floating_point() else None for r in carrying)
         outputs += (None,) * (len(results) - len(outputs))
         if any(output is not None for output in outputs):
-            self._add(Node(name, functional(func), arguments, outputs, self.path))
+            self._add_node(name, out_of_place(func), arguments, outputs)
 
-    def _makes_constant(self, name: str, arguments: dict[str, Any]) -> bool:
-        is_root = name == "pow" and arguments.get("exponent") in (0.5, -0.5)
-        is_reduction = name in REDUCTIONS and bool(self.stack) and self.stack[-1][1]
-        return name in STATISTICS or name in CREATIONS or is_root or is_reduction
-
-    def _record_ids(self, name: str, tensors: list[Tensor], results: list[Tensor]) -> None:
-        """Follows token ids to the table that they look up; what a comparison of ids says (a mask, positions) is a constant."""
+    def _follow_token_ids(self, name: str, tensors: list[Tensor], results: list[Tensor]) -> None:
+        """Follows token ids to the table that they look up; comparisons of ids (a mask, positions) are constants."""
         for result in results:
             if result.is_floating_point() and name in LOOKUPS and not any(id(t) in self._slots for t in tensors):
                 self.tape.sources.append(self._new_slot(result))
             elif not result.is_floating_point() and result.dtype != torch.bool:
-                self._ids[id(result)] = result
+                self._add_token_ids(result)
 
-    def _run_in_place(self, func, args, kwargs, arguments: dict[str, Any]) -> Any:
+    def _run_in_place(self, func, args, kwargs, arguments: Arguments) -> Any:
         """Runs an operation that overwrites its first argument, and records it as if it had returned a new tensor."""
-        target, name = args[0], name_of(func)
+        target, name = args[0], operation_name(func)
         if not isinstance(target, Tensor) or not target.is_floating_point():
             result = func(*args, **kwargs)
             if isinstance(target, Tensor) and target.dtype != torch.bool:
-                self._ids[id(target)] = target
+                self._add_token_ids(target)
             return result
-        before = target.clone()
-        self._save_views(target)
+        before, address = target.clone(), storage_address(target)
+        for index, value in enumerate(self.tape.values):  # slots that view the same memory keep their old values
+            if storage_address(value) == address:
+                self.tape.values[index] = value.clone()
         if isinstance(arguments.get("self"), Tensor):
             arguments["self"] = before
         result = func(*args, **kwargs)
         self._slots.pop(id(target), None)
-        if name not in FORGETTING:
-            self._add(Node(name, functional(func), arguments, (self._new_slot(target),), self.path))
-        self._log_write(target)
-        return result
-
-    def _save_views(self, target: Tensor) -> None:
-        """Copies what slots hold of a tensor's storage, before it is overwritten."""
-        for index, value in enumerate(self.tape.values):
-            if storage_of(value) == storage_of(target):
-                self.tape.values[index] = value.clone()
-
-    def _log_write(self, target: Tensor) -> None:
+        if name not in RESETS:
+            self._add_node(name, out_of_place(func), arguments, (self._new_slot(target),))
         slot = self._slots.get(id(target))
-        written = Write(target.untyped_storage(), target.clone() if slot is None else Slot(slot), Region.of(target))
-        self._writes.setdefault(storage_of(target), []).append(written)
-        self._remember(target)
+        write = Write(target.untyped_storage(), target.clone() if slot is None else Slot(slot), Region.of(target))
+        self._writes.setdefault(storage_address(target), []).append(write)
+        self._keep_alive(target)
+        return result
 
     def _refresh(self, tensors: list[Tensor]) -> None:
         """Gives tensors whose memory was written through another view a slot for their present values."""
         for tensor in tensors if self._writes else ():
-            for write in self._writes.get(storage_of(tensor), [])[self._seen.get(id(tensor), 0) :]:
-                changed, picks = overlap(tensor, write.region)
+            writes = self._writes.get(storage_address(tensor), [])
+            for write in writes[self._n_writes_known.get(id(tensor), 0) :]:
+                changed, picks = find_overwritten(tensor, write.region)
                 if changed.numel():
                     old = self._as_slot(tensor)
                     arguments = {
@@ -224,39 +271,41 @@ class Recorder(TorchDispatchMode):
                         "changed": changed,
                         "picks": picks,
                     }
-                    self._add(Node("overwrite", overwrite, arguments, (self._new_slot(tensor),), self.path))
-            if storage_of(tensor) in self._writes:
-                self._remember(tensor)
+                    self._add_node("overwrite", overwrite, arguments, (self._new_slot(tensor),))
+            if writes:
+                self._keep_alive(tensor)
 
-    def _remember(self, value: Tensor) -> None:
+    def _as_slot(self, leaf: Any) -> Any:
+        """Returns the slot of a tensor that has one; everything else as it is."""
+        slot = self._slots.get(id(leaf)) if isinstance(leaf, Tensor) else None
+        return leaf if slot is None else Slot(slot)
+
+    def _keep_alive(self, value: Tensor) -> None:
         self._alive.append(value)
-        self._seen[id(value)] = len(self._writes.get(storage_of(value), ()))
+        self._n_writes_known[id(value)] = len(self._writes.get(storage_address(value), ()))
+
+    def _add_token_ids(self, value: Tensor) -> None:
+        self._alive.append(value)
+        self._token_ids.add(id(value))
 
     def _new_slot(self, value: Tensor) -> int:
-        self._remember(value)
+        self._keep_alive(value)
         self.tape.values.append(value)
         self._slots[id(value)] = len(self.tape.values) - 1
         return self._slots[id(value)]
 
-    def _add(self, node: Node) -> None:
-        self.tape.nodes.append(node)
+    def _add_node(self, name: str, function: Callable[..., Any] | None, arguments: Arguments, outputs: tuple[int | None, ...]) -> None:
+        self.tape.nodes.append(Node(name, function, arguments, outputs, self.module_stack[-1][0] if self.module_stack else ""))
 
 
-def name_of(func: Any) -> str:
-    """The plain name of an operation: `add` for aten::add_.Tensor."""
+def operation_name(func: Any) -> str:
+    """Returns the plain name of an operation: `add` for aten::add_.Tensor."""
     name = func._schema.name.split("::")[-1]
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
-def functional(func: Any) -> Any:
-    """The operation that returns a new tensor, for one that works in place."""
+def out_of_place(func: Any) -> Any:
+    """Returns the operation that returns a new tensor, for one that works in place."""
     if not func._schema.is_mutable:
         return func
-    return getattr(getattr(torch.ops.aten, name_of(func)), func._overloadname)
-
-
-def values_of(tape: Tape, arguments: Any) -> Iterator[tuple[int, Tensor]]:
-    """The (slot, value) pairs among arguments, in order, with repetitions."""
-    for leaf in tree_flatten(arguments)[0]:
-        if isinstance(leaf, Slot):
-            yield leaf.index, tape.values[leaf.index]
+    return getattr(getattr(torch.ops.aten, operation_name(func)), func._overloadname)

@@ -1,4 +1,4 @@
-"""Calls of the modules of a model: when each ran, which of them another one cannot reach, and replacements of their forward passes."""
+"""Calls of a model's modules: when each of them ran, which ones do not depend on another, and replacements of their forward passes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from torch.utils._pytree import tree_flatten
 
 from headcount.models.ownership import for_owner
 
+Forward = Callable[..., Any]
+"""The forward pass of a module."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -29,7 +32,7 @@ Calls = Mapping[str, tuple[Call, ...]]
 """The calls of every module that ran, by path."""
 
 
-def watch(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[Call, ...]]:
+def record_calls(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[Call, ...]]:
     """Returns the calls that `run` makes to the modules of a model."""
     finished: dict[str, list[Call]] = {}
     running: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
@@ -57,83 +60,78 @@ def only_call(calls: Calls, path: str) -> Call | None:
     return of_module[0] if len(of_module) == 1 else None
 
 
-def largest(model: nn.Module, fits: Callable[[str], bool]) -> tuple[str, ...]:
-    """Returns the modules that fit and lie in no other module that fits."""
-    return tuple(_largest(model, "", fits))
-
-
-def _largest(module: nn.Module, path: str, fits: Callable[[str], bool]) -> Iterator[str]:
-    if fits(path):
+def find_outermost_modules(module: nn.Module, is_wanted: Callable[[str], bool], path: str = "") -> Iterator[str]:
+    """Yields the paths of the modules that fulfil a condition and lie in no other module that does."""
+    if is_wanted(path):
         yield path
         return
     for name, child in module.named_children():
-        yield from _largest(child, f"{path}.{name}" if path else name, fits)
+        yield from find_outermost_modules(child, is_wanted, f"{path}.{name}" if path else name)
 
 
-def untouched_by(model: nn.Module, calls: Calls, source: str, run: Callable[[], Any]) -> frozenset[str]:
-    """The modules that ran once and neither take nor give anything that depends on the output of `source`.
+def find_independent_modules(model: nn.Module, calls: Calls, source: str, run: Callable[[], Any]) -> frozenset[str]:
+    """Returns the modules that ran once and neither take nor give anything that depends on the output of the module `source`.
 
-    That output is replaced by NaN, which spreads through all arithmetic. Comparisons can stop it, so that a trial must confirm the finding.
+    That output is replaced by NaN, which spreads through all arithmetic. Comparisons can stop it, so a trial must confirm the result.
     """
-    clean = {path for path in calls if only_call(calls, path)}
+    independent = {path for path in calls if only_call(calls, path)}
 
-    def look(path: str, *values: Any) -> None:
+    def look_for_nan(path: str, *values: Any) -> None:
         leaves = tree_flatten(values)[0]
         if any(isinstance(leaf, Tensor) and leaf.is_floating_point() and bool(leaf.isnan().any()) for leaf in leaves):
-            clean.discard(path)
+            independent.discard(path)
 
     def poison(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
         return torch.full_like(output, torch.nan)
 
     with ExitStack() as stack:
         stack.callback(model.get_submodule(source).register_forward_hook(for_owner(model, poison)).remove)
-        for path in tuple(clean):
-            hook = partial(lambda path, _module, args, kwargs, output: look(path, args, kwargs, output), path)
+        for path in tuple(independent):
+            hook = partial(lambda path, _module, args, kwargs, output: look_for_nan(path, args, kwargs, output), path)
             stack.callback(model.get_submodule(path).register_forward_hook(for_owner(model, hook), with_kwargs=True).remove)
         run()
-    return frozenset(clean)
+    return frozenset(independent)
 
 
-def altered_by_hooks(model: nn.Module, run: Callable[[], Any]) -> frozenset[str]:
-    """The modules whose own hooks replace what their forward pass returns: hooks must not act again on an output that is replayed."""
-    suspects = [path for path, module in model.named_modules() if module._forward_hooks]
-    raw: dict[str, Any] = {}
+def find_altered_modules(model: nn.Module, run: Callable[[], Any]) -> frozenset[str]:
+    """Returns the modules whose hooks replace the output of their forward pass; a replayed output contains that change already."""
+    with_hooks = [path for path, module in model.named_modules() if module._forward_hooks]
+    raw_outputs: dict[str, Any] = {}
     altered: set[str] = set()
 
-    def remembering(path: str) -> Callable[..., Any]:
-        own = model.get_submodule(path).forward
-        return lambda *args, **kwargs: raw.setdefault(path, own(*args, **kwargs))
+    def remember_output(path: str) -> Forward:
+        own_forward = model.get_submodule(path).forward
+        return lambda *args, **kwargs: raw_outputs.setdefault(path, own_forward(*args, **kwargs))
 
     def compare(path: str, output: Any) -> None:
-        if raw.pop(path, None) is not output:
+        if raw_outputs.pop(path, None) is not output:
             altered.add(path)
 
     with ExitStack() as stack:
-        for path in suspects:
+        for path in with_hooks:
             check = for_owner(model, lambda _m, _a, output, path=path: compare(path, output))
-            hook = model.get_submodule(path).register_forward_hook(check)
-            stack.callback(hook.remove)
-        stack.enter_context(standing_in(model, {path: remembering(path) for path in suspects}))
-        if suspects:
+            stack.callback(model.get_submodule(path).register_forward_hook(check).remove)
+        stack.enter_context(replace_forwards(model, {path: remember_output(path) for path in with_hooks}))
+        if with_hooks:
             run()
     return frozenset(altered)
 
 
 @contextmanager
-def standing_in(model: nn.Module, forwards: Mapping[str, Callable[..., Any]], silent: Iterable[str] = ()) -> Iterator[None]:
-    """Replaces the forward passes of some modules, by path, and removes the hooks of those that are `silent`, inside the context."""
+def replace_forwards(model: nn.Module, forwards: Mapping[str, Forward], without_hooks: Iterable[str] = ()) -> Iterator[None]:
+    """Inside, some modules, by path, have other forward passes; those in `without_hooks` run without their hooks."""
     with ExitStack() as stack:
         for path, forward in forwards.items():
             module = model.get_submodule(path)
-            _swap(stack, module, "forward", for_owner(model, forward, module))
-        for path in silent:
+            _set_attribute(stack, module, "forward", for_owner(model, forward, module))
+        for path in without_hooks:
             for hooks in ("_forward_hooks", "_forward_pre_hooks"):
-                _swap(stack, model.get_submodule(path), hooks, OrderedDict())
+                _set_attribute(stack, model.get_submodule(path), hooks, OrderedDict())
         yield
 
 
-def _swap(stack: ExitStack, module: nn.Module, name: str, value: Any) -> None:
-    """Sets an attribute of a module and restores it later: a forward pass of its own (accelerate sets one), or that of its class."""
+def _set_attribute(stack: ExitStack, module: nn.Module, name: str, value: Any) -> None:
+    """Sets an attribute of a module until the stack closes; a forward pass set on the object itself, as accelerate does, is restored."""
     attributes = module.__dict__
     before = {name: attributes[name]} if name in attributes else {}
 

@@ -1,10 +1,23 @@
-"""The ablator evaluates a batch under many interventions: by replay where a trial proves it on this model, else by gates."""
+"""Exact ablation by replay: evaluates a batch under many interventions on heads at a fraction of the cost of gated passes.
+
+An intervention on a head changes nothing that runs before its block's output projection, nor anything in another tower. So the unchanged pass
+is recorded once per batch: the outputs of modules, and the context of every block, which is the input of its output projection. For each
+intervention the recorded outputs are replayed, the output projection gets the gated context, and only the modules behind it are computed. Many
+interventions on one block run together, as stacked copies of the batch.
+
+This is exact because every number that is replayed is the number that the model would compute again. That a model's code allows it is not
+assumed but tried: on the first batch (`run_trial`) each block's route is compared with gates, and a block that differs by more than rounding
+is evaluated with gates for good. Three speed-ups are tried in the same way: stacked copies, packed weights on a CPU (`packing`), and a last
+layer that is computed only at the position that a classifier reads (`last_position`). `routes` finds which modules can be replayed, `play`
+runs the passes.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,12 +25,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from headcount.core.errors import GateError
-from headcount.importance.replay.last_position import Narrow
+from headcount.core.heads import AttentionBlock
+from headcount.data.stream import reraise_memory
+from headcount.importance.replay.last_position import NarrowLayer, propose_narrow_layers
 from headcount.importance.replay.packing import packed_linears
-from headcount.importance.replay.passes import Pass, Read
-from headcount.importance.replay.player import first_copy
-from headcount.importance.replay.replay import Intervention, Recording
-from headcount.importance.replay.trial import Proven, drop_harmful_options, try_out
+from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_gap, rounding_tolerance
+from headcount.importance.replay.routes import Recording, Route, Survey, find_routes
+from headcount.importance.replay.stacking import tile
 from headcount.models.attention import eager
 from headcount.models.gates import HeadGates, How, Means
 from headcount.models.modules import Batch, device_of, unwrap
@@ -27,16 +41,52 @@ from headcount.models.ownership import holding
 MAX_TOKENS = {"cpu": 512}
 """Rows times tokens of a stacked batch by device type: where matrix products of usual widths are fastest."""
 OTHER_MAX_TOKENS = 16384
-PACK_FROM = 16
+MIN_INTERVENTIONS_TO_PACK = 16
 """The number of interventions from which packing all weights pays."""
+TRIAL_ROWS = 2
+PACKED_TOLERANCE = 5e-7
+"""How far packed weights may move a result: well below the 2e-6 that replay promises in float32."""
+MAX_MISSED_EFFECT = 0.01
+"""The fraction of an intervention's effect by which replay may miss it in a trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """One intervention inside one block: a gate for each of its heads, in order; 1 leaves a head alone."""
+
+    block: AttentionBlock
+    gates: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What a trial showed of a model.
+
+    Attributes:
+        replayer: The replayer, with the routes that give what gates give.
+        can_stack: Whether the result of an example does not depend on the other rows of its batch.
+        can_pack: Whether packed weights give the same numbers.
+        order: The order of modules in a pass on these routes.
+        narrow: The narrow last layer, if only one position of it is read.
+    """
+
+    replayer: Replayer
+    can_stack: bool
+    can_pack: bool
+    order: tuple[str, ...] = ()
+    narrow: NarrowLayer | None = None
 
 
 class Ablator:
     """Evaluates interventions on heads on a batch: exactly what `HeadGates(model, …, how=how)` gives, at a fraction of the cost.
 
-    The first batch is a trial: the replay of every block is compared with gates. Blocks that fail use gates, and `fallbacks` says why.
-    `withhold` names entries of the batch that `read` gets and the model does not, such as labels whose mean loss nobody reads. `pack` lets
-    linear layers on a CPU use packed weights where the trial shows that only rounding differs; False keeps the model's own kernels.
+    Args:
+        model: A transformers model.
+        how: What takes the place of a head as its gate goes to zero, as for `HeadGates`.
+        means: The mean output of every head by block path, for `how="mean"`.
+        max_tokens: The most tokens in a pass over stacked copies; by default what suits the device.
+        withhold: Entries of the batch that only `read` gets and the model does not, such as labels whose mean loss nobody reads.
+        pack: Whether linear layers on a CPU may use packed weights if the trial shows that only rounding differs.
     """
 
     def __init__(
@@ -54,35 +104,41 @@ class Ablator:
         self.withhold, self.pack = frozenset(withhold), pack
         self._gates = HeadGates(self.model, how=how, means=means)
         self.heads = self._gates.heads
-        self._proven: Proven | None = None
-        self._inputs: tuple[tuple[str, int], ...] = ()
-        takes = inspect.signature(self.model.forward).parameters
-        self._options = {"use_cache": False} if "use_cache" in takes else {}
+        self._trial: TrialResult | None = None
+        self._trial_inputs: tuple[tuple[str, int], ...] = ()
+        parameters = inspect.signature(self.model.forward).parameters
+        self._options: dict[str, object] = {"use_cache": False} if "use_cache" in parameters else {}
 
     @property
     def fallbacks(self) -> dict[str, str]:
         """Why blocks are evaluated by gates, by block path; known after the first batch."""
-        return dict(self._proven.player.survey.refused) if self._proven else {}
+        return dict(self._trial.replayer.survey.refused) if self._trial else {}
 
     @property
     def fallback_reason(self) -> str:
-        """Why gates are used in place of replay, for the first block where they are; empty where replay serves all of them."""
+        """Why gates are used instead of replay, for the first block where they are; empty if all blocks are replayed."""
         path, reason = next(iter(self.fallbacks.items()), ("", ""))
         return f"{len(self.fallbacks)} of {len(self.heads.blocks)} blocks, such as '{path}': {reason}" if path else ""
 
     @property
     def reads(self) -> str:
-        """`first` or `last` where the trial found that only this position of the last layer is read, else empty."""
-        return self._proven.narrow.reads if self._proven and self._proven.narrow else ""
+        """`first` or `last` if the trial found that only this position of the last layer is read, else empty."""
+        return self._trial.narrow.reads if self._trial and self._trial.narrow else ""
 
     def run(self, batch: Batch, interventions: Sequence[Intervention], read: Read) -> tuple[Any, Any]:
-        """Returns what `read` gives for the batch [batch, …], and under every intervention [interventions, batch, …]."""
+        """Returns what `read` gives for the batch [batch, …], and under every intervention [interventions, batch, …].
+
+        Raises:
+            GateError: an intervention has not one gate for each head of its block.
+        """
         self._check(interventions)
-        with self._quiet():
-            work, proven = self._judge(Pass.of(self.model, model_inputs(batch, self.model), read, self._options, self.withhold))
-            with packed_linears(self.model) if self.pack and proven.packs and len(interventions) >= PACK_FROM else nullcontext():
-                baseline, record, proven = self._record(work, proven)
-                results = self._evaluate(work, record, proven, interventions, _narrow_for(work, record, proven, baseline))
+        with self._evaluating():
+            model_pass = ModelPass.of(self.model, model_inputs(batch, self.model), read, self._options, self.withhold)
+            model_pass, trial = self._ensure_trial(model_pass)
+            can_pack = self.pack and trial.can_pack and len(interventions) >= MIN_INTERVENTIONS_TO_PACK
+            with packed_linears(self.model) if can_pack else nullcontext():
+                baseline, recording, trial = self._record(model_pass, trial)
+                results = self._evaluate(model_pass, trial, interventions, baseline, recording)
         if not interventions:
             return baseline, tree_map(lambda tensor: tensor.unsqueeze(0)[:0], baseline)
         return baseline, tree_map(lambda *tensors: torch.stack(tensors), *results)
@@ -97,8 +153,8 @@ class Ablator:
                 )
 
     @contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """Eval mode without gradients, and the path of the model's attention that the intervention needs."""
+    def _evaluating(self) -> Iterator[None]:
+        """Inside, the model is in eval mode without gradients, on the attention path that the intervention needs."""
         with holding(self.model, "ablation"), evaluating(self.model):
             if self._gates.how == "uniform":
                 with eager(self.model):
@@ -106,68 +162,156 @@ class Ablator:
             else:
                 yield
 
-    def _judge(self, work: Pass) -> tuple[Pass, Proven]:
-        """Returns the pass, and what a trial proved on this model with inputs of this kind; runs the trial if there was none."""
-        inputs = tuple(sorted((name, value.ndim) for name, value in work.batch.items() if isinstance(value, Tensor)))
-        if self._proven is None or inputs != self._inputs:
-            work = drop_harmful_options(work)
-            self._options = dict(work.options)
-            self._proven, self._inputs = try_out(self._gates, work), inputs
-        return work, self._proven
+    def _ensure_trial(self, model_pass: ModelPass) -> tuple[ModelPass, TrialResult]:
+        """Returns the pass with the options that do no harm, and the trial on inputs of this kind; runs it if there was none."""
+        inputs = tuple(sorted((name, value.ndim) for name, value in model_pass.batch.items() if isinstance(value, Tensor)))
+        if self._trial is None or inputs != self._trial_inputs:
+            model_pass = drop_harmful_options(model_pass)
+            self._options = dict(model_pass.options)
+            self._trial, self._trial_inputs = run_trial(self._gates, model_pass), inputs
+        return model_pass, self._trial
 
-    def _record(self, work: Pass, proven: Proven) -> tuple[Any, Recording | None, Proven]:
-        """Returns the baseline and its record. A batch that takes another route through the model gets a trial of its own."""
+    def _record(self, model_pass: ModelPass, trial: TrialResult) -> tuple[Any, Recording | None, TrialResult]:
+        """Returns the baseline and its record; None if there is no route. A batch on which modules run in another order gets a new trial."""
         for attempt in range(2):
-            survey = proven.player.survey
+            survey = trial.replayer.survey
             if not survey.routes:
                 break
-            baseline, record = proven.player.record(work)
-            if record.fits(proven.order, survey.layouts):
-                return baseline, record, proven
+            baseline, recording = trial.replayer.record(model_pass)
+            if recording.fits(trial.order, survey.layouts):
+                return baseline, recording, trial
             if attempt == 0:
-                proven = self._proven = try_out(self._gates, work)
-        return first_copy(work.result()), None, proven
+                trial = self._trial = run_trial(self._gates, model_pass)
+        return first_copy(model_pass.result()), None, trial
 
     def _evaluate(
-        self, work: Pass, record: Recording | None, proven: Proven, interventions: Sequence[Intervention], narrow: Narrow | None
+        self,
+        model_pass: ModelPass,
+        trial: TrialResult,
+        interventions: Sequence[Intervention],
+        baseline: Any,
+        recording: Recording | None,
     ) -> list[Any]:
+        """Returns the result of every intervention. Those on one block share passes, as many as stay within `max_tokens`."""
+        replayer, narrow = trial.replayer, trial.narrow
+        if narrow and not (recording and replayer.narrow_layer_holds(model_pass, recording, baseline, narrow)):
+            narrow = None
+        n_tokens = model_pass.tokens
+        if recording and recording.contexts:
+            n_tokens = max(context.numel() // max(1, context.shape[-1]) for context in recording.contexts.values())
+        max_copies = max(1, self.max_tokens // max(1, n_tokens)) if trial.can_stack else 1
+        by_block: dict[str, list[int]] = {}
+        for position, intervention in enumerate(interventions):
+            by_block.setdefault(intervention.block.path, []).append(position)
         results: list[Any] = [None] * len(interventions)
-        player = proven.player
-        for positions in _by_block(interventions):
+        for path, positions in by_block.items():
             block = interventions[positions[0]].block
-            route = player.survey.routes.get(block.path) if record else None
-            for part in _split_evenly(positions, self._copies(work, record) if proven.stackable else 1):
-                gates = torch.tensor([interventions[position].gates for position in part], dtype=torch.float64).view(
-                    len(part), block.n_heads
-                )
-                result = player.replay(work, record, route, gates, narrow) if record and route else player.run_gated(work, block, gates)
-                for row, position in enumerate(part):
-                    results[position] = tree_map(lambda tensor, row=row: tensor[row], result)
+            route = replayer.survey.routes.get(path)
+            for part in _split_evenly(positions, max_copies):
+                gates = torch.tensor([interventions[i].gates for i in part], dtype=torch.float64).view(len(part), block.n_heads)
+                if recording and route:
+                    result = replayer.replay(model_pass, recording, route, gates, narrow)
+                else:
+                    result = replayer.run_gated(model_pass, block, gates)
+                for copy, position in enumerate(part):
+                    results[position] = tree_map(lambda tensor, copy=copy: tensor[copy], result)
         return results
 
-    def _copies(self, work: Pass, record: Recording | None) -> int:
-        """Returns how many copies of the batch stay within `max_tokens`."""
-        contexts = record.contexts.values() if record else ()
-        tokens = max((context.numel() // max(1, context.shape[-1]) for context in contexts), default=work.tokens)
-        return max(1, self.max_tokens // max(1, tokens))
 
-
-def _narrow_for(work: Pass, record: Recording | None, proven: Proven, baseline: Any) -> Narrow | None:
-    """Returns the narrow last layer if it reproduces the baseline of this batch."""
-    narrow = proven.narrow
-    return narrow if narrow and record and proven.player.narrow_holds(work, record, baseline, narrow) else None
-
-
-def _by_block(interventions: Sequence[Intervention]) -> list[list[int]]:
-    """Returns the positions of the interventions on each block."""
-    groups: dict[str, list[int]] = {}
-    for position, intervention in enumerate(interventions):
-        groups.setdefault(intervention.block.path, []).append(position)
-    return list(groups.values())
-
-
-def _split_evenly(positions: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Yields the positions in as few parts of nearly equal length as hold at most `size` each."""
-    count = -(-len(positions) // size)
+def _split_evenly(positions: Sequence[int], max_size: int) -> Iterator[Sequence[int]]:
+    """Yields the positions in as few parts of at most `max_size` as possible, of nearly equal length."""
+    count = -(-len(positions) // max_size)
     for part in range(count):
         yield positions[part * len(positions) // count : (part + 1) * len(positions) // count]
+
+
+def run_trial(gates: HeadGates, model_pass: ModelPass) -> TrialResult:
+    """Finds routes on the first examples of a batch and keeps those that give what gates give."""
+    trial, baseline = _sample(model_pass)
+    can_stack = _can_stack(trial, baseline)
+    with packed_linears(trial.model):
+        can_pack = relative_gap(trial.result(), baseline) <= PACKED_TOLERANCE
+    replayer = Replayer(gates, _find_routes(gates, trial, can_stack))
+    if not replayer.survey.routes:
+        return TrialResult(replayer, can_stack, can_pack)
+    _, recording = replayer.record(trial)
+    mismatches = {path: _explain_mismatch(replayer, trial, recording, route, baseline) for path, route in replayer.survey.routes.items()}
+    replayer = Replayer(gates, replayer.survey.without({path: reason for path, reason in mismatches.items() if reason}))
+    last = replayer.survey.last
+    if last is None:
+        return TrialResult(replayer, can_stack, can_pack)
+    _, recording = replayer.record(trial)
+    narrow_layers = (
+        narrow
+        for narrow in propose_narrow_layers(replayer.model, last, replayer.survey.calls)
+        if replayer.narrow_layer_holds(trial, recording, first_copy(baseline), narrow)
+    )
+    return TrialResult(replayer, can_stack, can_pack, tuple(recording.order), next(narrow_layers, None))
+
+
+def drop_harmful_options(model_pass: ModelPass) -> ModelPass:
+    """Returns the pass without its options if they change the model's output: FSMT has a causal mask only without a cache."""
+    if not model_pass.options:
+        return model_pass
+    bare = replace(model_pass, options={})
+    _, bare_result = _sample(bare)
+    try:
+        return model_pass if relative_gap(_sample(model_pass)[1], bare_result) <= rounding_tolerance(model_pass.model) else bare
+    except Exception as error:  # a model whose code does not take the option
+        reraise_memory(error)
+        return bare
+
+
+def _sample(model_pass: ModelPass) -> tuple[ModelPass, Any]:
+    """Returns the pass over the first examples and its result [1, rows, …]; over all of them if the batch cannot be divided."""
+    trial = model_pass.sample(TRIAL_ROWS)
+    if trial is not model_pass:
+        try:
+            return trial, trial.result()
+        except Exception as error:  # an input whose first axis is not that of the examples
+            reraise_memory(error)
+            trial = model_pass
+    return trial, trial.result()
+
+
+def _can_stack(trial: ModelPass, baseline: Any) -> bool:
+    """Whether the result of an example does not depend on how many others share its batch."""
+    try:
+        expected = tree_map(lambda tensor: tile(tensor, 0, 2), baseline)
+        return relative_gap(trial.result(2), expected) <= rounding_tolerance(trial.model)
+    except Exception:  # anything that a model's code raises on a stacked batch; if memory is short for two rows, nothing is stacked
+        return False
+
+
+def _find_routes(gates: HeadGates, trial: ModelPass, can_stack: bool) -> Survey:
+    """Returns the routes of all blocks with heads; none, with the reason, if the model cannot be replayed."""
+    blocks = [block for block in gates.heads.blocks if block.n_heads]
+    reason = "" if can_stack else "what is read for an example depends on the other rows of its batch"
+    if any(getattr(module, "_compiled_call_impl", None) is not None for module in gates.model.modules()):
+        reason = "the model is compiled, so that no module can be replaced"
+    if not reason:
+        try:
+            return find_routes(gates.model, blocks, trial.forward)
+        except Exception as error:  # anything that a model's code raises while it is watched
+            reraise_memory(error)
+            reason = f"the model cannot be watched: {type(error).__name__}: {error}"
+    return Survey(refused={block.path: reason for block in blocks})
+
+
+def _explain_mismatch(replayer: Replayer, trial: ModelPass, recording: Recording, route: Route, baseline: Any) -> str:
+    """Returns why a route does not give what gates give; empty if it does."""
+    n_heads = route.block.n_heads
+    gates = torch.rand(n_heads, generator=torch.Generator().manual_seed(n_heads), dtype=torch.float64)
+    if replayer.gates.how == "uniform":
+        gates = (gates > gates.median()).double()  # mixed probabilities are rounded to the precision of the model's softmax
+    expected = replayer.run_gated(trial, route.block, gates[None])
+    try:
+        result = replayer.replay(trial, recording, route, torch.stack([gates, torch.ones_like(gates)]), None)
+    except Exception as error:  # anything that a model's code raises on recorded outputs
+        reraise_memory(error)
+        return f"replay failed: {type(error).__name__}: {error}"
+    difference = relative_gap(result, tree_map(lambda *tensors: torch.cat(tensors), expected, baseline))
+    # An intervention of little effect proves little: then the two must agree to rounding.
+    tolerance = rounding_tolerance(replayer.model)
+    allowed = min(tolerance, max(MAX_MISSED_EFFECT * relative_gap(expected, baseline), tolerance / 5))
+    return "" if difference <= allowed else f"replay differs from gates by {difference:.2g}"

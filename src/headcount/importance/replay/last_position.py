@@ -1,56 +1,66 @@
-"""The last layer at the one position of each example that the model's head reads, found by trial and checked on every batch."""
+"""A narrow last layer: computed only at the one position of each example that the model reads, such as [CLS] of a classifier.
+
+A trial finds that position, and every batch is checked: with NaN at all other positions the result must stay that of the whole layer.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from headcount.importance.replay.calls import Calls, only_call
-from headcount.importance.replay.replay import Forward, Route
+from headcount.importance.replay.calls import Call, Calls, Forward, only_call
+from headcount.importance.replay.routes import Route
 from headcount.models.modules import Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
-    """The last block's layer computed at the one position of each example that the model's head reads, found by trial.
+class NarrowLayer:
+    """The last layer, computed at one position of each example.
 
-    From the last output projection on every module without children sees that position only; residual sums broadcast, and what stands at
-    other positions is never read: a `poisoned` pass puts NaN there to prove it. Queries are computed at that position and stand at all.
+    From the last output projection on, every module without children sees that position only; sums with the residual stream broadcast it.
+
+    Attributes:
+        reads: The position that the model reads, `first` or `last`.
+        route: The route of the last block.
+        leaves: The modules without children from the block's output projection on, by path.
+        query: The query projection of the block if it is computed at that position too, else empty.
+        wide: The modules whose output stands at every position again, because what follows expects its full length.
+        is_poisoned: Whether their output is NaN at the other positions, which proves that these are not read.
     """
 
-    reads: str
+    reads: Literal["first", "last"]
     route: Route
     leaves: tuple[str, ...]
     query: str
     wide: frozenset[str]
-    poisoned: bool = False
+    is_poisoned: bool = False
 
-    def forwards(self, model: nn.Module, positions: Tensor, length: int) -> dict[str, Forward]:
-        """Forward passes for stacked rows of `length` tokens, of which row r is read at positions[r]."""
+    def make_forwards(self, model: nn.Module, positions: Tensor, length: int) -> dict[str, Forward]:
+        """Returns forward passes by path for stacked rows of `length` tokens, of which row r is read at positions[r]."""
 
-        def at_position(path: str, wide: bool) -> Forward:
-            own = model.get_submodule(path).forward
+        def narrow(path: str) -> Forward:
+            own_forward = model.get_submodule(path).forward
 
             def forward(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
                 if hidden.ndim == 3 and hidden.shape[:2] == (len(positions), length):
                     hidden = select_positions(hidden, positions)
-                output = own(hidden, *args, **kwargs)
-                if not wide:
+                output = own_forward(hidden, *args, **kwargs)
+                if path not in self.wide:
                     return output
-                poisons = self.poisoned and path != self.query
-                return poison_elsewhere(output, positions, length) if poisons else output.expand(-1, length, -1)
+                is_poisoned = self.is_poisoned and path != self.query
+                return _poison_elsewhere(output, positions, length) if is_poisoned else output.expand(-1, length, -1)
 
             return forward
 
-        return {path: at_position(path, path in self.wide) for path in (*self.leaves, self.query) if path}
+        return {path: narrow(path) for path in (*self.leaves, self.query) if path}
 
 
-def read_positions(reads: str, batch: Batch, rows: int, length: int, device: torch.device) -> Tensor:
-    """Returns the position of each example that a model reads: the first, or the last that is no padding."""
+def find_read_positions(reads: Literal["first", "last"], batch: Batch, rows: int, length: int, device: torch.device) -> Tensor:
+    """Returns the position of each example that a model reads, [rows]: the first, or the last that is no padding."""
     if reads == "first":
         return torch.zeros(rows, dtype=torch.long, device=device)
     mask = batch.get("attention_mask")
@@ -60,34 +70,30 @@ def read_positions(reads: str, batch: Batch, rows: int, length: int, device: tor
     return ((mask != 0) * steps).argmax(dim=1)
 
 
-def narrow_candidates(model: nn.Module, route: Route, calls: Calls) -> list[Narrow]:
-    """Returns candidates for narrowing what follows the last output projection; a trial decides whether one holds."""
+def propose_narrow_layers(model: nn.Module, route: Route, calls: Calls) -> list[NarrowLayer]:
+    """Returns narrow layers for the last block, one that reads the first position and one the last; a trial decides whether one holds."""
     block = route.block
-    last = only_call(calls, block.o.path)
-    if last is None or route.axis != 0 or len(last.shape) != 3 or last.shape[1] < 2:
+    projection = only_call(calls, block.o.path)
+    if projection is None or route.axis != 0 or len(projection.shape) != 3 or projection.shape[1] < 2:
         return []
-    shape = last.shape[:2]
-    leaves = {}
+
+    def has_rows(call: Call | None) -> TypeGuard[Call]:
+        return call is not None and call.shape[:2] == projection.shape[:2] and len(call.shape) == 3
+
+    starts = {}
     for path, module in model.named_modules():
         call = only_call(calls, path)
-        if (
-            call is not None
-            and call.start >= last.start
-            and call.shape[:2] == shape
-            and len(call.shape) == 3
-            and not any(module.children())
-        ):
-            leaves[path] = call.start
-    query = only_call(calls, block.q.path)
-    split = block.q.path not in (block.k.path, block.v.path) and query is not None and query.shape[:2] == shape and len(query.shape) == 3
-    ordered = tuple(sorted(leaves, key=lambda path: leaves[path]))
-    if len(ordered) < 2:
+        if has_rows(call) and call.start >= projection.start and not any(module.children()):
+            starts[path] = call.start
+    leaves = tuple(sorted(starts, key=lambda path: starts[path]))
+    if len(leaves) < 2:
         return []
+    has_own_query = block.q.path not in (block.k.path, block.v.path) and has_rows(only_call(calls, block.q.path))
     # What leaves the layer stands at every position again: the model may give it a shape, or look for its position by itself.
     layer = re.match(r"(.*\.)?\d+\.", block.path)
-    outside = [path for path in ordered if layer is None or not path.startswith(layer[0])]
-    wide = frozenset([*outside, ordered[-1], block.q.path])
-    return [Narrow(reads, route, ordered, block.q.path if split else "", wide) for reads in ("first", "last")]
+    outside = [path for path in leaves if layer is None or not path.startswith(layer[0])]
+    wide = frozenset([*outside, leaves[-1], block.q.path])
+    return [NarrowLayer(reads, route, leaves, block.q.path if has_own_query else "", wide) for reads in ("first", "last")]
 
 
 def select_positions(tensor: Tensor, positions: Tensor) -> Tensor:
@@ -95,8 +101,8 @@ def select_positions(tensor: Tensor, positions: Tensor) -> Tensor:
     return tensor[torch.arange(len(positions), device=positions.device), positions].unsqueeze(1)
 
 
-def poison_elsewhere(tensor: Tensor, positions: Tensor, length: int) -> Tensor:
-    """Returns a tensor [rows, length, width] with the token of [rows, 1, width] at its position and NaN everywhere else."""
+def _poison_elsewhere(tensor: Tensor, positions: Tensor, length: int) -> Tensor:
+    """Places the token of each row at its position and NaN everywhere else: [rows, 1, width] -> [rows, length, width]."""
     wide = tensor.new_full((tensor.shape[0], length, tensor.shape[2]), torch.nan)
     wide[torch.arange(len(positions), device=positions.device), positions] = tensor[:, 0]
     return wide

@@ -1,4 +1,4 @@
-"""Faster linear layers on a CPU: weights laid out once for oneDNN's kernel, which then multiplies many stacked batches with them."""
+"""Faster linear layers on a CPU: weights are packed once for oneDNN's kernel, which then multiplies many stacked batches with them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.importance.replay.calls import standing_in
+from headcount.importance.replay.calls import replace_forwards
 
-SMALLEST = 1 << 14
-"""Weights with fewer numbers are not worth a layout of their own."""
+MIN_WEIGHTS = 1 << 14
+"""Smaller weight matrices gain nothing from being packed."""
 
-LARGEST_TOTAL = 1 << 29
-"""The most numbers that are laid out a second time, 2 GiB in float32; larger models keep the kernel they have."""
-
-
-def _plain_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """The plain float32 linear layers on a CPU; subclasses and layers with a forward pass of their own compute something else."""
-    layers = {path: module for path, module in model.named_modules() if type(module) is nn.Linear and "forward" not in module.__dict__}
-    return {path: layer for path, layer in layers.items() if _fits(layer.weight)}
+MAX_TOTAL_WEIGHTS = 1 << 29
+"""The most weights that are copied, 2 GiB in float32; larger models keep their own kernel."""
 
 
-def _fits(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous() and weight.numel() >= SMALLEST
+def _can_pack(layer: nn.Linear) -> bool:
+    """Whether a linear layer is plain, in float32 and on a CPU; subclasses and replaced forward passes compute something else."""
+    weight = layer.weight
+    if type(layer) is not nn.Linear or "forward" in layer.__dict__:
+        return False
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous() and weight.numel() >= MIN_WEIGHTS
 
 
 def _pack(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """Returns a forward pass of the layer with packed weights."""
     ops: Any = torch.ops.mkldnn
     weight, bias = ops._reorder_linear_weight(layer.weight.detach(), None), layer.bias
 
@@ -42,10 +41,12 @@ def _pack(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
 
 @contextmanager
 def packed_linears(model: nn.Module) -> Iterator[None]:
-    """Linear layers with packed weights inside the context, where the kernel exists; rounding differs, nothing else."""
-    layers = _plain_layers(model) if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise") else {}
-    if not layers or sum(layer.weight.numel() for layer in layers.values()) > LARGEST_TOTAL:
+    """Inside, linear layers use packed weights where the kernel exists; results differ by rounding only."""
+    layers: dict[str, nn.Linear] = {}
+    if torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        layers = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear) and _can_pack(module)}
+    if not layers or sum(layer.weight.numel() for layer in layers.values()) > MAX_TOTAL_WEIGHTS:
         yield
         return
-    with standing_in(model, {path: _pack(layer) for path, layer in layers.items()}):
+    with replace_forwards(model, {path: _pack(layer) for path, layer in layers.items()}):
         yield

@@ -1,4 +1,8 @@
-"""Finding the routes of a model: which modules can be replayed for which block, by watching it run on a batch and on the same batch twice over."""
+"""Routes: for each attention block, the modules whose recorded outputs can be replayed when the block's heads change.
+
+A module qualifies if it ran once and either ended before the block's output projection began or depends on no head of the block's stack, and
+if its output for stacked rows is the stacked output. Both are found by running the model: on the batch, and on two stacked copies of it.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,64 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec
 
 from headcount.core.heads import AttentionBlock
-from headcount.importance.replay.calls import Calls, altered_by_hooks, largest, only_call, untouched_by, watch
-from headcount.importance.replay.replay import Recording, Route, holds_projection, untouched_slot
+from headcount.importance.replay.calls import (
+    Calls,
+    find_altered_modules,
+    find_independent_modules,
+    find_outermost_modules,
+    only_call,
+    record_calls,
+)
 from headcount.importance.replay.stacking import Layout, flatten, row_axis
 from headcount.models.ownership import for_owner
 
 Run = Callable[[int], Any]
-"""Runs the model on so many copies of the batch."""
+"""Runs the model on that many stacked copies of the batch."""
 
 TWO_OUTPUTS = "its heads feed two output projections"
 MANY_CALLS = "its output projection runs {} times in one pass, so that no moment divides what its heads can change from what they cannot"
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """How interventions on one block are replayed.
+
+    Attributes:
+        block: The block.
+        unaffected: The modules, by path, that its heads cannot affect: their outputs come from the record.
+        axis: The row axis of its contexts, the inputs of its output projection.
+        output_leaf: The leaf of the block's output that is the unchanged output of its projection, so that the block need not run; else None.
+    """
+
+    block: AttentionBlock
+    unaffected: tuple[str, ...]
+    axis: int
+    output_leaf: int | None = None
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """The modules whose outputs must be on record."""
+        return self.unaffected if self.output_leaf is None else (*self.unaffected, self.block.path)
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
-    """The routes of a model, by block path; the layouts of the modules they replay; why other blocks have no route."""
+    """What is known about the modules of a model.
+
+    Attributes:
+        routes: Routes by block path.
+        layouts: Layouts of the modules that are replayed, by path.
+        refused: Why the other blocks have no route, by block path.
+        calls: The calls of all modules in one pass.
+        altered: The modules whose hooks replace their outputs.
+    """
 
     routes: dict[str, Route] = field(default_factory=dict)
     layouts: dict[str, Layout] = field(default_factory=dict)
@@ -34,7 +76,7 @@ class Survey:
     altered: frozenset[str] = frozenset()
 
     def without(self, refused: Mapping[str, str]) -> Survey:
-        """The survey with some routes taken out, for the reasons given."""
+        """Returns the survey without the routes of some blocks, by path with the reason."""
         routes = {path: route for path, route in self.routes.items() if path not in refused}
         return Survey(routes, self.layouts, {**self.refused, **refused}, self.calls, self.altered)
 
@@ -44,7 +86,7 @@ class Survey:
         return [route.block for route in self.routes.values()]
 
     @property
-    def units(self) -> list[str]:
+    def recorded(self) -> list[str]:
         """Every module whose output some route needs, once each."""
         return list(dict.fromkeys(path for route in self.routes.values() for path in route.recorded))
 
@@ -54,121 +96,204 @@ class Survey:
         return max(self.routes.values(), key=lambda route: self.calls[route.block.o.path][0].start, default=None)
 
 
-def survey(model: nn.Module, blocks: Sequence[AttentionBlock], run: Run) -> Survey:
-    """The routes of a model; modules whose outputs cannot be stacked are left to run, in part or whole."""
-    calls = watch(model, lambda: run(1))
+def find_routes(model: nn.Module, blocks: Sequence[AttentionBlock], run: Run) -> Survey:
+    """Returns the routes of a model's blocks. A module whose output cannot be stacked is computed anew, but the modules in it may be replayed."""
+    calls = record_calls(model, lambda: run(1))
     once = [block for block in blocks if only_call(calls, block.o.path) and len(block.outputs) == 1]
     refused = {
         block.path: MANY_CALLS.format(len(calls.get(block.o.path, ()))) if len(block.outputs) == 1 else TWO_OUTPUTS
         for block in blocks
         if block not in once
     }
-    altered = altered_by_hooks(model, lambda: run(1))
-    slots = _slots(model, [block for block in once if block.o.path not in altered], calls, run)
-    apart = _apart(model, once, calls, run)
-    odd: dict[str, str] = {}
-    while True:
-        units = {block.path: _units(model, block, slots.get(block.path), calls, (apart[block.stack], odd)) for block in once}
-        modules = list(dict.fromkeys(unit for of_block in units.values() for unit in of_block))
-        layouts, axes, new = _layouts(model, once, [*modules, *(path for path, slot in slots.items() if slot is not None)], run)
-        if not new.keys() - odd.keys():
+    altered = find_altered_modules(model, lambda: run(1))
+    output_leaves = _find_output_leaves(model, [block for block in once if block.o.path not in altered], calls, run)
+    independent = _independent_by_stack(model, once, calls, run)
+    unstackable: dict[str, str] = {}
+    while True:  # a module without a layout gives way to the modules in it, which may have one
+        unaffected = {
+            block.path: _unaffected_modules(
+                model, block, output_leaves.get(block.path), calls, independent=independent[block.stack], unstackable=unstackable
+            )
+            for block in once
+        }
+        modules = list(dict.fromkeys(module for of_block in unaffected.values() for module in of_block))
+        modules += [path for path, leaf in output_leaves.items() if leaf is not None]
+        comparison = _compare_with_doubled(model, once, modules, run)
+        if not comparison.unstackable.keys() - unstackable.keys():
             break
-        odd |= new
-        slots = {path: None if path in odd else slot for path, slot in slots.items()}
-    refused |= {
-        block.path: f"its heads' outputs cannot be stacked: {axes[block.path]}" for block in once if isinstance(axes[block.path], str)
-    }
-    routes = {
-        block.path: Route(block, units[block.path], axis, slots.get(block.path))
-        for block in once
-        if isinstance(axis := axes[block.path], int)
-    }
-    return Survey(routes, layouts, refused, calls, altered)
+        unstackable |= comparison.unstackable
+        output_leaves = {path: None if path in unstackable else leaf for path, leaf in output_leaves.items()}
+    routes = {}
+    for block in once:
+        axis = comparison.axes[block.path]
+        if isinstance(axis, int):
+            routes[block.path] = Route(block, unaffected[block.path], axis, output_leaves.get(block.path))
+        else:
+            refused[block.path] = f"its heads' outputs cannot be stacked: {axis}"
+    return Survey(routes, comparison.layouts, refused, calls, altered)
 
 
-def _apart(model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run: Run) -> dict[str, frozenset[str]]:
-    """For each stack the modules that run behind or beside it and see nothing of it: another tower, a decoder's first self-attention."""
-    firsts: dict[str, AttentionBlock] = {}
+def _independent_by_stack(model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run: Run) -> dict[str, frozenset[str]]:
+    """Returns for each stack the modules that depend on none of its heads: another tower, or a decoder's first self-attention."""
+    first_blocks: dict[str, AttentionBlock] = {}
     for block in sorted(blocks, key=lambda block: calls[block.o.path][0].start):
-        firsts.setdefault(block.stack, block)
-    if len(firsts) < 2:
-        return dict.fromkeys(firsts, frozenset())
-    return {stack: untouched_by(model, calls, block.o.path, lambda: run(1)) for stack, block in firsts.items()}
+        first_blocks.setdefault(block.stack, block)
+    if len(first_blocks) < 2:
+        return dict.fromkeys(first_blocks, frozenset())
+    return {stack: find_independent_modules(model, calls, block.o.path, lambda: run(1)) for stack, block in first_blocks.items()}
 
 
-def _units(
-    model: nn.Module, block: AttentionBlock, slot: int | None, calls: Calls, known: tuple[Container[str], Container[str]]
+def _unaffected_modules(
+    model: nn.Module,
+    block: AttentionBlock,
+    output_leaf: int | None,
+    calls: Calls,
+    *,
+    independent: Container[str],
+    unstackable: Container[str],
 ) -> tuple[str, ...]:
-    """The modules to replay for changes in a block: those done before it and those known to be apart from it, but none known to be odd."""
-    moment, (apart, odd) = calls[block.o.path if slot is None else block.path][0].start, known
+    """Returns the outermost modules to replay for a block: those that ended before it and independent ones, except unstackable ones."""
+    moment = calls[block.o.path if output_leaf is None else block.path][0].start
 
-    def fits(path: str) -> bool:
+    def is_unaffected(path: str) -> bool:
         call = only_call(calls, path)
-        return call is not None and (call.end < moment or path in apart) and path not in odd
+        return call is not None and (call.end < moment or path in independent) and path not in unstackable
 
-    units = largest(model, fits)
-    return units if slot is None else tuple(path for path in units if not path.startswith(f"{block.path}."))
+    modules = tuple(find_outermost_modules(model, is_unaffected))
+    return modules if output_leaf is None else tuple(path for path in modules if not path.startswith(f"{block.path}."))
 
 
-def _slots(model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run: Run) -> dict[str, int | None]:
-    """For each block the leaf of its output that is its projection's output, untouched."""
-    slots: dict[str, int | None] = {block.path: None for block in blocks}
+def _find_output_leaves(model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run: Run) -> dict[str, int | None]:
+    """Returns for each block the leaf of its output that equals the output of its projection; None if there is none."""
+    leaves: dict[str, int | None] = {block.path: None for block in blocks}
     projected: dict[str, Tensor] = {}
 
     def keep(path: str, _module: nn.Module, _args: Any, output: Tensor) -> None:
         projected[path] = output.clone()
 
     def compare(block: AttentionBlock, _module: nn.Module, _args: Any, output: Any) -> None:
+        expected = projected.pop(block.path)
         try:
-            slots[block.path] = untouched_slot(output, projected.pop(block.path))
+            candidates = enumerate(flatten(output)[0])
         except ValueError:
-            slots[block.path] = None
+            candidates = ()
+        is_equal = (
+            i for i, leaf in candidates if isinstance(leaf, Tensor) and leaf.shape == expected.shape and torch.equal(leaf, expected)
+        )
+        leaves[block.path] = next(is_equal, None)
 
     with ExitStack() as stack:
         for block in blocks:
-            if holds_projection(block) and only_call(calls, block.path):
+            if block.o.path.startswith(f"{block.path}.") and only_call(calls, block.path):
                 layer, module = model.get_submodule(block.o.path), model.get_submodule(block.path)
                 stack.callback(layer.register_forward_hook(for_owner(model, partial(keep, block.path))).remove)
                 stack.callback(module.register_forward_hook(for_owner(model, partial(compare, block))).remove)
         run(1)
-    return slots
+    return leaves
 
 
-def recording(model: nn.Module, blocks: Sequence[AttentionBlock], units: Sequence[str], record: Any) -> ExitStack:
-    """A context that hands outputs of modules to `record.keep` and inputs of output projections to `record.keep_context`.
+class PassRecorder(Protocol):
+    """What `record_pass` hands the outputs of modules and the contexts of blocks to."""
 
-    What `keep_context` returns, if anything, goes into the projection instead.
-    """
+    def keep(self, path: str, output: Any) -> None:
+        """Notes the output of a module."""
+        ...
 
-    def context(block: AttentionBlock, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        replacement = record.keep_context(block, args[0])
+    def keep_context(self, block: AttentionBlock, context: Tensor) -> Tensor | None:
+        """Notes the input of a block's output projection; a tensor that it returns goes into the projection instead."""
+        ...
+
+
+def record_pass(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Sequence[str], recorder: PassRecorder) -> ExitStack:
+    """Returns a context in which the outputs of modules and the contexts of blocks go to a recorder."""
+
+    def keep_context(block: AttentionBlock, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        replacement = recorder.keep_context(block, args[0])
         return None if replacement is None else (replacement, *args[1:])
 
     with ExitStack() as stack:
-        for path in units:
-            keep = for_owner(model, lambda _m, _a, output, path=path: record.keep(path, output))
-            hook = model.get_submodule(path).register_forward_hook(keep)
-            stack.callback(hook.remove)
+        for path in modules:
+            keep = for_owner(model, lambda _m, _a, output, path=path: recorder.keep(path, output))
+            stack.callback(model.get_submodule(path).register_forward_hook(keep).remove)
         for block in blocks:
             layer = model.get_submodule(block.o.path)
-            stack.callback(layer.register_forward_pre_hook(for_owner(model, partial(context, block))).remove)
+            stack.callback(layer.register_forward_pre_hook(for_owner(model, partial(keep_context, block))).remove)
         return stack.pop_all()
 
 
-class _Doubled:
-    """Compares a pass over twice the rows with a record, as it runs."""
+@dataclass(slots=True)
+class Recording:
+    """The record of one unchanged pass.
 
-    def __init__(self, single: _Raw) -> None:
+    Attributes:
+        outputs: Outputs of modules as leaves, by path.
+        specs: The structures of these outputs.
+        contexts: Inputs of output projections, by block path.
+        uniform: The same under uniform attention, for interventions that need it.
+        order: The paths of modules and output projections in the order in which they ran.
+    """
+
+    outputs: dict[str, list[Any]] = field(default_factory=dict)
+    specs: dict[str, TreeSpec] = field(default_factory=dict)
+    contexts: dict[str, Tensor] = field(default_factory=dict)
+    uniform: dict[str, Tensor] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+    def keep(self, path: str, output: Any) -> None:
+        """Notes a copy of a module's output, which the model may change in place later."""
+        try:
+            leaves, self.specs[path] = flatten(output)
+        except ValueError:  # not what the trial saw; the order shows it
+            return
+        self.outputs[path] = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.order.append(path)
+
+    def keep_context(self, block: AttentionBlock, context: Tensor) -> Tensor | None:
+        """Notes a copy of the input of a block's output projection."""
+        self.contexts[block.path] = context.clone()
+        self.order.append(block.o.path)
+        return None
+
+    def fits(self, order: Sequence[str], layouts: Mapping[str, Layout]) -> bool:
+        """Whether the pass ran as the one that the routes were found on."""
+        return self.order == list(order) and all(self.specs[path] == layouts[path].spec for path in self.outputs)
+
+
+class _SingleOutputs:
+    """Outputs and contexts of a pass over the batch, to be compared with those of two stacked copies."""
+
+    def __init__(self) -> None:
+        self.outputs: dict[str, Any] = {}
+        self.contexts: dict[str, Tensor] = {}
+
+    def keep(self, path: str, output: Any) -> None:
+        try:
+            leaves, spec = flatten(output)
+        except ValueError:  # an opaque output, which has no layout
+            return
+        self.outputs[path] = spec.unflatten([leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves])
+
+    def keep_context(self, block: AttentionBlock, context: Tensor) -> None:
+        self.contexts[block.path] = context.clone()
+
+
+class _DoubledOutputs:
+    """Compares a pass over two stacked copies with one over the batch, as it runs.
+
+    `layouts` are those of modules; `unstackable` says why other modules have none; `axes` are row axes of contexts, or why there is none.
+    """
+
+    def __init__(self, single: _SingleOutputs) -> None:
         self.single = single
         self.layouts: dict[str, Layout] = {}
         self.axes: dict[str, int | str] = {}
-        self.odd: dict[str, str] = {}
+        self.unstackable: dict[str, str] = {}
 
     def keep(self, path: str, output: Any) -> None:
         try:
             self.layouts[path] = Layout.between(self.single.outputs[path], output)
         except (ValueError, KeyError) as error:
-            self.odd[path] = str(error)
+            self.unstackable[path] = str(error)
 
     def keep_context(self, block: AttentionBlock, context: Tensor) -> None:
         try:
@@ -178,25 +303,12 @@ class _Doubled:
             self.axes[block.path] = str(error)
 
 
-class _Raw(Recording):
-    """A record that keeps outputs in their structure, and nothing of those that hold other things than tensors."""
-
-    def keep(self, path: str, output: Any) -> None:
-        try:
-            leaves, spec = flatten(output)
-        except ValueError:
-            return
-        self.outputs[path] = spec.unflatten([leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves])
-
-
-def _layouts(
-    model: nn.Module, blocks: Sequence[AttentionBlock], units: Sequence[str], run: Run
-) -> tuple[dict[str, Layout], dict[str, int | str], dict[str, str]]:
-    """Layouts of modules, axes of contexts (or why there is none), and the modules that have no layout, with the reason."""
-    single = _Raw()
-    with recording(model, blocks, units, single):
+def _compare_with_doubled(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Sequence[str], run: Run) -> _DoubledOutputs:
+    """Runs the model on the batch and on two stacked copies of it, and returns the comparison."""
+    single = _SingleOutputs()
+    with record_pass(model, blocks, modules, single):
         run(1)
-    double = _Doubled(single)
-    with recording(model, blocks, units, double):
+    doubled = _DoubledOutputs(single)
+    with record_pass(model, blocks, modules, doubled):
         run(2)
-    return double.layouts, double.axes, double.odd
+    return doubled

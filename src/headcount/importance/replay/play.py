@@ -1,0 +1,230 @@
+"""Passes of one model over one batch: unchanged, under gates, or replayed on a record of the unchanged pass.
+
+A replayed pass runs the model with some forward passes replaced. The modules of a route return their recorded outputs. The output projection
+of the changed block returns
+
+    o(Concat_h(g_h ctx_h + (1 − g_h) alt_h))        g_h the gate of head h, ctx_h its recorded context; alt_h is 0, the head's mean output,
+                                                    or its context under uniform attention
+
+which needs no attention, since the inputs of the block are unchanged. All other modules run as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+from headcount.core.heads import AttentionBlock
+from headcount.data.stream import reraise_memory
+from headcount.importance.replay.calls import Forward, replace_forwards
+from headcount.importance.replay.last_position import NarrowLayer, find_read_positions, select_positions
+from headcount.importance.replay.routes import Recording, Route, Survey, record_pass
+from headcount.importance.replay.stacking import Layout, batch_rows, first_rows, stack_batch, tile
+from headcount.models.gates import HeadGates
+from headcount.models.modules import Batch, device_of
+from headcount.models.randomness import pass_rng
+from headcount.models.state import forward
+
+Read = Callable[[Any, Batch], Any]
+"""(model output, stacked batch) -> a tensor with one row per row of the batch, or a tuple or dict of such tensors."""
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+"""How far replay may be from gates in a trial, relative to the largest number read (or one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPass:
+    """A model, a batch of `rows` examples, and the function that reads the model's output.
+
+    `options` are further arguments of the model; entries of the batch named in `withhold` are for `read` alone.
+    """
+
+    model: nn.Module
+    batch: Batch
+    rows: int
+    read: Read
+    options: Mapping[str, object]
+    withhold: frozenset[str]
+
+    @classmethod
+    def of(cls, model: nn.Module, batch: Batch, read: Read, options: Mapping[str, object], withhold: frozenset[str]) -> ModelPass:
+        """Returns the pass over a batch; options that the batch contains itself are dropped."""
+        further = {name: value for name, value in options.items() if name not in batch}
+        return cls(model, batch, batch_rows(batch), read, further, withhold)
+
+    @property
+    def tokens(self) -> int:
+        """The approximate number of tokens in the batch; a guess for inputs other than text."""
+        texts = [self.batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(self.batch.get(name), Tensor)]
+        return max(texts, default=256 * self.rows)
+
+    def sample(self, rows: int) -> ModelPass:
+        """Returns the pass over the first few examples."""
+        return self if rows >= self.rows else replace(self, batch=first_rows(self.batch, self.rows, rows), rows=rows)
+
+    def forward(self, copies: int = 1) -> Any:
+        """Returns the model's output for stacked copies of the batch. Models that draw random numbers draw the same ones in every pass."""
+        return self._forward(self._stack(copies))
+
+    def result(self, copies: int = 1) -> Any:
+        """Returns what `read` gives for stacked copies of the batch: tensors [copies, rows, …]."""
+        stacked = self._stack(copies)
+        rows = self.read(self._forward(stacked), stacked)
+        return tree_map(lambda tensor: tensor.unflatten(0, (copies, self.rows)), rows)
+
+    def _stack(self, copies: int) -> Batch:
+        return self.batch if copies == 1 else stack_batch(self.batch, self.rows, copies)
+
+    def _forward(self, batch: Batch) -> Any:
+        device = device_of(self.model)
+        inputs = {name: value for name, value in batch.items() if name not in self.withhold}
+        with pass_rng(self.model, seed=0, devices=[device] if device.type == "cuda" else ()):
+            return forward(self.model, {**inputs, **self.options})
+
+
+def first_copy(result: Any) -> Any:
+    """Returns the first copy [rows, …] of a result [copies, rows, …]."""
+    return tree_map(lambda tensor: tensor[0], result)
+
+
+def relative_gap(result: Any, expected: Any) -> float:
+    """Returns the largest difference of two results, relative to the largest number (or one); infinite if shape or finiteness differ."""
+    (tensors, spec), (expected_tensors, expected_spec) = tree_flatten(result), tree_flatten(expected)
+    if spec != expected_spec:
+        return float("inf")
+    return max((_tensor_gap(a.double(), b.double()) for a, b in zip(tensors, expected_tensors, strict=True)), default=0.0)
+
+
+def _tensor_gap(tensor: Tensor, expected: Tensor) -> float:
+    finite = expected.isfinite()
+    if tensor.shape != expected.shape or not torch.equal(tensor.isfinite(), finite):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    return float((tensor - expected)[finite].abs().max()) / max(1.0, float(expected[finite].abs().max()))
+
+
+def rounding_tolerance(model: nn.Module) -> float:
+    """Returns the relative gap that rounding may make in the lowest precision of a model."""
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    return max((TOLERANCE.get(dtype, 5e-2) for dtype in dtypes), default=1e-5)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayer:
+    """Evaluates gates [copies, heads of a block] on a batch: by replay along a route, or with `HeadGates` on the model itself."""
+
+    gates: HeadGates
+    survey: Survey
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+        return self.gates.model
+
+    def record(self, model_pass: ModelPass) -> tuple[Any, Recording]:
+        """Runs the unchanged pass and returns its result [rows, …] and its record."""
+        survey = self.survey
+        if self.gates.how != "uniform":
+            recording = Recording()
+            with record_pass(self.model, survey.blocks, survey.recorded, recording):
+                return first_copy(model_pass.result()), recording
+        recording = _UniformRecording(survey.layouts, {path: route.axis for path, route in survey.routes.items()})
+        values = torch.ones(2 * model_pass.rows, len(self.gates.heads), dtype=torch.float64)
+        values[model_pass.rows :] = 0.0
+        self.gates.values = values
+        with self.gates, record_pass(self.model, survey.blocks, survey.recorded, recording):
+            return first_copy(model_pass.result(2)), recording
+
+    def run_gated(self, model_pass: ModelPass, block: AttentionBlock, gates: Tensor) -> Any:
+        """Returns the result [copies, rows, …] with `HeadGates` on the model."""
+        values = torch.ones(len(gates), len(self.gates.heads), dtype=torch.float64)
+        values[:, self.gates.heads.positions(block)] = gates
+        self.gates.values = values[0] if len(gates) == 1 else values.repeat_interleave(model_pass.rows, dim=0)
+        with self.gates:
+            return model_pass.result(len(gates))
+
+    def replay(self, model_pass: ModelPass, recording: Recording, route: Route, gates: Tensor, narrow: NarrowLayer | None) -> Any:
+        """Returns the result [copies, rows, …] by replay, with a narrow last layer if there is one."""
+        copies, path = len(gates), route.block.path
+        context, uniform, forwards = recording.contexts[path], recording.uniform.get(path), {}
+        if narrow is not None:
+            length = recording.contexts[narrow.route.block.path].shape[1]
+            positions = find_read_positions(narrow.reads, model_pass.batch, model_pass.rows, length, device_of(self.model))
+            forwards = narrow.make_forwards(self.model, tile(positions, 0, copies), length)
+            if path == narrow.route.block.path:
+                context, uniform = select_positions(context, positions), None if uniform is None else select_positions(uniform, positions)
+        alternative = self.gates.means[path] if self.gates.means is not None else uniform
+        projected = self.model.get_submodule(route.block.o.path).forward(gate_contexts(context, gates, route.axis, alternative))
+        forwards |= make_replayed_forwards(route, recording, self.survey.layouts, projected, copies)
+        with replace_forwards(self.model, forwards, without_hooks=self.survey.altered.intersection(route.recorded)):
+            return model_pass.result(copies)
+
+    def narrow_layer_holds(self, model_pass: ModelPass, recording: Recording, baseline: Any, narrow: NarrowLayer) -> bool:
+        """Whether a narrow last layer reproduces the baseline of this batch with NaN at all positions that are not read."""
+        ones = torch.ones(1, narrow.route.block.n_heads, dtype=torch.float64)
+        try:
+            result = self.replay(model_pass, recording, narrow.route, ones, replace(narrow, is_poisoned=True))
+        except Exception as error:  # a module, or a reader, that does not work on one position
+            reraise_memory(error)
+            return False
+        return relative_gap(first_copy(result), baseline) <= rounding_tolerance(self.model)
+
+
+class _UniformRecording(Recording):
+    """The record of a pass over two stacked copies, the second of which attends uniformly.
+
+    The contexts of the second copy are kept and then replaced by those of the first, so that all inputs of the next block are unchanged.
+    """
+
+    def __init__(self, layouts: Mapping[str, Layout], axes: Mapping[str, int]) -> None:
+        super().__init__()
+        self.layouts, self.axes = layouts, axes
+
+    def keep(self, path: str, output: Any) -> None:
+        super().keep(path, output)
+        if path in self.outputs:
+            self.outputs[path] = self.layouts[path].first_half(self.outputs[path])
+
+    def keep_context(self, block: AttentionBlock, context: Tensor) -> Tensor | None:
+        axis = self.axes[block.path]
+        own, uniform = context.chunk(2, dim=axis)
+        self.uniform[block.path] = uniform.clone()
+        super().keep_context(block, own)
+        return torch.cat([own, own], dim=axis)
+
+
+def gate_contexts(context: Tensor, gates: Tensor, axis: int, alternative: Tensor | None) -> Tensor:
+    """Returns stacked contexts [..., copies * rows, ..., heads * head_dim] under gates [copies, heads], gated as `HeadGates` does it."""
+    heads = gates.shape[1]
+    per_head = context.unflatten(-1, (heads, -1)).unsqueeze(axis)  # [..., 1, rows, ..., heads, head_dim]
+    shape = [1] * per_head.ndim
+    shape[axis], shape[-2] = gates.shape[0], heads
+    gate = gates.to(context).view(shape)
+    gated = per_head * gate
+    if alternative is not None:
+        if alternative.ndim == context.ndim and alternative.shape == context.shape:
+            alternative = alternative.unflatten(-1, (heads, -1)).unsqueeze(axis)
+        gated = gated + (1 - gate) * alternative.to(context)
+    return gated.flatten(-2).flatten(axis, axis + 1)
+
+
+def make_replayed_forwards(
+    route: Route, recording: Recording, layouts: Mapping[str, Layout], projected: Tensor, copies: int
+) -> dict[str, Forward]:
+    """Returns forward passes that return stacked recorded outputs, and `projected` as the output of the block's projection."""
+
+    def replay_output(path: str, stacked_leaves: Mapping[int, Any] | None = None) -> Forward:
+        return lambda *_, **__: layouts[path].stack(recording.outputs[path], copies, stacked_leaves)
+
+    forwards = {path: replay_output(path) for path in route.unaffected}
+    if route.output_leaf is None:
+        forwards[route.block.o.path] = lambda *_, **__: projected
+    else:
+        forwards[route.block.path] = replay_output(route.block.path, {route.output_leaf: projected})
+    return forwards
