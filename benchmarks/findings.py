@@ -32,7 +32,7 @@ from headcount.data.readers.conllu import read_conllu
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.fine_tune import fine_tune
 from headcount.runs.store import Run
-from headcount.studies.survivors import compare_survivors, read_survivors, read_units
+from headcount.studies._measure.survivors import compare_survivors, read_survivors, read_units
 from headcount.workflows.roles import roles_into
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "findings.md"

@@ -36,7 +36,7 @@ from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record
 from headcount.runs.artifacts import Artifact
 from headcount.runs.store import Run, describe_run
-from headcount.studies.survivors import SurvivorSets, read_survivors
+from headcount.studies._measure.survivors import SurvivorSets, read_survivors
 from headcount.workflows.roles import roles_into
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "real-models.md"

@@ -132,7 +132,7 @@ def test_studies_run(capsys: pytest.CaptureFixture[str], model: Path, data: Path
     rows = result(capsys, "study", "by-type", model, "--train", data)["types"]
     assert [row["kind"] for row in rows] == ["encoder-self"] and rows[0]["share"] == pytest.approx(1)
     rows = result(capsys, "study", "all-but-one", model, "--train", data, "--how", "mean")["layers"]
-    assert [row["block"] for row in rows] == ["L0", "L1", "everywhere"] and len(rows[2]["kept"]) == 2
+    assert [row["block"] for row in rows] == ["L0", "L1", "everywhere"] and len(rows[2]["heads"]) == 2
     for study in ("by-type", "all-but-one"):
         code, out, err = run(capsys, "study", study, model, "--train", data)
         assert code == 0 and "accuracy" in out, err

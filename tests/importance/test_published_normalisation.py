@@ -127,7 +127,7 @@ def test_the_command_line_scores_as_published(tmp_path: Path, capsys: pytest.Cap
 
 def test_norms_of_raw_scores_survive_in_types() -> None:
     """By type, means and shares are of raw scores, since normalised layers all weigh the same; the lower half is that of the published ranking."""
-    from headcount.studies.by_type import compare_types
+    from headcount.studies._measure.by_type import compare_types
 
     model, data = shared("t5"), task("t5", 12)
     raw = hc.score(model, data, normalise="none")

@@ -57,11 +57,11 @@ def test_facts_are_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_study_imports_no_command_line_and_its_options_no_torch(name: str) -> None:
+def test_a_study_imports_no_command_line_and_its_options_no_torch_or_numpy(name: str) -> None:
     script = (
         "import sys\nfrom headcount.core.registry import STUDIES\nfrom headcount.core.options import options_of\n"
         f"options_of(STUDIES.get('{name}'))\n"
-        "heavy = ('torch', 'transformers', 'typer')\n"
+        "heavy = ('torch', 'transformers', 'numpy', 'typer')\n"
         "wrong = [name for name in sys.modules if name.split('.')[0] in heavy or name.startswith('headcount.app')]\n"
         "assert not wrong, wrong[:5]"
     )

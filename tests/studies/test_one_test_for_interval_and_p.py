@@ -8,7 +8,7 @@ from scipy import special
 
 from headcount.core.stats import agreement, significance
 from headcount.core.stats.samples import Samples
-from headcount.studies.roles_importance import draw_orders, permute_groups
+from headcount.studies._measure.roles_importance import draw_orders, permute_groups
 
 
 def planted(n: int, means: np.ndarray, noise: float, seed: int) -> Samples:
@@ -101,11 +101,11 @@ def test_the_interval_of_accuracies_covers(n: int, share: float) -> None:
 
 
 def test_a_single_survivor_has_neither_interval_nor_p() -> None:
+    from headcount.studies._measure.compensation import compare_heads
     from headcount.studies._results import correct_rows
-    from headcount.studies.compensation import compare_heads
 
     single = compare_heads("v", "L0", np.array([0.5]), np.array([0.2]))
-    rows = [single, compare_heads("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))]
-    correct_rows(rows)
-    assert rows[0]["difference"] == pytest.approx(0.3) and rows[0]["low"] is rows[0]["p"] is rows[0]["q"] is None
-    assert rows[1]["q"] == rows[1]["p"], "corrected over those that were tested"
+    several = compare_heads("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))
+    single, several = correct_rows([single, several])
+    assert single.difference == pytest.approx(0.3) and single.low is single.p is single.q is None
+    assert several.q == several.p, "corrected over those that were tested"

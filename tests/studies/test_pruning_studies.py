@@ -21,9 +21,9 @@ from headcount.app.console.inputs import TaskOptions
 from headcount.core.heads import Head
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
-from headcount.studies import compensation, dynamics, layers
 from headcount.studies._base import StudyContext
 from headcount.studies._gated import average_evaluations, chance_of, count_levels, evaluate_without, measure_drop, share_left
+from headcount.studies._measure import compensation, dynamics, layers
 from headcount.studies._tuning import load_with_head, relative_changes, slice_weights
 
 
@@ -69,13 +69,13 @@ def test_layers_that_matter_are_found() -> None:
     live: Any = hc.load(saved(num_hidden_layers=4)).double().eval()
     silent(live, lambda head: head.layer < 3)
     whole, rows, pairs = layers.remove_layers(live, task("encoder", 40))
-    rise = {row["name"]: row["loss difference"] for row in rows}
+    rise = {row.group.name: row.drop.loss.difference for row in rows}
     assert rise["bottom (L0)"] == rise["middle (L1+L2)"] == rise["L0+L1"] == rise["L0+L2"] == 0
     assert abs(rise["top (L3)"]) > 1e-3 and rise["top (L3)"] == rise["L3"] == pytest.approx(rise["L2+L3"]) == pytest.approx(rise["L1+L3"])
-    assert {row["name"]: row["q"] for row in rows}["bottom (L0)"] == 1
+    assert {row.group.name: row.q for row in rows}["bottom (L0)"] == 1
     assert whole.n_examples == 40
-    excess = next(row for row in pairs if row["what"] == "excess")
-    assert excess["consecutive"] == pytest.approx(0, abs=1e-9) and excess["spread"] == pytest.approx(0, abs=1e-9)
+    excess = next(row for row in pairs if row.quantity == "excess")
+    assert excess.consecutive == pytest.approx(0, abs=1e-9) and excess.spread == pytest.approx(0, abs=1e-9)
 
 
 _places: list[Path] = []
@@ -132,7 +132,7 @@ def test_dynamics_orders_checkpoints(capsys: pytest.CaptureFixture[str], checkpo
     assert [(row["step"], row["keep"]) for row in found["rows"]] == [(step, keep) for step in (3, 20, 100) for keep in (6, 1)]
     for row in found["rows"]:
         whole = next(one for one in found["checkpoints"] if one["step"] == row["step"])
-        assert row["left"] is None and whole["removable"] is None and "better than chance" in whole["why"], "nothing was learnt"
+        assert row["remaining"] is None and whole["removable"] is None and "better than chance" in whole["reason"], "nothing was learnt"
         assert row["removed"] == pytest.approx(1 - row["keep"] / 12)
     before = files(tmp_path / "run")
     named = [checkpoints / f"checkpoint-{step}" for step in (100, 3, 20)]
@@ -208,13 +208,15 @@ def test_uneven_compensation_is_found() -> None:
     noise = np.random.default_rng(0).normal(1, 0.01, (32, 5))
     moved = noise + np.array([0.5 * (number < 8) for number in range(32)])[:, None] * np.array([0, 0, 0, 1, 0])
     artifacts = [
-        Artifact(ArtifactKey("tuned", name, {}), {"heads": heads}, {"changes": values}) for name, values in (("a", moved), ("b", noise))
+        Artifact(ArtifactKey("tuned", name, {}), {"heads": heads, "loss": 1.0, "metric": "", "value": None}, {"changes": values})
+        for name, values in (("a", moved), ("b", noise))
     ]
-    rows, even, each = compensation.compare_changes(*artifacts, hc.Plan.removing([]))
-    assert {row["part"]: row["p"] < 0.01 for row in even} == {"q": False, "k": False, "v": False, "o": True, "importance": False}
-    where = {(row["part"], row["where"]): row for row in rows}
-    assert where["o", "L0"]["difference"] == pytest.approx(0.5) and where["o", "L1"]["difference"] == 0 and where["o", "all"]["heads"] == 32
-    assert len(each) == 32 and each[0]["o pruned"] - each[0]["o whole"] == pytest.approx(0.5)
+    changes = compensation.compare_changes(*artifacts, hc.Plan.removing([]))
+    assert {row.part: row.p < 0.01 for row in changes.evenness} == {"q": False, "k": False, "v": False, "o": True, "importance": False}
+    of_layer = {row.layer: row for row in changes.rows if row.part == "o"}
+    assert of_layer["L0"].difference == pytest.approx(0.5) and of_layer["L1"].difference == 0 and of_layer["all"].heads == 32
+    first = changes.heads[0]
+    assert len(changes.heads) == 32 and float(first["o pruned"]) - float(first["o dense"]) == pytest.approx(0.5)
 
 
 def test_without_training_nothing_compensates(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
@@ -236,10 +238,10 @@ def test_without_training_nothing_compensates(capsys: pytest.CaptureFixture[str]
         12,
     )
     still = result(capsys, *words, "--rate", 0, "--out", tmp_path / "still")
-    assert all(row["pruned"] == row["whole"] == 0 for row in still["rows"] if row["part"] != "importance")
+    assert all(row["pruned"] == row["dense"] == 0 for row in still["rows"] if row["part"] != "importance")
     assert all(abs(row["difference"]) < 1e-9 and row["q"] in (1, None) for row in still["rows"]), "importance did not move either"
     found = result(capsys, *words, "--rate", 0.001, "--out", tmp_path / "run")
-    assert all(row["pruned"] > 0 and row["whole"] > 0 for row in found["rows"] if row["part"] == "q")
+    assert all(row["pruned"] > 0 and row["dense"] > 0 for row in found["rows"] if row["part"] == "q")
     before = files(tmp_path / "run")
     assert result(capsys, *words, "--rate", 0.001, "--out", tmp_path / "run") == found and files(tmp_path / "run") == before
 
@@ -266,13 +268,13 @@ def test_languages_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_p
         ("demo/entailment-english", "demo/entailment"),
     }
     names = ["bottom (L0)", "middle (L1+L2)", "top (L3)", "L0", "L1", "L2", "L3", "24 of 32 heads by magnitude without repair"]
-    assert [row["what"] for row in found["against"]] == names and len(found["between languages"]) == 8
-    by = {(row["model"], row["language"], row["what"]): row for row in found["rows"]}
+    assert [row["without"] for row in found["against"]] == names and len(found["between languages"]) == 8
+    by = {(row["model"], row["language"], row["without"]): row for row in found["rows"]}
     assert all(row["chance"] == pytest.approx(row["chance"]) and row["lost"] is not None for row in by.values()), (
         "24 of the embedded are enough"
     )
     for row in found["against"]:
-        pair = [by[name, "demo/entailment", row["what"]]["lost"] for name in ("demo/entailment", "demo/entailment-english")]
+        pair = [by[name, "demo/entailment", row["without"]]["lost"] for name in ("demo/entailment", "demo/entailment-english")]
         assert row["difference"] == pytest.approx(pair[0] - pair[1])
     before = files(tmp_path / "run")
     assert result(capsys, *words) == found and files(tmp_path / "run") == before

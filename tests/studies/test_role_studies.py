@@ -18,7 +18,7 @@ from headcount.core.role_table import RoleScore, RoleTable
 from headcount.pruning.methods.role import RolePruner
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.store import Run
-from headcount.studies import role_pruning, survivors
+from headcount.studies._measure import role_pruning, survivors
 
 # Which roles survive.
 
@@ -88,10 +88,10 @@ def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Pa
     told = refused(capsys, 1, "study", "survivors", out)
     assert "has no roles; name a text or a task to measure them on" in told
     found = result(capsys, "study", "survivors", out, "--embedded", "english", "--limit", 20)
-    assert {(row["method"], row["keep"], row["seeds"]) for row in found["levels"]} <= {
+    assert {(row["method"], row["keep"], row["seeds"]) for row in found["rows"]} <= {
         (method, keep, seeds) for method, seeds in (("magnitude without repair", 1), ("random without repair", 2)) for keep in (3, 6)
     }
-    assert all(0 <= row["p"] <= row["q"] <= 1 for row in found["levels"])
+    assert all(0 <= row["p"] <= row["q"] <= 1 for row in found["rows"])
     again = result(capsys, "study", "survivors", out)
     assert again == found, "the roles are those of the run"
     assert (out / "study-survivors.csv").is_file()

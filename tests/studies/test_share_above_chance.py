@@ -10,8 +10,8 @@ import pytest
 from headcount.core.evaluation import Evaluation
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
 from headcount.data.task import Task
-from headcount.studies._gated import relative_gap, share_left
-from headcount.studies.dynamics import Checkpoint, _summarise
+from headcount.studies._gated import measure_drop, relative_gap, share_left
+from headcount.studies._measure.dynamics import Checkpoint, CurveRow, summarise_curve
 
 N = 200
 
@@ -43,8 +43,9 @@ def test_at_chance_no_share_is_defined(number: int) -> None:
     """A model that answers as a constant would has nothing to lose: not 100 % kept, and no heads that can go."""
     share = share_left(right(number), right(number), toy(ACCURACY), 0.3)
     assert share.remaining is None and share.reason.endswith("than chance, 0.3") == (number <= 60)
-    rows = [{"removed": 0.9, "why": share.reason, **share.flat()}]
-    assert _summarise(Checkpoint("a", 1), right(number), rows, 0.9)["removable"] is None
+    checkpoint, drop = Checkpoint("a", 1), measure_drop(right(number), right(number), toy(ACCURACY))
+    rows = [CurveRow(checkpoint, 1, 0.9, 1.0, None, drop, share)]
+    assert summarise_curve(checkpoint, right(number), rows, 0.9).removable is None
 
 
 def test_a_score_of_zero_is_undefined_where_chance_is_zero() -> None:
@@ -67,7 +68,7 @@ def test_an_unknown_chance_is_said() -> None:
     share = share_left(right(180), right(120), toy(ACCURACY), None)
     assert (
         share.remaining is None
-        and share.flat() == dict.fromkeys(("chance", "left", "left low", "left high"))
+        and share.to_dict() == {**dict.fromkeys(("chance", "remaining", "remaining low", "remaining high")), "reason": share.reason}
         and "not known" in share.reason
     )
 

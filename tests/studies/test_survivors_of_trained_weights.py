@@ -10,7 +10,7 @@ import pytest
 from headcount.core.errors import ArtifactError
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.studies.survivors import read_survivors
+from headcount.studies._measure.survivors import read_survivors
 
 HEADS = [f"L0H{index}" for index in range(4)]
 FROZEN, TRAINED = {"gates": None}, {}

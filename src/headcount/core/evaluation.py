@@ -47,6 +47,11 @@ class Evaluation:
         return float(np.mean(self.losses))
 
     @property
+    def score(self) -> float:
+        """The metric, or the mean loss where there is none."""
+        return self.loss if self.value is None else self.value
+
+    @property
     def loss_stderr(self) -> float:
         """The standard error of the mean loss."""
         return float(np.std(self.losses, ddof=1) / sqrt(self.n_examples)) if self.n_examples > 1 else float("nan")

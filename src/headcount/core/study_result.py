@@ -117,3 +117,9 @@ class StudyResult:
             values["measurements"],
             tuple(values["figures"]),
         )
+
+
+def format_interval(value: float, low: float | None, high: float | None, format_spec: str = "+.3g") -> str:
+    """Returns a number with its interval as text, such as `+0.12 (+0.05 … +0.19)`; without an interval, the number alone."""
+    ends = "" if low is None or high is None else f" ({format(low, format_spec)} … {format(high, format_spec)})"
+    return f"{format(value, format_spec)}{ends}"

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from headcount.core.errors import OptionError
 from headcount.core.options import Configurable
 from headcount.core.registry import STUDIES
-from headcount.models.provenance import machine_of, model_record
-from headcount.runs.store import Run, describe_run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,7 +21,15 @@ if TYPE_CHECKING:
     from headcount.core.study_result import StudyResult
     from headcount.data.task import Task
     from headcount.models.head_map import HeadMap
+    from headcount.runs.store import Run
+    from headcount.workflows.prune import TrainingEstimate
 
+SIGNIFICANT = 0.05
+"""The corrected p-value up to which a difference counts as significant."""
+ANY_ROLE = "any role"
+"""Stands for all roles together in the rows of a study."""
+Ablation = Literal["zero", "mean", "uniform"]
+"""What stands in for removed heads: nothing, their mean output, or uniform attention."""
 Input = Literal["model", "task", "text", "run", "comparison"]
 Progress = Callable[[int, int | None], None]
 """Called with the number of finished pieces of work, and of all pieces where that is known."""
@@ -73,8 +79,12 @@ class Sources(Protocol):
         """The name of the task that the caller chose; empty if the head of the model decides."""
         ...
 
-    def load_model(self, name: str, **options: Any) -> LoadedModel:
-        """Returns the model of a folder, hub id or embedded name; `options` override those of `headcount.load`."""
+    def load_model(self, name: str, *, as_configured: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
+        """Returns the model of a folder, hub id or embedded name.
+
+        With `as_configured` its own configuration chooses the class, whatever class the caller chose; with `new_classes` it gets a new, untrained
+        classification head for these classes.
+        """
         ...
 
     def read_heads(self, name: str) -> HeadMap:
@@ -103,8 +113,9 @@ class Sources(Protocol):
         ...
 
 
-def _no_progress(description: str, unit: str = "examples") -> AbstractContextManager[Progress]:
-    return nullcontext(lambda done, total: None)
+def without_progress(description: str, unit: str = "examples") -> AbstractContextManager[Progress]:
+    """Stands in for the progress of a caller that shows none."""
+    return nullcontext(lambda n_finished, total: None)
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,7 @@ class StudyContext:
         command: The command line that is running; empty in Python.
         progress: Called with a description of the work that begins and the unit it is counted in.
         note: Called with sentences about what was decided.
+        note_training: Called with the training that lies ahead, before it begins.
     """
 
     sources: Sources
@@ -130,8 +142,9 @@ class StudyContext:
     limit: int | None = None
     batch_size: int | None = None
     command: str = ""
-    progress: Callable[..., AbstractContextManager[Progress]] = _no_progress
+    progress: Callable[..., AbstractContextManager[Progress]] = without_progress
     note: Callable[[str], None] = field(default=lambda sentence: None)
+    note_training: Callable[[TrainingEstimate], None] = field(default=lambda estimate: None)
 
     @cached_property
     def loaded(self) -> LoadedModel:
@@ -156,25 +169,6 @@ class StudyContext:
         if self.run is None:
             raise OptionError("this study keeps its evaluations and models in a run folder; name one with out")
         return self.run
-
-    def describe_run(self, loaded: LoadedModel, config: Mapping[str, Any]) -> None:
-        """Writes the model and the configuration of this study to the run folder, if there is one.
-
-        Raises:
-            ArtifactError: the run folder belongs to another model.
-        """
-        if self.run is None:
-            return
-        with self.progress("hashing the weights"):
-            record = describe_run(
-                model_record(loaded.model, loaded.name),
-                command=self.command,
-                seed=self.seed,
-                task=self.sources.task_name,
-                config={**config, "opened": self.sources.opening_record(loaded.name)},
-                machine=machine_of(loaded.model),
-            )
-            self.run.describe(record, loaded.heads)
 
 
 @dataclass(frozen=True)
@@ -207,3 +201,9 @@ def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
             raise OptionError(f"{option} must be NAME=VALUE; got {text!r}")
         values[name.replace("-", "_")] = value
     return values
+
+
+def new_head_options(classes: Sequence[str]) -> dict[str, Any]:
+    """Returns the arguments of `headcount.load` that give a model a new classification head for these classes."""
+    names = {"id2label": dict(enumerate(classes)), "label2id": {name: number for number, name in enumerate(classes)}}
+    return {"auto": "AutoModelForSequenceClassification", "new_layers": True, "model_kwargs": names}

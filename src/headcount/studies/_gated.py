@@ -43,8 +43,8 @@ class Drop:
         """The change of the metric, or of the loss where there is no metric."""
         return self.metric if self.metric is not None else self.loss
 
-    def flat(self) -> dict[str, float]:
-        """Returns the numbers by name, for a table."""
+    def to_dict(self) -> dict[str, float]:
+        """Returns the numbers by name, as plain data."""
         numbers = {f"loss {name}": value for name, value in asdict(self.loss).items()}
         if self.metric is not None:
             numbers |= {f"metric {name}": value for name, value in asdict(self.metric).items()}
@@ -62,11 +62,24 @@ class Share:
     remaining: Difference | None
     reason: str = ""
 
-    def flat(self) -> dict[str, float | None]:
-        """Returns the numbers by name, for a table."""
-        ends = ("difference", "low", "high")
-        values = dict.fromkeys(ends) if self.remaining is None else {name: getattr(self.remaining, name) for name in ends}
-        return {"chance": self.chance, "left": values["difference"], "left low": values["low"], "left high": values["high"]}
+    @property
+    def interval(self) -> tuple[float | None, float | None, float | None]:
+        """The share that remains and the ends of its interval; None where it is not defined."""
+        return (None, None, None) if self.remaining is None else self.remaining.interval
+
+    @property
+    def interval_lost(self) -> tuple[float | None, float | None, float | None]:
+        """The share that is lost and the ends of its interval; None where it is not defined."""
+        return (
+            (None, None, None)
+            if self.remaining is None
+            else (1 - self.remaining.difference, 1 - self.remaining.high, 1 - self.remaining.low)
+        )
+
+    def to_dict(self) -> dict[str, float | str | None]:
+        """Returns the numbers by name, as plain data."""
+        names = ("remaining", "remaining low", "remaining high")
+        return {"chance": self.chance, **dict(zip(names, self.interval, strict=True)), "reason": self.reason}
 
 
 def measure_drop(dense: Evaluation, pruned: Evaluation, task: Task, *, seed: int = 0) -> Drop:
@@ -104,7 +117,7 @@ def share_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float 
         lambda sums: np.where(sums[..., -1] > 0, _scale(task, total(sums[..., :-1])), floor),
         seed=seed,
     )
-    score = f"{dense.metric} {score_of(dense):.4g}"
+    score = f"{dense.metric} {dense.score:.4g}"
     if against_chance.difference <= 0:
         return Share(chance, None, f"{score} is not better than chance, {chance:.4g}")
     if against_chance.p > CHANCE_P:
@@ -219,8 +232,3 @@ def count_levels(keeps: Sequence[int | float | str], heads: HeadMap, shares: Seq
     size = len(units[0]) if len({len(unit) for unit in units}) == 1 else 1
     number = len(heads) // size
     return sorted({max(1, round(share * number)) * size for share in shares}, reverse=True)
-
-
-def score_of(evaluation: Evaluation) -> float:
-    """Returns the metric, or the loss where there is none."""
-    return evaluation.loss if evaluation.value is None else evaluation.value

@@ -1,37 +1,66 @@
-"""The rows of a study as an artifact of a run, which writes them as a table, and the correction of their p-values."""
+"""The description of a run by a study, its rows as an artifact of the run, which writes them as a table, and the correction of p-values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 from headcount.core.stats.significance import benjamini_hochberg
-from headcount.models.provenance import provenance
+from headcount.models.provenance import machine_of, model_record, provenance
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.store import Run
+from headcount.runs.store import describe_run as describe
 from headcount.runs.tables import STUDY
-
-SIGNIFICANT = 0.05
-"""The corrected p-value up to which a difference counts as significant."""
+from headcount.studies._base import LoadedModel, StudyContext
 
 
-def keep_rows(run: Run | None, study: str, request: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+class TestedRow(Protocol):
+    """A frozen dataclass with a p-value, None where nothing was tested, and its corrected p-value."""
+
+    @property
+    def p(self) -> float | None:
+        """The p-value."""
+        ...
+
+    @property
+    def q(self) -> float | None:
+        """The p-value corrected over the rows of a table."""
+        ...
+
+
+Row = TypeVar("Row", bound=TestedRow)
+
+
+def correct_rows(rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows with q, their p-value corrected over the rows that have one (Benjamini–Hochberg); None for rows without."""
+    p_values = [row.p for row in rows if row.p is not None]
+    corrected = iter(benjamini_hochberg(p_values) if p_values else ())
+    values: list[Any] = [{"q": None if row.p is None else float(next(corrected))} for row in rows]
+    return [replace(row, **value) for row, value in zip(rows, values, strict=True)]  # pyright: ignore[reportArgumentType]
+
+
+def describe_run(context: StudyContext, loaded: LoadedModel, config: Mapping[str, object]) -> None:
+    """Writes the model and the configuration of a study to the run folder of the context, if there is one.
+
+    Raises:
+        ArtifactError: the run folder belongs to another model.
+    """
+    if context.run is None:
+        return
+    with context.progress("hashing the weights"):
+        record = describe(
+            model_record(loaded.model, loaded.name),
+            command=context.command,
+            seed=context.seed,
+            task=context.sources.task_name,
+            config={**config, "opened": context.sources.opening_record(loaded.name)},
+            machine=machine_of(loaded.model),
+        )
+        context.run.describe(record, loaded.heads)
+
+
+def keep_rows(run: Run | None, study: str, request: Mapping[str, object], rows: Sequence[Mapping[str, object]]) -> None:
     """Commits the rows of a study to a run, if there is one that this process leads."""
     if run is not None and run.leads:
         run.present(run.commit(ArtifactKey(STUDY, study, dict(request)), {"rows": [dict(row) for row in rows]}, provenance=provenance()))
-
-
-def correct_rows(rows: Sequence[dict[str, Any]], p: str = "p", q: str = "q") -> None:
-    """Adds to every row its p-value corrected over the rows that have one (Benjamini–Hochberg), and None to the rows without."""
-    tested = [row for row in rows if row[p] is not None]
-    corrected = benjamini_hochberg([row[p] for row in tested]) if tested else []
-    for row in rows:
-        row[q] = None
-    for row, value in zip(tested, corrected, strict=True):
-        row[q] = float(value)
-
-
-def format_interval(value: float, low: float | None, high: float | None, form: str = "+.3g") -> str:
-    """Returns a number with its interval as text, such as `+0.12 (+0.05 … +0.19)`; without an interval, the number alone."""
-    ends = "" if low is None or high is None else f" ({format(low, form)} … {format(high, form)})"
-    return f"{format(value, form)}{ends}"

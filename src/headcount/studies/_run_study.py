@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from headcount.data.task import Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
-from headcount.studies._base import LoadedModel, Progress, Study, StudyContext
+from headcount.studies._base import LoadedModel, Progress, Study, StudyContext, new_head_options
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
 
@@ -72,7 +72,8 @@ def study(
     sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
     name: str | LoadedModel | None = str(model) if isinstance(model, str | Path) else None
     if isinstance(model, nn.Module):
-        name = LoadedModel(_name_of(model), model)
+        config_name = getattr(getattr(model, "config", None), "name_or_path", "")
+        name = LoadedModel(str(config_name or type(model).__name__), model)
     elif model is None and "comparison" in chosen.info.needs and out is not None:
         record = Run.open(out).record()
         name = reopened_model(record.model.name, record.config)
@@ -85,12 +86,12 @@ def study(
             seed=seed,
             limit=limit,
             batch_size=batch_size,
-            progress=lambda description, unit="examples": nullcontext(progress or (lambda done, total: None)),
+            progress=lambda description, unit="examples": nullcontext(progress or (lambda n_finished, total: None)),
         )
         return chosen.measure(context)
 
 
-def _check_inputs(study: Study, inputs: Mapping[str, Any]) -> None:
+def _check_inputs(study: Study, inputs: Mapping[str, object]) -> None:
     """Raises OptionError for an input that a study needs and lacks, or has and does not use."""
     info = study.info
     arguments = {"model": "model", "task": "data", "text": "text", "run folder": "out"}
@@ -111,10 +112,6 @@ def _check_inputs(study: Study, inputs: Mapping[str, Any]) -> None:
             raise OptionError(f"study {study.name} uses no {name}; leave {arguments[name]} out")
         if value is None and needs.get(name):
             raise OptionError(f"study {study.name} needs a {name}; name it with {arguments[name]}")
-
-
-def _name_of(model: nn.Module) -> str:
-    return str(getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +135,11 @@ class PythonSources:
         """Whether the caller named a text, or a task whose texts can be read."""
         return self.text is not None or self.data is not None
 
-    def load_model(self, name: str, **options: Any) -> LoadedModel:
-        """Returns the model of a folder, hub id or embedded name."""
+    def load_model(self, name: str, *, as_configured: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
+        """Returns the model of a folder, hub id or embedded name; its configuration chooses the class unless it gets new classes."""
         folder = local_folder(name)
-        return LoadedModel(name, load(folder, **options).eval(), folder)
+        model = load(folder, **new_head_options(new_classes)) if new_classes else load(folder)
+        return LoadedModel(name, model.eval(), folder)
 
     def read_heads(self, name: str) -> HeadMap:
         """Returns the heads of a model."""

@@ -39,15 +39,10 @@ TINY = 1e-12
 
 
 def note_training(context: StudyContext, pruning: Pruning, requests: Sequence[PruneSpec]) -> None:
-    """Tells the caller how long the training of the pruned models that are not finished yet will take, if any of them trains."""
+    """Tells the caller how long the pruned models that are not finished yet will train, if any of them trains."""
     estimate = estimate_training(pruning, requests)
-    if estimate is None:
-        return
-    steps = f"{estimate.fewest}" if estimate.fewest == estimate.most else f"{estimate.fewest} to {estimate.most}"
-    minutes, seconds = divmod(round(estimate.seconds), 60)
-    duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-    models = "1 model trains" if estimate.models == 1 else f"{estimate.models} models train, each"
-    context.note(f"{models} for {steps} optimiser steps: about {duration} in all on this machine")
+    if estimate is not None:
+        context.note_training(estimate)
 
 
 def slice_weights(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
@@ -115,8 +110,7 @@ def load_with_head(context: StudyContext, name: str, labels: Sequence[str]) -> L
     if CLASSIFIER in type(unwrap(loaded.model)).__name__ or not labels:
         return loaded
     torch.manual_seed(context.seed)
-    names = {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
-    return context.sources.load_model(name, auto=f"AutoModelFor{CLASSIFIER}", new_layers=True, model_kwargs=names)
+    return context.sources.load_model(name, new_classes=labels)
 
 
 def train_model(context: StudyContext, loaded: LoadedModel, task_name: str, recipe: Recipe, options: Mapping[str, str]) -> LoadedModel:

@@ -1,20 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import TYPE_CHECKING
 
 from headcount.core.options import option
-from headcount.core.stats.significance import Difference, benjamini_hochberg, paired_bootstrap, paired_t
-from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import Progress, Study, StudyContext, StudyInfo
-from headcount.studies._results import SIGNIFICANT, format_interval
+from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.core.heads import Head
-
-EVERYWHERE = "everywhere"
-Ablation = Literal["zero", "mean", "uniform"]
+    from headcount.studies._measure.all_but_one import LayerRow
 
 
 @dataclass(frozen=True)
@@ -26,16 +21,15 @@ class AllButOne(Study):
     """
 
     _: KW_ONLY
-    how: Literal["zero", "mean", "uniform"] = option(
-        "zero", "What stands in for the other heads: nothing, their mean output, or uniform attention"
-    )
+    how: Ablation = option("zero", "What stands in for the other heads: nothing, their mean output, or uniform attention")
     info = StudyInfo(paper="Michel et al. 2019, section 3.3", needs=frozenset({"model", "task"}))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every block reduced to its best head, and a last one for the best head everywhere at once."""
+        from headcount.studies._measure.all_but_one import reduce_layers
+
         task = context.task
-        with context.progress("scoring") as advance:
-            rows = reduce_layers(context, self.how, advance)
+        rows = reduce_layers(context, self.how)
         metric = task.metric.name if task.metric else ""
         return StudyResult(
             study=str(self),
@@ -43,52 +37,6 @@ class AllButOne(Study):
             sentence=_verdict(rows),
             measurements={"model": context.model_name, "task": task.name, "how": self.how, "layers": [asdict(row) for row in rows]},
         )
-
-
-@dataclass(frozen=True, slots=True)
-class LayerRow:
-    """One block, or all of them: the heads that stay, the rise of the loss where they were chosen, and rise and metric on the report split."""
-
-    block: str
-    kept: tuple[str, ...]
-    chosen_rise: float | None
-    rise: Difference
-    metric: float | None
-    metric_change: Difference | None
-    q: float
-
-
-def reduce_layers(context: StudyContext, ablation: Ablation, progress: Progress | None = None) -> list[LayerRow]:
-    """Returns a row for every block reduced to its best head, and a last one for the best head everywhere at once."""
-    import torch
-
-    from headcount.data.evaluate import evaluate
-    from headcount.importance.score import score
-    from headcount.models.gates import HeadGates
-    from headcount.studies._gated import means_for
-
-    model, task, heads, seed = context.loaded.model, context.task, context.loaded.heads, context.seed
-    limit, batch_size = context.limit, context.batch_size
-    scores = score(
-        model, task, f"all-but-one:{ablation}", split="selection", seed=seed, limit=limit, batch_size=batch_size, progress=progress
-    )
-    means = means_for(model, task, ablation, limit, "selection")
-    dense = evaluate(model, task, limit=limit, batch_size=batch_size)
-    best = {block.name: min(block.heads, key=lambda head: (scores[head], head)) for block in heads.blocks if block.n_heads}
-    choices: list[tuple[str, list[Head], float | None]] = [(name, [head], scores[head]) for name, head in best.items()]
-    rows = []
-    for name, kept_heads, chosen_rise in [*choices, (EVERYWHERE, list(best.values()), None)]:
-        reduced = {block.name for block in heads.blocks if name in (block.name, EVERYWHERE)}
-        stays = [float(head in kept_heads or heads.block_of(head).name not in reduced) for head in heads]
-        with HeadGates(model, torch.tensor(stays, dtype=torch.float64), how=ablation, means=means):
-            pruned = evaluate(model, task, limit=limit, batch_size=batch_size)
-        change = None
-        if task.metric is not None and dense.parts is not None and pruned.parts is not None:
-            change = paired_bootstrap(dense.parts, pruned.parts, task.metric.total, seed=seed)
-        rise = paired_t(pruned.losses - dense.losses)
-        rows.append(LayerRow(name, tuple(map(str, kept_heads)), chosen_rise, rise, pruned.value, change, 1.0))
-    q = benjamini_hochberg([row.rise.p for row in rows])
-    return [replace(row, q=float(value)) for row, value in zip(rows, q, strict=True)]
 
 
 def _table(rows: Sequence[LayerRow], metric: str) -> Table:
@@ -103,7 +51,7 @@ def _table(rows: Sequence[LayerRow], metric: str) -> Table:
     cells = [
         (
             row.block,
-            ", ".join(row.kept),
+            ", ".join(row.heads),
             row.chosen_rise,
             row.rise.difference,
             row.rise.low,

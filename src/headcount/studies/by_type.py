@@ -4,19 +4,12 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from headcount.core.options import option
-from headcount.core.stats.significance import Difference, paired_t
-from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies._base import Study, StudyContext, StudyInfo
-from headcount.studies._results import format_interval
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from headcount.core.scores import Scores
-    from headcount.data.task import Task
+    from headcount.studies._measure.by_type import TypeRow
 
 
 @dataclass(frozen=True)
@@ -33,24 +26,10 @@ class ByType(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every type of attention in the model."""
-        from headcount.importance.base import Importance
-        from headcount.importance.score import score
+        from headcount.studies._measure.by_type import measure_types
 
-        importance = Importance.parse(self.by)
-        model, task, by = context.loaded.model, context.task, str(importance)
-        with context.progress("scoring") as advance:
-            raw = score(
-                model,
-                task,
-                by,
-                normalise="none",
-                seed=context.seed,
-                limit=context.limit,
-                batch_size=context.batch_size,
-                progress=advance,
-            )
-        ranking = raw.normalise_by(importance.info.normalise)
-        rows = compare_types(model, task, raw, ranking, limit=context.limit, batch_size=context.batch_size)
+        ranking, rows = measure_types(context, self.by)
+        task, by = context.task, ranking.method
         metric = task.metric.name if task.metric else ""
         dense = f" {metric} of the dense model {rows[0].metric:.4g}." if metric else ""
         measurements = {"model": context.model_name, "task": task.name, "by": by, "normalise": ranking.normalise}
@@ -64,80 +43,6 @@ class ByType(Study):
             ),
             measurements={**measurements, "types": [asdict(row) for row in rows]},
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TypeRow:
-    """One type of attention: its heads, their mean score with the interval over examples, and the rise of the loss without some of them.
-
-    `share` of all scores is None unless all scores have one sign and some are not 0.
-    """
-
-    kind: str
-    n_heads: int
-    mean: float
-    low: float
-    high: float
-    share: float | None
-    without_half: Difference
-    without_all: Difference
-    metric: float | None
-    metric_without_half: float | None
-    metric_without_all: float | None
-
-
-def compare_types(
-    model: nn.Module,
-    task: Task,
-    scores: Scores,
-    ranking: Scores | None = None,
-    *,
-    limit: int | None = None,
-    batch_size: int | None = None,
-) -> list[TypeRow]:
-    """Returns a row for every type of attention in the model; scores come from calibration, losses from the report split.
-
-    Means and shares are those of `scores`, which should not be normalised by layer: every layer would then have the same share. The lower half of a
-    type is that of `ranking`, by default of the same scores.
-    """
-    from headcount.data.evaluate import evaluate
-    from headcount.data.mask import mask
-    from headcount.models.head_map import HeadMap
-
-    heads = HeadMap.of(model)
-    dense = evaluate(model, task, limit=limit, batch_size=batch_size)
-    indices_by_kind: dict[str, list[int]] = {}
-    for index, head in enumerate(heads):
-        indices_by_kind.setdefault(heads.block_of(head).kind, []).append(index)
-    values = np.asarray(scores.values)
-    replicates = scores.replicates() if scores.samples is not None else values[None]
-    total = float(values.sum()) if (values >= 0).all() or (values <= 0).all() else 0.0
-    lowest_first = (ranking or scores).ranking()[::-1]
-    rows = []
-    for kind, indices in indices_by_kind.items():
-        members = {scores.heads[index] for index in indices}
-        order = [head for head in lowest_first if head in members]
-        pruned = []
-        for removed in (order[: len(order) // 2], order):
-            with mask(model, removed):
-                pruned.append(evaluate(model, task, limit=limit, batch_size=batch_size))
-        low, high = np.quantile(replicates[:, indices].mean(1), [0.025, 0.975])
-        rows.append(
-            TypeRow(
-                kind=kind,
-                n_heads=len(indices),
-                mean=float(values[indices].mean()),
-                low=float(low),
-                high=float(high),
-                share=float(values[indices].sum() / total) if total else None,
-                without_half=paired_t(pruned[0].losses - dense.losses),
-                without_all=paired_t(pruned[1].losses - dense.losses),
-                metric=dense.value,
-                metric_without_half=pruned[0].value,
-                metric_without_all=pruned[1].value,
-            )
-        )
-    return rows
 
 
 def _table(rows: Sequence[TypeRow], by: str, metric: str) -> Table:

@@ -1,26 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from headcount.core.errors import DataError
 from headcount.core.options import option
-from headcount.core.stats.ranks import ranks
-from headcount.core.stats.significance import benjamini_hochberg
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.importance.settings import ScoreSettings
-from headcount.studies._base import Study, StudyContext, StudyInfo
-from headcount.studies._results import SIGNIFICANT
+from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.core.role_table import RoleTable
-    from headcount.core.scores import Scores
-
-ALPHA = 0.05
-ANY_ROLE = "any role"
+    from headcount.studies._measure.roles_importance import RoleRow
 
 
 @dataclass(frozen=True)
@@ -37,105 +26,17 @@ class RolesImportance(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every role that some heads have and some lack, against every importance."""
-        from headcount.behaviour.roles import roles
-        from headcount.importance.base import Importance
-        from headcount.importance.score import score_all
+        from headcount.studies._measure.roles_importance import measure_roles_and_scores, rank_roles
 
-        loaded, task = context.loaded, context.task
-        methods = [str(Importance.parse(name)) for name in self.by]
-        corpus = context.sources.open_corpus(loaded, task)
-        if corpus is None:
-            raise DataError("roles are measured on a text; name one, or a task with texts")
-        table = roles(loaded.model, corpus, seed=context.seed, batch_size=context.batch_size)
-        with context.progress("scoring") as advance:
-            settings = ScoreSettings(seed=context.seed, limit=context.limit, batch_size=context.batch_size)
-            scores = score_all(loaded.model, task, methods, settings, progress=advance)
+        table, scores = measure_roles_and_scores(context, self.by)
         rows = sorted(rank_roles(table, scores, seed=context.seed), key=lambda row: (row.method, row.p))
         return StudyResult(
             study=str(self),
             tables=(_table(rows),),
             sentence=_verdict(rows),
             notes=("Rank 1 is the head to keep first: a negative difference means that heads with the role matter more.",),
-            measurements={"model": context.model_name, "task": task.name, "rows": [asdict(row) for row in rows]},
+            measurements={"model": context.model_name, "task": context.task.name, "rows": [asdict(row) for row in rows]},
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RoleRow:
-    """One role (or any) and one importance: mean ranks of the heads with and without it, their difference, and p of a permutation of heads.
-
-    `low` and `high` are the interval by the same test; None where a group has a single head, or so few heads that no shift is rejected.
-    """
-
-    role: str
-    method: str
-    n_heads: int
-    rank_with: float
-    rank_without: float
-    difference: float
-    low: float | None
-    high: float | None
-    p: float
-    q: float
-    mean_with: float
-    mean_without: float
-
-
-def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0, repeats: int = 2000) -> list[RoleRow]:
-    """Returns every role that some heads have and some lack, against every importance."""
-    labels = table.labels()
-    groups = {ANY_ROLE: [bool(labels[head]) for head in table.heads]}
-    groups |= {role: [role in labels[head] for head in table.heads] for role in table.roles()}
-    random = np.random.Generator(np.random.Philox(seed))
-    rows = []
-    for method, of_method in scores.items():
-        values = np.asarray(of_method.values)
-        rank = ranks(values, higher_is_keep=of_method.higher_is_keep).astype(float)
-        for role, having in groups.items():
-            has = np.array(having)
-            if not 0 < has.sum() < len(has):
-                continue
-            low, high, p = permute_groups(rank, has, draw_orders(random, len(rank), repeats))
-            mean_ranks = float(rank[has].mean()), float(rank[~has].mean())
-            gap = float(rank[has].mean() - rank[~has].mean())
-            means = float(values[has].mean()), float(values[~has].mean())
-            rows.append(RoleRow(role, method, int(has.sum()), *mean_ranks, gap, low, high, p, 1.0, *means))
-    q = benjamini_hochberg([row.p for row in rows]) if rows else []
-    return [replace(row, q=float(value)) for row, value in zip(rows, q, strict=True)]
-
-
-def draw_orders(random: np.random.Generator, size: int, repeats: int) -> np.ndarray:
-    """Returns random permutations of `size` indices, [repeats, size]."""
-    return random.permuted(np.tile(np.arange(size), (repeats, 1)), axis=1)
-
-
-def permute_groups(values: np.ndarray, has: np.ndarray, orders: np.ndarray) -> tuple[float | None, float | None, float]:
-    """Returns the 95 % interval of the difference of two group means, `has` minus the others, and its two-sided p-value, by permuting members.
-
-    The interval holds the shifts d that the test does not reject once d is subtracted from the first group. Its ends are None where it is unbounded,
-    or where a group has a single member, whose spread is unknown.
-    """
-
-    def gaps(of: np.ndarray) -> np.ndarray:
-        return of[..., has].mean(-1) - of[..., ~has].mean(-1)
-
-    gap, permuted, moved = float(gaps(values)), gaps(values[orders]), gaps(has[orders].astype(float))
-
-    def p_of(shift: float) -> float:
-        return float((1 + (np.abs(permuted - shift * moved) >= abs(gap - shift) - 1e-9).sum()) / (len(orders) + 1))
-
-    reach = 100 * (float(np.ptp(values)) + 1)
-    if min(has.sum(), (~has).sum()) < 2 or max(p_of(gap - reach), p_of(gap + reach)) > ALPHA:
-        return None, None, p_of(0.0)
-    return _bisect_end(p_of, gap, gap - reach), _bisect_end(p_of, gap, gap + reach), p_of(0.0)
-
-
-def _bisect_end(p_of: Callable[[float], float], inside: float, outside: float) -> float:
-    """Returns the largest shift in the direction of `outside`, which the test rejects, that it does not reject, by bisection."""
-    for _ in range(60):
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if p_of(middle) > ALPHA else (inside, middle)
-    return inside
 
 
 def _table(rows: Sequence[RoleRow]) -> Table:

@@ -1,31 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from headcount.core.errors import ArtifactError
-from headcount.core.heads import Head
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
-from headcount.models.provenance import model_record
-from headcount.pruning.spec import PruneSpec
-from headcount.runs.results import PRUNED, method_label
-from headcount.studies._base import Study, StudyContext, StudyInfo
-from headcount.studies._results import SIGNIFICANT, correct_rows, keep_rows
+from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.core.role_table import RoleTable
-    from headcount.runs.store import Run
-
-ANY_ROLE = "any role"
-REPEATS = 10_000
-SurvivorSets = Mapping[tuple[str, int], Sequence[frozenset[Head]]]
-"""By method and number of heads, the survivors of every seed."""
-Units = Sequence[Sequence[Head]]
-"""Groups of heads that share keys and values."""
+    from headcount.studies._measure.survivors import Level, Survival
 
 
 @dataclass(frozen=True)
@@ -48,9 +32,12 @@ class Survivors(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns, by method and role, the share of levels that heads survive, and the survivors with the role at every level."""
+        from headcount.studies._measure.survivors import compare_survivors, measure_roles, read_survivors, read_units
+        from headcount.studies._results import keep_rows
+
         run = context.required_run
         survivor_sets, trained = read_survivors(run, dense_roles=self.dense_roles)
-        table = _read_roles(context, run)
+        table = measure_roles(context, run)
         levels, survival = compare_survivors(table, survivor_sets, units=read_units(run), seed=context.seed)
         record = run.record()
         request = {"weights": record.model.weights, "roles": table.data, "seed": context.seed, "dense roles": self.dense_roles}
@@ -72,215 +59,10 @@ class Survivors(Study):
                 "roles of": "the dense model",
                 "trained weights": trained,
                 "trained weights are judged": self.dense_roles,
-                "levels": [asdict(row) for row in levels],
+                "rows": [asdict(row) for row in levels],
                 "survival": [asdict(row) for row in survival],
             },
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One method, number of heads and role: of the `survivors` (mean over `seeds`) how many have it, and how many would by chance.
-
-    `p` is two-sided: twice the smaller tail of the sum over seeds of hypergeometric numbers, or of draws of KV groups if these were removed whole.
-    """
-
-    method: str
-    keep: int
-    seeds: int
-    role: str
-    heads_with: int
-    heads_tested: int
-    survivors: float
-    survivors_with: float
-    share: float
-    chance: float
-    p: float
-    q: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Survival:
-    """One method and role: the share of all levels that heads with it and without it survive; `p` of a permutation of heads, two-sided."""
-
-    method: str
-    role: str
-    heads_with: int
-    survive_with: float
-    survive_without: float
-    difference: float
-    p: float
-    q: float = 1.0
-
-
-class Group(NamedTuple):
-    """The heads that were tested for a role, those that have it, and the units that move together."""
-
-    tested: list[Head]
-    having: set[Head]
-    units: list[list[Head]]
-
-
-def compare_survivors(
-    table: RoleTable, survivor_sets: SurvivorSets, *, units: Units = (), seed: int = 0
-) -> tuple[list[Level], list[Survival]]:
-    """Returns every method, level and role that some heads have and some lack; p-values of any role and of single roles are corrected apart.
-
-    If heads that share keys and values were removed together, chance moves these `units`, not single heads.
-    """
-    every_set = [survivors for sets in survivor_sets.values() for survivors in sets]
-    are_whole = all(len(survivors.intersection(unit)) in (0, len(unit)) for survivors in every_set for unit in units)
-    groups = {
-        role: Group(tested, having, _group_units(tested, units if are_whole else ()))
-        for role, (tested, having) in _heads_by_role(table).items()
-        if 0 < len(having) < len(tested)
-    }
-    levels = [asdict(_test_level(key, sets, role, group, seed)) for key, sets in survivor_sets.items() for role, group in groups.items()]
-    survival = []
-    for method in dict.fromkeys(method for method, _ in survivor_sets):
-        sets = [survivors for (name, _), of_level in survivor_sets.items() if name == method for survivors in of_level]
-        survival += [asdict(_test_survival(method, sets, role, group, seed)) for role, group in groups.items()]
-    for rows in (levels, survival):  # any role is the question of the study; single roles are a search of their own
-        correct_rows([row for row in rows if row["role"] == ANY_ROLE])
-        correct_rows([row for row in rows if row["role"] != ANY_ROLE])
-    return [Level(**row) for row in levels], [Survival(**row) for row in survival]
-
-
-def _group_units(tested: list[Head], units: Units) -> list[list[Head]]:
-    """Returns the tested heads by unit; heads without a unit stand alone."""
-    tested_set = set(tested)
-    tested_units = [[head for head in unit if head in tested_set] for unit in units]
-    alone = tested_set.difference(head for unit in tested_units for head in unit)
-    return [unit for unit in tested_units if unit] + [[head] for head in tested if head in alone]
-
-
-def _heads_by_role(table: RoleTable) -> dict[str, tuple[list[Head], set[Head]]]:
-    """Returns by role the heads that were tested for it and those that have it."""
-    with_any = {head for head, roles in table.labels().items() if roles}
-    by_role: dict[str, tuple[list[Head], set[Head]]] = {ANY_ROLE: (list(table.heads), with_any)}
-    for row in table:
-        tested, having = by_role.setdefault(row.role, ([], set()))
-        tested.append(row.head)
-        if row.has_role:
-            having.add(row.head)
-    return by_role
-
-
-def _test_level(key: tuple[str, int], sets: Sequence[frozenset[Head]], role: str, group: Group, seed: int) -> Level:
-    tested, having, units = group
-    alive = [survivors.intersection(tested) for survivors in sets]
-    n_with = sum(len(survivors & having) for survivors in alive)
-    total = sum(map(len, alive))
-    if len(units) == len(tested):
-        p = _hypergeometric_p(n_with, [len(survivors) for survivors in alive], len(tested), len(having))
-    else:
-        n_units = [sum(unit[0] in survivors for unit in units) for survivors in alive]
-        p = _unit_draw_p(n_with, n_units, [len(having.intersection(unit)) for unit in units], seed)
-    share = n_with / total if total else 0.0
-    counts = total / len(sets), n_with / len(sets)
-    return Level(*key, len(sets), role, len(having), len(tested), *counts, share, len(having) / len(tested), p)
-
-
-def _unit_draw_p(n_with: int, n_units: Iterable[int], having: Sequence[int], seed: int) -> float:
-    """Returns twice the smaller tail of the number of heads with a role in units drawn at random, a draw of `n_units` for each seed."""
-    random = np.random.Generator(np.random.Philox(seed))
-    counts, total = np.array(having), np.zeros(REPEATS, dtype=int)
-    for number in n_units:
-        order = random.random((REPEATS, len(counts))).argsort(1)[:, :number]
-        total += counts[order].sum(1)
-    tail = min(int((total <= n_with).sum()), int((total >= n_with).sum()))
-    return min(1.0, 2 * (1 + tail) / (REPEATS + 1))
-
-
-def _hypergeometric_p(n_with: int, n_survivors: Iterable[int], n_heads: int, n_having: int) -> float:
-    """Returns twice the smaller tail of a sum of hypergeometric numbers, one for each number of survivors."""
-    from scipy.stats import hypergeom
-
-    chance: np.ndarray = np.ones(1)
-    for number in n_survivors:
-        chance = np.convolve(chance, hypergeom.pmf(np.arange(n_having + 1), n_heads, n_having, number))
-    return float(min(1.0, 2 * min(chance[: n_with + 1].sum(), chance[n_with:].sum())))
-
-
-def _test_survival(method: str, sets: Sequence[frozenset[Head]], role: str, group: Group, seed: int) -> Survival:
-    ordered = sorted(group.units, key=len)
-    heads = [head for unit in ordered for head in unit]
-    survival = np.array([sum(head in survivors for survivors in sets) / len(sets) for head in heads])
-    has = np.array([head in group.having for head in heads])
-    gap = float(survival[has].mean() - survival[~has].mean())
-    random = np.random.Generator(np.random.Philox(seed))
-    parts, start = [], 0
-    for size in sorted({len(unit) for unit in ordered}):  # units are exchanged with others of their size
-        number = sum(len(unit) == size for unit in ordered)
-        of_units = survival[start : start + number * size : size]
-        parts.append(random.permuted(np.tile(of_units, (REPEATS, 1)), axis=1).repeat(size, axis=1))
-        start += number * size
-    permuted = np.concatenate(parts, axis=1)
-    gaps = permuted[:, has].mean(1) - permuted[:, ~has].mean(1)
-    p = (1 + int((np.abs(gaps) >= abs(gap) - 1e-12).sum())) / (REPEATS + 1)
-    return Survival(method, role, int(has.sum()), float(survival[has].mean()), float(survival[~has].mean()), gap, p)
-
-
-def read_units(run: Run) -> list[list[Head]]:
-    """Returns the heads of a run by KV group."""
-    units = []
-    for block in run.heads().blocks:
-        heads = [Head.parse(head) for head in block.heads]
-        size = len(heads) // block.n_kv_heads if block.n_kv_heads else 1
-        units += [heads[start : start + size] for start in range(0, len(heads), max(1, size))]
-    return units
-
-
-def read_survivors(run: Run, *, dense_roles: bool = False) -> tuple[SurvivorSets, list[str]]:
-    """Returns the survivors of every method and level of a comparison, by seed, and the methods that train weights before they cut.
-
-    The latter are left out unless `dense_roles`: the roles of the dense model are not those of the weights that they pruned.
-
-    Raises:
-        ArtifactError: the run holds no comparison, or only methods that are left out.
-    """
-    weights = run.record().model.weights
-    artifacts = [artifact for artifact in run.results(PRUNED).values() if artifact.key.inputs.get("weights") == weights]
-    if not artifacts:
-        raise ArtifactError(f"{run.folder} holds no comparison; make one with: headcount compare MODEL in that folder")
-    heads = frozenset(Head.parse(head) for block in run.heads().blocks for head in block.heads)
-    trained = {
-        artifact.key.digest: PruneSpec.from_dict(artifact.content["spec"]).method.info.trains == "weights"
-        and "gates" not in artifact.content
-        for artifact in artifacts
-    }  # an artifact holds gates, if only None, where its weights are the dense model's
-    survivor_sets: dict[tuple[str, int], list[frozenset[Head]]] = {}
-    for artifact in sorted(artifacts, key=lambda artifact: (method_label(artifact), -len(heads) + len(artifact.content["removed"]))):
-        survivors = heads.difference(map(Head.parse, artifact.content["removed"]))
-        if dense_roles or not trained[artifact.key.digest]:
-            survivor_sets.setdefault((method_label(artifact), len(survivors)), []).append(survivors)
-    names = sorted({method_label(artifact) for artifact in artifacts if trained[artifact.key.digest]})
-    if not survivor_sets:
-        raise ArtifactError(
-            f"{run.folder} compares {', '.join(names)} alone, which trained the weights before they cut, so the roles of the dense model "
-            "are not those of the heads that were removed; compare a method that does not train, or set dense_roles to judge by the roles "
-            "before that training"
-        )
-    return survivor_sets, names
-
-
-def _read_roles(context: StudyContext, run: Run) -> RoleTable:
-    """Returns the roles measured on the text of the caller, which the run keeps, or else those of the run."""
-    from headcount.behaviour.spec import RoleSpec
-    from headcount.workflows.roles import read_roles, roles_into
-
-    if not context.sources.has_text:
-        if not run.results("roles"):
-            raise ArtifactError(
-                f"{run.folder} has no roles; name a text or a task to measure them on, or measure them with `headcount roles`"
-            )
-        return read_roles(run)
-    loaded = context.loaded
-    run.check_model(model_record(loaded.model, loaded.name))
-    corpus = context.sources.open_corpus(loaded)
-    assert corpus is not None
-    with context.progress("roles") as advance:
-        return roles_into(run, loaded.model, corpus, RoleSpec(seed=context.seed, batch_size=context.batch_size), progress=advance)
 
 
 def _note_trained(names: Sequence[str], are_judged: bool) -> str:

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
-from itertools import combinations
+from typing import TYPE_CHECKING
 
-from headcount.core.errors import ArtifactError
 from headcount.core.options import option
-from headcount.core.scores import SCALED, Scores
-from headcount.core.stats.agreement import Correlated, agreement, correlate
-from headcount.core.stats.ranks import Overlap
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.runs.scores import all_scores, check_same_heads
-from headcount.runs.store import Run
-from headcount.studies._base import Study, StudyContext, StudyInfo
-from headcount.studies._results import SIGNIFICANT
+from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
+
+if TYPE_CHECKING:
+    from headcount.studies._measure.transfer import Pair
 
 
 @dataclass(frozen=True)
@@ -31,6 +27,8 @@ class Transfer(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every pair of runs for every importance that all of them have."""
+        from headcount.studies._measure.transfer import correlate_scores, read_scores
+
         pairs = [pair for scores in read_scores(self.runs, self.by).values() for pair in correlate_scores(scores, seed=context.seed)]
         notes = [
             f"{pair.a} and {pair.b} were scored on the same examples, so their agreement says nothing about other data."
@@ -38,72 +36,6 @@ class Transfer(Study):
             if pair.same_data
         ]
         return StudyResult(str(self), (_table(pairs),), _verdict(pairs), tuple(notes), {"pairs": [asdict(pair) for pair in pairs]})
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The agreement of the scores of two runs by one importance."""
-
-    method: str
-    a: str
-    b: str
-    pearson: Correlated
-    spearman: Correlated
-    lowest: Overlap
-    same_data: bool
-
-
-def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
-    """Returns every pair of the scores of one importance, by the names of their runs.
-
-    Raises:
-        ArtifactError: two runs normalised their scores differently.
-    """
-    from headcount.importance.verdicts import signed_samples
-
-    check_same_heads(list(scores_by_run.values()))
-    pairs = []
-    for (name_a, a), (name_b, b) in combinations(scores_by_run.items(), 2):
-        if a.normalise != b.normalise:
-            raise ArtifactError(
-                f"{a.method} is {SCALED[a.normalise]} in {name_a} and {SCALED[b.normalise]} in {name_b}; "
-                "score both runs with the same normalisation"
-            )
-        samples_a, samples_b = signed_samples(a), signed_samples(b)
-        paired = a.data == b.data and samples_a.n_groups == samples_b.n_groups
-        ranks = agreement(samples_a, samples_b, max(1, len(a.heads) // 4), seed=seed, paired=paired)
-        pearson = correlate(samples_a, samples_b, seed=seed, by="pearson", paired=paired)
-        pairs.append(Pair(a.method, name_a, name_b, pearson, ranks.spearman, ranks.lowest, bool(a.data) and a.data == b.data))
-    return pairs
-
-
-def read_scores(folders: Sequence[str], by: str | None) -> dict[str, dict[str, Scores]]:
-    """Returns for every importance that all runs have its scores by run; without `by`, only those that depend on examples.
-
-    Raises:
-        ArtifactError: there are fewer than two runs, they have no importance in common, or its scores have no samples.
-    """
-    scores_by_run = {folder: all_scores(Run.open(folder)) for folder in folders}
-    if len(scores_by_run) < 2:
-        raise ArtifactError("transfer compares runs: name two or more different run folders")
-    shared = set.intersection(*(set(scores) for scores in scores_by_run.values()))
-    if by is None and not shared:
-        known = ", ".join(f"{name} has {list(scores)}" for name, scores in scores_by_run.items())
-        raise ArtifactError(f"these runs have no method in common: {known}")
-    if by is not None and by not in shared:
-        lacking = next(name for name, scores in scores_by_run.items() if by not in scores)
-        raise ArtifactError(f"{lacking} has no scores by '{by}'; it has {', '.join(scores_by_run[lacking]) or 'none'}")
-    methods = [by] if by is not None else sorted(shared)
-    by_method = {method: {name: scores[method] for name, scores in scores_by_run.items()} for method in methods}
-    sampled = {
-        method: by_run for method, by_run in by_method.items() if all(scores.samples and scores.samples.n > 1 for scores in by_run.values())
-    }
-    if not sampled:
-        raise ArtifactError(
-            f"{', '.join(by_method)} has no samples of 2 examples or more in each run, so the uncertainty of an agreement is unknown; "
-            "score the runs by a method that reads data, such as gradient"
-        )
-    return sampled
 
 
 def _table(pairs: Sequence[Pair]) -> Table:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass
 from inspect import Parameter, Signature, getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from headcount.app.console import inputs
 from headcount.app.console.command import command
+from headcount.app.console.format import format_training
 from headcount.app.console.options import Device, Dtype, Seed
 from headcount.app.console.pruning import split_methods
 from headcount.app.console.run_folder import Out, RunFolder
@@ -187,6 +188,7 @@ def run_study(session: Session, study: Study, request: Request) -> None:
             command=session.command,
             progress=session.progress,
             note=session.note,
+            note_training=lambda estimate: session.note(format_training(**asdict(estimate))),
             **data.reading,
         )
         result = study.measure(context)
@@ -215,13 +217,15 @@ class ConsoleSources:
         """Whether a text or a task is named."""
         return self.request.text is not None or self.request.embedded is not None or self.data.task is not None
 
-    def load_model(self, name: str, **options: Any) -> LoadedModel:
-        """Returns the model of a folder, hub id or embedded name."""
+    def load_model(self, name: str, *, as_configured: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
+        """Returns the model of a folder, hub id or embedded name, of the class that the command line chose unless `as_configured`."""
         from headcount.app.console.models import open_model
-        from headcount.studies._base import LoadedModel
+        from headcount.studies._base import LoadedModel, new_head_options
 
         loading = {field: getattr(self.data, field) for field in inputs.ModelOptions._fields}
-        model, _, folder = open_model(self.session, name, **{**loading, **options})
+        if as_configured:
+            loading["auto"] = None
+        model, _, folder = open_model(self.session, name, **{**loading, **(new_head_options(new_classes) if new_classes else {})})
         return LoadedModel(name, model, folder)
 
     def read_heads(self, name: str) -> HeadMap:

@@ -76,6 +76,11 @@ class Difference:
     high: float
     p: float
 
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """The difference and the two ends of its interval."""
+        return self.difference, self.low, self.high
+
 
 @dataclass(frozen=True, slots=True)
 class McNemar:

@@ -1,0 +1,98 @@
+"""Scores by type of attention, and the rise of the loss without some or all heads of a type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from headcount.core.scores import Scores
+from headcount.core.stats.significance import Difference, paired_t
+from headcount.data.evaluate import evaluate
+from headcount.data.mask import mask
+from headcount.data.task import Task
+from headcount.importance.base import Importance
+from headcount.importance.score import score
+from headcount.models.head_map import HeadMap
+from headcount.studies._base import StudyContext
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """One type of attention: its heads, their mean score with the interval over examples, and the rise of the loss without some of them.
+
+    `share` of all scores is None unless all scores have one sign and some are not 0.
+    """
+
+    kind: str
+    n_heads: int
+    mean: float
+    low: float
+    high: float
+    share: float | None
+    without_half: Difference
+    without_all: Difference
+    metric: float | None
+    metric_without_half: float | None
+    metric_without_all: float | None
+
+
+def compare_types(
+    model: nn.Module,
+    task: Task,
+    scores: Scores,
+    ranking: Scores | None = None,
+    *,
+    limit: int | None = None,
+    batch_size: int | None = None,
+) -> list[TypeRow]:
+    """Returns a row for every type of attention in the model; scores come from calibration, losses from the report split.
+
+    Means and shares are those of `scores`, which should not be normalised by layer: every layer would then have the same share. The lower half of a
+    type is that of `ranking`, by default of the same scores.
+    """
+    heads = HeadMap.of(model)
+    dense = evaluate(model, task, limit=limit, batch_size=batch_size)
+    indices_by_kind: dict[str, list[int]] = {}
+    for index, head in enumerate(heads):
+        indices_by_kind.setdefault(heads.block_of(head).kind, []).append(index)
+    values = np.asarray(scores.values)
+    replicates = scores.replicates() if scores.samples is not None else values[None]
+    total = float(values.sum()) if (values >= 0).all() or (values <= 0).all() else 0.0
+    lowest_first = (ranking or scores).ranking()[::-1]
+    rows = []
+    for kind, indices in indices_by_kind.items():
+        members = {scores.heads[index] for index in indices}
+        order = [head for head in lowest_first if head in members]
+        pruned = []
+        for removed in (order[: len(order) // 2], order):
+            with mask(model, removed):
+                pruned.append(evaluate(model, task, limit=limit, batch_size=batch_size))
+        low, high = np.quantile(replicates[:, indices].mean(1), [0.025, 0.975])
+        rows.append(
+            TypeRow(
+                kind=kind,
+                n_heads=len(indices),
+                mean=float(values[indices].mean()),
+                low=float(low),
+                high=float(high),
+                share=float(values[indices].sum() / total) if total else None,
+                without_half=paired_t(pruned[0].losses - dense.losses),
+                without_all=paired_t(pruned[1].losses - dense.losses),
+                metric=dense.value,
+                metric_without_half=pruned[0].value,
+                metric_without_all=pruned[1].value,
+            )
+        )
+    return rows
+
+
+def measure_types(context: StudyContext, by: str) -> tuple[Scores, list[TypeRow]]:
+    """Returns the ranking of the heads by an importance, and a row for every type of attention."""
+    importance = Importance.parse(by)
+    model, task, limit, batch_size = context.loaded.model, context.task, context.limit, context.batch_size
+    with context.progress("scoring") as advance:
+        raw = score(model, task, str(importance), normalise="none", seed=context.seed, limit=limit, batch_size=batch_size, progress=advance)
+    ranking = raw.normalise_by(importance.info.normalise)
+    return ranking, compare_types(model, task, raw, ranking, limit=limit, batch_size=batch_size)

@@ -1,0 +1,228 @@
+"""The pruning curve of every checkpoint of a training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headcount.core.errors import ArtifactError
+from headcount.core.evaluation import Evaluation
+from headcount.core.normalisation import Scaling
+from headcount.core.plan import Plan
+from headcount.core.scores import SCALED, Scores
+from headcount.data.task import Task
+from headcount.importance.base import Importance
+from headcount.importance.settings import ScoreSettings
+from headcount.pruning.repair.repair import refit
+from headcount.pruning.training.trainer import checkpoints as checkpoint_folders
+from headcount.studies._base import LoadedModel, StudyContext
+from headcount.studies._gated import Drop, Share, admit_model, chance_of, count_levels, evaluate_without, measure_drop, share_left
+from headcount.studies._results import describe_run, keep_rows
+from headcount.surgery.source import local_folder
+from headcount.workflows.score import score_into
+
+if TYPE_CHECKING:
+    from headcount.studies.dynamics import Dynamics
+
+SCORED = 512
+"""Examples of the calibration split that rank the heads of a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model folder of a training, the step at which it was saved, if known, and its label in tables."""
+
+    name: str
+    step: int | None
+    label: str = ""
+
+
+def find_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
+    """Returns the named checkpoints, or those in the one named folder, by step; without known steps, in the order of their names.
+
+    Raises:
+        ArtifactError: there are fewer than two.
+    """
+    folder = Path(names[0])
+    if len(names) == 1 and not (folder / "config.json").is_file():
+        if not folder.is_dir():
+            raise ArtifactError(f"{folder} is no folder; name a folder of checkpoints, or several model folders")
+        names = [str(path) for path in checkpoint_folders(folder) if (path / "config.json").is_file()]
+        if len(names) < 2:
+            raise ArtifactError(
+                f"{folder} holds {len(names)} checkpoints (folders checkpoint-N with a model), and a training takes two or more; "
+                "train with save_strategy='epoch', or name several model folders"
+            )
+    if len(names) < 2:
+        raise ArtifactError(f"{folder} is one model; name a folder of checkpoints, or several model folders")
+    named_checkpoints = [Checkpoint(name, read_step(Path(name)), label) for name, label in zip(names, shorten_names(names), strict=True)]
+    if any(checkpoint.step is None for checkpoint in named_checkpoints):
+        return named_checkpoints
+    return sorted(named_checkpoints, key=lambda checkpoint: checkpoint.step or 0)
+
+
+def shorten_names(names: Sequence[str]) -> list[str]:
+    """Returns the last part of every path if these differ, else as many of the last parts as tell all of them apart.
+
+    Raises:
+        ArtifactError: two names are the same path.
+    """
+    parts = [Path(name).absolute().parts for name in names]
+    repeated = next((name for name, path in zip(names, parts, strict=True) if parts.count(path) > 1), None)
+    if repeated is not None:
+        raise ArtifactError(f"{repeated} is named twice; name every checkpoint once")
+    number = next(n for n in range(1, max(map(len, parts)) + 1) if len({path[-n:] for path in parts}) == len(parts))
+    return [str(Path(*path[-number:])) for path in parts]
+
+
+def read_step(folder: Path) -> int | None:
+    """Returns the step of a checkpoint as the Trainer noted it, or from the end of the folder's name; None if neither has it."""
+    state = folder / "trainer_state.json"
+    if state.is_file():
+        try:
+            return int(json.loads(state.read_text(encoding="utf-8"))["global_step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArtifactError(f"{state} does not tell the step of its checkpoint: {error}") from error
+    number = folder.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRow:
+    """A checkpoint with `keep` of its heads: loss and metric, their change from the dense checkpoint, and the share of its score that remains."""
+
+    checkpoint: Checkpoint
+    keep: int
+    removed: float
+    loss: float
+    value: float | None
+    drop: Drop
+    share: Share
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        names = {"step": self.checkpoint.step, "checkpoint": self.checkpoint.label, "keep": self.keep, "removed": self.removed}
+        scores = {"loss": self.loss, "value": self.value}
+        return {**names, **scores, **self.drop.to_dict(), **self.share.to_dict(), "p": self.drop.score.p}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSummary:
+    """A dense checkpoint, and the largest share of its heads that can go, level by level, while `hold` of its score remains.
+
+    `removable` is None where the share of the score is not defined; `reason` says why.
+    """
+
+    checkpoint: Checkpoint
+    dense: Evaluation
+    chance: float | None
+    hold: float
+    removable: float | None
+    reason: str
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the summary as plain data."""
+        dense = self.dense
+        score = {"loss": dense.loss, "metric": dense.metric, "value": dense.value, "chance": self.chance, "n_examples": dense.n_examples}
+        ends = {"hold": self.hold, "removable": self.removable, "reason": self.reason}
+        return {"checkpoint": self.checkpoint.name, "step": self.checkpoint.step, **score, **ends}
+
+
+def summarise_curve(checkpoint: Checkpoint, dense: Evaluation, rows: Sequence[CurveRow], hold: float) -> CheckpointSummary:
+    """Returns the summary of the pruning curve of a checkpoint."""
+    removable: float | None = 0.0
+    for row in sorted(rows, key=lambda row: row.removed):
+        if row.share.remaining is None:
+            removable = None
+        if row.share.remaining is None or row.share.remaining.difference < hold:
+            break
+        removable = row.removed
+    return CheckpointSummary(checkpoint, dense, rows[0].share.chance, hold, removable, rows[0].share.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The pruning curves of all checkpoints: the importance that ranked the heads and its normalisation, a summary each, and all rows."""
+
+    by: str
+    normalise: Scaling
+    checkpoints: list[CheckpointSummary]
+    rows: list[CurveRow]
+
+    @property
+    def normalise_label(self) -> str:
+        """How the scores that ranked the heads were normalised, in words."""
+        return SCALED[self.normalise]
+
+
+def measure_curves(study: Dynamics, context: StudyContext) -> Curves:
+    """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""
+    importance = Importance.parse(study.by)
+    by, normalise = str(importance), importance.info.normalise
+    checkpoints = find_checkpoints([*filter(None, [context.model_name]), *study.checkpoints])
+    _check_heads(context, checkpoints)
+    rows: list[CurveRow] = []
+    summaries: list[CheckpointSummary] = []
+    keeps: list[int] = []
+    for number, checkpoint in enumerate(checkpoints, 1):
+        loaded = context.sources.load_model(checkpoint.name)
+        if not keeps:
+            keeps = count_levels(study.keep, loaded.heads, [share / 10 for share in range(9, 0, -1)])
+            unscored = Scores(loaded.heads.heads, (0.0,) * len(loaded.heads), units=loaded.heads.units())
+            for keep in keeps:
+                Plan.keep_top(unscored, keep)  # raises PlanError for a number of heads that no plan can keep, before any work
+            config = {"study": study.name, "keep": keeps, "by": by, "repair": study.repair, "limit": context.limit}
+            describe_run(context, loaded, config)
+        with_tokenizer = loaded if study.tokenizer is None else replace(loaded, folder=local_folder(study.tokenizer))
+        task = context.sources.open_task(with_tokenizer)
+        with context.progress(f"checkpoint {number} of {len(checkpoints)}"):
+            dense, curve = measure_curve(context, loaded, task, checkpoint, keeps, by=by, repair=study.repair)
+        rows += curve
+        summaries.append(summarise_curve(checkpoint, dense, curve, study.hold))
+    request = {
+        "checkpoints": [checkpoint.name for checkpoint in checkpoints],
+        "keep": keeps,
+        "by": by,
+        "normalise": normalise,
+        "repair": study.repair,
+        "task": context.sources.task_name,
+        "limit": context.limit,
+        "seed": context.seed,
+    }
+    keep_rows(context.required_run, study.name, request, [row.to_dict() for row in rows])
+    return Curves(by, normalise, summaries, rows)
+
+
+def measure_curve(
+    context: StudyContext, loaded: LoadedModel, task: Task, checkpoint: Checkpoint, keeps: Sequence[int], *, by: str, repair: bool = False
+) -> tuple[Evaluation, list[CurveRow]]:
+    """Returns the dense checkpoint on the report split, and a row for each number of heads: the share that remains of its score above chance."""
+    run, model, seed, limit, batch_size = context.run, loaded.model, context.seed, context.limit, context.batch_size
+    admit_model(run, model)
+    settings = ScoreSettings(seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size)
+    (scores,) = score_into(run, model, task, [by], settings).values()
+    dense = evaluate_without(run, f"{checkpoint.label}: dense", model, task, (), limit=limit, batch_size=batch_size)
+    chance = chance_of(model, task, limit)
+    rows = []
+    for keep in keeps:
+        plan = Plan.keep_top(scores, keep)
+        pruned_model = refit(model, plan, task).model if repair else model
+        name = f"{checkpoint.label}: {keep} heads by {scores.label}{', repaired' if repair else ''}"
+        pruned = evaluate_without(run, name, pruned_model, task, plan.removed, limit=limit, batch_size=batch_size)
+        drop = measure_drop(dense, pruned, task, seed=seed)
+        share = share_left(dense, pruned, task, chance, seed=seed)
+        rows.append(CurveRow(checkpoint, keep, len(plan.removed) / len(scores.heads), pruned.loss, pruned.value, drop, share))
+    return dense, rows
+
+
+def _check_heads(context: StudyContext, checkpoints: Sequence[Checkpoint]) -> None:
+    """Raises ArtifactError unless all models have the same heads, before any work."""
+    first, *further = ((checkpoint.name, context.sources.read_heads(checkpoint.name)) for checkpoint in checkpoints)
+    for name, heads in further:
+        if heads.heads != first[1].heads:
+            raise ArtifactError(
+                f"{name} has other heads than {first[0]} ({len(heads)} and {len(first[1])}); name checkpoints of one training"
+            )

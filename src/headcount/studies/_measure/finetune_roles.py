@@ -1,0 +1,90 @@
+"""The sieve biases of the heads of two models on the same sentences, compared in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.roles import biases_by_sentence, measure_roles
+from headcount.behaviour.spec import RoleSpec, parse_roles
+from headcount.core.errors import ArtifactError, DataError
+from headcount.core.heads import Head
+from headcount.core.stats.significance import paired_t
+from headcount.data.task import Task
+from headcount.studies._base import LoadedModel, StudyContext
+from headcount.studies._results import correct_rows
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """One head and role: its bias in both models, their paired difference with interval, p and q, and whether it had and has the role."""
+
+    head: Head
+    role: str
+    n_sentences: int
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    had: bool
+    has: bool
+    q: float = 1.0
+
+
+def compare_roles(
+    model: nn.Module, tuned_model: nn.Module, corpus: Corpus, *, only: Sequence[str] = (), seed: int = 0, batch_size: int | None = None
+) -> list[RoleChange]:
+    """Returns every head and role that both models were tested for, with the paired difference.
+
+    Raises:
+        ArtifactError: the models have different heads.
+    """
+    spec = RoleSpec(parse_roles(only or None), seed=seed, batch_size=batch_size)
+    before, after = measure_roles(model, corpus, spec), measure_roles(tuned_model, corpus, spec)
+    if before.heads != after.heads:
+        raise ArtifactError(
+            f"the models have different heads ({len(before.heads)} and {len(after.heads)}); compare a model with its fine-tuned self"
+        )
+    biases_before, biases_after = (biases_by_sentence(either, corpus, spec) for either in (model, tuned_model))
+    later_rows = {(row.head, row.role): row for row in after}
+    changes = []
+    for row in before:
+        key = row.head, row.role
+        if key not in later_rows or key not in biases_before:
+            continue
+        gap, later = biases_after[key] - biases_before[key], later_rows[key]
+        shift = paired_t(gap)
+        test = (shift.difference, shift.low, shift.high, shift.p)
+        changes.append(RoleChange(*key, len(gap), row.bias, later.bias, *test, row.has_role, later.has_role))
+    return correct_rows(changes)
+
+
+def _open_task(context: StudyContext, before: LoadedModel, after: LoadedModel) -> Task:
+    """Opens the task for the model that has the head it needs: as a rule the fine-tuned one."""
+    try:
+        return context.sources.open_task(replace(after, folder=before.folder))
+    except DataError as error:
+        try:
+            return context.sources.open_task(before)
+        except DataError:
+            raise error from None
+
+
+def measure_changes(context: StudyContext, tuned: str, only: Sequence[str]) -> list[RoleChange]:
+    """Returns the changes of roles from the model of a study to its fine-tuned self, on the text of the caller or of the task.
+
+    Raises:
+        DataError: there is no text to measure roles on.
+    """
+    before = context.loaded
+    after = context.sources.load_model(tuned, as_configured=True)
+    task = _open_task(context, before, after) if context.sources.task_name else None
+    corpus = context.sources.open_corpus(before, task)
+    if corpus is None:
+        raise DataError("roles are measured on a text; name one")
+    return compare_roles(before.model, after.model, corpus, only=only, seed=context.seed, batch_size=context.batch_size)

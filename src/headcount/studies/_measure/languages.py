@@ -1,0 +1,266 @@
+"""What models lose in several languages without some layers or heads, compared between languages and between models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from scipy import stats
+from torch import nn
+
+from headcount.core.errors import DataError, OptionError
+from headcount.core.evaluation import Evaluation
+from headcount.core.heads import Head
+from headcount.data.embedded.entailment import LABELS
+from headcount.data.task import Task
+from headcount.models.head_map import HeadMap
+from headcount.pruning.base import Pruner
+from headcount.pruning.prune import check_request
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
+from headcount.studies._base import LoadedModel, Progress, StudyContext, parse_pairs
+from headcount.studies._gated import (
+    Drop,
+    Share,
+    admit_model,
+    chance_of,
+    count_levels,
+    evaluate_without,
+    measure_drop,
+    relative_gap,
+    share_left,
+)
+from headcount.studies._measure.layers import LAYER, THIRD, group_layers
+from headcount.studies._results import correct_rows, describe_run, keep_rows
+from headcount.studies._tuning import load_with_head, train_model
+from headcount.workflows.prune import Pruning
+
+if TYPE_CHECKING:
+    from headcount.studies.languages import Languages
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model, its task in each language by the name of the task, and the requests for pruned models."""
+
+    name: str
+    loaded: LoadedModel
+    tasks: Mapping[str, Task]
+    requests: Sequence[PruneSpec]
+
+
+Evaluations = Mapping[tuple[str, str, str], tuple[Evaluation, Evaluation]]
+"""(model, language, what was removed) → the evaluations of the dense and the pruned model."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossRow:
+    """A model in one language without some heads: its loss and metric, their change, and the share of its score above chance that it loses."""
+
+    model: str
+    language: str
+    kind: str
+    without: str
+    dense: float
+    loss: float
+    value: float | None
+    drop: Drop
+    share: Share
+    p: float
+    q: float = 1.0
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        names = {"model": self.model, "language": self.language, "kind": self.kind, "without": self.without}
+        scores = {"dense": self.dense, "loss": self.loss, "value": self.value}
+        share = {**self.share.to_dict(), "lost": self.share.interval_lost[0]}
+        return {**names, **scores, **self.drop.to_dict(), **share, "p": self.p, "q": self.q}
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageGap:
+    """The rise of the loss of a model in one language minus that in another (`against`), without the same heads."""
+
+    model: str
+    language: str
+    against: str
+    without: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    q: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGap:
+    """The share of its score above chance that one model loses in a language minus that which the other loses, without the same layers."""
+
+    language: str
+    without: str
+    lost: float
+    lost_by_other: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    q: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageLosses:
+    """Everything that the study measures, the names of the models, and the request as plain data."""
+
+    models: list[str]
+    columns: list[tuple[str, str]]
+    request: dict[str, object]
+    rows: list[LossRow]
+    between: list[LanguageGap]
+    gaps: list[ModelGap]
+
+
+def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses:
+    """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
+    if context.sources.task_name:
+        raise OptionError("tasks names the tasks of this study, the first being that on which heads are chosen; leave task out")
+    if study.against == context.model_name:
+        raise OptionError(f"against must name another model than {context.model_name}")
+    pruner, recipe = Pruner.parse(study.method), Recipe(rate=study.rate, train_batch=study.train_batch)
+    tuning = replace(recipe, epochs=study.fine_tune or None)
+    size = None if pruner.sizes_itself else 1
+    template = PruneSpec.of(pruner, size, repair=study.repair, recipe=recipe, seed=context.seed)
+    config = {"study": study.name, "tasks": list(study.tasks), **({"fine-tune": tuning.to_dict()} if study.fine_tune else {})}
+    describe_run(context, context.loaded, config)
+    subjects = [_open_subject(study, context, context.model_name, study.tasks, template, tuning)]
+    if study.against is not None:
+        subjects.append(_open_subject(study, context, study.against, study.shared or study.tasks[:1], template, tuning))
+    with context.progress("evaluating", "evaluations") as advance:
+        rows, evaluations = prune_languages(context, subjects, progress=advance)
+    between = compare_languages(evaluations, subjects[0])
+    gaps = compare_models(evaluations, *subjects, limit=context.limit, seed=context.seed) if study.against is not None else []
+    models = [subject.name for subject in subjects]
+    request: dict[str, object] = {
+        "models": models,
+        "tasks": list(study.tasks),
+        "spec": template.to_dict(),
+        "keep": ",".join(map(str, study.keep)) or None,
+        "tune": tuning.to_dict() if study.fine_tune else None,
+    }
+    keep_rows(context.run, study.name, {**request, "limit": context.limit, "seed": context.seed}, [row.to_dict() for row in rows])
+    columns = [(subject.name, language) for subject in subjects for language in subject.tasks]
+    return LanguageLosses(models, columns, request, rows, between, gaps)
+
+
+def _open_subject(study: Languages, context: StudyContext, name: str, tasks: Sequence[str], template: PruneSpec, tuning: Recipe) -> Subject:
+    """Opens a model with its task in each language, after training it if the study fine-tunes."""
+    if study.fine_tune:
+        labels = study.labels or (LABELS if study.tasks[0].startswith("demo/entailment") else ())
+        options = parse_pairs(study.tune_option, "tune_option")
+        loaded = train_model(context, load_with_head(context, name, labels), study.tasks[0], tuning, options)
+    else:
+        loaded = context.loaded if name == context.model_name else context.sources.load_model(name)
+    requests = [template]
+    if study.keep or not template.method.sizes_itself:
+        requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, (0.75, 0.5, 0.25))]
+    for request in requests:
+        check_request(request, loaded.model, loaded.heads)
+    return Subject(name, loaded, {task: context.sources.open_task(loaded, task) for task in tasks}, requests)
+
+
+def prune_languages(
+    context: StudyContext, subjects: Sequence[Subject], *, progress: Progress | None = None
+) -> tuple[list[LossRow], Evaluations]:
+    """Returns a row for every model, language and block of layers or number of heads, and the evaluations behind them."""
+    evaluations: dict[tuple[str, str, str], tuple[Evaluation, Evaluation]] = {}
+    rows: list[LossRow] = []
+    for subject in subjects:
+        admit_model(context.run, subject.loaded.model)
+        chances = {language: chance_of(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()}
+        for language, removal, dense, pruned in _evaluate_removals(context, subject, progress):
+            evaluations[subject.name, language, removal.name] = dense, pruned
+            task = subject.tasks[language]
+            drop = measure_drop(dense, pruned, task, seed=context.seed)
+            share = share_left(dense, pruned, task, chances[language], seed=context.seed)
+            names = subject.name, language, removal.kind, removal.name
+            rows.append(LossRow(*names, dense.score, pruned.loss, pruned.value, drop, share, drop.score.p))
+    return correct_rows(rows), evaluations
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What is removed from a model: the heads of some layers by gates, or single heads by a cut."""
+
+    kind: str
+    name: str
+    model: nn.Module
+    heads: Sequence[Head] = ()
+
+
+def _evaluate_removals(
+    context: StudyContext, subject: Subject, progress: Progress | None
+) -> Iterator[tuple[str, Removal, Evaluation, Evaluation]]:
+    """Yields language, removal, and the evaluations of the dense and the pruned model; pruned models choose their heads on the first task."""
+    run, model, n_heads = context.required_run, subject.loaded.model, len(subject.loaded.heads)
+    reading: Any = {"limit": context.limit, "batch_size": context.batch_size}
+    removals = [Removal(group.kind, group.name, model, group.heads) for group in group_layers(subject.loaded.heads, (THIRD, LAYER))]
+    pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command)
+    device = next(model.parameters()).device
+    for request in subject.requests:
+        small = pruning.make(request)[1].to(device).eval()
+        name = f"{n_heads - len(HeadMap.of(small))} of {n_heads} heads by {request.label}"
+        removals.append(Removal("heads", name, small))
+    n_finished, total = 0, len(subject.tasks) * len(removals)
+    for language, task in subject.tasks.items():
+        dense = evaluate_without(run, f"{subject.name}, {language}: dense", model, task, (), **reading)
+        for removal in removals:
+            label = f"{subject.name}, {language}: without {removal.name}"
+            pruned = evaluate_without(run, label, removal.model, task, removal.heads, **reading)
+            n_finished += 1
+            if progress is not None:
+                progress(n_finished, total)
+            yield language, removal, dense, pruned
+
+
+def compare_languages(evaluations: Evaluations, subject: Subject) -> list[LanguageGap]:
+    """Returns, by removal, the rise of the loss in each further language minus that in the first: different examples, so Welch's t."""
+    first, *others = subject.tasks
+    removals = [removal for model, language, removal in evaluations if (model, language) == (subject.name, first)]
+    rows = []
+    for language in others:
+        for removal in removals:
+            pairs = [evaluations[subject.name, name, removal] for name in (language, first)]
+            rises = [pruned.losses - dense.losses for dense, pruned in pairs]
+            test: Any = stats.ttest_ind(*rises, equal_var=False)
+            low, high = test.confidence_interval()
+            varies = rises[0].std() + rises[1].std() > 0
+            gap = float(rises[0].mean() - rises[1].mean())
+            ends = (float(low), float(high), float(test.pvalue)) if varies else (gap, gap, 1.0)
+            rows.append(LanguageGap(subject.name, language, first, removal, gap, *ends))
+    return correct_rows(rows)
+
+
+def compare_models(evaluations: Evaluations, first: Subject, second: Subject, *, limit: int | None = None, seed: int = 0) -> list[ModelGap]:
+    """Returns the share of its score above chance that the first model loses minus that of the second, in every language that both read.
+
+    A pair with a model that is not above chance has no row.
+
+    Raises:
+        DataError: the models read different examples.
+    """
+    rows = []
+    for name, language, removal in list(evaluations):
+        if name != first.name or (second.name, language, removal) not in evaluations:
+            continue
+        pairs = evaluations[name, language, removal], evaluations[second.name, language, removal]
+        if pairs[0][0].n_examples != pairs[1][0].n_examples:
+            raise DataError(f"{first.name} and {second.name} read different examples of {language}; give both the same task and limit")
+        task = first.tasks[language]
+        chance = chance_of(first.loaded.model, task, limit)
+        shares = [share_left(*pair, task, chance, seed=seed).remaining for pair in pairs]
+        if chance is None or shares[0] is None or shares[1] is None:
+            continue
+        gap = relative_gap(*pairs, task, chance, seed=seed)
+        lost = 1 - shares[0].difference, 1 - shares[1].difference
+        rows.append(ModelGap(language, removal, *lost, *gap.interval, gap.p))
+    return correct_rows(rows)

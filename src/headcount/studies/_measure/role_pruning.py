@@ -1,0 +1,175 @@
+"""Models whose heads of a role are pruned first or spared longest, beside models with as many random heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from headcount.behaviour.roles import roles
+from headcount.core.errors import PlanError
+from headcount.core.evaluation import Evaluation
+from headcount.core.heads import Head
+from headcount.data.task import Task
+from headcount.models.head_map import HeadMap
+from headcount.pruning.base import Pruner
+from headcount.pruning.prune import check_request
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
+from headcount.runs.results import unpack_pruned
+from headcount.runs.sweep import sweep
+from headcount.studies._base import Progress, StudyContext
+from headcount.studies._gated import Drop, average_evaluations, count_levels, measure_drop
+from headcount.studies._results import correct_rows, describe_run, keep_rows
+from headcount.studies._tuning import note_training
+from headcount.workflows.prune import Pruning
+
+if TYPE_CHECKING:
+    from headcount.studies.role_pruning import RolePruning
+
+RANDOM = "random"
+VARIANTS = ("prune", "spare")
+SENTENCES = 512
+"""Sentences of the task that roles are measured on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolePruningResult:
+    """The dense model, the heads of every role, and a row for each way to choose heads at each number of heads."""
+
+    dense: Evaluation
+    heads_by_role: Mapping[str, Sequence[Head]]
+    rows: list[RoleLevel]
+
+
+def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruningResult:
+    """Prunes the model of a study by role and at random, at every number of heads."""
+    run, loaded = context.required_run, context.loaded
+    keeps = count_levels(study.keep, loaded.heads, (0.75, 0.5, 0.25))
+    recipe = Recipe(rate=study.rate, train_batch=study.train_batch)
+    template = PruneSpec.of(RANDOM, 1, repair=study.repair, recover=study.recover, recipe=recipe)
+    for keep in keeps:
+        check_request(template.resized(keep), loaded.model, loaded.heads)
+    describe_run(context, loaded, {"study": study.name, "roles": list(study.role), "keep": keeps, "seeds": study.seeds})
+    task, tokenizer = context.task, context.sources.read_tokenizer(loaded)
+    heads_by_role = {role: find_heads(loaded.model, task, tokenizer, role, seed=context.seed) for role in dict.fromkeys(study.role)}
+    for role, heads in heads_by_role.items():
+        context.note(f"{len(heads)} of {len(loaded.heads)} heads have the role {role}: {', '.join(map(str, heads))}")
+    pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
+    choices = list_choices(loaded.heads, heads_by_role, keeps, with_exact=not study.keep)
+    draws = range(context.seed, context.seed + study.seeds)
+    note_training(context, pruning, [choice.request(template, draw) for choice in choices for draw in draws])
+    with context.progress("pruning", "models") as advance:
+        dense, rows = prune_roles(pruning, choices, template, draws=draws, progress=advance)
+    request = {"roles": list(study.role), "keep": keeps, "seeds": study.seeds, "seed": context.seed, "spec": template.to_dict()}
+    keep_rows(run, study.name, {**pruning.base_key, **request}, [row.to_dict() for row in rows])
+    return RolePruningResult(dense, heads_by_role, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way to choose heads: the role, or "" for random heads; prune, spare or random; and how many heads stay."""
+
+    role: str
+    variant: str
+    keep: int
+
+    def request(self, template: PruneSpec, seed: int) -> PruneSpec:
+        """Returns the request for the pruned model of one seed."""
+        method = Pruner.parse(f"role:{self.variant}(roles={self.role})" if self.role else RANDOM)
+        return replace(template, method=method, seed=seed).resized(self.keep)
+
+
+def find_heads(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed: int = 0) -> list[Head]:
+    """Returns the heads that have a role on the texts of the task, as the role pruner measures it.
+
+    Raises:
+        PlanError: no head has the role, or all heads have it.
+    """
+    only = None if role == "any" else [role]
+    table = roles(model, task, tokenizer, limit=SENTENCES, only=only, seed=seed)
+    heads = [head for head, labels in table.labels().items() if labels]
+    if not heads:
+        reason = "; ".join(table.untested.values())
+        raise PlanError(
+            f"no head has the role {role} on the texts of task '{task.name}'{f' ({reason})' if reason else ''}; see `headcount roles`"
+        )
+    if len(heads) == len(table.heads):
+        raise PlanError(
+            f"all {len(heads)} heads have the role {role}, so that pruning and sparing them is the same as random; name a narrower one"
+        )
+    return heads
+
+
+def list_choices(heads: HeadMap, heads_by_role: Mapping[str, Sequence[Head]], keeps: Sequence[int], *, with_exact: bool) -> list[Choice]:
+    """Returns each role pruned and spared, and random heads, at each number of heads.
+
+    With `with_exact`, also the level at which exactly the heads of the role go, if these are whole KV groups.
+    """
+    choices: list[Choice] = []
+    for role, members in heads_by_role.items():
+        are_whole = all(set(unit) <= set(members) or not set(unit) & set(members) for unit in heads.units())
+        exact = [len(heads) - len(members)] if with_exact and are_whole else []
+        choices += [Choice(role, variant, keep) for keep in sorted({*keeps, *exact}, reverse=True) for variant in VARIANTS]
+    return [*choices, *(Choice("", RANDOM, keep) for keep in sorted({choice.keep for choice in choices}, reverse=True))]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleLevel:
+    """The pruned models of one choice, averaged over seeds, and their change from other models, paired over examples.
+
+    `against` holds the change from the dense model, from random heads of the same number, and, for heads that are pruned, from sparing them; `p` is
+    that of the change from random heads.
+    """
+
+    choice: Choice
+    seeds: int
+    loss: float
+    value: float | None
+    against: Mapping[str, Drop]
+    q: float | None = None
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of no difference from random heads; None for these."""
+        return self.against[RANDOM].score.p if RANDOM in self.against else None
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        choice, names = self.choice, ("difference", "low", "high", "p")
+        row: dict[str, object] = {"role": choice.role, "heads": choice.variant, "keep": choice.keep, "seeds": self.seeds}
+        row |= {"loss": self.loss, "value": self.value}
+        for control, drop in self.against.items():
+            row |= {f"against {control} {name}": getattr(drop.score, name) for name in names}
+            row |= {f"loss against {control} {name}": getattr(drop.loss, name) for name in names}
+        return row | ({} if self.q is None else {"against random q": self.q})
+
+
+def prune_roles(
+    pruning: Pruning, choices: Sequence[Choice], template: PruneSpec, *, draws: range, progress: Progress | None = None
+) -> tuple[Evaluation, list[RoleLevel]]:
+    """Returns the dense model, and a row for each choice: its change from the dense model and from random heads of the same number, paired.
+
+    Every seed of `draws` draws the heads once; the first is also the seed of the intervals.
+    """
+    dense, task, seed = pruning.evaluate_dense(), pruning.task, draws[0]
+    requests = {(choice, draw): choice.request(template, draw) for choice in choices for draw in draws}
+    jobs = [pruning.job(request) for request in requests.values()]
+    artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.provenance, progress=progress)
+    for error in failed.values():
+        raise error
+    pruning.run.present(*artifacts)
+    artifact_of = dict(zip(requests, artifacts, strict=True))
+    means = {choice: average_evaluations([unpack_pruned(artifact_of[choice, draw]) for draw in draws], task) for choice in choices}
+    rows = []
+    for choice, pruned in means.items():
+        controls = {"dense": dense}
+        if choice.role:
+            controls[RANDOM] = means[Choice("", RANDOM, choice.keep)]
+        if choice.role and choice.variant == "prune":
+            controls["spare"] = means[Choice(choice.role, "spare", choice.keep)]
+        against = {name: measure_drop(control, pruned, task, seed=seed) for name, control in controls.items()}
+        rows.append(RoleLevel(choice, len(draws), pruned.loss, pruned.value, against))
+    return dense, correct_rows(rows)
