@@ -44,6 +44,7 @@ check: $(STAMP)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/forbidden.py
+	$(BIN)/python tools/unused.py
 
 # The page of the report, from TypeScript to the bundle in the package; only those who change it need Node.
 web: web/node_modules/.package-lock.json

@@ -281,9 +281,6 @@ def test_a_recipe_trains_and_leaves_the_model_as_a_model() -> None:
 
 
 def test_trainer_arguments_are_passed_through() -> None:
-    class Report(TrainerCallback):
-        pass
-
     made = fine_tune(
         build("encoder"),
         task("encoder", ROWS),

@@ -59,11 +59,6 @@ class ShrinkError(HeadcountError, ValueError):
     """A model type of which no tiny model can be built."""
 
 
-def model_types() -> list[str]:
-    """Every registered model type that some auto class can build, in alphabetical order."""
-    return sorted(t for t in _classes_by_type() if t in CONFIG_MAPPING)
-
-
 @cache
 def model_classes() -> list[type[PreTrainedModel]]:
     """Every model class that transformers exports or that one of its auto classes builds, without the abstract ones, by name.
@@ -83,7 +78,7 @@ def tiny_config(model_type: str | type[PretrainedConfig], **overrides: Any) -> P
     The type is a registered name or a configuration class. ``overrides`` replace attributes of the small configuration.
     """
     if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
-        raise ShrinkError(f"no model type {model_type!r} in this version of transformers; see model_types()")
+        raise ShrinkError(f"no model type {model_type!r} in this version of transformers")
     config_class = CONFIG_MAPPING[model_type] if isinstance(model_type, str) else model_type
     name = model_type if isinstance(model_type, str) else model_type.model_type
     try:
