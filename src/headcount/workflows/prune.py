@@ -27,7 +27,7 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.prune import Pruned, check_request, prune_by_spec, rebuild
 from headcount.pruning.spec import PruneSpec
 from headcount.pruning.training.estimate import estimate_step_seconds
-from headcount.pruning.training.scratch import train_from_scratch
+from headcount.pruning.training.fine_tune import train_from_scratch
 from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
 from headcount.runs.report.plain import format_p, format_speed
 from headcount.runs.results import PRUNED, PrunedRow, compare_pruned, unpack_pruned
@@ -88,7 +88,7 @@ class Pruning:
 
     def key(self, spec: PruneSpec) -> ArtifactKey:
         """Returns the key of the artifact of a request; it holds all options, defaults included."""
-        resolved = spec.resolved(self.heads)
+        resolved = spec.resolve_share(self.heads)
         return ArtifactKey(PRUNED, resolved.name, {**self.base_key, "spec": resolved.to_dict()})
 
     def is_finished(self, spec: PruneSpec) -> bool:
@@ -118,11 +118,11 @@ class Pruning:
         return self._content(spec, pruned, evaluation), arrays
 
     def _content(self, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> dict[str, Any]:
-        blocks = {name: {"share": fitted.share, "before": fitted.before, "after": fitted.after} for name, fitted in pruned.repaired.items()}
+        blocks = {name: {"share": fit.ridge, "before": fit.error_before, "after": fit.error_after} for name, fit in pruned.repaired.items()}
         return {
-            "spec": spec.resolved(self.heads).to_dict(),
+            "spec": spec.resolve_share(self.heads).to_dict(),
             "label": spec.label,
-            "arguments": spec.resolved(self.heads).arguments(),
+            "arguments": spec.resolve_share(self.heads).arguments(),
             "removed": [str(head) for head in pruned.plan.removed],
             **({} if pruned.changed_weights else {"gates": pruned.gates}),
             "history": pruned.history,
