@@ -20,8 +20,8 @@ from headcount.models.head_map import HeadMap
 from headcount.models.observe import evaluating
 from headcount.models.tiny.families import VARIANTS, has_sdpa, variant
 from headcount.pruning.repair.means import fold_means
-from headcount.pruning.repair.projection import has_bias, projection, read
-from headcount.pruning.repair.repair import refit
+from headcount.pruning.repair.projection import has_bias, output_projection, read_matrix
+from headcount.pruning.repair.repair import RepairSettings, refit
 from headcount.surgery.verify import difference, run
 from headcount.testing.laws import Subject, uneven
 
@@ -69,9 +69,9 @@ def test_a_repair_fits_every_block_and_can_be_cut(name: str, attn: str) -> None:
     bare = {b.name for b in HeadMap.of(model).blocks if not plan.kept(b) and model.get_submodule(b.o.path).bias is None}
     assert set(made.blocks) == touched - bare
     for block, fitted in made.blocks.items():
-        assert fitted.after <= fitted.before * (1 + 1e-9), block
-        assert fitted.check_after <= fitted.check_before * (1 + 1e-9), block
-    assert any(fitted.after < 0.99 * fitted.before for fitted in made.blocks.values())
+        assert fitted.error_after <= fitted.error_before * (1 + 1e-9), block
+        assert fitted.check_error_after <= fitted.check_error_before * (1 + 1e-9), block
+    assert any(fitted.error_after < 0.99 * fitted.error_before for fitted in made.blocks.values())
     after = made.model.state_dict()
     assert {key: (value.shape, value.dtype) for key, value in after.items()} == {key: (v.shape, v.dtype) for key, v in before.items()}
     changed = {key for key, value in after.items() if not torch.equal(value, before[key])}
@@ -93,9 +93,9 @@ def test_heads_without_projection_are_not_missed(name: str) -> None:
             for place in sorted(set(range(block.n_heads)) - set(plan.kept(block))):
                 rows = slice(place * block.value_dim, (place + 1) * block.value_dim)
                 (module.weight if "Conv1D" in type(module).__name__ else module.weight.T)[rows] = 0
-    made = refit(model, plan, batches, share=1e-6)
+    made = refit(model, plan, batches, RepairSettings(ridge=1e-6))
     for block in HeadMap.of(model).blocks:
-        gap = read(projection(made.model, block)) - read(projection(model, block))
+        gap = read_matrix(output_projection(made.model, block)) - read_matrix(output_projection(model, block))
         # A refit of what is missing moves weights by 0.1. Rounding grows twentyfold from stage to stage of Swin, to 1e-6 in weights that inputs
         # leave undetermined, and to 2e-8 in outputs.
         assert float(gap.abs().max()) < 1e-4, block.name
@@ -106,15 +106,15 @@ def test_heads_without_projection_are_not_missed(name: str) -> None:
 def test_streaming_gives_what_one_pass_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batches, plan = family(name, "eager")
     whole = refit(model, plan, batches)
-    monkeypatch.setattr(REPAIR, "IN_FLIGHT", 2 * ROWS)
+    monkeypatch.setattr(REPAIR, "TOKENS_IN_FLIGHT", 2 * ROWS)
     streamed = refit(model, plan, batches)
-    monkeypatch.setattr(REPAIR, "PASSES", 2)
-    monkeypatch.setattr(REPAIR, "IN_FLIGHT", 2**40)
+    monkeypatch.setattr(REPAIR, "BATCHES_IN_FLIGHT", 2)
+    monkeypatch.setattr(REPAIR, "TOKENS_IN_FLIGHT", 2**40)
     few = refit(model, plan, batches)
     for other in (streamed, few):
         assert set(other.blocks) == set(whole.blocks)
         for block, fitted in whole.blocks.items():
-            assert other.blocks[block].share == fitted.share
+            assert other.blocks[block].ridge == fitted.ridge
             torch.testing.assert_close(other.blocks[block].weights, fitted.weights, rtol=1e-7, atol=1e-9)
 
 
@@ -146,14 +146,17 @@ def test_lower_precision_is_written_back_as_it_was(name: str, dtype: torch.dtype
     model: Any = variant(name).build("eager").eval()
     batches = [_varied(probe_inputs(model, batch=ROWS), seed) for seed in range(5)]
     plan = uneven(Subject.of(model, batches[0]).cuttable)
-    exact = refit(model, plan, batches, share=1e-3)
+    exact = refit(model, plan, batches, RepairSettings(ridge=1e-3))
     low = refit(
-        model.to(dtype), plan, [{k: v.to(dtype) if v.is_floating_point() else v for k, v in b.items()} for b in batches], share=1e-3
+        model.to(dtype),
+        plan,
+        [{k: v.to(dtype) if v.is_floating_point() else v for k, v in b.items()} for b in batches],
+        RepairSettings(ridge=1e-3),
     )
     assert all(value.dtype == dtype for value in low.model.state_dict().values() if value.is_floating_point())
     for block, fitted in low.blocks.items():
-        assert fitted.weights.dtype == torch.float64 and fitted.after <= fitted.before
-        assert fitted.after == pytest.approx(exact.blocks[block].after, rel=0.35 if dtype == torch.bfloat16 else 1e-3), block
+        assert fitted.weights.dtype == torch.float64 and fitted.error_after <= fitted.error_before
+        assert fitted.error_after == pytest.approx(exact.blocks[block].error_after, rel=0.35 if dtype == torch.bfloat16 else 1e-3), block
 
 
 def test_what_cannot_be_refitted_says_why() -> None:
@@ -182,7 +185,7 @@ def test_a_repair_is_the_same_every_time(name: str) -> None:
 def test_a_block_is_fitted_on_what_the_repaired_model_before_it_gives(name: str) -> None:
     """The error that is told for the last block equals one measured on the finished model, in whose earlier blocks all is repaired."""
     model, batches, plan = family(name, "eager")
-    made = refit(model, plan, batches, share=1e-3)
+    made = refit(model, plan, batches, RepairSettings(ridge=1e-3))
     block = next(b for b in reversed(HeadMap.of(model).blocks) if b.name in made.blocks)
     found: dict[int, list[torch.Tensor]] = {}
     for number, one in enumerate((model, made.model)):
@@ -195,4 +198,4 @@ def test_a_block_is_fitted_on_what_the_repaired_model_before_it_gives(name: str)
         return  # one block, called again on what itself gives
     masks = [REPAIR.real_rows(model, block, batches[i], a - b) for i, (a, b) in enumerate(zip(found[0], found[1], strict=True))]
     gaps = torch.cat(masks)
-    assert float(gaps.pow(2).sum(-1).mean()) == pytest.approx(made.blocks[block.name].after, rel=1e-6)
+    assert float(gaps.pow(2).sum(-1).mean()) == pytest.approx(made.blocks[block.name].error_after, rel=1e-6)

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.core.options import options_of
-from headcount.pruning.methods.layers import Layers, removal_order
+from headcount.pruning.methods.layers import Layers, order_layers
 
 depths, widths, seeds = st.integers(1, 48), st.integers(1, 32), st.integers(0, 10_000)
 
 
 def touched(variant: str, capacity: list[int], number: int, seed: int) -> list[int]:
     """The layers that lose heads when `number` heads go, in the order in which they lose them."""
-    order = removal_order(variant, capacity, number, np.random.default_rng(seed))
+    order = order_layers(variant, capacity, number, np.random.default_rng(seed))
     assert sorted(order) == list(range(len(capacity)))
     left, found = number, []
     for layer in order:

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from headcount.pruning.gating import levelled, top
+from headcount.pruning.gating import mark_top, shift_logits
 from headcount.pruning.methods import dsp, l0
 from headcount.pruning.training.gates import noise
 
 TAUS = [10.0**power for power in range(3, -9, -1)]
-DRAWS = {"subset": dsp.subset, "fast": dsp.subset_fast}
+DRAWS = {"subset": dsp.sample_subset, "fast": dsp.sample_subset_fast}
 
 
 def numbers(n: int, seed: int = 0, spread: float = 2.0) -> Tensor:
@@ -38,9 +38,9 @@ def slopes(of: Callable[[Tensor], Tensor], at: Tensor, step: float = 1e-6) -> Te
 
 def test_known_values_of_hard_concrete_gates() -> None:
     at = torch.tensor([0.0, -2.398, 2.398, -2.397, 2.397, -9.0, 9.0], dtype=torch.float64)
-    assert float(l0.p_open(at[:1])) == pytest.approx(0.688, abs=5e-4)
-    assert float(l0.p_open(at[:1])) == 1 / (1 + math.exp(0.33 * math.log(0.1 / 1.1)))
-    gates = l0.expected(at)
+    assert float(l0.open_probability(at[:1])) == pytest.approx(0.688, abs=5e-4)
+    assert float(l0.open_probability(at[:1])) == 1 / (1 + math.exp(0.33 * math.log(0.1 / 1.1)))
+    gates = l0.evaluation_gates(at)
     assert gates[0] == pytest.approx(0.5) and gates[1] == 0 and gates[2] == 1 and 0 < gates[3] < 1e-3 and 1 - 1e-3 < gates[4] < 1
     assert gates[5] == 0 and gates[6] == 1
 
@@ -49,11 +49,11 @@ def test_known_values_of_hard_concrete_gates() -> None:
 def test_samples_are_open_as_often_as_p_open_says(log_a: float) -> None:
     u = noise(5, 0, 200_000) * (1 - 2 * l0.EPSILON) + l0.EPSILON
     at = torch.full_like(u, log_a)
-    gates = l0.sample(at, u)
-    p = float(l0.p_open(at[:1]))
+    gates = l0.sample_gates(at, u)
+    p = float(l0.open_probability(at[:1]))
     assert float((gates != 0).double().mean()) == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / len(u)))
     closed = float((gates == 1).double().mean())  # by symmetry P(g = 1) is P(g ≠ 0) of −log a taken from one
-    assert closed == pytest.approx(1 - float(l0.p_open(-at[:1])), abs=0.005)
+    assert closed == pytest.approx(1 - float(l0.open_probability(-at[:1])), abs=0.005)
     assert bool(((gates >= 0) & (gates <= 1)).all())
 
 
@@ -61,8 +61,8 @@ def test_gradient_of_a_sample_is_that_of_finite_differences() -> None:
     u = noise(3, 7, 40)
     at = numbers(40, 1).requires_grad_(True)
     weight = numbers(40, 2)
-    (gradient,) = torch.autograd.grad((l0.sample(at, u) * weight).sum(), at)
-    assert torch.allclose(gradient, slopes(lambda x: (l0.sample(x, u) * weight).sum(), at.detach()), atol=1e-6)
+    (gradient,) = torch.autograd.grad((l0.sample_gates(at, u) * weight).sum(), at)
+    assert torch.allclose(gradient, slopes(lambda x: (l0.sample_gates(x, u) * weight).sum(), at.detach()), atol=1e-6)
     assert bool((gradient != 0).any()) and bool((gradient == 0).any()), "gates beyond their ends have no gradient, others have"
 
 
@@ -103,7 +103,7 @@ def by_definition(w: list[float], number: int, tau: float, u: list[float]) -> li
 def test_the_recursion_is_that_of_the_paper(number: int, tau: float) -> None:
     w, u = numbers(12), noise(1, 2, 12)
     expected = by_definition(w.tolist(), number, tau, u.tolist())
-    assert dsp.subset(w, number, tau, u).tolist() == pytest.approx(expected, abs=1e-9)
+    assert dsp.sample_subset(w, number, tau, u).tolist() == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("draw", DRAWS)
@@ -120,8 +120,8 @@ def test_gates_sum_to_k_and_become_one_hot(draw: str, number: int) -> None:
         if tau >= 1000 and number < 24:
             assert torch.allclose(gates, torch.full_like(gates, number / 24), atol=0.02)
     r = w.detach() - torch.log(-torch.log(u))
-    assert torch.equal(gates.detach().round(), top(r, number, range(24))) and torch.allclose(
-        gates.detach(), top(r, number, range(24)), atol=1e-12
+    assert torch.equal(gates.detach().round(), mark_top(r, number, range(24))) and torch.allclose(
+        gates.detach(), mark_top(r, number, range(24)), atol=1e-12
     )
 
 
@@ -170,7 +170,7 @@ def test_both_forms_choose_the_same_heads_when_cold() -> None:
 def test_the_fast_form_takes_thousands() -> None:
     w, u = numbers(10_000).requires_grad_(True), noise(0, 0, 10_000)
     start = time.process_time()
-    gates = dsp.subset_fast(w, 2500, 0.5, u)
+    gates = dsp.sample_subset_fast(w, 2500, 0.5, u)
     gates.sum().backward()
     assert time.process_time() - start < 0.5, "0.01 s when the machine is free"
     assert float(gates.detach().sum()) == pytest.approx(2500, abs=1e-7)
@@ -179,6 +179,6 @@ def test_the_fast_form_takes_thousands() -> None:
 @pytest.mark.parametrize("number", [0.05, 0.5, 3.7, 11.9])
 def test_levels_hold_a_sum_that_is_no_whole_number(number: float) -> None:
     w = numbers(12).requires_grad_(True)
-    assert float(torch.sigmoid(levelled(w.detach(), number)).sum()) == pytest.approx(number, abs=1e-9)
-    (gradient,) = torch.autograd.grad(torch.sigmoid(levelled(w, number)).sum(), w)
+    assert float(torch.sigmoid(shift_logits(w.detach(), number)).sum()) == pytest.approx(number, abs=1e-9)
+    (gradient,) = torch.autograd.grad(torch.sigmoid(shift_logits(w, number)).sum(), w)
     assert torch.allclose(gradient, torch.zeros_like(w), atol=1e-12), "the sum does not move"

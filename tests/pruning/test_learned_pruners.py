@@ -13,7 +13,7 @@ from toys import build, configured, shared, task
 import headcount as hc
 from headcount.core.budget import Budget
 from headcount.core.errors import HeadcountError, PlanError
-from headcount.pruning.prune import fold, prune
+from headcount.pruning.prune import fold_gates, prune
 from headcount.pruning.recipe import Recipe
 
 METHODS = ("l0", "l0:lagrange", "dsp", "dsp:pipelined", "dsp:straight", "dsp:fast", "gates")
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 @cache
 def planted(kind: str = "encoder") -> Any:
     """A model whose output only the planted heads can reach, and data that it labels itself."""
-    model: Any = fold(build(kind), [4.0 * (str(head) in PLANTED) for head in hc.HeadMap.of(shared(kind))])
+    model: Any = fold_gates(build(kind), [4.0 * (str(head) in PLANTED) for head in hc.HeadMap.of(shared(kind))])
     rows = [dict(row) for row in task(kind, 96).calibration]
     with torch.no_grad():
         for row in rows:

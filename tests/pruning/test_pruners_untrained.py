@@ -21,7 +21,7 @@ from headcount.data.metrics import PERPLEXITY
 from headcount.pruning.base import Choice, PruneContext, Pruner
 from headcount.pruning.methods import rank as rank_file
 from headcount.pruning.methods.fisher import exchange_units, gate_gradients
-from headcount.pruning.scope import Room, _shares
+from headcount.pruning.scope import GroupLimits, _share_out
 
 INFORMED = ("rank", "rank by=ablation", "surgeon", "surgeon rounds=1 rivals=no", "surgeon rounds=4 rivals=no", "fisher")
 UNINFORMED = ("random", "random:type", "layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
@@ -154,16 +154,16 @@ def test_random_hits_the_number_and_follows_the_seed() -> None:
 def test_shares_sum_up() -> None:
     random = np.random.default_rng(0)
     for _ in range(200):
-        rooms = [Room(int(random.integers(1, 9))) for _ in range(random.integers(1, 6))]
-        total = sum(room.total for room in rooms)
+        groups = [GroupLimits(int(random.integers(1, 9))) for _ in range(random.integers(1, 6))]
+        total = sum(group.n_heads for group in groups)
         number = int(random.integers(0, total + 1))
-        shares = _shares(rooms, number)
+        shares = _share_out(groups, number)
         assert sum(shares) == number
-        assert all(abs(s - number * room.total / total) < 1 and s <= room.total for s, room in zip(shares, rooms, strict=True))
-    assert _shares([Room(8, 2), Room(8, 2)], 6) == [4, 2]
-    assert _shares([Room(6, 1, least=3), Room(6), Room(6)], 3) == [3, 0, 0]
+        assert all(abs(s - number * group.n_heads / total) < 1 and s <= group.n_heads for s, group in zip(shares, groups, strict=True))
+    assert _share_out([GroupLimits(8, 2), GroupLimits(8, 2)], 6) == [4, 2]
+    assert _share_out([GroupLimits(6, 1, min_heads=3), GroupLimits(6), GroupLimits(6)], 3) == [3, 0, 0]
     with pytest.raises(PlanError, match="cannot be shared out"):
-        _shares([Room(8, 4), Room(8, 4)], 6)
+        _share_out([GroupLimits(8, 4), GroupLimits(8, 4)], 6)
 
 
 @pytest.mark.parametrize("variant", ["top", "bottom", "middle", "spread", "consecutive"])
@@ -208,13 +208,13 @@ def test_steps_leave_as_many_as_they_say_and_bring_nothing_back(monkeypatch: pyt
     model, data = shared("encoder"), task("encoder", N)
     total = len(hc.HeadMap.of(model))
     plans: list[hc.Plan] = []
-    within = rank_file.keep_within
+    within = rank_file.keep_top_by_scope
 
     def spy(*args: Any) -> hc.Plan:
         plans.append(within(*args))
         return plans[-1]
 
-    monkeypatch.setattr(rank_file, "keep_within", spy)
+    monkeypatch.setattr(rank_file, "keep_top_by_scope", spy)
     choice = chosen(model, "rank again=yes step=0.25", 2, data)
     step = round(total * 0.25)
     wanted = [*range(total - step, 2, -step), 2]

@@ -46,7 +46,7 @@ def test_the_cost_so_far_is_the_error_of_a_direct_refit(seed: int, ones: bool) -
         assert one.remove(unit) == told >= 0
         gone = (*gone, unit)
         left = residual(x, w, gone)
-        assert one.spent == pytest.approx(float((left**2).sum()), rel=1e-5, abs=1e-6)
+        assert one.total_cost == pytest.approx(float((left**2).sum()), rel=1e-5, abs=1e-6)
         np.testing.assert_allclose((x @ w - x @ one.weights).numpy(), left, atol=1e-4)
     assert not one.costs()
     if ones:
@@ -65,7 +65,7 @@ def test_the_first_removal_is_the_best_and_later_ones_the_best_after_it(seed: in
         for unit, cost in costs.items():
             left = residual(x, w, (*gone, unit))
             direct = float(np.einsum("to,op,tp->", left, metric.numpy(), left)) / N
-            assert one.spent + cost == pytest.approx(direct, rel=1e-5, abs=1e-7)
+            assert one.total_cost + cost == pytest.approx(direct, rel=1e-5, abs=1e-7)
         best = min(costs, key=costs.__getitem__)
         left = {unit: residual(x, w, (*gone, unit)) for unit in costs}
         assert best == min(left, key=lambda unit: np.einsum("to,op,tp->", left[unit], metric.numpy(), left[unit]))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headcount.pruning.repair.least_squares import SHARES, UNCHECKED, Products, fit, solve, solve_gates, with_ones
+from headcount.pruning.repair.least_squares import RIDGES, UNCHECKED_RIDGE, Products, append_ones, fit, solve, solve_gates
 
 WIDTH, OUT = 6, 4
 
@@ -35,16 +35,16 @@ def oracle(x: Tensor, y: Tensor, old: Tensor, ridge: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(rows, aims, rcond=None)[0]
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("share", RIDGES)
 @pytest.mark.parametrize("bias", [False, True])
 def test_solve_is_ridge_least_squares_towards_the_old_weights(share: float, bias: bool) -> None:
     x, y, old = draw(1)
     if bias:
-        x, old = with_ones(x), torch.cat([old, torch.zeros(1, OUT).double()])
+        x, old = append_ones(x), torch.cat([old, torch.zeros(1, OUT).double()])
     ridge = np.full(x.shape[1], float((x[:, :WIDTH] ** 2).sum(0).mean()) * share)
     if bias:
         ridge[-1] = len(x) * 1e-12
-    found = solve(sums(x, y), old, share, bias=bias)
+    found = solve(sums(x, y), old, share, has_bias=bias)
     np.testing.assert_allclose(found.numpy(), oracle(x, y, old, ridge), rtol=1e-8, atol=1e-9)
 
 
@@ -61,24 +61,27 @@ def test_repair_never_raises_the_error(seed: int, share: float, bias: bool, n: i
     if copies:
         x[:, 1], x[:, 2] = x[:, 0], 3.0
     if bias:
-        x, old = with_ones(x), torch.cat([old, torch.ones(1, OUT).double()])
+        x, old = append_ones(x), torch.cat([old, torch.ones(1, OUT).double()])
     products = sums(x, y, 1)
-    for made in (fit(products, None, old, bias=bias, share=share), fit(products, None, old, bias=bias, share=share, per_head=2)):
+    for made in (
+        fit(products, None, old, has_bias=bias, ridge=share),
+        fit(products, None, old, has_bias=bias, ridge=share, inputs_per_head=2),
+    ):
         slack = 1e-9 * (products.square + float((x @ old).pow(2).sum())) / n
-        assert made.after <= made.before + slack
+        assert made.error_after <= made.error_before + slack
         assert torch.isfinite(made.weights).all()
 
 
 def test_the_bias_takes_the_mean_of_what_went() -> None:
     x, _, old = draw(3)
-    products = sums(with_ones(x[:, :0]), x @ old + 1)
-    found = solve(products, torch.ones(1, OUT).double(), 1.0, bias=True)
+    products = sums(append_ones(x[:, :0]), x @ old + 1)
+    found = solve(products, torch.ones(1, OUT).double(), 1.0, has_bias=True)
     torch.testing.assert_close(found, (x @ old + 1).mean(0, keepdim=True), rtol=1e-9, atol=1e-9)
 
 
 def test_lambda_does_not_hold_the_bias_back() -> None:
     x, y, old = draw(4)
-    found = solve(sums(with_ones(x), y), torch.cat([old, torch.zeros(1, OUT).double()]), 1e9, bias=True)
+    found = solve(sums(append_ones(x), y), torch.cat([old, torch.zeros(1, OUT).double()]), 1e9, has_bias=True)
     torch.testing.assert_close(found[:-1], old, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(found[-1], (y - x @ old).mean(0), rtol=1e-4, atol=1e-4)
 
@@ -86,9 +89,9 @@ def test_lambda_does_not_hold_the_bias_back() -> None:
 def test_a_constant_input_shares_its_work_with_the_bias() -> None:
     x, y, old = draw(5)
     x[:, 2] = 7.0
-    found = solve(sums(with_ones(x), y), torch.cat([old, torch.zeros(1, OUT).double()]), 1e-6, bias=True)
-    best = np.linalg.lstsq(with_ones(x).numpy(), y.numpy(), rcond=None)[0]
-    np.testing.assert_allclose((with_ones(x) @ found).numpy(), with_ones(x).numpy() @ best, atol=1e-3)
+    found = solve(sums(append_ones(x), y), torch.cat([old, torch.zeros(1, OUT).double()]), 1e-6, has_bias=True)
+    best = np.linalg.lstsq(append_ones(x).numpy(), y.numpy(), rcond=None)[0]
+    np.testing.assert_allclose((append_ones(x) @ found).numpy(), append_ones(x).numpy() @ best, atol=1e-3)
     assert float((found[2] - old[2]).abs().max()) < 10
 
 
@@ -96,7 +99,7 @@ def test_equal_inputs_keep_their_difference() -> None:
     """Data cannot tell two equal inputs apart: what they differ by stays as it was."""
     x, y, old = draw(6)
     x[:, 1] = x[:, 0]
-    found = solve(sums(x, y), old, 1e-6, bias=False)
+    found = solve(sums(x, y), old, 1e-6, has_bias=False)
     torch.testing.assert_close(found[0] - found[1], old[0] - old[1], rtol=1e-6, atol=1e-6)
 
 
@@ -105,13 +108,13 @@ def test_equal_inputs_keep_their_difference() -> None:
 def test_gates_are_least_squares_in_one_number_per_head(bias: bool, share: float) -> None:
     x, y, old = draw(7)
     if bias:
-        x, old = with_ones(x), torch.cat([old, torch.full((1, OUT), 0.3).double()])
+        x, old = append_ones(x), torch.cat([old, torch.full((1, OUT), 0.3).double()])
     parts = [(x[:, 2 * h : 2 * h + 2] @ old[2 * h : 2 * h + 2]).flatten().numpy() for h in range(3)]
     target = (y - (old[-1] if bias else 0)).flatten().numpy()
     columns = np.stack(parts, axis=1)
     held = np.mean([part @ part for part in parts]) * share
     gates = np.linalg.solve(columns.T @ columns + held * np.eye(3), columns.T @ target + held)
-    found = solve_gates(sums(x, y), old, share, bias=bias, size=2)
+    found = solve_gates(sums(x, y), old, share, has_bias=bias, inputs_per_head=2)
     np.testing.assert_allclose(found[:6].numpy(), (old[:6].unflatten(0, (3, 2)) * torch.tensor(gates)[:, None, None]).flatten(0, 1).numpy())
     assert not bias or torch.equal(found[-1], old[-1])
 
@@ -119,14 +122,14 @@ def test_gates_are_least_squares_in_one_number_per_head(bias: bool, share: float
 def test_lambda_is_the_best_on_the_check_and_old_weights_stay_where_they_are_better() -> None:
     x, y, old = draw(8, 12)
     other, aim, _ = draw(8, 500)
-    made = fit(sums(x, y), sums(other, aim), old, bias=False)
-    errors = {share: sums(other, aim).error(solve(sums(x, y), old, share, bias=False)) for share in SHARES}
-    assert made.share == min(errors, key=errors.__getitem__) and made.check_after == pytest.approx(min(errors.values()) / 500)
-    lured = fit(sums(x, y), sums(other, other @ old), old, bias=False)
-    assert lured.share is None and torch.equal(lured.weights, old) and lured.check_after == 0
-    assert lured.after == lured.before
+    made = fit(sums(x, y), sums(other, aim), old, has_bias=False)
+    errors = {share: sums(other, aim).error(solve(sums(x, y), old, share, has_bias=False)) for share in RIDGES}
+    assert made.ridge == min(errors, key=errors.__getitem__) and made.check_error_after == pytest.approx(min(errors.values()) / 500)
+    lured = fit(sums(x, y), sums(other, other @ old), old, has_bias=False)
+    assert lured.ridge is None and torch.equal(lured.weights, old) and lured.check_error_after == 0
+    assert lured.error_after == lured.error_before
 
 
 def test_without_a_check_lambda_is_not_the_smallest() -> None:
     x, y, old = draw(9)
-    assert fit(sums(x, y), None, old, bias=False).share == UNCHECKED
+    assert fit(sums(x, y), None, old, has_bias=False).ridge == UNCHECKED_RIDGE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
 from typing import Any
 
@@ -11,10 +13,10 @@ from torch import nn
 from toys import KINDS, build, examples, shared, task
 
 import headcount as hc
-from headcount.core.errors import DataError
-from headcount.pruning.repair.projection import has_bias, read, real_rows
-from headcount.pruning.repair.repair import refit
-from headcount.pruning.repair.survey import removal_order, survey
+from headcount.core.errors import DataError, OptionError, PlanError, UnknownName
+from headcount.pruning.repair.projection import has_bias, read_matrix, real_rows
+from headcount.pruning.repair.removal_order import Surgeon, measure_moments, order_removals
+from headcount.pruning.repair.repair import RepairSettings, refit
 
 N = 64
 
@@ -27,10 +29,13 @@ def plan_of(model: nn.Module) -> hc.Plan:
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_and_batches_do_not_matter(kind: str) -> None:
     model = shared(kind)
-    one = refit(model, plan_of(model), task(kind, N), batch_size=1)
-    for other in (refit(model, plan_of(model), task(kind, N, longer=5)), refit(model, plan_of(model), task(kind, N), batch_size=7)):
+    one = refit(model, plan_of(model), task(kind, N), RepairSettings(batch_size=1))
+    for other in (
+        refit(model, plan_of(model), task(kind, N, longer=5)),
+        refit(model, plan_of(model), task(kind, N), RepairSettings(batch_size=7)),
+    ):
         for name, fitted in one.blocks.items():
-            assert other.blocks[name].n == fitted.n and other.blocks[name].share == fitted.share
+            assert other.blocks[name].n_tokens == fitted.n_tokens and other.blocks[name].ridge == fitted.ridge
             torch.testing.assert_close(other.blocks[name].weights, fitted.weights, rtol=1e-5, atol=1e-7)
 
 
@@ -39,7 +44,7 @@ def test_a_survey_holds_direct_sums(kind: str) -> None:
     """G, M and their numbers against one example at a time, without padding; and the cost of the last unit of a block by hand."""
     model, data = build(kind), task(kind, 10)
     trainable = [p.requires_grad for p in model.parameters()]
-    found = survey(model, data, batch_size=4)
+    found = measure_moments(model, data, batch_size=4)
     assert trainable == [p.requires_grad for p in model.parameters()] and not any(m._forward_hooks for m in model.modules())
     for block in hc.HeadMap.of(model).blocks:
         rows: list[torch.Tensor] = []
@@ -57,22 +62,20 @@ def test_a_survey_holds_direct_sums(kind: str) -> None:
         x, g = torch.cat(rows), torch.cat(slopes)
         x = torch.cat([x, torch.ones(len(x), 1)], 1).double() if has_bias(module) else x.double()
         mine = found[block.path]
-        assert (mine.n, mine.examples) == (len(x), 10)
-        torch.testing.assert_close(mine.gram, x.T @ x, rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(mine.metric, g.T @ g, rtol=1e-4, atol=1e-8)
+        assert (mine.n_tokens, mine.n_examples) == (len(x), 10)
+        torch.testing.assert_close(mine.input_gram, x.T @ x, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(mine.gradient_gram, g.T @ g, rtol=1e-4, atol=1e-8)
         everything = [list(range(block.n_heads * block.value_dim))]
-        weights = read(module)
+        weights = read_matrix(module)
         delta = x @ weights
         if has_bias(module):
             delta = delta - delta.mean(0)
-        direct = torch.einsum("to,op,tp->", delta, mine.metric / mine.n, delta) / mine.examples
+        direct = torch.einsum("to,op,tp->", delta, mine.gradient_gram / mine.n_tokens, delta) / mine.n_examples
         assert mine.surgeon(weights, everything).costs()[0] == pytest.approx(float(direct), rel=1e-3)
 
 
 def test_independent_gradients_make_the_cost_the_mean_square_of_the_first_order_change() -> None:
     """½ · cost is ½ E Σ (g·δ)², the second-order rise of the loss, once g says nothing about δ."""
-    from headcount.pruning.repair.removal_order import Surgeon
-
     made = torch.Generator().manual_seed(0)
     x, g = torch.randn(200_000, 4, generator=made).double(), torch.randn(200_000, 3, generator=made).double()
     weights = torch.randn(4, 3, generator=made).double()
@@ -84,7 +87,7 @@ def test_independent_gradients_make_the_cost_the_mean_square_of_the_first_order_
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_unit_is_in_the_order_once(kind: str) -> None:
     model = shared(kind)
-    order = removal_order(model, task(kind, N))
+    order = order_removals(model, task(kind, N))
     assert sorted(unit for unit, _ in order) == sorted(hc.HeadMap.of(model).units())
     assert all(cost >= 0 for _, cost in order)
 
@@ -99,21 +102,55 @@ def test_losses_that_cannot_be_told_apart_are_taken_one_by_one() -> None:
     model = build("encoder")
     model.__class__ = Odd
     data = task("encoder", 6)
-    together, alone = survey(model, data, batch_size=6), survey(model, data, batch_size=1)
+    together, alone = measure_moments(model, data, batch_size=6), measure_moments(model, data, batch_size=1)
     for path, moments in alone.items():
-        assert together[path].n == moments.n and together[path].examples == 6
-        torch.testing.assert_close(together[path].gram, moments.gram, rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(together[path].metric, moments.metric, rtol=1e-6, atol=1e-10)
+        assert together[path].n_tokens == moments.n_tokens and together[path].n_examples == 6
+        torch.testing.assert_close(together[path].input_gram, moments.input_gram, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(together[path].gradient_gram, moments.gradient_gram, rtol=1e-6, atol=1e-10)
 
 
 def test_too_few_tokens_are_refused() -> None:
     before = threading.active_count()
     with pytest.raises(DataError, match=r"block L0 has 41 inputs to refit and the calibration data \d+ tokens; give more than 41"):
         refit(shared("encoder"), hc.Plan.removing(["L0H0"]), task("encoder", 4))
-    for options in ({"limit": 0}, {"batch_size": 0}):
-        with pytest.raises(DataError, match="1 or more"):
-            refit(shared("encoder"), hc.Plan.removing(["L0H0"]), task("encoder", 4), **options)
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"limit": 0}, OptionError, "option limit of repair must be an int of at least 1; got 0"),
+        ({"limit": True}, OptionError, "option limit of repair must be an int of at least 1; got True"),
+        ({"batch_size": 0}, OptionError, "option batch_size of repair must be an int or none of at least 1; got 0"),
+        ({"ridge": 0}, OptionError, "option ridge of repair must be a float or none above 0; got 0"),
+        ({"ridge": float("nan")}, OptionError, "option ridge of repair must be a float or none above 0; got nan"),
+        ({"split": "calibraton"}, UnknownName, "no split of repair 'calibraton'. Did you mean 'calibration'?"),
+        ({"by": "gate"}, UnknownName, "no by of repair 'gate'. Did you mean 'gates'?"),
+        ({"plan": ["L0H0"]}, PlanError, "plan must be a Plan; got ['L0H0']; make one by Plan.keep_top or Plan.removing"),
+        ({"data": None}, DataError, "data must be a Task, a dataset or batches; got None"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused_before_any_work(
+    arguments: dict[str, Any], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["headcount.pruning.repair.repair"], "copy_model", lambda *_: pytest.fail("work began"))
+    given = {"plan": hc.Plan.removing(["L0H0"]), "data": task("encoder", 4)} | arguments
+    with pytest.raises(error, match=re.escape(message)):
+        hc.repair(shared("encoder"), **given)
+
+
+def test_an_unknown_argument_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="share"):
+        hc.repair(shared("encoder"), hc.Plan.removing(["L0H0"]), task("encoder", 4), share=1e-3)  # pyright: ignore[reportCallIssue]
+
+
+def test_repair_is_the_refit_of_its_arguments() -> None:
+    model, data = shared("encoder"), task("encoder", N)
+    repaired = hc.repair(model, plan_of(model), data, limit=48, ridge=1e-2, batch_size=5, split="selection", by="gates")
+    settings = RepairSettings(limit=48, ridge=1e-2, batch_size=5, split="selection", by="gates")
+    expected = refit(model, plan_of(model), data, settings).model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in repaired.state_dict().items())
 
 
 def test_a_failing_pass_leaves_no_thread_and_no_hook() -> None:
@@ -127,7 +164,7 @@ def test_a_failing_pass_leaves_no_thread_and_no_hook() -> None:
 
     hook = model.get_submodule("bert.encoder.layer.1").register_forward_hook(fail)
     with pytest.raises(ZeroDivisionError, match="a defect"):
-        refit(model, plan_of(model), task("encoder", N), batch_size=16)
+        refit(model, plan_of(model), task("encoder", N), RepairSettings(batch_size=16))
     hook.remove()
     assert threading.active_count() == before
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -141,9 +178,9 @@ def test_a_plan_that_removes_nothing_needs_no_data() -> None:
 def test_gates_only_scale_the_heads_that_stay() -> None:
     model = shared("encoder")
     plan = hc.Plan.removing(["L0H0", "L1H3"])
-    made = refit(model, plan, task("encoder", N), by="gates")
+    made = refit(model, plan, task("encoder", N), RepairSettings(by="gates"))
     for block in hc.HeadMap.of(model).blocks:
-        old, new = (read(one.get_submodule(block.o.path)) for one in (model, made.model))
+        old, new = (read_matrix(one.get_submodule(block.o.path)) for one in (model, made.model))
         for place in plan.kept(block):
             rows = slice(place * block.value_dim, (place + 1) * block.value_dim)
             ratio = (new[rows] / old[rows]).flatten()

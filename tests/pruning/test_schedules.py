@@ -25,13 +25,13 @@ def test_a_recipe_counts_steps() -> None:
 
 def test_lengths_are_read_as_epochs_or_steps() -> None:
     start = Recipe(rate=1e-3)
-    assert start.lasting(2, "recover") == Recipe(rate=1e-3, epochs=2.0)
-    assert start.lasting("0.5", "recover") == Recipe(rate=1e-3, epochs=0.5)
-    assert start.lasting("300steps", "recover") == start.lasting("300 steps", "recover") == Recipe(rate=1e-3, steps=300)
-    assert Recipe(rate=1e-3, steps=5).lasting("auto", "recover") == start
+    assert start.with_length(2, "recover") == Recipe(rate=1e-3, epochs=2.0)
+    assert start.with_length("0.5", "recover") == Recipe(rate=1e-3, epochs=0.5)
+    assert start.with_length("300steps", "recover") == start.with_length("300 steps", "recover") == Recipe(rate=1e-3, steps=300)
+    assert Recipe(rate=1e-3, steps=5).with_length("auto", "recover") == start
     for wrong in (0, -1, "0steps", "1.5steps", "long", float("nan"), float("inf"), True):
         with pytest.raises(OptionError, match="recover must be a number of epochs above 0"):
-            start.lasting(wrong, "recover")
+            start.with_length(wrong, "recover")
 
 
 def test_all_stages_of_a_request_are_counted() -> None:

@@ -39,7 +39,7 @@ def test_the_size_is_what_the_penalty_leaves(monkeypatch: pytest.MonkeyPatch) ->
     for penalty in (1e-4, 0.3):
         options = {"penalty": penalty, "rate": 0.4, "start": 1.0}
         made = prune(model, data, configured("l0", **options), recipe=Recipe(train_batch=8, steps=40))
-        opened = l0.expected(gatings[-1].log_a.detach()) > 0
+        opened = l0.evaluation_gates(gatings[-1].log_a.detach()) > 0
         assert [head not in made.plan.removed for head in hc.HeadMap.of(model)] == opened.tolist()
         sizes.append(len(hc.HeadMap.of(made.model)))
         assert sizes[-1] == int(opened.sum()) == made.history[-1]["open"] and made.steps == {"choose": 40}

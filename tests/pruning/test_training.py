@@ -24,10 +24,9 @@ from headcount.pruning.base import PruneContext
 from headcount.pruning.methods.dsp import DSP, SubsetGates
 from headcount.pruning.methods.l0 import L0, HardConcrete
 from headcount.pruning.recipe import Recipe
-from headcount.pruning.training.fine_tune import _build_trainer, fine_tune
+from headcount.pruning.training.fine_tune import _build_trainer, fine_tune, train_from_scratch
 from headcount.pruning.training.gates import GateCallback
-from headcount.pruning.training.scratch import train_from_scratch
-from headcount.pruning.training.trainer import ByLength, checkpoints, divergence, last_whole
+from headcount.pruning.training.trainer import LengthGroupedSampler, checkpoints, divergence, last_intact_checkpoint
 
 ROWS = 32
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -398,7 +397,7 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="checkpoint-12 is damaged .*model.safetensors.* set aside"):
         fine_tune(again, task("encoder", ROWS), recipe, folder=tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
-    assert last_whole(tmp_path) == tmp_path / "checkpoint-12" and (tmp_path / "damaged-checkpoint-12").exists()
+    assert last_intact_checkpoint(tmp_path) == tmp_path / "checkpoint-12" and (tmp_path / "damaged-checkpoint-12").exists()
 
 
 def test_ctrl_c_leaves_a_training_that_goes_on(tmp_path: Path) -> None:
@@ -442,11 +441,11 @@ def test_examples_of_like_length_come_together_in_an_order_of_their_own() -> Non
     lengths = torch.randint(3, 60, (333,), generator=torch.Generator().manual_seed(0)).tolist()
 
     def order(seed: int, epoch: int) -> list[int]:
-        sampler = ByLength(lengths, 8, seed)
+        sampler = LengthGroupedSampler(lengths, 8, seed)
         sampler.set_epoch(epoch)
         return list(sampler)
 
-    assert sorted(order(0, 0)) == list(range(333)) and len(ByLength(lengths, 8, 0)) == 333
+    assert sorted(order(0, 0)) == list(range(333)) and len(LengthGroupedSampler(lengths, 8, 0)) == 333
     assert order(0, 0) == order(0, 0) and len({tuple(order(*pair)) for pair in ((0, 0), (0, 1), (1, 0))}) == 3
     spreads = [
         max(group) - min(group) for start in range(0, 328, 8) if (group := [lengths[place] for place in order(0, 0)[start : start + 8]])

@@ -1,4 +1,4 @@
-"""Gates with parameters, one per unit of heads that stay or go together; see headcount.pruning.training.gates for what is asked of them."""
+"""Gates with parameters, one per unit of heads that stay or go together; headcount.pruning.training.gates has their protocol."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def train_gates(context: PruneContext, model: nn.Module, gates: Gating) -> Train
 
 
 def unit_index(context: PruneContext) -> Tensor:
-    """For every head, the number of its unit."""
-    number = {head: place for place, unit in enumerate(context.heads.units()) for head in unit}
-    return torch.tensor([number[head] for head in context.heads])
+    """Returns the number of its unit for every head."""
+    number_of = {head: number for number, unit in enumerate(context.heads.units()) for head in unit}
+    return torch.tensor([number_of[head] for head in context.heads])
 
 
-def count_units(context: PruneContext) -> int:
+def count_kept_units(context: PruneContext) -> int:
     """Returns how many units stay.
 
     Raises:
@@ -62,54 +62,54 @@ def count_units(context: PruneContext) -> int:
     return context.keep // size
 
 
-def free_units(context: PruneContext) -> Tensor:
-    """True for the units that may go: those without a protected head."""
+def mark_removable(context: PruneContext) -> Tensor:
+    """Returns True for the units that may go: those without a protected head."""
     return torch.tensor([context.budget.protected.isdisjoint(unit) for unit in context.heads.units()])
 
 
-def start_from(context: PruneContext, by: str, limit: int, spread: float) -> Units:
-    """Starting values from an importance: its rank, the mean over each unit, centred, with standard deviation `spread`; zeros for "none"."""
+def starting_values(context: PruneContext, importance: str, limit: int, spread: float) -> Units:
+    """Returns the ranks of units by an importance, centred, with standard deviation `spread`; zeros for "none"."""
     units = context.heads.units()
-    if by == "none":
+    if importance == "none":
         return torch.zeros(len(units), dtype=torch.float64)
 
-    worth = score(context.model, context.data, by, limit=limit, seed=context.seed).keep_values()
-    values = torch.tensor([sum(worth[head] for head in unit) / len(unit) for unit in units], dtype=torch.float64)
-    order = torch.from_numpy(rankdata(values.numpy()))  # by rank, equal ones alike: importances span orders of magnitude
-    return (order - order.mean()) / order.std(correction=0).clamp(min=1e-12) * spread
+    by_head = score(context.model, context.data, importance, limit=limit, seed=context.seed).keep_values()
+    values = torch.tensor([sum(by_head[head] for head in unit) / len(unit) for unit in units], dtype=torch.float64)
+    ranks = torch.from_numpy(rankdata(values.numpy()))  # equal values have equal ranks; importances span orders of magnitude
+    return (ranks - ranks.mean()) / ranks.std(correction=0).clamp(min=1e-12) * spread
 
 
 @cache
-def unit_ties(units: tuple[tuple[Head, ...], ...], seed: int) -> tuple[int, ...]:
-    """For each unit its place in the order in which units of equal value are ranked."""
+def unit_tie_order(units: tuple[tuple[Head, ...], ...], seed: int) -> tuple[int, ...]:
+    """Returns for each unit its position in the order in which units of equal value are ranked."""
     heads = [head for unit in units for head in unit]
-    tie = dict(zip(heads, tie_order(heads, seed), strict=True))
-    return tuple(min(tie[head] for head in unit) for unit in units)
+    position = dict(zip(heads, tie_order(heads, seed), strict=True))
+    return tuple(min(position[head] for head in unit) for unit in units)
 
 
-def top(values: Units, number: int, ties: Sequence[int]) -> Units:
-    """Ones for the highest `number` values, zeros for the rest; equal ones in the order of `ties`."""
-    order = sorted(range(len(values)), key=lambda place: (-float(values[place]), ties[place]))
-    hard = torch.zeros_like(values)
-    hard[order[:number]] = 1.0
-    return hard
+def mark_top(values: Units, number: int, ties: Sequence[int]) -> Units:
+    """Returns ones for the highest `number` values, zeros for the others; equal values are ranked in the order of `ties`."""
+    order = sorted(range(len(values)), key=lambda unit: (-float(values[unit]), ties[unit]))
+    marks = torch.zeros_like(values)
+    marks[order[:number]] = 1.0
+    return marks
 
 
-def stay(context: PruneContext, values: Units, number: int) -> Units:
-    """Ones for the units that the plan made of these values keeps: the highest, within the floor and the protected heads of the budget."""
+def mark_kept(context: PruneContext, values: Units, number: int) -> Units:
+    """Returns ones for the units that the plan of these values keeps: the highest, within the floor and the protected heads of the budget."""
     if not context.budget.floor and not context.budget.protected:
-        return top(values, number, unit_ties(context.heads.units(), context.seed))
-    gone = frozenset(context.plan(values[unit_index(context)].tolist(), "gates").removed)
-    return torch.tensor([float(unit[0] not in gone) for unit in context.heads.units()], dtype=values.dtype)
+        return mark_top(values, number, unit_tie_order(context.heads.units(), context.seed))
+    removed = frozenset(context.plan(values[unit_index(context)].tolist(), "gates").removed)
+    return torch.tensor([float(unit[0] not in removed) for unit in context.heads.units()], dtype=values.dtype)
 
 
-def levelled(values: Units, number: float, tau: float = 1.0) -> Units:
-    """z = (values − θ) / τ with θ such that Σ σ(z) = `number`, by bisection; its gradient by the implicit function theorem."""
-    total = len(values)
+def shift_logits(values: Units, number: float, tau: float = 1.0) -> Units:
+    """Returns z = (values − θ) / τ with θ such that Σ σ(z) = `number`, by bisection; its gradient is that of the implicit function theorem."""
+    n_values = len(values)
     with torch.no_grad():
-        pivot = values.kthvalue(total + 1 - max(1, min(total, round(number)))).values
+        pivot = values.kthvalue(n_values + 1 - max(1, min(n_values, round(number)))).values
         z = (values - pivot) / tau  # about the boundary, so that nothing is lost where τ is tiny
-        reach = 50.0 + torch.tensor(float(total)).log().item()
+        reach = 50.0 + torch.tensor(float(n_values)).log().item()
         low, high = -reach, reach
         for _ in range(60):
             middle = (low + high) / 2
@@ -118,8 +118,8 @@ def levelled(values: Units, number: float, tau: float = 1.0) -> Units:
         p = torch.sigmoid(z)
         slope = p * (1 - p)
         share = slope / slope.sum().clamp(min=TINY)
-    move = values - values.detach()  # zero, with a gradient
-    return z + (move - (share * move).sum()) / max(tau, 1e-6)  # steeper slopes than that would only upset the optimiser
+    change = values - values.detach()  # zero, with a gradient
+    return z + (change - (share * change).sum()) / max(tau, 1e-6)  # steeper slopes than that would only upset the optimiser
 
 
 def is_settled(step: int, steps: int, settle: float) -> bool:
@@ -127,6 +127,6 @@ def is_settled(step: int, steps: int, settle: float) -> bool:
     return step >= (1 - settle) * steps
 
 
-def by_head(values: Sequence[float] | Tensor, index: Tensor) -> Tensor:
-    """Values of units as values of heads."""
+def expand_to_heads(values: Sequence[float] | Tensor, index: Tensor) -> Tensor:
+    """Returns values of units as values of heads; `index` is that of `unit_index`."""
     return torch.as_tensor(values)[index]

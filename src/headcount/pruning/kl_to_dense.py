@@ -19,54 +19,58 @@ from headcount.data.evaluate import evaluate
 from headcount.data.losses import divergences
 from headcount.data.metrics import IGNORED
 from headcount.data.task import Task
-from headcount.models.modules import shifts
+from headcount.models.modules import Batch, shifts
 from headcount.models.observe import evaluating
 from headcount.models.state import forward
 from headcount.pruning.base import PruneContext
 from headcount.pruning.repair.repair import Repaired
 from headcount.surgery.cut import cut
 
-CHECKED = 256
-"""Examples of the selection split that judge."""
+KL_EXAMPLES = 256
+"""Examples of the selection split that the KL to dense is measured on."""
 
 
 class KLToDense:
-    """The distance of every example's output from a dense model's: the divergence of predictions, or mean squares where there are none."""
+    """A loss: the distance of every example's output from a dense model's, as KL of the predictions, or mean squares where there are no logits."""
 
     def __init__(self, dense: nn.Module) -> None:
         self.dense = dense
 
-    def __call__(self, output: Any, batch: Any) -> Tensor:
-        """One number per example."""
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        """Returns one number per example."""
         with torch.no_grad(), evaluating(self.dense):
-            whole: Any = forward(self.dense, batch)
-        names = [name for name, value in whole.items() if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1]
-        told = [name for name in names if "logits" in name] or names[:1]
-        return torch.stack([self._one(whole[name], output[name], batch, "logits" in name) for name in told]).sum(0)
+            dense_output: Any = forward(self.dense, batch)
+        floats = [
+            name for name, value in dense_output.items() if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1
+        ]
+        names = [name for name in floats if "logits" in name] or floats[:1]
+        distances = []
+        for name in names:
+            dense, pruned = dense_output[name].double(), output[name].double()
+            distance = divergences(dense, pruned) if "logits" in name else (pruned - dense).square().mean(-1)
+            distances.append(_mean_by_example(distance, batch, shifts(self.dense)))
+        return torch.stack(distances).sum(0)
 
-    def _one(self, dense: Tensor, other: Tensor, batch: Any, is_logits: bool) -> Tensor:
-        dense, other = dense.double(), other.double()
-        each = divergences(dense, other) if is_logits else (other - dense).square().mean(-1)
-        return _per_example(each, batch, shifts(self.dense))
 
-
-def _per_example(each: Tensor, batch: Any, is_shifted: bool) -> Tensor:
-    """The mean over the tokens that have labels, or over those that are no padding."""
-    if each.ndim == 1:
-        return each
+def _mean_by_example(distances: Tensor, batch: Batch, is_shifted: bool) -> Tensor:
+    """Returns the mean of each example over the tokens that have labels, or over those that are no padding."""
+    if distances.ndim == 1:
+        return distances
     labels, mask = batch.get("labels"), batch.get("attention_mask")
-    if isinstance(labels, Tensor) and labels.shape == each.shape:
+    if isinstance(labels, Tensor) and labels.shape == distances.shape:
         counts = labels != IGNORED
         if is_shifted:
-            each, counts = each[:, :-1], counts[:, 1:]  # what a token predicts is the label of the next
+            distances, counts = distances[:, :-1], counts[:, 1:]  # what a token predicts is the label of the next
+    elif isinstance(mask, Tensor) and mask.shape == distances.shape:
+        counts = mask.bool()
     else:
-        counts = mask.bool() if isinstance(mask, Tensor) and mask.shape == each.shape else torch.ones_like(each, dtype=torch.bool)
-    counts = counts.to(each)
-    return (each * counts).flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
+        counts = torch.ones_like(distances, dtype=torch.bool)
+    counts = counts.to(distances)
+    return (distances * counts).flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
 
 
-def kl_to_dense(context: PruneContext, model: nn.Module, plan: Plan, limit: int = CHECKED) -> float:
-    """The mean distance from the dense model of one without the heads that a plan removes."""
+def kl_to_dense(context: PruneContext, model: nn.Module, plan: Plan, limit: int = KL_EXAMPLES) -> float:
+    """Returns the mean distance from the dense model of a model without the heads that a plan removes."""
     data = replace(context.data, metric=None) if isinstance(context.data, Task) else context.data
     return evaluate(cut(model, plan), data, split="selection", limit=limit, loss=KLToDense(context.model)).loss
 

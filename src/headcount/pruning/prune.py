@@ -22,13 +22,13 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.models.ownership import holds
 from headcount.models.state import copy_model
-from headcount.pruning.allocate import plan_within
+from headcount.pruning.allocate import plan_within_limit
 from headcount.pruning.base import Choice, PruneContext, Pruner
 from headcount.pruning.kl_to_dense import repair_if_closer
 from headcount.pruning.recipe import Length, Recipe
-from headcount.pruning.repair.least_squares import Fitted
+from headcount.pruning.repair.least_squares import FitResult
 from headcount.pruning.repair.means import check_biases, fold_means
-from headcount.pruning.repair.projection import projection, read, write
+from headcount.pruning.repair.projection import output_projection, read_matrix, write_matrix
 from headcount.pruning.repair.repair import refit
 from headcount.pruning.spec import Ablation, PruneSpec
 from headcount.pruning.training.fine_tune import fine_tune
@@ -42,7 +42,7 @@ class Pruned:
     plan: Plan
     model: nn.Module
     history: list[dict[str, Any]] = field(default_factory=list)
-    repaired: dict[str, Fitted] = field(default_factory=dict)
+    repaired: dict[str, FitResult] = field(default_factory=dict)
     scores: Scores | None = None
     method: str = ""
     gates: tuple[float, ...] | None = None
@@ -106,9 +106,19 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         >>> pruned = hc.prune(model, task, "gradient", keep="50%", protected=["L0H1"])
         >>> pruned.model.save_pretrained("smaller")
     """
-    limits: dict[str, Any] = {"protected": protected, "floor": floor, "unit": unit}
-    stages: dict[str, Any] = {"ablation": ablation, "repair": repair, "recover": recover, "recipe": recipe}
-    spec = PruneSpec.of(method, keep, kinds=kinds, seed=seed, **limits, **stages)
+    spec = PruneSpec.of(
+        method,
+        keep,
+        kinds=kinds,
+        protected=protected,
+        floor=floor,
+        unit=unit,
+        ablation=ablation,
+        repair=repair,
+        recover=recover,
+        recipe=recipe,
+        seed=seed,
+    )
     return prune_by_spec(model, data, spec, folder=None if folder is None else Path(folder), progress=progress)
 
 
@@ -134,22 +144,22 @@ def prune_by_spec(
     check_weights(inner)
     budget = spec.budget_for(heads)
     context = PruneContext(
-        inner,
-        heads,
-        data,
-        budget if budget.limit is None else _half(budget, heads),
-        spec.seed,
-        spec.recipe,
-        folder / "choose" if folder else None,
-        progress,
-        {} if shared is None else shared,
+        model=inner,
+        heads=heads,
+        data=data,
+        budget=budget if budget.limit is None else _halve_heads(budget, heads),
+        seed=spec.seed,
+        recipe=spec.recipe,
+        folder=folder / "choose" if folder else None,
+        progress=progress,
+        shared={} if shared is None else shared,
     )
     choice = spec.method.choose(context)
     if budget.limit is not None:
         if choice.scores is None:
             raise PlanError(f"{spec.method} gives no scores, so that it cannot fill a budget of {budget.limit}")
-        choice = Choice(plan_within(inner, heads, choice.scores, budget), history=choice.history, scores=choice.scores)
-    return _finish(context, spec, choice, folder)
+        choice = Choice(plan_within_limit(inner, heads, choice.scores, budget), history=choice.history, scores=choice.scores)
+    return _apply_choice(context, spec, choice, folder)
 
 
 def check_request(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> None:
@@ -165,11 +175,11 @@ def check_request(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> None:
         check_biases(model, heads, spec.kinds)
 
 
-def _half(budget: Budget, heads: HeadMap) -> Budget:
-    """Returns a number of heads in place of a limit, for methods that score heads on the way to one: half of the units that may go."""
+def _halve_heads(budget: Budget, heads: HeadMap) -> Budget:
+    """Returns a budget of heads in place of one with a limit, for methods that score heads on the way to a number: half of the free units go."""
     free = [unit for unit in heads.units() if budget.protected.isdisjoint(unit)]
-    removed = sum(len(unit) for unit in free[: len(free) // 2])
-    return replace(budget.resized(len(heads) - removed), floor=0)
+    n_removed = sum(len(unit) for unit in free[: len(free) // 2])
+    return replace(budget.resized(len(heads) - n_removed), floor=0)
 
 
 def rebuild(model: nn.Module, data: Data, spec: PruneSpec, plan: Plan, gates: Sequence[float] | None) -> Pruned:
@@ -177,10 +187,10 @@ def rebuild(model: nn.Module, data: Data, spec: PruneSpec, plan: Plan, gates: Se
     inner = unwrap(model)
     heads = HeadMap.of(inner)
     context = PruneContext(inner, heads, data, Budget(keep=len(heads) - len(plan.removed)), spec.seed, spec.recipe)
-    return _finish(context, spec, Choice(plan, gates=gates), None)
+    return _apply_choice(context, spec, Choice(plan, gates=gates), None)
 
 
-def _finish(context: PruneContext, spec: PruneSpec, choice: Choice, folder: Path | None) -> Pruned:
+def _apply_choice(context: PruneContext, spec: PruneSpec, choice: Choice, folder: Path | None) -> Pruned:
     """Folds gates or means into the weights, repairs, cuts and recovers.
 
     Weights that a method trained without the removed heads are not refitted: these heads do nothing there that a repair could replace. Where a
@@ -191,21 +201,21 @@ def _finish(context: PruneContext, spec: PruneSpec, choice: Choice, folder: Path
         choice = replace(choice, model=None, gates=None)
     source = choice.model if choice.model is not None else context.model
     if choice.gates is not None:
-        source = fold(source, choice.gates)
+        source = fold_gates(source, choice.gates)
     if uses_means:
         source = fold_means(source, choice.plan, context.data)
-    repaired_blocks: dict[str, Fitted] = {}
+    block_fits: dict[str, FitResult] = {}
     history, steps = list(choice.history), {"choose": choice.steps} if choice.steps else {}
     is_trained = choice.model is not None and spec.method.info.trains == "weights"
     repair = False if spec.scratch is not None else not (spec.recover or uses_means) if spec.repair is None else spec.repair
     if repair and not is_trained and choice.plan.removed:
         repaired = choice.repaired or refit(context.model, choice.plan, context.data)
         closer, entry = repair_if_closer(context, choice.plan, source, repaired)
-        source, repaired_blocks = closer.model, closer.blocks
+        source, block_fits = closer.model, closer.blocks
         history.append(entry)
     small = cut(source, choice.plan)
     if spec.recover is not None:
-        recipe = spec.recipe.lasting(spec.recover)
+        recipe = spec.recipe.with_length(spec.recover)
         trained = fine_tune(
             small,
             context.task,
@@ -219,20 +229,20 @@ def _finish(context: PruneContext, spec: PruneSpec, choice: Choice, folder: Path
         steps["recover"] = trained.steps
     gates = None if choice.gates is None else tuple(map(float, choice.gates))
     changed_weights = choice.model is not None or spec.recover is not None
-    return Pruned(choice.plan, small, history, repaired_blocks, choice.scores, str(spec.method), gates, changed_weights, steps)
+    return Pruned(choice.plan, small, history, block_fits, choice.scores, str(spec.method), gates, changed_weights, steps)
 
 
 @torch.no_grad()
-def fold(model: nn.Module, gates: Sequence[float]) -> nn.Module:
+def fold_gates(model: nn.Module, gates: Sequence[float]) -> nn.Module:
     """Returns a copy of a model whose output projections are multiplied by the gates of their heads."""
     folded = copy_model(unwrap(model))
     heads = HeadMap.of(folded)
     for block in heads.blocks:
         if block.n_heads:
-            module = projection(folded, block)
-            matrix = read(module)
+            module = output_projection(folded, block)
+            matrix = read_matrix(module)
             values = torch.as_tensor(list(gates)[heads.positions(block)], dtype=torch.float64, device=matrix.device)
             width = block.n_heads * block.value_dim
             matrix[:width] *= values.repeat_interleave(block.value_dim)[:, None]
-            write(module, matrix)
+            write_matrix(module, matrix)
     return folded

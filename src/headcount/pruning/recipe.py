@@ -50,7 +50,7 @@ class Recipe(Configurable):
         one_epoch = n_examples / self.train_batch
         return max(1, round(one_epoch * self.epochs)) if self.epochs is not None else max(FAIR_STEPS, round(one_epoch))
 
-    def lasting(self, length: Length, name: str = "length") -> Recipe:
+    def with_length(self, length: Length, name: str = "length") -> Recipe:
         """Returns the recipe with another length; `name` is the argument that an error names."""
         value = parse_length(length, name)
         if isinstance(value, str):

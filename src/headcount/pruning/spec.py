@@ -69,8 +69,8 @@ class PruneSpec:
             "seed": (isinstance(self.seed, int) and not isinstance(self.seed, bool) and self.seed >= 0, "a whole number of 0 or more"),
             "scratch_rate": (isinstance(self.scratch_rate, int | float) and self.scratch_rate >= 0, "a number of 0 or more"),
         }
-        for name, (is_right, rule) in expected.items():
-            if not is_right:
+        for name, (is_valid, rule) in expected.items():
+            if not is_valid:
                 raise OptionError(f"{name} must be {rule}; got {getattr(self, name)!r}")
         if self.ablation not in get_args(Ablation):
             raise _wrong_ablation(self.ablation)
@@ -159,7 +159,7 @@ class PruneSpec:
     @property
     def scratch_recipe(self) -> Recipe | None:
         """How the control is trained whose weights are drawn anew; None where there is no control."""
-        return None if self.scratch is None else replace(self.recipe, rate=self.scratch_rate, distil=0.0).lasting(self.scratch)
+        return None if self.scratch is None else replace(self.recipe, rate=self.scratch_rate, distil=0.0).with_length(self.scratch)
 
     @property
     def label(self) -> str:
@@ -182,17 +182,17 @@ class PruneSpec:
         """The label with size and seed: the name of the artifact."""
         size = self.limits.size
         if size is None:
-            told = "heads by its option"
+            size_label = "heads by its option"
         elif size[0] == "keep":
-            told = f"{size[1]} heads"
+            size_label = f"{size[1]} heads"
         else:
-            told = f"{format_value(100 * size[1])}% of heads" if size[0] == "fraction" else f"{size[0]} {format_value(size[1])}"
-        return ", ".join([self.label, told, *([f"seed {self.seed}"] if self.seed else [])])
+            size_label = f"{format_value(100 * size[1])}% of heads" if size[0] == "fraction" else f"{size[0]} {format_value(size[1])}"
+        return ", ".join([self.label, size_label, *([f"seed {self.seed}"] if self.seed else [])])
 
     def n_steps(self, n_examples: int) -> int:
         """Returns the number of optimiser steps of all stages together, on so many training examples."""
         recipes = [self.recipe] if self.method.info.trains else []
-        recipes += [self.recipe.lasting(self.recover)] if self.recover is not None else []
+        recipes += [self.recipe.with_length(self.recover)] if self.recover is not None else []
         recipes += [self.scratch_recipe] if self.scratch_recipe is not None else []
         return sum(recipe.n_steps(n_examples) for recipe in recipes)
 
@@ -200,7 +200,7 @@ class PruneSpec:
         """Returns the request with another number or share of heads."""
         return replace(self, budget=self.limits.resized(keep))
 
-    def resolved(self, heads: HeadIndex) -> PruneSpec:
+    def resolve_share(self, heads: HeadIndex) -> PruneSpec:
         """Returns the request with a number of heads in place of a share, so that both are one request for this model."""
         if self.limits.fraction is None:
             return self
@@ -250,11 +250,11 @@ class PruneSpec:
         if not self.kinds:
             return budget
         free = [head for block in heads.blocks if block.kind in self.kinds for head in block.heads]
-        spared = frozenset(heads).difference(free)
-        budget = replace(budget, protected=budget.protected | spared)
+        other_kinds = frozenset(heads).difference(free)
+        budget = replace(budget, protected=budget.protected | other_kinds)
         if budget.limit is not None or self.method.sizes_itself:
             return budget
-        return budget.resized(budget.heads(len(free)) + len(spared))
+        return budget.resized(budget.heads(len(free)) + len(other_kinds))
 
     def check(self, heads: HeadIndex) -> None:
         """Raises PlanError or UnknownName where the heads of a model cannot be pruned as requested: kinds, sizes, KV groups, protected heads."""

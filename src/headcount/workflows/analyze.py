@@ -297,7 +297,7 @@ def plan_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
         unit_sizes = [len(unit) for unit in heads.units()]
         keeps: list[Any] = sorted({nearest_whole_units(share, unit_sizes) for share in DEFAULT_SHARES})
     else:
-        keeps = sorted({PruneSpec.of("random", keep).resolved(heads).limits.heads(len(heads)) for keep in spec.keep})
+        keeps = sorted({PruneSpec.of("random", keep).resolve_share(heads).limits.heads(len(heads)) for keep in spec.keep})
     template = PruneSpec.of("random", 1, recipe=spec.recipe)
     return build_grid(spec.methods, keeps, spec.seeds, template, first_seed=spec.seed, training_seeds=spec.training_seeds)
 

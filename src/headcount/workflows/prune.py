@@ -27,7 +27,7 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.prune import Pruned, check_request, prune_by_spec, rebuild
 from headcount.pruning.spec import PruneSpec
 from headcount.pruning.training.estimate import estimate_step_seconds
-from headcount.pruning.training.scratch import train_from_scratch
+from headcount.pruning.training.fine_tune import train_from_scratch
 from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
 from headcount.runs.report.bench import Time
 from headcount.runs.report.plain import format_p, format_speed
@@ -89,7 +89,7 @@ class Pruning:
 
     def key(self, spec: PruneSpec) -> ArtifactKey:
         """Returns the key of the artifact of a request; it holds all options, defaults included."""
-        resolved = spec.resolved(self.heads)
+        resolved = spec.resolve_share(self.heads)
         return ArtifactKey(PRUNED, resolved.name, {**self.base_key, "spec": resolved.to_dict()})
 
     def is_finished(self, spec: PruneSpec) -> bool:
@@ -121,7 +121,7 @@ class Pruning:
 
     def _record(self, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> PrunedRecord:
         """Returns the content of the artifact of a pruned model."""
-        resolved = spec.resolved(self.heads)
+        resolved = spec.resolve_share(self.heads)
         return PrunedRecord(
             spec=resolved.to_dict(),
             label=spec.label,
@@ -131,7 +131,7 @@ class Pruning:
             history=pruned.history,
             steps=pruned.steps,
             repaired={
-                name: {"share": fitted.share, "before": fitted.before, "after": fitted.after} for name, fitted in pruned.repaired.items()
+                name: {"share": fitted.ridge, "before": fitted.error_before, "after": fitted.error_after} for name, fitted in pruned.repaired.items()
             },
             loss=evaluation.loss,
             metric=evaluation.metric,

@@ -12,21 +12,21 @@ from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
     TINY,
-    by_head,
     check_init,
-    count_units,
-    free_units,
+    count_kept_units,
+    expand_to_heads,
     is_settled,
-    levelled,
-    start_from,
-    stay,
+    mark_kept,
+    mark_removable,
+    shift_logits,
+    starting_values,
     train_gates,
     unit_index,
 )
 from headcount.pruning.training.gates import noise
 
 
-def subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
+def sample_subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     """Returns a relaxed sample of exactly `number` of the entries of w: it sums to `number`, and becomes ones and zeros as τ falls."""
     if number in (0, len(w)):
         return torch.full_like(w, float(number > 0)) + 0.0 * w
@@ -41,11 +41,11 @@ def subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     return total
 
 
-def subset_fast(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
-    """Returns the same for many entries at once, in a time that does not grow with `number`."""
+def sample_subset_fast(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
+    """Returns such a sample by one shift of all entries, in a time that does not grow with `number`."""
     if number in (0, len(w)):
         return torch.full_like(w, float(number > 0)) + 0.0 * w
-    return torch.sigmoid(levelled(w - torch.log(-torch.log(u)), number, tau))
+    return torch.sigmoid(shift_logits(w - torch.log(-torch.log(u)), number, tau))
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ class DSP(Pruner):
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan and the trained model; of `pipelined`, the plan alone."""
-        number = count_units(context)
+        n_kept = count_kept_units(context)
         model = copy_model(context.model)
         is_frozen = self.variant == "pipelined"
         if is_frozen:
             model.requires_grad_(False)
-        gates = SubsetGates(context, replace(self, settle=0.0) if is_frozen else self, number)  # frozen weights need no time to settle
+        gates = SubsetGates(context, replace(self, settle=0.0) if is_frozen else self, n_kept)  # frozen weights need no time to settle
         trained = train_gates(context, model, gates)
-        values = by_head(gates.w.detach(), gates.index).tolist()
+        values = expand_to_heads(gates.w.detach(), gates.index).tolist()
         return Choice(
             context.plan(values, "dsp"),
             None if is_frozen else model,
@@ -116,10 +116,11 @@ class DSP(Pruner):
 class SubsetGates:
     """The importance w of every unit, and how subsets are drawn by it."""
 
-    def __init__(self, context: PruneContext, pruner: DSP, number: int) -> None:
-        self.context, self.pruner, self.number, self.index = context, pruner, number, unit_index(context)
-        self.w = start_from(context, pruner.init, pruner.limit, pruner.spread).requires_grad_(True)
-        self.free = free_units(context)
+    def __init__(self, context: PruneContext, pruner: DSP, n_kept: int) -> None:
+        self.context, self.pruner, self.n_kept, self.index = context, pruner, n_kept, unit_index(context)
+        self.w = starting_values(context, pruner.init, pruner.limit, pruner.spread).requires_grad_(True)
+        self.removable = mark_removable(context)
+        self.n_draws = n_kept - int((~self.removable).sum())  # how many of the removable units stay
         self._tau = pruner.tau
 
     @property
@@ -133,15 +134,15 @@ class SubsetGates:
         if is_settled(step, steps, self.pruner.settle):
             return self.hard()
         if self.pruner.variant == "straight":
-            return self.hard() + by_head(self.w - self.w.detach(), self.index)
-        draw = subset_fast if self.pruner.variant == "fast" else subset
-        n_free = self.number - int((~self.free).sum())
-        drawn = draw(self.w[self.free], n_free, self._tau, noise(self.context.seed, step, len(self.w))[self.free])
-        return by_head(torch.ones_like(self.w).masked_scatter(self.free, drawn), self.index)
+            return self.hard() + expand_to_heads(self.w - self.w.detach(), self.index)
+        draw = sample_subset_fast if self.pruner.variant == "fast" else sample_subset
+        u = noise(self.context.seed, step, len(self.w))
+        subset = draw(self.w[self.removable], self.n_draws, self._tau, u[self.removable])
+        return expand_to_heads(torch.ones_like(self.w).masked_scatter(self.removable, subset), self.index)
 
     def hard(self) -> Tensor:
         """Returns ones for the K units with the highest w."""
-        return by_head(stay(self.context, self.w.detach(), self.number), self.index)
+        return expand_to_heads(mark_kept(self.context, self.w.detach(), self.n_kept), self.index)
 
     def penalty(self, _step: int, _steps: int) -> None:
         """Adds nothing to the loss: the number of heads is exact."""
@@ -152,7 +153,6 @@ class SubsetGates:
 
     def log_numbers(self) -> dict[str, float]:
         """Returns the temperature, and the gap in w between the last head that stays and the first that goes."""
-        ordered = self.w.detach()[self.free].sort(descending=True).values
-        n_free = self.number - int((~self.free).sum())
-        gap = float(ordered[n_free - 1] - ordered[n_free]) if 0 < n_free < len(ordered) else 0.0
+        ordered = self.w.detach()[self.removable].sort(descending=True).values
+        gap = float(ordered[self.n_draws - 1] - ordered[self.n_draws]) if 0 < self.n_draws < len(ordered) else 0.0
         return {"tau": self._tau, "gap": gap}

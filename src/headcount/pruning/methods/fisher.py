@@ -14,11 +14,11 @@ from headcount.data.chunks import batch_size_of, chunks, rows_of
 from headcount.data.losses import ExampleLosses, OneByOne, finite_losses
 from headcount.data.task import Task
 from headcount.models.gates import HeadGates
-from headcount.models.modules import pad_id, unwrap
+from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, frozen, model_inputs
 from headcount.models.state import forward
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
-from headcount.pruning.repair.repair import refit
+from headcount.pruning.repair.repair import RepairSettings, refit
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,11 @@ class FisherPruner(Pruner):
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, and the model with rescaled heads where they are tuned."""
-        plan, scores = search(context, gate_gradients(context, self.limit), rearrange=self.rearrange)
+        plan, scores = search_plan(context, gate_gradients(context, self.limit), rearrange=self.rearrange)
         if not self.tune or not plan.removed:
             return Choice(plan, scores=scores)
-        return Choice(plan, refit(context.model, plan, context.data, by="gates", limit=self.limit).model, scores=scores)
+        tuned = refit(context.model, plan, context.data, RepairSettings(by="gates", limit=self.limit))
+        return Choice(plan, tuned.model, scores=scores)
 
 
 def gate_gradients(context: PruneContext, limit: int) -> Tensor:
@@ -56,19 +57,18 @@ def gate_gradients(context: PruneContext, limit: int) -> Tensor:
 def _measure_gradients(context: PruneContext, limit: int) -> Tensor:
     model: Any = unwrap(context.model)
     losses = ExampleLosses(model, context.data.loss if isinstance(context.data, Task) else None)
-    rows_by_chunk = []
+    gradients = []
     with evaluating(model), frozen(model):
-        for block in chunks(context.data, limit=limit, pad_id=pad_id(model)):
-            rows = torch.zeros(block.size, len(context.heads), dtype=torch.float64)
-            for places, batch in block.batches(batch_size_of(context.data)):
-                rows[places] = _batch_gradients(
-                    context, model, model_inputs(batch, model), [block.first + place for place in places], losses
-                )
-            rows_by_chunk.append(rows)
-    return torch.cat(rows_by_chunk)
+        for chunk in chunks(context.data, limit=limit, pad_id=pad_id(model)):
+            chunk_gradients = torch.zeros(chunk.size, len(context.heads), dtype=torch.float64)
+            for rows, batch in chunk.batches(batch_size_of(context.data)):
+                numbers = [chunk.first + row for row in rows]
+                chunk_gradients[rows] = _batch_gradients(context, model, model_inputs(batch, model), numbers, losses)
+            gradients.append(chunk_gradients)
+    return torch.cat(gradients)
 
 
-def _batch_gradients(context: PruneContext, model: Any, batch: Any, numbers: list[int], losses: ExampleLosses) -> Tensor:
+def _batch_gradients(context: PruneContext, model: Any, batch: Batch, numbers: list[int], losses: ExampleLosses) -> Tensor:
     check_batch(model, batch, numbers)
     gates = torch.ones(len(numbers), len(context.heads), device=next(model.parameters()).device, requires_grad=True)
     with torch.enable_grad(), HeadGates(model, gates):
@@ -82,39 +82,37 @@ def _batch_gradients(context: PruneContext, model: Any, batch: Any, numbers: lis
 
 
 def exchange_units(fisher: Tensor, removed: list[int], units: list[int]) -> list[int]:
-    """Returns as many units of one block to remove, exchanged one by one while the quadratic form falls."""
-    gone = list(removed)
+    """Returns as many units of one block to remove as `removed` has, exchanged for others of `units` while the quadratic form falls."""
 
-    def rise(numbers: list[int]) -> float:
+    def loss_rise(numbers: list[int]) -> float:
         return float(fisher[numbers][:, numbers].sum())
 
-    improved = True
-    while improved:
-        improved = False
-        best, current = None, rise(gone)
-        for out in gone:
-            for back in (unit for unit in units if unit not in gone):
-                tried = [back if number == out else number for number in gone]
-                value = rise(tried)
-                if value < current - 1e-9 * abs(current):  # more than rounding
-                    best, current = tried, value
-        if best is not None:
-            gone, improved = best, True
-    return sorted(gone)
+    current = list(removed)
+    while True:
+        best, lowest = None, loss_rise(current)
+        for dropped in current:
+            for added in (unit for unit in units if unit not in current):
+                candidate = [added if number == dropped else number for number in current]
+                rise = loss_rise(candidate)
+                if rise < lowest - 1e-9 * abs(lowest):  # more than rounding
+                    best, lowest = candidate, rise
+        if best is None:
+            return sorted(current)
+        current = best
 
 
-def search(context: PruneContext, gradients: Tensor, *, rearrange: bool = True) -> tuple[Plan, Scores]:
+def search_plan(context: PruneContext, gradients: Tensor, *, rearrange: bool = True) -> tuple[Plan, Scores]:
     """Returns the plan by the Fisher information of the gates, and its diagonal as scores."""
     scores = context.scores((gradients**2).mean(0).tolist(), "fisher mask")
     plan = Plan.keep_top(scores, context.budget)
-    can_exchange = (
-        rearrange and context.budget.unit == "kv_group"
-    )  # heads that go evenly from all groups of a block are no units of their own
-    return (_rearrange(context, plan, gradients) if can_exchange else plan), scores
+    if rearrange and context.budget.unit == "kv_group":  # heads that go evenly from all groups of a block are no units of their own
+        plan = _rearrange(context, plan, gradients)
+    return plan, scores
 
 
 def _rearrange(context: PruneContext, plan: Plan, gradients: Tensor) -> Plan:
-    gone, removed = frozenset(plan.removed), []
+    """Returns the plan with heads exchanged within each block by its full Fisher matrix."""
+    first_removed, removed = frozenset(plan.removed), []
     for block in context.heads.blocks:
         units = [unit for unit in context.heads.units() if unit[0] in block.heads]
         if not units:
@@ -122,6 +120,6 @@ def _rearrange(context: PruneContext, plan: Plan, gradients: Tensor) -> Plan:
         unit_gradients = torch.stack([gradients[:, [context.heads.position(head) for head in unit]].sum(1) for unit in units], dim=1)
         fisher = unit_gradients.T @ unit_gradients / len(unit_gradients)
         free = [number for number, unit in enumerate(units) if not plan.protected.intersection(unit)]
-        start = [number for number, unit in enumerate(units) if unit[0] in gone]
+        start = [number for number, unit in enumerate(units) if unit[0] in first_removed]
         removed += [head for number in exchange_units(fisher, start, free) for head in units[number]]
     return Plan.removing(removed, protected=plan.protected)

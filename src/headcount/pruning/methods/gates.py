@@ -8,7 +8,17 @@ from torch import Tensor
 from headcount.core.options import option
 from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
-from headcount.pruning.gating import by_head, check_init, count_units, start_from, stay, top, train_gates, unit_index, unit_ties
+from headcount.pruning.gating import (
+    check_init,
+    count_kept_units,
+    expand_to_heads,
+    mark_kept,
+    mark_top,
+    starting_values,
+    train_gates,
+    unit_index,
+    unit_tie_order,
+)
 
 
 @dataclass(frozen=True)
@@ -33,58 +43,63 @@ class GatesPruner(Pruner):
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, and the values of the gates of the heads that stay."""
-        number = count_units(context)
+        n_kept = count_kept_units(context)
         model = copy_model(context.model).requires_grad_(False)
-        gates = ProjectedGates(context, self, number)
+        gates = ProjectedGates(context, self, n_kept)
         trained = train_gates(context, model, gates)
-        is_open = stay(context, gates.worth, number)
-        worth = by_head(gates.worth, gates.index).tolist()
-        values = by_head(torch.where(is_open > 0, gates.values.detach(), 1.0), gates.index).tolist()
+        is_kept = mark_kept(context, gates.importance, n_kept)
+        importance = expand_to_heads(gates.importance, gates.index).tolist()
+        values = expand_to_heads(torch.where(is_kept > 0, gates.values.detach(), 1.0), gates.index).tolist()
         return Choice(
-            context.plan(worth, "gates"), gates=values, history=trained.history, scores=context.scores(worth, "gates"), steps=trained.steps
+            context.plan(importance, "gates"),
+            gates=values,
+            history=trained.history,
+            scores=context.scores(importance, "gates"),
+            steps=trained.steps,
         )
 
 
 class ProjectedGates:
     """Values of gates, of which the most important stay. Importance is the running mean of what each gate does to the loss, |g ∂L/∂g|."""
 
-    def __init__(self, context: PruneContext, pruner: GatesPruner, number: int) -> None:
-        self.context, self.pruner, self.number, self.index = context, pruner, number, unit_index(context)
+    def __init__(self, context: PruneContext, pruner: GatesPruner, n_kept: int) -> None:
+        self.context, self.pruner, self.n_kept, self.index = context, pruner, n_kept, unit_index(context)
         self.values = torch.ones(len(context.heads.units()), dtype=torch.float64, requires_grad=True)
-        self.worth = start_from(context, pruner.init, pruner.limit, 1.0)
-        self._left = len(self.values)
+        self.importance = starting_values(context, pruner.init, pruner.limit, 1.0)
+        self._n_open = len(self.values)
 
     @property
     def parameters(self) -> dict[str, Tensor]:
         """The trained values of the gates, and the importance they are chosen by."""
-        return {"values": self.values, "worth": self.worth}
+        return {"values": self.values, "worth": self.importance}  # the names in checkpoints
 
-    def left(self, step: int, steps: int) -> int:
-        """Returns how many units stay at a step."""
+    def count_open(self, step: int, steps: int) -> int:
+        """Returns how many units are open at a step."""
         share = min(1.0, step / max(1.0, self.pruner.cool * steps))
-        return round(self.number + (len(self.values) - self.number) * (1 - share) ** 3)
+        return round(self.n_kept + (len(self.values) - self.n_kept) * (1 - share) ** 3)
 
     def sample(self, step: int, steps: int) -> Tensor:
         """Returns the gates of one step; those of closed units are zero."""
-        self._left = self.left(step, steps)
-        return by_head(self.values * self._open_units(), self.index)
+        self._n_open = self.count_open(step, steps)
+        return expand_to_heads(self.values * self._mark_open(), self.index)
 
-    def _open_units(self) -> Tensor:
+    def _mark_open(self) -> Tensor:
         """Returns ones for the units that are open: those that the plan would keep now, and the highest others."""
-        staying = stay(self.context, self.worth, self.number)
-        return top(torch.where(staying > 0, torch.inf, self.worth), self._left, unit_ties(self.context.heads.units(), self.context.seed))
+        is_kept = mark_kept(self.context, self.importance, self.n_kept) > 0
+        ties = unit_tie_order(self.context.heads.units(), self.context.seed)
+        return mark_top(torch.where(is_kept, torch.inf, self.importance), self._n_open, ties)
 
-    def _renew_worth(self, *_: object) -> None:
+    def _update_importance(self, *_: object) -> None:
         """Updates the importance of open gates by their effect on the loss in this step."""
         assert self.values.grad is not None
-        on = self._open_units() > 0
+        is_open = self._mark_open() > 0
         effect = (self.values.grad * self.values).detach().abs()
-        mean = effect[on].mean().clamp(min=1e-300)
-        self.worth[on] = 0.95 * self.worth[on] + 0.05 * effect[on] / mean
+        mean = effect[is_open].mean().clamp(min=1e-300)
+        self.importance[is_open] = 0.95 * self.importance[is_open] + 0.05 * effect[is_open] / mean
 
     def hard(self) -> Tensor:
         """Returns the gates that are open now."""
-        return by_head((self.values * self._open_units()).detach(), self.index)
+        return expand_to_heads((self.values * self._mark_open()).detach(), self.index)
 
     def penalty(self, _step: int, _steps: int) -> None:
         """Adds nothing to the loss: the number of heads is exact."""
@@ -92,9 +107,9 @@ class ProjectedGates:
     def optimiser(self) -> torch.optim.Optimizer:
         """Returns Adam on the values, which updates their importance before each step."""
         optimiser = torch.optim.Adam([self.values], lr=self.pruner.rate)
-        optimiser.register_step_pre_hook(self._renew_worth)
+        optimiser.register_step_pre_hook(self._update_importance)
         return optimiser
 
     def log_numbers(self) -> dict[str, float]:
         """Returns how many units are open."""
-        return {"left": float(self._left)}
+        return {"left": float(self._n_open)}

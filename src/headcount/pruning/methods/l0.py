@@ -14,14 +14,14 @@ from headcount.core.plan import Plan
 from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
-    by_head,
     check_init,
-    count_units,
-    free_units,
+    count_kept_units,
+    expand_to_heads,
     is_settled,
-    levelled,
-    start_from,
-    stay,
+    mark_kept,
+    mark_removable,
+    shift_logits,
+    starting_values,
     train_gates,
     unit_index,
 )
@@ -31,19 +31,19 @@ BETA, LOW, HIGH, EPSILON = 0.33, -0.1, 1.1, 1e-6
 EDGE = BETA * math.log(-LOW / HIGH)
 
 
-def sample(log_a: Tensor, u: Tensor) -> Tensor:
-    """Stochastic gates for uniform noise."""
+def sample_gates(log_a: Tensor, u: Tensor) -> Tensor:
+    """Returns stochastic gates for uniform noise."""
     s = torch.sigmoid((u.log() - (-u).log1p() + log_a) / BETA)
     return (s * (HIGH - LOW) + LOW).clamp(0, 1)
 
 
-def expected(log_a: Tensor) -> Tensor:
-    """The gates of evaluation: exactly 0 from log a ≤ −2.398 on, exactly 1 from 2.398 on."""
+def evaluation_gates(log_a: Tensor) -> Tensor:
+    """Returns the gates of evaluation: exactly 0 from log a ≤ −2.398 on, exactly 1 from 2.398 on."""
     return (torch.sigmoid(log_a) * (HIGH - LOW) + LOW).clamp(0, 1)
 
 
-def p_open(log_a: Tensor) -> Tensor:
-    """The probability that a gate is not zero."""
+def open_probability(log_a: Tensor) -> Tensor:
+    """Returns the probability that a gate is not zero."""
     return torch.sigmoid(log_a - EDGE)
 
 
@@ -94,20 +94,20 @@ class L0(Pruner):
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan and the trained model; with all weights frozen, the plan alone."""
-        number = count_units(context)
+        n_kept = count_kept_units(context)
         model: Any = copy_model(context.model)
-        learning = [parameter.requires_grad for parameter in model.parameters()]
+        trainable = [parameter.requires_grad for parameter in model.parameters()]
         _freeze(model, self.frozen)
-        gates = HardConcrete(context, self, number)
+        gates = HardConcrete(context, self, n_kept)
         trained = train_gates(context, model, gates)
-        for parameter, before in zip(model.parameters(), learning, strict=True):
-            parameter.requires_grad_(before)
-        scores = context.scores(by_head(gates.worth(), gates.index).tolist(), "l0")
-        plan = self._plan_of_open(context, gates) if self.penalty else context.plan(scores.values, "l0")
+        for parameter, requires_grad in zip(model.parameters(), trainable, strict=True):
+            parameter.requires_grad_(requires_grad)
+        scores = context.scores(expand_to_heads(gates.ranking_values(), gates.index).tolist(), "l0")
+        plan = self._plan_open_heads(context, gates) if self.penalty else context.plan(scores.values, "l0")
         return Choice(plan, None if self.frozen == "all" else model, history=trained.history, scores=scores, steps=trained.steps)
 
-    def _plan_of_open(self, context: PruneContext, gates: HardConcrete) -> Plan:
-        is_open = by_head(gates.open_units(), gates.index)
+    def _plan_open_heads(self, context: PruneContext, gates: HardConcrete) -> Plan:
+        is_open = expand_to_heads(gates.mark_kept(), gates.index)
         if not bool(is_open.any()):
             raise PlanError(f"penalty={self.penalty:g} closed the gates of all {len(context.heads)} heads; name a smaller λ")
         removed = [head for head, on in zip(context.heads, is_open.tolist(), strict=True) if not on]
@@ -117,14 +117,14 @@ class L0(Pruner):
 class HardConcrete:
     """The gates, one per unit; those of units that cannot go stay at one."""
 
-    def __init__(self, context: PruneContext, pruner: L0, number: int) -> None:
+    def __init__(self, context: PruneContext, pruner: L0, n_kept: int) -> None:
         self.context, self.pruner, self.index = context, pruner, unit_index(context)
-        self.free = free_units(context)
-        self.number, self.n_free = number, number - int((~self.free).sum())
-        order = start_from(context, pruner.init, pruner.limit, pruner.spread)
-        self.log_a = (order + pruner.start).requires_grad_(True)
+        self.removable = mark_removable(context)
+        self.n_kept, self.n_removable_kept = n_kept, n_kept - int((~self.removable).sum())
+        offsets = starting_values(context, pruner.init, pruner.limit, pruner.spread)
+        self.log_a = (offsets + pruner.start).requires_grad_(True)
         self.multiplier = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-        self._now = (0, 1)
+        self._progress = (0, 1)  # the present step, and all of them
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -132,59 +132,62 @@ class HardConcrete:
         return {"log_a": self.log_a, "multiplier": self.multiplier}
 
     def target(self, step: int, steps: int) -> float:
-        """How many of the gates that are free should be open: those of the start during the warm-up, K from `reach` on."""
-        last = (1 - self.pruner.settle) * steps
-        begin, end = self.pruner.warmup * last, self.pruner.reach * last
+        """Returns how many removable units should be open: those of the start during the warm-up, K from `reach` on."""
+        n_unsettled = (1 - self.pruner.settle) * steps
+        begin, end = self.pruner.warmup * n_unsettled, self.pruner.reach * n_unsettled
         share = min(1.0, max(0.0, (step - begin) / max(1.0, end - begin)))
-        full = int(self.free.sum()) * float(p_open(torch.tensor(self.pruner.start)))
-        return full + (min(full, max(self.n_free, 0.05)) - full) * share
+        full = int(self.removable.sum()) * float(open_probability(torch.tensor(self.pruner.start)))
+        return full + (min(full, max(self.n_removable_kept, 0.05)) - full) * share
 
-    def level(self) -> Tensor:
-        """log a as it acts at the present step."""
+    def _acting_log_a(self) -> Tensor:
+        """Returns log a as it acts at the present step."""
         if self.pruner.variant == "lagrange" or self.pruner.penalty:
             return self.log_a
-        return self.log_a.masked_scatter(self.free, levelled(self.log_a[self.free], self.target(*self._now)) + EDGE)
+        return self.log_a.masked_scatter(self.removable, shift_logits(self.log_a[self.removable], self.target(*self._progress)) + EDGE)
 
     def sample(self, step: int, steps: int) -> Tensor:
         """Returns the gates of one step."""
-        self._now = (step, steps)
+        self._progress = (step, steps)
         if is_settled(step, steps, self.pruner.settle):
             return self.hard()
         u = noise(self.context.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
-        return by_head(torch.where(self.free, sample(self.level(), u), 1.0), self.index)
+        return expand_to_heads(torch.where(self.removable, sample_gates(self._acting_log_a(), u), 1.0), self.index)
 
     def hard(self) -> Tensor:
-        """The gates of evaluation; once the plan is fixed, ones and zeros."""
-        if is_settled(*self._now, self.pruner.settle):
-            return by_head(self.open_units(), self.index)
-        return by_head(torch.where(self.free, expected(self.level().detach()), 1.0), self.index)
+        """Returns the gates of evaluation; once the plan is fixed, ones and zeros."""
+        if is_settled(*self._progress, self.pruner.settle):
+            return expand_to_heads(self.mark_kept(), self.index)
+        return expand_to_heads(torch.where(self.removable, evaluation_gates(self._acting_log_a().detach()), 1.0), self.index)
 
-    def worth(self) -> Tensor:
+    def ranking_values(self) -> Tensor:
         """Returns the values that units are chosen by: log a; units that cannot go come first."""
         values = self.log_a.detach()
-        return torch.where(self.free, values, values.max() + 1)
+        return torch.where(self.removable, values, values.max() + 1)
 
-    def open_units(self) -> Tensor:
-        """Ones for the units that stay: the surest K, or with λ those whose gate is open in evaluation."""
+    def mark_kept(self) -> Tensor:
+        """Returns ones for the units that stay: the surest K, or with λ those whose gate is open in evaluation."""
         if self.pruner.penalty:
-            return torch.where(self.free, (expected(self.log_a.detach()) > 0).double(), 1.0)
-        return stay(self.context, self.worth(), self.number)
+            return torch.where(self.removable, (evaluation_gates(self.log_a.detach()) > 0).double(), 1.0)
+        return mark_kept(self.context, self.ranking_values(), self.n_kept)
 
     def _count_open(self) -> Tensor:
-        return p_open(self.level()[self.free]).sum()
+        return open_probability(self._acting_log_a()[self.removable]).sum()
 
     def penalty(self, step: int, steps: int) -> Tensor | None:
-        """λ times the expected number of open heads, or the Lagrangian of its distance from the target; None where the target is kept exactly."""
+        """Returns λ times the expected number of open heads, or the Lagrangian of its distance from the target.
+
+        None where the target is kept exactly.
+        """
         if self.pruner.penalty:
-            warm = min(1.0, step / max(1.0, self.pruner.warmup * (1 - self.pruner.settle) * steps))
-            return self.pruner.penalty * warm * self._count_open() * (len(self.index) / len(self.log_a))
+            warmth = min(1.0, step / max(1.0, self.pruner.warmup * (1 - self.pruner.settle) * steps))
+            return self.pruner.penalty * warmth * self._count_open() * (len(self.index) / len(self.log_a))
         if self.pruner.variant != "lagrange":
             return None
         gap = (self._count_open() - self.target(step, steps)) / len(self.log_a)
         return self.multiplier[0] * gap + self.multiplier[1] * gap * gap
 
     def optimiser(self) -> torch.optim.Optimizer:
-        """Gates go down their gradient, multipliers up."""
+        """Returns Adam: gates go down their gradient, multipliers up."""
         rate = self.pruner.rate
         groups: Any = [{"params": [self.log_a], "lr": rate}, {"params": [self.multiplier], "lr": rate, "maximize": True}]
         return torch.optim.Adam(groups, betas=(0.9, 0.99))
@@ -193,7 +196,7 @@ class HardConcrete:
         """Returns how many gates are open, and the multiplier."""
         with torch.no_grad():
             return {
-                "open expected": float(self._count_open() + (~self.free).sum()) * len(self.index) / len(self.log_a),
+                "open expected": float(self._count_open() + (~self.removable).sum()) * len(self.index) / len(self.log_a),
                 "open": float((self.hard() > 0).sum()),
                 "multiplier": float(self.multiplier[0]),
             }

@@ -9,7 +9,7 @@ import numpy as np
 
 from headcount.core.options import option
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
-from headcount.pruning.scope import room_of
+from headcount.pruning.scope import group_limits
 
 
 @dataclass(frozen=True)
@@ -37,27 +37,27 @@ class Layers(Pruner):
         """Returns the plan."""
         capacity = removable_by_layer(context)
         random = context.random()
-        within = random.random(len(context.heads))
-        order = removal_order(self.strategy, list(capacity.values()), len(context.heads) - context.keep, random)
+        draws = random.random(len(context.heads))
+        order = order_layers(self.strategy, list(capacity.values()), len(context.heads) - context.keep, random)
         turn = {list(capacity)[position]: number for number, position in enumerate(order)}
         last = len(capacity)  # layers that cannot lose a head
-        values = [turn.get(head.layer, last) + share for head, share in zip(context.heads, within, strict=True)]
+        values = [turn.get(head.layer, last) + share for head, share in zip(context.heads, draws, strict=True)]
         scores = context.scores(values, f"layers:{self.strategy}")
         return Choice(context.plan(values, scores.method), scores=scores)
 
 
 def removable_by_layer(context: PruneContext) -> dict[int, int]:
-    """How many heads each layer can lose within the budget's floor and protected heads; layers that can lose none are left out."""
+    """Returns how many heads each layer can lose within the budget's floor and protected heads; layers that can lose none are left out."""
     capacity: dict[int, int] = {}
     for layer in sorted({block.layer for block in context.heads.blocks}):
-        room = room_of(context, [head for block in context.heads.blocks if block.layer == layer for head in block.heads])
-        if room.total > room.least:
-            capacity[layer] = room.total - room.least
+        limits = group_limits(context, [head for block in context.heads.blocks if block.layer == layer for head in block.heads])
+        if limits.n_heads > limits.min_heads:
+            capacity[layer] = limits.n_heads - limits.min_heads
     return capacity
 
 
-def removal_order(strategy: str, capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
-    """The positions of the layers in the order in which they go, where layer i can lose capacity[i] heads and `number` go in all.
+def order_layers(strategy: str, capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
+    """Returns the positions of the layers in the order in which they go, where layer i can lose capacity[i] heads and `number` go in all.
 
     Only the layers that it takes to remove so many are ordered by the strategy; the others follow, the nearest first.
     """
@@ -68,13 +68,13 @@ def removal_order(strategy: str, capacity: Sequence[int], number: int, random: n
         )
         return order[::-1] if strategy == "top" else order
     number = min(number, sum(capacity))  # a budget that asks for more is refused where the plan is made of this order
-    chosen = [] if number < 1 else (_run if strategy == "consecutive" else _spread)(capacity, number, random)
+    chosen = [] if number < 1 else (_draw_run if strategy == "consecutive" else _draw_spread)(capacity, number, random)
     others = [layer for layer in range(depth) if layer not in chosen]
     return [*chosen, *sorted(others, key=lambda layer: (min((abs(layer - near) for near in chosen), default=0), layer))]
 
 
-def _run(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
-    """A run of adjacent layers that can lose so many heads, and could not without its first or last, in the direction that it is taken."""
+def _draw_run(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
+    """Returns a run of adjacent layers that can lose so many heads, and could not without its first or last, in the direction that it is taken."""
     sums = [0, *accumulate(capacity)]
     stops = [next((stop for stop in range(len(sums)) if sums[stop] - before >= number), 0) for before in sums[:-1]]
     runs = [(start, stop) for start, stop in enumerate(stops) if stop and sums[stop] - sums[start + 1] < number]
@@ -82,8 +82,8 @@ def _run(capacity: Sequence[int], number: int, random: np.random.Generator) -> l
     return list(range(start, stop))[:: -1 if random.random() < 0.5 else 1]
 
 
-def _spread(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
-    """The fewest layers at even distances that can lose so many heads, in an order that is drawn."""
+def _draw_spread(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
+    """Returns the fewest layers at even distances that can lose so many heads, in an order that is drawn."""
     depth = len(capacity)
     first = int(random.integers(depth))
     samples = ([(j * depth + first) // many for j in range(many)] for many in range(1, depth + 1))

@@ -13,7 +13,7 @@ from headcount.importance.base import Importance
 from headcount.importance.score import score
 from headcount.models.gates import HeadGates
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
-from headcount.pruning.scope import Scope, keep_within, room_of
+from headcount.pruning.scope import Scope, group_limits, keep_top_by_scope
 from headcount.surgery.verify import gates_of
 
 
@@ -55,7 +55,7 @@ class Rank(Pruner):
         key = ("scores", self.by, self.normalise, self.limit, context.seed)
         scores = context.once(key, lambda: self.measure(context, self.normalise))
         if not self.again and not self.stop:
-            return Choice(keep_within(context, scores, context.keep, self.scope), scores=scores)
+            return Choice(keep_top_by_scope(context, scores, context.keep, self.scope), scores=scores)
         return self._choose_in_steps(context, scores)
 
     def measure(self, context: PruneContext, normalise: Normalise) -> Scores:
@@ -68,11 +68,11 @@ class Rank(Pruner):
         dense = evaluate(context.model, context.data, split="selection") if self.stop else None
         counts = self.counts(context)
         for number in counts:
-            next_plan = keep_within(context, scores, number, self.scope)
+            next_plan = keep_top_by_scope(context, scores, number, self.scope)
             with HeadGates(context.model, gates_of(context.heads, next_plan)):
                 gated = None if dense is None else evaluate(context.model, context.data, split="selection")
                 history.append({"heads": number, **({} if gated is None else {"loss": gated.loss, "value": gated.value})})
-                if gated is not None and dense is not None and not _retains(dense, gated, self.stop):
+                if gated is not None and dense is not None and not _retains_share(dense, gated, self.stop):
                     break
                 if self.again and number > counts[-1]:
                     scores = self._estimate_again(context, scores.method, next_plan)
@@ -80,31 +80,29 @@ class Rank(Pruner):
         return Choice(plan, history=history, scores=first_scores)
 
     def _estimate_again(self, context: PruneContext, name: str, plan: Plan) -> Scores:
-        """Returns scores of the heads that are left, measured under the gates that are on the model now and normalised among themselves.
+        """Returns scores of the heads that a plan keeps, measured under the gates that are on the model now and normalised among themselves.
 
-        Heads that are gone get a score below all others.
+        Removed heads get a score below all others.
         """
-        raw, gone = self.measure(context, "none"), frozenset(plan.removed)
-        alive = tuple(head for head in context.heads if head not in gone)
-        left = Scores(alive, tuple(raw[head] for head in alive), raw.method, raw.higher_is_keep)
-        values = left.normalise_by(Importance.parse(self.by).scaling(self.normalise)).keep_values()
+        raw, removed = self.measure(context, "none"), frozenset(plan.removed)
+        kept = tuple(head for head in context.heads if head not in removed)
+        kept_scores = Scores(kept, tuple(raw[head] for head in kept), raw.method, raw.higher_is_keep)
+        values = kept_scores.normalise_by(Importance.parse(self.by).scaling(self.normalise)).keep_values()
         lowest = min(values.values()) - 1.0
-        return context.scores([lowest if head in gone else values[head] for head in context.heads], name)
+        return context.scores([lowest if head in removed else values[head] for head in context.heads], name)
 
     def counts(self, context: PruneContext) -> list[int]:
         """Returns how many heads are left after each step: down to the number of the budget, or with `stop` to the fewest possible."""
-        total, sizes = len(context.heads), sorted({len(unit) for unit in context.heads.units()})
-        unit = sizes[0] if len(sizes) == 1 else 1
-        step = max(unit, round(self.step * total) // unit * unit)
+        n_heads, sizes = len(context.heads), sorted({len(unit) for unit in context.heads.units()})
+        unit_size = sizes[0] if len(sizes) == 1 else 1
+        step = max(unit_size, round(self.step * n_heads) // unit_size * unit_size)
+        last = context.keep
         if self.stop:
-            least = sum(room_of(context, list(block.heads)).least for block in context.heads.blocks if block.n_heads)
-            last = max(unit, least)
-        else:
-            last = context.keep
-        return [*range(total - step, last, -step), last]
+            last = max(unit_size, sum(group_limits(context, block.heads).min_heads for block in context.heads.blocks if block.n_heads))
+        return [*range(n_heads - step, last, -step), last]
 
 
-def _retains(dense: Evaluation, gated: Evaluation, share: float) -> bool:
+def _retains_share(dense: Evaluation, gated: Evaluation, share: float) -> bool:
     """Whether the metric, or the loss where there is no metric, is at least a share of the dense model's."""
     if gated.value is None or dense.value is None:
         return gated.loss <= dense.loss / share

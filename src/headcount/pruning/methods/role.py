@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from transformers import AutoTokenizer
 
@@ -29,26 +29,25 @@ class RolePruner(Pruner):
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, and which heads have the role."""
-        tokenizer = self._load_tokenizer(context)
+        folder = self.tokenizer or getattr(context.model.config, "_name_or_path", "")
+        if not folder:
+            raise PlanError("measuring roles needs the tokenizer of the model; name its folder with the option tokenizer")
+        tokenizer = AutoTokenizer.from_pretrained(local_folder(folder))
         names = [name.strip() for name in self.roles.split(",") if name.strip()]
         only = None if names == ["any"] else names
         table = context.once(
             ("roles", self.tokenizer, tuple(names), self.limit, context.seed),
             lambda: roles(context.model, context.data, tokenizer, limit=self.limit, only=only, seed=context.seed),
         )
-        having = {head for head, labels in table.labels().items() if labels}
-        if not having:
+        heads_with_role = {head for head, labels in table.labels().items() if labels}
+        if not heads_with_role:
             raise PlanError(
                 f"no head has a role of {', '.join(names)} on these texts, so that there is nothing to {self.order}; see headcount roles"
             )
         sign = 1.0 if self.order == "spare" else -1.0
         draws = context.random().random(len(context.heads))
-        values = [share + sign * (head in having) for head, share in zip(context.heads, draws, strict=True)]
+        values = [share + sign * (head in heads_with_role) for head, share in zip(context.heads, draws, strict=True)]
         scores = context.scores(values, f"role:{self.order}")
-        return Choice(context.plan(values, scores.method), history=[{"heads with the role": sorted(map(str, having))}], scores=scores)
-
-    def _load_tokenizer(self, context: PruneContext) -> Any:
-        folder = self.tokenizer or getattr(context.model.config, "_name_or_path", "")
-        if not folder:
-            raise PlanError("measuring roles needs the tokenizer of the model; name its folder with the option tokenizer")
-        return AutoTokenizer.from_pretrained(local_folder(folder))
+        return Choice(
+            context.plan(values, scores.method), history=[{"heads with the role": sorted(map(str, heads_with_role))}], scores=scores
+        )

@@ -6,20 +6,16 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from headcount.core.heads import Head
 from headcount.core.options import option
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.importance.base import Importance
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.kl_to_dense import kl_to_dense
-from headcount.pruning.methods.fisher import gate_gradients, search
-from headcount.pruning.repair.repair import EXAMPLES, Repaired, refit, repair
-from headcount.pruning.repair.survey import removal_order
-from headcount.pruning.scope import within_budget
-
-RemovalOrder = list[tuple[tuple[Head, ...], float]]
-"""Units in the order in which they go, each with the rise of the loss that is expected of its removal."""
+from headcount.pruning.methods.fisher import gate_gradients, search_plan
+from headcount.pruning.repair.removal_order import RemovalOrder, order_removals
+from headcount.pruning.repair.repair import FIT_EXAMPLES, Repaired, RepairSettings, refit
+from headcount.pruning.scope import keep_at_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class SurgeonPruner(Pruner):
     _: KW_ONLY
     rounds: int = option(4, "Stages of the same size, with a repair after each", minimum=1)
     rivals: bool = option(True, "Compare with the plans of one stage, of the gradient and of fisher, and take the best")
-    limit: int = option(EXAMPLES, "Calibration examples that costs and repairs are computed on", minimum=1)
+    limit: int = option(FIT_EXAMPLES, "Calibration examples that costs and repairs are computed on", minimum=1)
     info = PrunerInfo("structured optimal brain surgeon (Hassibi & Stork 1993), with repair")
 
     def choose(self, context: PruneContext) -> Choice:
@@ -55,7 +51,7 @@ class SurgeonPruner(Pruner):
         first = context.once(("order", context.budget.unit, self.limit), lambda: self.order_units(context, context.model))
         candidates = {"surgeon": self.plan_in_rounds(context, self.rounds, first)}
         if self.rivals and candidates["surgeon"].plan.removed:
-            candidates |= self._rivals(context, first)
+            candidates |= self._plan_rivals(context, first)
         kl, repaired = self.repair_and_compare(context, {name: candidate.plan for name, candidate in candidates.items()})
         best = min(candidates, key=lambda name: kl.get(name, 0.0))
         comparison = [{"candidate": name, "kl_to_dense": value, "taken": name == best} for name, value in kl.items()]
@@ -63,22 +59,22 @@ class SurgeonPruner(Pruner):
             candidates[best].plan,
             history=[*candidates[best].history, *comparison],
             scores=candidates[best].scores,
-            repaired=repaired if self.limit == EXAMPLES else None,
+            repaired=repaired if self.limit == FIT_EXAMPLES else None,
         )
 
     def order_units(self, context: PruneContext, model: nn.Module) -> RemovalOrder:
         """Returns the order in which the units of a model go."""
         units = context.heads.units() if context.budget.unit == "kv_group" else tuple((head,) for head in context.heads)
-        return removal_order(model, context.data, units=units, limit=self.limit)
+        return order_removals(model, context.data, units=units, limit=self.limit)
 
-    def _rivals(self, context: PruneContext, first: RemovalOrder) -> dict[str, Candidate]:
+    def _plan_rivals(self, context: PruneContext, first: RemovalOrder) -> dict[str, Candidate]:
         rivals: dict[str, Candidate] = {}
         if self.rounds > 1:
             rivals["surgeon, one round"] = self.plan_in_rounds(context, 1, first)
         gradients = gate_gradients(context, self.limit)
         slopes = context.scores(gradients.abs().mean(0).tolist(), "gradient").normalise_by(Importance.parse("gradient").info.normalise)
         rivals["gradient"] = Candidate(Plan.keep_top(slopes, context.budget), slopes, [])
-        rivals["fisher"] = Candidate(*search(context, gradients), [])
+        rivals["fisher"] = Candidate(*search_plan(context, gradients), [])
         return rivals
 
     def repair_and_compare(self, context: PruneContext, candidates: dict[str, Plan]) -> tuple[dict[str, float], Repaired | None]:
@@ -93,7 +89,7 @@ class SurgeonPruner(Pruner):
         kl: dict[Plan, float] = {}
         best: Repaired | None = None
         for plan in plans:
-            repaired = refit(context.model, plan, context.data, limit=self.limit)
+            repaired = refit(context.model, plan, context.data, RepairSettings(limit=self.limit))
             value = kl_to_dense(context, repaired.model, plan)
             if not kl or value < min(kl.values()):
                 best = repaired  # only the best repair is kept in memory
@@ -102,24 +98,26 @@ class SurgeonPruner(Pruner):
 
     def plan_in_rounds(self, context: PruneContext, rounds: int, first: RemovalOrder) -> Candidate:
         """Returns the plan of so many rounds, which begin with the dense model's order; the order of removal is its scores."""
-        total = len(context.heads)
+        n_heads = len(context.heads)
         position = {head: number for number, head in enumerate(context.heads)}
-        values, history = np.full(total, float(total)), []
+        values, history = np.full(n_heads, float(n_heads)), []
         model: nn.Module = context.model
-        plan, gone = Plan.removing([]), list[Head]()
+        plan = Plan.removing([])
         for number in range(1, rounds + 1):
-            order = [(unit, cost) for unit, cost in (first if number == 1 else self.order_units(context, model)) if unit[0] not in gone]
+            removed = frozenset(plan.removed)
+            order = [entry for entry in (first if number == 1 else self.order_units(context, model)) if entry[0][0] not in removed]
             for turn, (unit, _) in enumerate(order):
-                values[[position[head] for head in unit]] = float(len(gone) + turn)
-            n_left = total - (total - context.keep) * number // rounds
-            plan = within_budget(context, context.scores(values, "surgeon"), n_left)
-            new = frozenset(plan.removed).difference(gone)
+                values[[position[head] for head in unit]] = float(len(removed) + turn)
+            n_kept = n_heads - (n_heads - context.keep) * number // rounds
+            plan = keep_at_least(context, context.scores(values, "surgeon"), n_kept)
+            newly_removed = frozenset(plan.removed) - removed
             history += [
-                {"round": number, "unit": [str(head) for head in unit], "rise": cost} for unit, cost in order if not new.isdisjoint(unit)
+                {"round": number, "unit": [str(head) for head in unit], "rise": cost}
+                for unit, cost in order
+                if not newly_removed.isdisjoint(unit)
             ]
-            for head in new:
-                values[position[head]] -= 2 * total * (rounds + 1 - number)  # what is gone stays gone, and what went first stays lowest
-            gone = list(plan.removed)
-            if number < rounds and gone:
-                model = repair(context.model, plan, context.data, limit=self.limit)
+            for head in newly_removed:  # heads that are removed stay removed, and those of the first round stay lowest
+                values[position[head]] -= 2 * n_heads * (rounds + 1 - number)
+            if number < rounds and plan.removed:
+                model = refit(context.model, plan, context.data, RepairSettings(limit=self.limit)).model
         return Candidate(plan, context.scores(values, "surgeon"), history)

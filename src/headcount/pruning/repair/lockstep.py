@@ -1,4 +1,4 @@
-"""Runs several forward passes in step: each goes on until it pauses, and when all have paused at the same place, something is done between.
+"""Runs several forward passes in step: each runs until it pauses, and when all have paused at the same point, a function is called in between.
 
 What a block should become can then be worked out from all of the data before any of it goes further, in one pass over the data instead of one per
 block. Every pass has a thread of its own, of which only one runs at a time, in a fixed order, so that nothing depends on timing.
@@ -13,6 +13,7 @@ from contextvars import copy_context
 from headcount.core.errors import UnsupportedModel
 
 Key = Hashable
+"""The point of a pass at which it pauses."""
 
 
 class _Abandoned(BaseException):
@@ -20,28 +21,29 @@ class _Abandoned(BaseException):
 
 
 class _Pass:
-    """One thread and the place where it paused."""
+    """A job in a thread of its own, and the point at which it paused."""
 
-    def __init__(self, job: Callable[[], None], back: threading.Semaphore) -> None:
-        self.key: Key = None
-        self.done = False
-        self.abandoned = False
+    def __init__(self, job: Callable[[], None], lockstep: Lockstep) -> None:
+        self.paused_at: Key = None
+        self.is_finished = False
+        self.is_abandoned = False
         self.error: BaseException | None = None
-        self.go = threading.Semaphore(0)
-        self._job, self._back = job, back
+        self.turn = threading.Semaphore(0)
+        self._job, self._lockstep = job, lockstep
         self.thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)  # it works for the caller, as its owner
 
     def _run(self) -> None:
-        self.go.acquire()
+        self.turn.acquire()
         try:
-            if not self.abandoned:
+            if not self.is_abandoned:
+                self._lockstep.current.running = self
                 self._job()
         except _Abandoned:
             pass
         except BaseException as error:
             self.error = error
-        self.done = True
-        self._back.release()
+        self.is_finished = True
+        self._lockstep.stopped.release()
 
 
 class Lockstep:
@@ -49,61 +51,53 @@ class Lockstep:
 
     def __init__(self, between: Callable[[Key], None]) -> None:
         self._between = between
-        self._back = threading.Semaphore(0)
-        self._here = threading.local()
+        self.stopped = threading.Semaphore(0)
+        self.current = threading.local()
 
     def pause(self, key: Key) -> None:
-        """Called inside a job: waits until all others are at the same place."""
-        mine: _Pass = self._here.mine
-        mine.key = key
-        self._back.release()
-        mine.go.acquire()
-        if mine.abandoned:
+        """Called inside a job: waits until all others have paused at the same key."""
+        running: _Pass = self.current.running
+        running.paused_at = key
+        self.stopped.release()
+        running.turn.acquire()
+        if running.is_abandoned:
             raise _Abandoned
 
     def run(self, jobs: Sequence[Callable[[], None]]) -> None:
         """Runs all jobs to their ends; an error in one of them ends the others and is raised here."""
-        passes = [_Pass(self._with_place(job, number), self._back) for number, job in enumerate(jobs)]
-        self._passes = passes
+        passes = [_Pass(job, self) for job in jobs]
         try:
-            for one in passes:
-                one.thread.start()
-            while passes:
-                for one in passes:
-                    one.go.release()
-                    self._back.acquire()
-                    if one.error is not None:
-                        raise one.error
-                passes = self._together(passes)
+            for running in passes:
+                running.thread.start()
+            while not all(running.is_finished for running in passes):
+                for running in passes:
+                    running.turn.release()
+                    self.stopped.acquire()
+                    if running.error is not None:
+                        raise running.error
+                self._call_between(passes)
         finally:
-            self._end(self._passes)
+            self._end(passes)
 
-    def _with_place(self, job: Callable[[], None], number: int) -> Callable[[], None]:
-        def run() -> None:
-            self._here.mine = self._passes[number]
-            job()
-
-        return run
-
-    def _together(self, passes: list[_Pass]) -> list[_Pass]:
-        keys = {"the end" if one.done else one.key for one in passes}
+    def _call_between(self, passes: list[_Pass]) -> None:
+        """Calls `between` with the key at which all passes paused, unless all are finished."""
+        keys = {"the end" if running.is_finished else running.paused_at for running in passes}
         if len(keys) > 1:
             raise UnsupportedModel(
                 f"some batches run through {', '.join(map(str, sorted(keys, key=str)))} at the same point of the pass: the blocks that run depend on "
                 "the data, so that they cannot be fitted one after another"
             )
-        if all(one.done for one in passes):
-            return []
-        self._between(keys.pop())
-        return passes
+        if not passes[0].is_finished:
+            self._between(keys.pop())
 
     def _end(self, passes: list[_Pass]) -> None:
-        started = [one for one in passes if one.thread.ident is not None]
-        for one in started:
-            if not one.done:
-                one.abandoned = True
-                one.go.release()
-        for one in started:
-            one.thread.join()
-        for one in passes:
-            one.error = None  # an error holds its frames, and these the pass
+        """Ends the passes that are not finished, and waits for all threads."""
+        started = [running for running in passes if running.thread.ident is not None]
+        for running in started:
+            if not running.is_finished:
+                running.is_abandoned = True
+                running.turn.release()
+        for running in started:
+            running.thread.join()
+        for running in passes:
+            running.error = None  # an error holds its frames, and these the pass

@@ -22,8 +22,8 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import mean_outputs
 from headcount.models.state import copy_model
-from headcount.pruning.repair.projection import has_bias, inputs_of, projection, read, write
-from headcount.pruning.repair.repair import EXAMPLES
+from headcount.pruning.repair.projection import has_bias, head_rows, output_projection, read_matrix, write_matrix
+from headcount.pruning.repair.repair import FIT_EXAMPLES
 
 
 def check_biases(model: nn.Module, heads: HeadMap, kinds: Sequence[str] = ()) -> None:
@@ -34,8 +34,8 @@ def check_biases(model: nn.Module, heads: HeadMap, kinds: Sequence[str] = ()) ->
 
 
 def _require_bias(model: nn.Module, block: AttentionBlock) -> nn.Module:
-    """The output projection of a block, if it has a bias."""
-    module = projection(model, block)
+    """Returns the output projection of a block; raises UnsupportedModel if it has no bias."""
+    module = output_projection(model, block)
     if not has_bias(module):
         raise UnsupportedModel(
             f"the output projection of block {block.name} has no bias that could hold the mean output of a removed head; prune with ablation zero, "
@@ -45,21 +45,21 @@ def _require_bias(model: nn.Module, block: AttentionBlock) -> nn.Module:
 
 
 @torch.no_grad()
-def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = EXAMPLES) -> nn.Module:
-    """A copy of a model, in its shape, whose biases hold the mean outputs of the heads that the plan removes; `cut` it by the same plan then.
+def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = FIT_EXAMPLES) -> nn.Module:
+    """Returns a copy of a model, in its shape, whose biases hold the mean outputs of the heads that the plan removes; `cut` it by the same plan then.
 
     Means are those of the dense model over the real tokens of `limit` calibration examples.
     """
     folded = copy_model(unwrap(model))
     heads = HeadMap.of(folded)
     plan.check(heads)
-    going = {block: tuple(sorted(set(range(block.n_heads)) - set(plan.kept(block)))) for block in heads.blocks}
-    touched = {block: (_require_bias(folded, block), gone) for block, gone in going.items() if gone}
-    if not touched:
+    removed = {block: sorted(set(range(block.n_heads)) - set(plan.kept(block))) for block in heads.blocks}
+    projections = {block: _require_bias(folded, block) for block, positions in removed.items() if positions}
+    if not projections:
         return folded
     means = mean_outputs(folded, batches(data, limit=limit, pad_id=pad_id(folded)))
-    for block, (module, gone) in touched.items():
-        matrix = read(module)
-        matrix[-1] += means[block.path][list(gone)].flatten().to(matrix) @ matrix[inputs_of(block, gone)]
-        write(module, matrix)
+    for block, module in projections.items():
+        matrix = read_matrix(module)
+        matrix[-1] += means[block.path][removed[block]].flatten().to(matrix) @ matrix[head_rows(block, removed[block])]
+        write_matrix(module, matrix)
     return folded

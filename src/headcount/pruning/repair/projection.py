@@ -1,7 +1,8 @@
-"""The output projection of a block as a matrix that can be read and written: one row per input, and the bias behind them."""
+"""The output projection of a block as a matrix that can be read and written: one row per input, and the bias as the last row."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,8 +15,12 @@ from headcount.models.modules import Batch, transposed
 from headcount.models.observe import query_mask
 
 
-def projection(model: nn.Module, block: AttentionBlock) -> Any:
-    """The output projection of a block, if its weights can be written to."""
+def output_projection(model: nn.Module, block: AttentionBlock) -> Any:
+    """Returns the output projection of a block.
+
+    Raises:
+        UnsupportedModel: its weights cannot be written to.
+    """
     block.require_one_output("a change of the output projection")
     module: Any = model.get_submodule(block.o.path)
     if not _is_linear(module):
@@ -27,7 +32,7 @@ def projection(model: nn.Module, block: AttentionBlock) -> Any:
 
 
 def _is_linear(module: Any) -> bool:
-    """Whether a module is inputs times its weight plus its bias: by its type, or, of relatives of nn.Linear, by what it gives."""
+    """Whether a module is inputs times its weight plus its bias: by its type, or, of relatives of nn.Linear, by what it returns."""
     if type(module) is nn.Linear or transposed(module):
         return module.weight.is_floating_point()
     if not isinstance(module, nn.Linear) or not module.weight.is_floating_point():
@@ -43,30 +48,30 @@ def has_bias(module: Any) -> bool:
     return getattr(module, "bias", None) is not None
 
 
-def read(module: Any) -> Float[Tensor, "inputs outputs"]:
-    """The matrix of a projection, inputs first, its bias as the last row, in float64."""
+def read_matrix(module: Any) -> Float[Tensor, "inputs outputs"]:
+    """Returns the matrix of a projection in float64: a row per input, and its bias as the last row."""
     weight = module.weight.detach().double()
     weight = weight if transposed(module) else weight.T
     return torch.cat([weight, module.bias.detach().double()[None]]) if has_bias(module) else weight.clone()
 
 
 @torch.no_grad()
-def write(module: Any, matrix: Float[Tensor, "inputs outputs"]) -> None:
-    """Puts a matrix, as `read` gives it, into a projection."""
+def write_matrix(module: Any, matrix: Float[Tensor, "inputs outputs"]) -> None:
+    """Writes a matrix, in the form of `read_matrix`, into a projection."""
     rows = matrix[:-1] if has_bias(module) else matrix
     module.weight.copy_(rows if transposed(module) else rows.T)
     if has_bias(module):
         module.bias.copy_(matrix[-1])
 
 
-def inputs_of(block: AttentionBlock, kept: tuple[int, ...]) -> list[int]:
-    """The inputs of the projection that some heads of a block feed, by their places in it."""
-    return [place * block.value_dim + entry for place in kept for entry in range(block.value_dim)]
+def head_rows(block: AttentionBlock, positions: Iterable[int]) -> list[int]:
+    """Returns the rows of the projection's matrix that belong to some heads of a block, named by their positions in it."""
+    return [position * block.value_dim + entry for position in positions for entry in range(block.value_dim)]
 
 
-def real_rows(model: nn.Module, block: AttentionBlock, batch: Batch, merged: Tensor) -> Float[Tensor, "tokens width"]:
-    """The rows of a block's input or output that stand for real tokens."""
-    ordered = merged.transpose(0, 1) if block.time_first and merged.ndim == 3 else merged
+def real_rows(model: nn.Module, block: AttentionBlock, batch: Batch, states: Tensor) -> Float[Tensor, "tokens width"]:
+    """Returns the rows of a block's input or output that stand for real tokens; padding is left out."""
+    ordered = states.transpose(0, 1) if block.time_first and states.ndim == 3 else states
     if ordered.ndim != 3:
         ordered = ordered.reshape(1 if ordered.ndim == 2 else ordered.shape[0], -1, ordered.shape[-1])
     mask = query_mask(model, block, batch, *ordered.shape[:2])

@@ -10,62 +10,211 @@ accumulated cost is the squared error of a direct refit. Hassibi & Stork 1993; s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+
+from headcount.core.errors import NonFinite
+from headcount.core.heads import AttentionBlock, Head
+from headcount.data.checks import check_batch
+from headcount.data.chunks import batch_size_of, chunks, rows_of
+from headcount.data.losses import ExampleLosses, OneByOne, finite_losses
+from headcount.data.task import Data, Split, Task
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch, pad_id, unwrap
+from headcount.models.observe import evaluating, frozen, model_inputs
+from headcount.models.ownership import for_owner, holds
+from headcount.models.state import forward
+from headcount.pruning.repair.least_squares import append_ones
+from headcount.pruning.repair.projection import has_bias, head_rows, output_projection, read_matrix, real_rows
 
 JITTER = 1e-8
+"""What is added to the diagonal of G before it is inverted, as a share of its mean."""
+Unit = tuple[Head, ...]
+"""Heads that can only be removed together."""
+RemovalOrder = list[tuple[Unit, float]]
+"""Units in the order in which they go, each with the rise of the loss that is expected of its removal."""
 
 
 @dataclass(slots=True)
 class Surgeon:
-    """One block on its way: the inverse of G and the refitted weights, for the inputs that are left."""
+    """Removes units from one block: the inverse of G and the refitted weights, for the inputs that are not removed yet."""
 
     inverse: Float[Tensor, "inputs inputs"]
     weights: Float[Tensor, "inputs outputs"]
-    metric: Float[Tensor, "outputs outputs"]
+    sensitivity: Float[Tensor, "outputs outputs"]
+    """M: how much the loss feels a change of the block's output."""
     units: dict[int, list[int]]
-    n: int
-    spent: float = 0.0
+    """The inputs of every unit that is not removed yet, by the number of the unit."""
+    n_examples: int
+    total_cost: float = 0.0
 
     @classmethod
     def of(
         cls,
         gram: Float[Tensor, "inputs inputs"],
         weights: Float[Tensor, "inputs outputs"],
-        metric: Float[Tensor, "outputs outputs"],
+        sensitivity: Float[Tensor, "outputs outputs"],
         units: Sequence[Sequence[int]],
-        n: int,
+        n_examples: int,
     ) -> Surgeon:
-        """The state before anything is removed; `units` are the inputs that go together."""
+        """Returns the surgeon of a block before anything is removed; `units` are the inputs that go together."""
         gram = gram.double()
         mean = float(gram.diagonal().mean())
-        held = torch.eye(len(gram), dtype=torch.float64, device=gram.device) * (mean * JITTER if mean > 0 else 1.0)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + held))
-        return cls(inverse, weights.double().clone(), metric.double(), {i: list(unit) for i, unit in enumerate(units)}, n)
+        jitter = torch.eye(len(gram), dtype=torch.float64, device=gram.device) * (mean * JITTER if mean > 0 else 1.0)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + jitter))
+        rows = {number: list(unit) for number, unit in enumerate(units)}
+        return cls(inverse, weights.double().clone(), sensitivity.double(), rows, n_examples)
 
     def costs(self) -> dict[int, float]:
-        """What the removal of each unit that is left would cost now."""
+        """Returns what removing each unit would cost now."""
         return {unit: self._cost(rows) for unit, rows in self.units.items()}
 
     def _cost(self, rows: list[int]) -> float:
-        part = torch.linalg.solve(self.inverse[rows][:, rows], self.weights[rows])
-        return max(float((part * (self.weights[rows] @ self.metric)).sum()) / self.n, 0.0)
+        solution = torch.linalg.solve(self.inverse[rows][:, rows], self.weights[rows])
+        return max(float((solution * (self.weights[rows] @ self.sensitivity)).sum()) / self.n_examples, 0.0)
 
     def remove(self, unit: int) -> float:
-        """Removes a unit and refits the others; what it cost."""
+        """Removes a unit, refits the others, and returns what that cost."""
         rows = self.units.pop(unit)
         cost = self._cost(rows)
-        solved = torch.linalg.solve(self.inverse[rows][:, rows], torch.cat([self.weights[rows], self.inverse[rows]], dim=1))
+        solution = torch.linalg.solve(self.inverse[rows][:, rows], torch.cat([self.weights[rows], self.inverse[rows]], dim=1))
         column = self.inverse[:, rows]
-        outputs = self.weights.shape[1]
-        self.weights -= column @ solved[:, :outputs]
-        self.inverse -= column @ solved[:, outputs:]
+        n_outputs = self.weights.shape[1]
+        self.weights -= column @ solution[:, :n_outputs]
+        self.inverse -= column @ solution[:, n_outputs:]
         self.weights[rows] = 0
         self.inverse[rows] = 0
         self.inverse[:, rows] = 0
-        self.spent += cost
+        self.total_cost += cost
         return cost
+
+
+@dataclass(slots=True)
+class Moments:
+    """Sums of products of one block over tokens: of the inputs of its output projection, and of the gradients at its output."""
+
+    block: AttentionBlock
+    input_gram: Float[Tensor, "inputs inputs"]
+    gradient_gram: Float[Tensor, "outputs outputs"]
+    n_tokens: int = 0
+    n_examples: int = 0
+
+    @classmethod
+    def empty(cls, model: nn.Module, block: AttentionBlock) -> Moments:
+        """Returns the sums over no token."""
+        module = output_projection(model, block)
+        n_inputs, n_outputs = read_matrix(module).shape
+        zeros = torch.zeros(n_inputs, n_inputs, dtype=torch.float64, device=module.weight.device)
+        return cls(block, zeros, zeros.new_zeros(n_outputs, n_outputs))
+
+    def surgeon(self, weights: Float[Tensor, "inputs outputs"], units: Sequence[Sequence[int]]) -> Surgeon:
+        """Returns the surgeon of the block; `units` are the inputs that go together."""
+        return Surgeon.of(self.input_gram, weights, self.gradient_gram / max(self.n_tokens, 1), units, max(self.n_examples, 1))
+
+
+@holds("a measurement of its blocks")
+def measure_moments(
+    model: nn.Module, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int | None = None
+) -> dict[str, Moments]:
+    """Returns the moments of every block that has heads, by its path, from one pass forward and backward over the data."""
+    inner: Any = unwrap(model)
+    moments = {block.path: Moments.empty(inner, block) for block in HeadMap.of(inner).blocks if block.n_heads}
+    losses = ExampleLosses(inner, data.loss if isinstance(data, Task) else None)
+    with evaluating(inner), frozen(inner), _MomentHooks(inner, moments) as hooks:
+        for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id(inner)):
+            for rows, batch in chunk.batches(batch_size or batch_size_of(data)):
+                hooks.add_batch(batch, [chunk.first + row for row in rows], losses)
+    return moments
+
+
+class _MomentHooks:
+    """Hooks on the output projections that add the inputs and the gradients of a batch to the moments of their blocks."""
+
+    def __init__(self, model: nn.Module, moments: dict[str, Moments]) -> None:
+        self.model, self.moments = model, moments
+        self._batch: Batch = {}
+        self._inputs: list[tuple[Moments, Tensor]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> _MomentHooks:
+        for moments in self.moments.values():
+            module = self.model.get_submodule(moments.block.o.path)
+            self._stack.callback(module.register_forward_hook(for_owner(self.model, self._forward_hook(moments))).remove)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def add_batch(self, batch: Batch, numbers: list[int], losses: ExampleLosses) -> None:
+        """Runs a batch forward and backward; `numbers` are those of its examples."""
+        inputs = model_inputs(batch, self.model)
+        check_batch(self.model, inputs, numbers)
+        try:
+            self._run(inputs, numbers, losses)
+        except OneByOne:
+            for row, number in enumerate(numbers):
+                self._run(rows_of(inputs, [row]), [number], losses)
+
+    def _run(self, batch: Batch, numbers: list[int], losses: ExampleLosses) -> None:
+        self._batch, self._inputs = batch, []
+        with torch.enable_grad():
+            example_losses = finite_losses(losses(forward(self.model, batch), batch), numbers)
+            for moments, inputs in self._inputs:
+                moments.input_gram.addmm_(inputs.T, inputs)
+                moments.n_tokens += len(inputs)
+            example_losses.sum().backward()
+        for moments in self.moments.values():
+            moments.n_examples += len(numbers)
+
+    def _forward_hook(self, moments: Moments) -> Callable[..., Tensor]:
+        def collect_inputs(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+            inputs = real_rows(self.model, moments.block, self._batch, args[0].detach())
+            self._inputs.append((moments, (append_ones(inputs) if has_bias(module) else inputs).double()))
+            leaf = output if output.requires_grad else output.detach().requires_grad_(True)
+            leaf.register_hook(self._gradient_hook(moments, self._batch))
+            return leaf
+
+        return collect_inputs
+
+    def _gradient_hook(self, moments: Moments, batch: Batch) -> Callable[[Tensor], None]:
+        def add_gradients(gradient: Tensor) -> None:
+            rows = real_rows(self.model, moments.block, batch, gradient.detach()).double()
+            if not bool(torch.isfinite(rows).all()):
+                raise NonFinite(f"the gradient at block {moments.block.name} is not finite; look at the model's outputs")
+            moments.gradient_gram.addmm_(rows.T, rows)
+
+        return add_gradients
+
+
+def order_removals(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | None = None, limit: int = 512) -> RemovalOrder:
+    """Returns all units in the order in which they go, cheapest first after repair, with the rise of the loss expected of each (half the cost).
+
+    Costs are measured on `limit` calibration examples; `units` are by default the heads that share keys and values.
+    """
+    inner = unwrap(model)
+    units = HeadMap.of(inner).units() if units is None else units
+    surgeons: list[Surgeon] = []
+    parts: dict[Unit, list[tuple[int, int]]] = defaultdict(list)  # where a unit has heads: surgeon, and number of the unit there
+    for moments in measure_moments(inner, data, limit=limit).values():
+        block = moments.block
+        rows: list[list[int]] = []
+        for unit in units:
+            if positions := [block.position(head) for head in unit if head in block.heads]:
+                parts[unit].append((len(surgeons), len(rows)))
+                rows.append(head_rows(block, positions))
+        surgeons.append(moments.surgeon(read_matrix(output_projection(inner, block)), rows))
+    order: RemovalOrder = []
+    costs = [surgeon.costs() for surgeon in surgeons]
+    while parts:
+        cheapest = min(parts, key=lambda unit: (sum(costs[index][number] for index, number in parts[unit]), parts[unit]))
+        order.append((cheapest, sum(surgeons[index].remove(number) for index, number in parts[cheapest]) / 2))
+        for index, _ in parts.pop(cheapest):
+            costs[index] = surgeons[index].costs()
+    return order

@@ -1,23 +1,24 @@
 """Repair: the output projections of a pruned model, refitted in closed form so that its blocks give what the dense model's gave. No training.
 
-Block after block from the input on, on the pruned model's own inputs, in one pass: see `lockstep` and `fit`. Cross-attention, grouped KV heads,
-causal models and any number type go the same way; padding counts nowhere. docs/repair.md has what it recovers.
+Block after block from the input on, on the pruned model's own inputs, in one pass: see `lockstep` and `least_squares`. Cross-attention, grouped KV
+heads, causal models and any number type go the same way; padding counts nowhere. docs/repair.md has what it recovers.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from headcount.core.errors import DataError
+from headcount.core.errors import DataError, PlanError
 from headcount.core.heads import AttentionBlock
+from headcount.core.options import Configurable, option
 from headcount.core.plan import Plan
 from headcount.data.chunks import batch_size_of, chunks
 from headcount.data.task import Data, Split, Task
@@ -27,128 +28,176 @@ from headcount.models.observe import evaluating, model_inputs
 from headcount.models.ownership import for_owner, holds
 from headcount.models.randomness import fork_rng
 from headcount.models.state import copy_model
-from headcount.pruning.repair.least_squares import Fitted, Products, fit, with_ones
+from headcount.pruning.repair.least_squares import FitResult, Products, append_ones, fit
 from headcount.pruning.repair.lockstep import Lockstep
-from headcount.pruning.repair.projection import has_bias, inputs_of, projection, read, real_rows, write
+from headcount.pruning.repair.projection import has_bias, head_rows, output_projection, read_matrix, real_rows, write_matrix
 
-By = Literal["weights", "gates"]
-EXAMPLES, CHECKED = 512, 128
-IN_FLIGHT = 2**19
+FIT_EXAMPLES, CHECK_EXAMPLES = 512, 128
+"""Examples that weights are fitted on by default, and at most that many that choose the ridge."""
+TOKENS_IN_FLIGHT = 2**19
 """Tokens that may be on their way at once, those of the check included; more calibration data are read once for every block."""
-PASSES = 512
+BATCHES_IN_FLIGHT = 512
 """Batches that may be on their way at once: each has two threads."""
+
+SplitBatch = tuple[Batch, bool]
+"""A batch, and whether it checks the fit (True) or is fitted on (False)."""
+ProductsByBlock = dict[tuple[str, bool], Products]
+"""The products of every block, by its path, and of the batches of the fit (False) and of the check (True)."""
+
+
+@dataclass(frozen=True)
+class RepairSettings(Configurable):
+    """Everything beside model, plan and data that determines a repair; values are checked when the object is made."""
+
+    name: ClassVar[str] = "repair"
+    _: KW_ONLY
+    split: Split = option("calibration", "The split of a task to fit on.")
+    limit: int = option(FIT_EXAMPLES, "How many examples to fit on at most.", minimum=1)
+    ridge: float | None = option(None, "λ as a share of the mean diagonal of the Gram matrix; by default chosen by the error.", above=0)
+    batch_size: int | None = option(None, "Examples per batch; by default that of the task.", minimum=1)
+    by: Literal["weights", "gates"] = option("weights", "What is fitted: all weights, or one number per head.")
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The model with refitted output projections, in the shape it had, and what came of each block."""
+    """The model with refitted output projections, in the shape it had, and the fit of each block by its name."""
 
     model: nn.Module
-    blocks: dict[str, Fitted]
+    blocks: dict[str, FitResult]
 
 
-class Options(TypedDict, total=False):
-    """How a repair is made: all keyword arguments of `repair` and `refit`."""
+def repair(  # noqa: PLR0913 - every argument is explicit
+    model: nn.Module,
+    plan: Plan,
+    data: Data,
+    *,
+    split: Split = "calibration",
+    limit: int = FIT_EXAMPLES,
+    ridge: float | None = None,
+    batch_size: int | None = None,
+    by: Literal["weights", "gates"] = "weights",
+) -> nn.Module:
+    """Refits the output projections of the heads that a plan keeps, so that they make up for those that it removes.
 
-    split: Split
-    limit: int
-    batch_size: int
-    share: float | None
-    by: By
+    Every projection W that loses heads becomes the minimum of ‖X W' − Y‖² + λ ‖W' − W‖², where X are the outputs of the heads that stay, on the
+    pruned model's own inputs, and Y is what the dense block gives. The model keeps its shape, and the removed heads give nothing: `cut` it by the
+    same plan afterwards. It needs forward passes alone, about two over the data.
 
+    Args:
+        model: A live model of transformers; it is not changed.
+        plan: The heads that go.
+        data: A Task, a datasets.Dataset of model inputs, or batches. Labels are not used.
+        split: The split of a task to fit on.
+        limit: How many examples to fit on at most. All of them together must have more tokens than a block has inputs.
+        ridge: λ as a share of the mean diagonal of XᵀX, above 0. By default the one of 1e-6, 1e-5, … 1 with the least error on 128 examples of
+            the selection split of a task, or on the last fifth of other data; where no refit has a smaller error there, W stays. 1e-3 where
+            there are too few batches for that.
+        batch_size: Examples per batch, by default that of the task.
+        by: "weights" fits all weights, "gates" one number per head, by which its part of the projection is multiplied.
 
-def repair(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) -> nn.Module:
-    """A copy of a model, in its shape, whose output projections make up for the heads that the plan removes; `cut` it by the same plan then.
+    Returns:
+        A repaired copy of the model.
 
-    `data` is a Task, a dataset or batches. `limit` examples of the `split` (512, calibration) are fitted. λ is chosen by the error on the selection
-    split of a task, or on the last fifth of the batches, unless `share` (of the mean diagonal) names it. Refused where the data have fewer tokens
-    than a block has inputs. `by="gates"` fits one number per head, with which its part of the projection is multiplied, instead of the weights.
+    Raises:
+        OptionError: an argument has the wrong type or is out of range.
+        UnknownName: there is no such split, or nothing of the name `by` to fit.
+        PlanError: `plan` is no plan, or no plan for this model.
+        DataError: the data are missing, have too few tokens, or do not run a block that loses heads.
+        UnsupportedModel: an output projection cannot be written to, such as a quantised one.
+
+    Example:
+        >>> import headcount as hc
+        >>> model = hc.load("demo/entailment")
+        >>> task = hc.open_task("demo/entailment", model, limit=64)
+        >>> plan = hc.Plan.removing(["L0H1", "L2H3"])
+        >>> small = hc.cut(hc.repair(model, plan, task), plan)
+        >>> len(hc.HeadMap.of(model)) - len(hc.HeadMap.of(small))
+        2
     """
-    return refit(model, plan, data, **options).model
+    settings = RepairSettings(split=split, limit=limit, ridge=ridge, batch_size=batch_size, by=by)
+    return refit(model, plan, data, settings).model
 
 
 @holds("a repair")
-def refit(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) -> Repaired:
-    """Like `repair`, with what came of each block."""
+def refit(model: nn.Module, plan: Plan, data: Data, settings: RepairSettings = RepairSettings()) -> Repaired:
+    """Returns what `repair` does, with the fit of each block."""
     dense: Any = unwrap(model)
     heads = HeadMap.of(dense)
+    if not isinstance(plan, Plan):
+        raise PlanError(f"plan must be a Plan; got {plan!r:.60}; make one by Plan.keep_top or Plan.removing")
     plan.check(heads)
-    touched = [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]
-    if not touched:
+    blocks = [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]
+    if not blocks:
         return Repaired(copy_model(dense), {})
-    for block in touched:
-        projection(dense, block)
-    fitting, checking = _batches(
-        dense, data, options.get("split", "calibration"), options.get("limit", EXAMPLES), options.get("batch_size", batch_size_of(data))
-    )
-    pruned = copy_model(dense)
-    work = _Refit(dense, pruned, plan, touched, options.get("share"), options.get("by", "weights"))
-    with evaluating(dense), evaluating(pruned), fork_rng(()):
-        work.run(fitting, checking)
-    return Repaired(pruned, work.found)
+    if data is None:
+        raise DataError("data must be a Task, a dataset or batches; got None, and a repair is fitted on data")
+    for block in blocks:
+        output_projection(dense, block)
+    batches = _read_batches(dense, data, settings)
+    work = _Refit(dense, copy_model(dense), plan, blocks, settings)
+    with evaluating(dense), evaluating(work.pruned), fork_rng(()):
+        work.run(batches)
+    return Repaired(work.pruned, work.fits)
 
 
-def _batches(model: nn.Module, data: Data, split: Split, limit: int, size: int) -> tuple[list[Batch], list[Batch]]:
-    """The batches of the fit and of the check."""
-    if limit < 1 or size < 1:
-        raise DataError(f"limit and batch_size must be 1 or more, got {limit} and {size}")
+def _read_batches(model: nn.Module, data: Data, settings: RepairSettings) -> list[SplitBatch]:
+    """Returns the batches of the fit, then those of the check: of the selection split of a task, else the last fifth of all."""
+    batch_size = batch_size_of(data) if settings.batch_size is None else settings.batch_size
 
-    def read_split(name: Split, number: int) -> list[Batch]:
-        found = chunks(data, split=name, limit=number, pad_id=pad_id(model))
-        return [model_inputs(batch, model) for chunk in found for _, batch in chunk.batches(size)]
+    def read_split(split: Split, limit: int) -> list[Batch]:
+        pieces = chunks(data, split=split, limit=limit, pad_id=pad_id(model))
+        return [model_inputs(batch, model) for chunk in pieces for _, batch in chunk.batches(batch_size)]
 
-    fitting = read_split(split, limit)
+    fitting = read_split(settings.split, settings.limit)
     if isinstance(data, Task):
-        return fitting, read_split("selection", min(CHECKED, limit))
-    fifth = len(fitting) // 5
-    return (fitting[:-fifth], fitting[-fifth:]) if fifth else (fitting, [])
+        checking = read_split("selection", min(CHECK_EXAMPLES, settings.limit))
+    else:
+        n_fitting = len(fitting) - len(fitting) // 5
+        fitting, checking = fitting[:n_fitting], fitting[n_fitting:]
+    return [*((batch, False) for batch in fitting), *((batch, True) for batch in checking)]
 
 
 class _Refit:
-    """One repair on its way."""
+    """One repair: the dense model, the copy that is repaired, and the blocks that lose heads."""
 
-    def __init__(
-        self, dense: nn.Module, pruned: nn.Module, plan: Plan, touched: Sequence[AttentionBlock], share: float | None, by: By
-    ) -> None:
-        self.dense, self.pruned, self.share, self.by = dense, pruned, share, by
-        self.blocks = {block.path: block for block in touched}
-        self.kept = {block.path: inputs_of(block, plan.kept(block)) for block in touched}
-        self.found: dict[str, Fitted] = {}
-        self.old: dict[str, Tensor] = {}
-        self._silence()
+    def __init__(self, dense: nn.Module, pruned: nn.Module, plan: Plan, blocks: Sequence[AttentionBlock], settings: RepairSettings) -> None:
+        self.dense, self.pruned, self.settings = dense, pruned, settings
+        self.blocks = {block.path: block for block in blocks}
+        self.kept_rows = {block.path: head_rows(block, plan.kept(block)) for block in blocks}
+        self.fits: dict[str, FitResult] = {}
+        self.old_weights: dict[str, Tensor] = {}
+        self._zero_removed_heads()
 
-    def _silence(self) -> None:
+    def _zero_removed_heads(self) -> None:
         """Takes the removed heads out of the pruned model: their rows of the projection become zero."""
         for path, block in self.blocks.items():
-            module = projection(self.pruned, block)
-            matrix = read(module)
-            gone = sorted(set(range(block.n_heads * block.value_dim)) - set(self.kept[path]))
-            self.old[path] = matrix[self._rows(path, module)]
-            matrix[gone] = 0
-            write(module, matrix)
+            module = output_projection(self.pruned, block)
+            matrix = read_matrix(module)
+            self.old_weights[path] = matrix[self._fitted_rows(path, module)]
+            matrix[sorted(set(range(block.n_heads * block.value_dim)) - set(self.kept_rows[path]))] = 0
+            write_matrix(module, matrix)
 
-    def _rows(self, path: str, module: Any) -> list[int]:
-        """The rows of the matrix that are fitted: those of the heads that stay, and the bias."""
-        return [*self.kept[path], len(read(module)) - 1] if has_bias(module) else self.kept[path]
+    def _fitted_rows(self, path: str, module: Any) -> list[int]:
+        """Returns the rows of the matrix that are fitted: those of the heads that stay, and the bias."""
+        return [*self.kept_rows[path], len(read_matrix(module)) - 1] if has_bias(module) else self.kept_rows[path]
 
-    def run(self, fitting: list[Batch], checking: list[Batch]) -> None:
+    def run(self, batches: list[SplitBatch]) -> None:
         """Fits every block on the batches."""
-        calls = self._calls(fitting[0])
-        batches = [(batch, False) for batch in fitting] + [(batch, True) for batch in checking]
-        once = [path for path in calls if calls[path] == 1]
-        tokens = sum(_size(batch) for batch, _ in batches)
-        together = (tokens <= IN_FLIGHT and len(batches) <= PASSES) or len(batches) == 1
-        if together and once:
-            self._pass(batches, solved=once)
-        elif once:
-            for path in once:
-                self._pass(batches, solved=[path], in_waves=True)
-        several = [path for path in calls if calls[path] > 1]
-        if several:
-            self._pass(batches, solved=[], summed=several, in_waves=not together)
+        n_calls = self._count_calls(batches[0][0])
+        called_once = [path for path, count in n_calls.items() if count == 1]
+        called_again = [path for path, count in n_calls.items() if count > 1]
+        n_tokens = sum(_count_tokens(batch) for batch, _ in batches)
+        fits_in_memory = (n_tokens <= TOKENS_IN_FLIGHT and len(batches) <= BATCHES_IN_FLIGHT) or len(batches) == 1
+        if fits_in_memory and called_once:
+            self._run_in_step(batches, called_once)
+        elif called_once:
+            for path in called_once:
+                self._sum_and_solve(batches, [path], in_waves=True)
+        if called_again:
+            self._sum_and_solve(batches, called_again, in_waves=not fits_in_memory)
 
-    def _calls(self, batch: Batch) -> dict[str, int]:
-        """How often each block runs in one pass, in the order in which they run first."""
+    def _count_calls(self, batch: Batch) -> dict[str, int]:
+        """Returns how often each block runs in one pass, in the order in which they run first."""
         counts: Counter[str] = Counter()
 
         def count(path: str, *_: Any) -> None:
@@ -164,148 +213,135 @@ class _Refit:
             raise DataError(f"the data do not run block {silent}, so it cannot be refitted; give batches that reach it")
         return dict(counts)
 
-    def _pass(self, batches: list[tuple[Batch, bool]], *, solved: list[str], summed: Sequence[str] = (), in_waves: bool = False) -> None:
-        """Runs all batches in step: `solved` blocks are fitted when all have reached them, `summed` ones at the end."""
-        sums = _Sums(self)
-        wanted = frozenset([*solved, *summed])
+    def _run_in_step(self, batches: list[SplitBatch], paths: Sequence[str]) -> None:
+        """Runs all batches in step and refits every block when all batches have reached it."""
+        products: ProductsByBlock = {}
+        self._run_hooked(batches, paths, products, lambda key: self._solve(key[0], products))
 
-        def between(key: Any) -> None:
-            if not in_waves and key[0] in solved:
-                self._solve(key[0], sums)
+    def _sum_and_solve(self, batches: list[SplitBatch], paths: Sequence[str], *, in_waves: bool) -> None:
+        """Runs all batches, as many at once as memory takes, and refits the blocks at the end."""
+        products: ProductsByBlock = {}
+        for wave in _split_into_waves(batches) if in_waves else [batches]:
+            self._run_hooked(wave, paths, products, lambda _: None)
+        for path in paths:
+            self._solve(path, products)
 
-        for wave in _waves(batches) if in_waves else [batches]:
-            lockstep = Lockstep(between)
-            with _Hooks(self, lockstep, sums, wanted) as hooks:
-                lockstep.run([job for batch, is_check in wave for job in hooks.jobs(batch, is_check)])
-        for path in [*solved, *summed] if in_waves else summed:
-            self._solve(path, sums)
+    def _run_hooked(
+        self, batches: list[SplitBatch], paths: Sequence[str], products: ProductsByBlock, between: Callable[[Any], None]
+    ) -> None:
+        """Runs batches in step, adding up the products of some blocks; `between` is called when all have paused at one of these."""
+        lockstep = Lockstep(between)
+        with _Hooks(self, lockstep, paths, products) as hooks:
+            lockstep.run([job for batch, is_check in batches for job in hooks.jobs(batch, is_check)])
 
-    def _solve(self, path: str, sums: _Sums) -> None:
-        block, module = self.blocks[path], projection(self.pruned, self.blocks[path])
-        fitting, checking = sums.of(path, False), sums.of(path, True)
-        bias, rows = has_bias(module), self._rows(path, module)
-        if fitting is None or fitting.n <= len(rows):
+    def _solve(self, path: str, products: ProductsByBlock) -> None:
+        """Refits one block by its products."""
+        block, module = self.blocks[path], output_projection(self.pruned, self.blocks[path])
+        fitting, rows = products.get((path, False)), self._fitted_rows(path, module)
+        if fitting is None or fitting.n_tokens <= len(rows):
             raise DataError(
-                f"block {block.name} has {len(rows)} inputs to refit and the calibration data {0 if fitting is None else fitting.n} tokens; give "
-                f"more than {len(rows)} tokens (a larger limit), or prune without repair"
+                f"block {block.name} has {len(rows)} inputs to refit and the calibration data {0 if fitting is None else fitting.n_tokens} tokens; "
+                f"give more than {len(rows)} tokens (a larger limit), or prune without repair"
             )
         if not rows:
             return
-        size = block.value_dim if self.by == "gates" else None
-        made = fit(fitting, checking, self.old[path], bias=bias, share=self.share, per_head=size)
-        matrix = read(module)
-        matrix[rows] = made.weights
-        write(module, matrix)
-        self.found[block.name] = made
+        result = fit(
+            fitting,
+            products.get((path, True)),
+            self.old_weights[path],
+            has_bias=has_bias(module),
+            ridge=self.settings.ridge,
+            inputs_per_head=block.value_dim if self.settings.by == "gates" else None,
+        )
+        matrix = read_matrix(module)
+        matrix[rows] = result.weights
+        write_matrix(module, matrix)
+        self.fits[block.name] = result
 
 
-def _size(batch: Batch) -> int:
-    """How many tokens a batch brings, roughly: the entries of its widest input of whole numbers, or of images' patches."""
-    sizes = [value.numel() for name, value in batch.items() if isinstance(value, Tensor) and not value.is_floating_point()]
+def _count_tokens(batch: Batch) -> int:
+    """Returns roughly how many tokens a batch has: the entries of its widest input of whole numbers, or of images' patches."""
+    sizes = [value.numel() for value in batch.values() if isinstance(value, Tensor) and not value.is_floating_point()]
     return max(sizes, default=max((value.shape[0] * 256 for value in batch.values() if isinstance(value, Tensor)), default=1))
 
 
-def _waves(batches: list[tuple[Batch, bool]]) -> Iterable[list[tuple[Batch, bool]]]:
-    wave: list[tuple[Batch, bool]] = []
-    for one in batches:
-        if wave and (len(wave) == PASSES or sum(_size(batch) for batch, _ in [*wave, one]) > IN_FLIGHT):
+def _split_into_waves(batches: list[SplitBatch]) -> Iterator[list[SplitBatch]]:
+    """Yields batches in groups that may be on their way at once."""
+    wave: list[SplitBatch] = []
+    for entry in batches:
+        if wave and (len(wave) == BATCHES_IN_FLIGHT or sum(_count_tokens(batch) for batch, _ in [*wave, entry]) > TOKENS_IN_FLIGHT):
             yield wave
             wave = []
-        wave.append(one)
+        wave.append(entry)
     yield wave
 
 
-class _Sums:
-    """The products of every block, of the fit's batches and of the check's."""
+class _BatchState:
+    """One batch on its way: what the dense model gave in each block, until the pruned one gets there."""
 
-    def __init__(self, work: _Refit) -> None:
-        self.work = work
-        self._found: dict[tuple[str, bool], Products] = {}
-
-    def add(self, path: str, is_check: bool, inputs: Tensor, outputs: Tensor) -> None:
-        """Adds the tokens of one batch."""
-        module = projection(self.work.pruned, self.work.blocks[path])
-        columns = inputs[:, self.work.kept[path]]
-        columns = with_ones(columns) if has_bias(module) else columns
-        if (path, is_check) not in self._found:
-            self._found[path, is_check] = Products.empty(columns.shape[1], outputs.shape[1], columns.device)
-        self._found[path, is_check].add(columns, outputs)
-
-    def of(self, path: str, is_check: bool) -> Products | None:
-        """The products of a block, if any token came."""
-        return self._found.get((path, is_check))
+    def __init__(self, batch: Batch, is_check: bool) -> None:
+        self.batch, self.is_check = batch, is_check
+        self.outputs: dict[str, list[Tensor]] = defaultdict(list)
+        self.n_calls: Counter[tuple[str, str]] = Counter()
 
 
 class _Hooks:
-    """Pauses the dense and the pruned pass of every batch at each block, and sums up what the one gives for what the other gets."""
+    """Pauses the dense and the pruned pass of every batch at each block, and adds up the products of the pruned inputs and the dense outputs."""
 
-    def __init__(self, work: _Refit, lockstep: Lockstep, sums: _Sums, wanted: frozenset[str]) -> None:
-        self.work, self.lockstep, self.sums, self.wanted = work, lockstep, sums, wanted
+    def __init__(self, work: _Refit, lockstep: Lockstep, paths: Sequence[str], products: ProductsByBlock) -> None:
+        self.work, self.lockstep, self.paths, self.products = work, lockstep, paths, products
         self._stack = ExitStack()
-        self._now: _Place | None = None
+        self._current: _BatchState | None = None
 
     def __enter__(self) -> _Hooks:
         for path, block in self.work.blocks.items():
-            if path in self.wanted:
-                given = self.work.dense.get_submodule(block.o.path).register_forward_hook(
-                    for_owner(self.work.dense, self._dense(path, block))
-                )
-                taken = self.work.pruned.get_submodule(block.o.path).register_forward_pre_hook(self._pruned(path, block))
-                self._stack.callback(given.remove)
-                self._stack.callback(taken.remove)
+            if path in self.paths:
+                dense_module, pruned_module = (model.get_submodule(block.o.path) for model in (self.work.dense, self.work.pruned))
+                dense_hook = for_owner(self.work.dense, self._collect_outputs(path, block))
+                self._stack.callback(dense_module.register_forward_hook(dense_hook).remove)
+                self._stack.callback(pruned_module.register_forward_pre_hook(self._add_inputs(path, block)).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def jobs(self, batch: Batch, is_check: bool) -> list[Callable[[], None]]:
-        """The two passes of a batch: the dense model's, then the pruned one's."""
-        place = _Place(batch, is_check)
+        """Returns the two passes of a batch: the dense model's, then the pruned one's."""
+        state = _BatchState(batch, is_check)
 
-        def run(model: nn.Module) -> Callable[[], None]:
-            def job() -> None:
-                self._set(place)
-                with torch.no_grad():
-                    model(**batch)
+        def run(model: nn.Module) -> None:
+            self._current = state
+            with torch.no_grad():
+                model(**batch)
 
-            return job
+        return [partial(run, self.work.dense), partial(run, self.work.pruned)]
 
-        return [run(self.work.dense), run(self.work.pruned)]
+    def _collect_outputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
+        def hook(_module: nn.Module, _args: Any, output: Tensor) -> None:
+            state = self._current_state()
+            state.outputs[path].append(real_rows(self.work.dense, block, state.batch, output))
+            self._pause(state, path, "dense")
 
-    def _set(self, place: _Place) -> None:
-        self._now = place
+        return hook
 
-    def _dense(self, path: str, block: AttentionBlock) -> Callable[..., None]:
-        def gave(_module: nn.Module, _args: Any, output: Tensor) -> None:
-            place = self._here()
-            place.outputs[path].append(real_rows(self.work.dense, block, place.batch, output))
-            self._pause(place, path, "dense")
+    def _add_inputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            state = self._current_state()
+            inputs = real_rows(self.work.pruned, block, state.batch, args[0])[:, self.work.kept_rows[path]]
+            inputs = append_ones(inputs) if has_bias(module) else inputs
+            outputs, key = state.outputs[path].pop(0), (path, state.is_check)
+            if key not in self.products:
+                self.products[key] = Products.empty(inputs.shape[1], outputs.shape[1], inputs.device)
+            self.products[key].add(inputs, outputs)
+            self._pause(state, path, "pruned")
 
-        return gave
+        return hook
 
-    def _pruned(self, path: str, block: AttentionBlock) -> Callable[..., None]:
-        def gets(_module: nn.Module, args: tuple[Any, ...]) -> None:
-            place = self._here()
-            inputs = real_rows(self.work.pruned, block, place.batch, args[0])
-            self.sums.add(path, place.is_check, inputs, place.outputs[path].pop(0))
-            self._pause(place, path, "pruned")
+    def _current_state(self) -> _BatchState:
+        assert self._current is not None
+        return self._current
 
-        return gets
-
-    def _here(self) -> _Place:
-        assert self._now is not None
-        return self._now
-
-    def _pause(self, place: _Place, path: str, which: str) -> None:
-        place.calls[path, which] += 1
-        self.lockstep.pause((path, place.calls[path, which]))
-        self._set(place)
-
-
-class _Place:
-    """One batch on its way: what the dense model gave in each block, until the pruned one gets there."""
-
-    def __init__(self, batch: Batch, is_check: bool) -> None:
-        self.batch, self.is_check = batch, is_check
-        self.outputs: dict[str, list[Tensor]] = defaultdict(list)
-        self.calls: Counter[tuple[str, str]] = Counter()
+    def _pause(self, state: _BatchState, path: str, model_name: str) -> None:
+        state.n_calls[path, model_name] += 1
+        self.lockstep.pause((path, state.n_calls[path, model_name]))
+        self._current = state  # other batches ran in between

@@ -24,7 +24,7 @@ def estimate_step_seconds(model: nn.Module, task: Task, recipe: Recipe) -> float
     Gradients are computed in evaluation mode, so that no statistic of the model moves. The optimiser, the gates and a teacher are not counted.
     """
     inner: Any = unwrap(model)
-    learning = [parameter for parameter in inner.parameters() if parameter.requires_grad]
+    trainable = [parameter for parameter in inner.parameters() if parameter.requires_grad]
     examples = [task.calibration[number] for number in range(min(recipe.train_batch, len(task.calibration)))]
     batch = on_device(dict(task.collate(examples)), inner)
     losses = ExampleLosses(inner, task.loss)
@@ -37,7 +37,7 @@ def estimate_step_seconds(model: nn.Module, task: Task, recipe: Recipe) -> float
                 loss = losses(output, batch).mean()
             except OneByOne:
                 loss = output.loss
-            if learning:
-                torch.autograd.grad(loss, learning, allow_unused=True)
+            if trainable:
+                torch.autograd.grad(loss, trainable, allow_unused=True)
             seconds.append(time.perf_counter() - start)
     return min(seconds[1:])

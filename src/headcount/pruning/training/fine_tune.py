@@ -1,4 +1,7 @@
-"""Fine-tuning on a task, with or without gates: one recipe for every method, so that comparisons are fair, on transformers' Trainer."""
+"""Fine-tuning on a task, with or without gates, and training from scratch.
+
+All methods train by one recipe on transformers' Trainer, so that comparisons are fair.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from headcount.core.errors import DataError
+from headcount.core.errors import DataError, UnsupportedModel
+from headcount.core.plan import Plan
 from headcount.data.checks import check_batch, check_weights
 from headcount.data.stream import Progress, agree, world
 from headcount.data.task import Task
 from headcount.models.modules import device_of, unwrap
 from headcount.models.ownership import holds
+from headcount.models.randomness import fork_rng
 from headcount.models.state import attention_type_kept
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.gates import GateCallback
-from headcount.pruning.training.trainer import WholeTrainer, last_whole
+from headcount.pruning.training.trainer import AtomicTrainer, last_intact_checkpoint
+from headcount.surgery.cut import cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +71,57 @@ def fine_tune(  # noqa: PLR0913 - every argument is explicit
     _check_training(task, recipe, teacher)
     with ExitStack() as stack:
         stack.enter_context(_preserve_use_cache(inner))
-        checkpoints = folder if folder is not None else Path(stack.enter_context(TemporaryDirectory()))
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        arguments = _training_arguments(inner, recipe, seed, checkpoints, task, save=folder is not None)
+        checkpoint_folder = folder if folder is not None else Path(stack.enter_context(TemporaryDirectory()))
+        checkpoint_folder.mkdir(parents=True, exist_ok=True)
+        arguments = _training_arguments(inner, recipe, seed, checkpoint_folder, task, save=folder is not None)
         trainer = _build_trainer(inner, task, recipe, arguments, gates, teacher, progress)
-        return _train(inner, trainer, agree(last_whole(checkpoints) if world()[0] == 0 else None), gates)
+        checkpoint = agree(last_intact_checkpoint(checkpoint_folder) if world()[0] == 0 else None)
+        return _train(inner, trainer, checkpoint, gates)
+
+
+def train_from_scratch(
+    model: nn.Module,
+    plan: Plan,
+    task: Task,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[nn.Module, Trained]:
+    """Returns a model with the heads that a plan keeps, its weights drawn anew by `seed` and trained; the model given is not changed.
+
+    The control of Voita et al. 2019: a model that never had the other heads.
+    """
+    small = cut(unwrap(model), plan)
+    reset_weights(small, seed)
+    return small, fine_tune(small, task, recipe, seed=seed, folder=folder, progress=progress)
+
+
+@torch.no_grad()
+def reset_weights(model: nn.Module, seed: int) -> None:
+    """Draws all weights of a model anew, as its class does when it is built."""
+    inner: Any = unwrap(model)
+    if not hasattr(inner, "initialize_weights"):
+        raise UnsupportedModel(f"{type(inner).__name__} does not say how its weights are drawn; only models of transformers do")
+    for part in [*inner.modules(), *inner.parameters(), *inner.buffers()]:
+        if getattr(part, "_is_hf_initialized", False):
+            part._is_hf_initialized = False  # what was loaded is marked, and would be left as it is
+    with fork_rng():
+        torch.manual_seed(seed)
+        inner.initialize_weights()
+    inner.tie_weights()
 
 
 @contextmanager
 def _preserve_use_cache(model: Any) -> Iterator[None]:
     """Restores `config.use_cache`, which the Trainer sets to False."""
-    before = getattr(model.config, "use_cache", None)
+    use_cache = getattr(model.config, "use_cache", None)
     try:
         yield
     finally:
-        if before is not None:
-            model.config.use_cache = before
+        if use_cache is not None:
+            model.config.use_cache = use_cache
 
 
 def _check_training(task: Task, recipe: Recipe, teacher: nn.Module | None) -> None:
@@ -114,13 +156,13 @@ def _build_trainer(
     gates: GateCallback | None,
     teacher: nn.Module | None,
     progress: Progress | None,
-) -> WholeTrainer:
+) -> AtomicTrainer:
     callbacks: list[TrainerCallback] = [*([gates] if gates else []), *([_ReportProgress(progress, recipe.train_batch)] if progress else [])]
-    trainer = WholeTrainer(
+    trainer = AtomicTrainer(
         model=model,
         args=arguments,
-        train_dataset=_Numbered(task.calibration),  # pyright: ignore[reportArgumentType]
-        data_collator=_Collate(model, task),
+        train_dataset=_NumberedExamples(task.calibration),  # pyright: ignore[reportArgumentType]
+        data_collator=_CheckedCollator(model, task),
         callbacks=callbacks,
         loss=task.loss,
         teacher=teacher if recipe.distil else None,
@@ -130,10 +172,11 @@ def _build_trainer(
     return trainer
 
 
-def _train(model: Any, trainer: WholeTrainer, before: Path | None, gates: GateCallback | None) -> Trained:
+def _train(model: Any, trainer: AtomicTrainer, checkpoint: Path | None, gates: GateCallback | None) -> Trained:
+    """Trains, from a checkpoint if there is one, and leaves the model in evaluation mode without gates."""
     try:
         with attention_type_kept(model):
-            trainer.train(resume_from_checkpoint=str(before) if before else None)
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     finally:
         if gates is not None:
             gates.close()
@@ -144,7 +187,7 @@ def _train(model: Any, trainer: WholeTrainer, before: Path | None, gates: GateCa
 
 
 @dataclass(frozen=True, slots=True)
-class _Numbered:
+class _NumberedExamples:
     """Examples with their numbers."""
 
     examples: Any
@@ -156,27 +199,27 @@ class _Numbered:
         return number, self.examples[number]
 
 
-class _Collate:
-    """Batches of a task; every example is checked the first time it comes."""
+class _CheckedCollator:
+    """Makes batches of a task; every example is checked the first time it comes."""
 
     def __init__(self, model: nn.Module, task: Task) -> None:
         self.model, self.task = model, task
-        self.seen: set[int] = set()
+        self._checked: set[int] = set()
 
     def __call__(self, rows: list[tuple[int, Any]]) -> dict[str, Any]:
         numbers = [number for number, _ in rows]
         batch = dict(self.task.collate([example for _, example in rows]))
-        if not self.seen.issuperset(numbers):
+        if not self._checked.issuperset(numbers):
             check_batch(self.model, batch, numbers)
-            self.seen.update(numbers)
+            self._checked.update(numbers)
         return batch
 
 
 def _training_arguments(model: nn.Module, recipe: Recipe, seed: int, folder: Path, task: Task, *, save: bool) -> TrainingArguments:
-    more = recipe.training_arguments or {}
-    steps = int(more.get("max_steps") or recipe.n_steps(len(task.calibration)))
-    log = max(1, steps // 20)
-    every = recipe.save_every or max(10, steps // 10)
+    overrides = recipe.training_arguments or {}
+    steps = int(overrides.get("max_steps") or recipe.n_steps(len(task.calibration)))
+    logging_steps = max(1, steps // 20)
+    save_every = recipe.save_every or max(10, steps // 10)
     settings: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": steps,
@@ -188,16 +231,17 @@ def _training_arguments(model: nn.Module, recipe: Recipe, seed: int, folder: Pat
         "seed": seed,
         "data_seed": seed,
         "save_strategy": "steps" if save else "no",
-        "save_steps": -(-every // log) * log,  # a mean that is logged over more than a stop would be another one
+        # a multiple of logging_steps: a mean that is logged across an interruption would be another one
+        "save_steps": -(-save_every // logging_steps) * logging_steps,
         "save_total_limit": 2,
-        "logging_steps": log,
+        "logging_steps": logging_steps,
         "report_to": [],
         "remove_unused_columns": False,
         "disable_tqdm": True,
         "use_cpu": device_of(model).type == "cpu",
         "dataloader_pin_memory": device_of(model).type == "cuda",
     }
-    return TrainingArguments(**{**settings, **more})
+    return TrainingArguments(**{**settings, **overrides})
 
 
 class _ReportProgress(TrainerCallback):

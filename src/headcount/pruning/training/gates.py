@@ -1,4 +1,4 @@
-"""Gates that learn inside anybody's training: a TrainerCallback that puts them on the model, and what such gates must say.
+"""Gates that learn inside anybody's training: a TrainerCallback that puts them on the model, and the protocol of such gates.
 
 One sample of the gates is drawn per optimiser step and shared by all of its batches. Gates have an optimiser of their own, so that the training
 around them keeps its schedule; noise is drawn from the seed and the number of the step, so that a training that goes on after a stop draws the same.
@@ -27,37 +27,37 @@ FILE = "gates.safetensors"
 
 
 def noise(seed: int, step: int, number: int) -> Tensor:
-    """Uniform numbers in (0, 1) that depend on seed and step alone, not on the machine."""
-    drawn = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, step], dtype=np.uint64))).random(number)
-    return torch.from_numpy(drawn).clamp(torch.finfo(torch.float64).tiny, 1 - 1e-16)
+    """Returns uniform numbers in (0, 1) that depend on seed and step alone, not on the machine."""
+    uniform = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, step], dtype=np.uint64))).random(number)
+    return torch.from_numpy(uniform).clamp(torch.finfo(torch.float64).tiny, 1 - 1e-16)
 
 
 class Gating(Protocol):
-    """A family of gates with parameters: what the callback asks of it."""
+    """A family of gates with parameters, as `GateCallback` trains it."""
 
     @property
     def parameters(self) -> dict[str, Tensor]:
-        """What learns, by name."""
+        """The trained parameters by name."""
         ...
 
     def sample(self, step: int, steps: int, /) -> Tensor:
-        """The gates of one step [heads], differentiable."""
+        """Returns the gates of one step [heads], differentiable."""
         ...
 
     def hard(self) -> Tensor:
-        """The gates for evaluation [heads]."""
+        """Returns the gates for evaluation [heads]."""
         ...
 
     def penalty(self, step: int, steps: int, /) -> Tensor | None:
-        """What is added to the loss, or None."""
+        """Returns what is added to the loss, or None."""
         ...
 
     def optimiser(self) -> torch.optim.Optimizer:
-        """What moves the parameters."""
+        """Returns the optimiser of the parameters."""
         ...
 
     def log_numbers(self) -> dict[str, float]:
-        """Numbers for the log."""
+        """Returns numbers for the log."""
         ...
 
 
@@ -93,17 +93,18 @@ class GateCallback(TrainerCallback):
         if args.load_best_model_at_end:
             raise UnsupportedModel("load_best_model_at_end takes up the weights of a checkpoint but not its gates; set it to False")
         if state.global_step:
-            name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-            named = args.resume_from_checkpoint
-            self.load(Path(named) if isinstance(named, str) and Path(named).name == name else Path(str(args.output_dir)) / name)
+            folder = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+            resumed = args.resume_from_checkpoint
+            self.load(Path(resumed) if isinstance(resumed, str) and Path(resumed).name == folder.name else folder)
         self.history = state.log_history
         self._open()
 
     def _open(self) -> None:
+        """Puts the gates on the model: samples while it trains, hard gates while it is evaluated."""
         self.close()
         gates = self._gates
 
-        def choose(_module: nn.Module, *_: Any) -> None:
+        def set_gates(_module: nn.Module, *_: Any) -> None:
             if self.model.training and self._leaf is not None:
                 gates._values = self._leaf  # no check of every pass: the sample was checked when it was drawn
             else:
@@ -112,15 +113,13 @@ class GateCallback(TrainerCallback):
 
         with ExitStack() as stack:
             stack.enter_context(gates)
-            stack.callback(self.model.register_forward_pre_hook(choose).remove)
+            stack.callback(self.model.register_forward_pre_hook(set_gates).remove)
             self._stack = stack.pop_all()
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Draws the gates of a step."""
         self._sample = self.gating.sample(state.global_step, state.max_steps)
-        if not bool(torch.isfinite(self._sample.detach()).all()):
-            place = int((~torch.isfinite(self._sample.detach())).nonzero()[0])
-            raise NonFinite(f"the gate of {self.heads[place]} is not finite at step {state.global_step}")
+        self._check_finite("the gate", self._sample.detach(), state.global_step)
         self._leaf = self._sample.detach().clone().requires_grad_(True)
         self._hard = None
 
@@ -130,9 +129,7 @@ class GateCallback(TrainerCallback):
             return
         gradient = self._leaf.grad if self._leaf.grad is not None else torch.zeros_like(self._leaf)
         gradient = _mean_over_processes(gradient, args.device)
-        if not bool(torch.isfinite(gradient).all()):
-            place = int((~torch.isfinite(gradient)).nonzero()[0])
-            raise NonFinite(f"the gradient of the gate of {self.heads[place]} is not finite at step {state.global_step}")
+        self._check_finite("the gradient of the gate", gradient, state.global_step)
         self._optimiser.zero_grad(set_to_none=True)
         penalty = self.gating.penalty(state.global_step, state.max_steps)
         torch.autograd.backward(
@@ -142,8 +139,14 @@ class GateCallback(TrainerCallback):
         self._leaf.grad = None
         self._sample = None
 
+    def _check_finite(self, quantity: str, values: Tensor, step: int) -> None:
+        """Raises NonFinite, naming the first head, where one of the values of the heads is not finite."""
+        if not bool(torch.isfinite(values).all()):
+            head = self.heads[int((~torch.isfinite(values)).nonzero()[0])]
+            raise NonFinite(f"{quantity} of {head} is not finite at step {step}")
+
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Adds what the gates are to the Trainer's log, which its checkpoints keep."""
+        """Adds the numbers of the gates to the Trainer's log, which its checkpoints keep."""
         self.history = state.log_history
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
             state.log_history[-1].update(self.gating.log_numbers())
@@ -166,30 +169,30 @@ class GateCallback(TrainerCallback):
     def save(self, folder: Path) -> None:
         """Writes parameters and optimiser to a folder."""
         tensors = {f"parameter/{name}": value.detach().clone() for name, value in self.gating.parameters.items()}
-        for place, values in self._optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser/{place}/{name}": torch.as_tensor(value).clone() for name, value in values.items()}
+        for number, values in self._optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser/{number}/{name}": torch.as_tensor(value).clone() for name, value in values.items()}
         write_atomic(folder / FILE, save(tensors))
 
     def load(self, folder: Path) -> None:
-        """Takes up what `save` wrote."""
+        """Reads parameters and optimiser from a folder that `save` wrote to."""
         if not (folder / FILE).is_file():
             raise ArtifactError(
                 f"{folder} holds no gates ({FILE} is missing): it was cut short, or made without gates; remove it and run again"
             )
-        found = load_file(folder / FILE)
+        tensors = load_file(folder / FILE)
         with torch.no_grad():
             for name, value in self.gating.parameters.items():
-                value.copy_(found[f"parameter/{name}"])
+                value.copy_(tensors[f"parameter/{name}"])
         state: dict[int, dict[str, Tensor]] = {}
-        for name, value in found.items():
-            kind, _, rest = name.partition("/")
-            if kind == "optimiser":
-                place, _, key = rest.partition("/")
-                state.setdefault(int(place), {})[key] = value
+        for path, value in tensors.items():
+            if path.startswith("optimiser/"):
+                _, number, name = path.split("/", 2)
+                state.setdefault(int(number), {})[name] = value
         self._optimiser.load_state_dict({**self._optimiser.state_dict(), "state": state})
 
 
 def _mean_over_processes(gradient: Tensor, device: torch.device) -> Tensor:
+    """Returns the mean of a gradient over all processes of a distributed training."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return gradient
     shared = gradient.to(device)  # a backend of a GPU takes no tensor of the CPU
