@@ -21,7 +21,7 @@ from headcount.surgery.source import build_from_config, check_weight_files, clas
 FIELD = "pruned_heads"
 
 
-def _read_pruned_heads(path: Path, config: Mapping[str, Any]) -> dict[int, list[int]]:
+def _read_pruned_heads(path: Path, config: Mapping[str, object]) -> dict[int, list[int]]:
     """Returns the heads that transformers 4 pruned, by layer; raises ArtifactError unless the configuration lists them."""
     raw = config.get(FIELD)
     if not isinstance(raw, dict) or not raw:
