@@ -45,7 +45,7 @@ def test_threads_that_load_and_cut_do_not_disturb_each_other(tmp_path: Path) -> 
         for _ in range(TIMES):
             try:
                 model = hc.load(folders[dtype])
-            except Exception as error:  # noqa: BLE001 - reported below, in the thread of the test
+            except Exception as error:  # reported below, in the thread of the test
                 problems.append(repr(error))
                 continue
             for name, tensor in (*model.named_parameters(), *model.named_buffers()):

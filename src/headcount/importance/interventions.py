@@ -16,7 +16,7 @@ from headcount.importance.base import BatchMeasurement, ScoreContext
 from headcount.importance.replay.engine import Ablator
 from headcount.importance.replay.replay import Intervention
 from headcount.importance.shared_pass import sum_by_example
-from headcount.models.gates import HeadGates, How
+from headcount.models.gates import HeadGates, Replacement
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import Observation, Observer, evaluating, model_inputs
@@ -82,10 +82,10 @@ def mean_outputs(context: ScoreContext) -> dict[str, Tensor]:
 class InterventionEffects:
     """Measures batches under one intervention for every head: the rise of every example's loss, and what it adds to the metric."""
 
-    def __init__(self, context: ScoreContext, how: How, gate_of: GateOf) -> None:
+    def __init__(self, context: ScoreContext, how: Replacement, gate_of: GateOf) -> None:
         self.context = context
         self.interventions = list(interventions(context.heads, gate_of))
-        self.how: How = how
+        self.how: Replacement = how
         self.means = mean_outputs(context) if how == "mean" else None
         self._ablator: Ablator | None = None
 

@@ -16,7 +16,7 @@ from headcount.core.heads import AttentionBlock
 from headcount.models.archs.addresses import MEDIA
 from headcount.models.attention import AttentionTap
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import Batch, device_of, transposed, unwrap
+from headcount.models.modules import Batch, device_of, is_transposed, unwrap
 from headcount.models.ownership import Ownership, SavedStates, holding, hooks_suspended
 from headcount.models.padding import with_positions
 from headcount.models.state import forward, preserve
@@ -178,7 +178,7 @@ def projection_of(model: nn.Module, block: AttentionBlock) -> Float[Tensor, "hea
     width = block.n_heads * block.value_dim
     if type(module) is nn.Linear:
         columns = module.weight.detach().T
-    elif transposed(module):
+    elif is_transposed(module):
         columns = module.weight.detach()
     else:
         unit = torch.eye(width, device=device_of(model), dtype=next(p.dtype for p in model.parameters() if p.is_floating_point()))

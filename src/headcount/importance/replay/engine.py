@@ -19,7 +19,7 @@ from headcount.importance.replay.player import first_copy
 from headcount.importance.replay.replay import Intervention, Recording
 from headcount.importance.replay.trial import Proven, drop_harmful_options, try_out
 from headcount.models.attention import eager
-from headcount.models.gates import HeadGates, How, Means
+from headcount.models.gates import HeadGates, Means, Replacement
 from headcount.models.modules import Batch, device_of, unwrap
 from headcount.models.observe import evaluating, model_inputs
 from headcount.models.ownership import holding
@@ -43,7 +43,7 @@ class Ablator:
         self,
         model: nn.Module,
         *,
-        how: How = "zero",
+        how: Replacement = "zero",
         means: Means | None = None,
         max_tokens: int | None = None,
         withhold: Sequence[str] = (),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
-from headcount.models.modules import Batch, transposed
+from headcount.models.modules import Batch, is_transposed
 from headcount.models.observe import query_mask
 
 
@@ -28,7 +28,7 @@ def projection(model: nn.Module, block: AttentionBlock) -> Any:
 
 def _is_linear(module: Any) -> bool:
     """Whether a module is inputs times its weight plus its bias: by its type, or, of relatives of nn.Linear, by what it gives."""
-    if type(module) is nn.Linear or transposed(module):
+    if type(module) is nn.Linear or is_transposed(module):
         return module.weight.is_floating_point()
     if not isinstance(module, nn.Linear) or not module.weight.is_floating_point():
         return False
@@ -46,7 +46,7 @@ def has_bias(module: Any) -> bool:
 def read(module: Any) -> Float[Tensor, "inputs outputs"]:
     """The matrix of a projection, inputs first, its bias as the last row, in float64."""
     weight = module.weight.detach().double()
-    weight = weight if transposed(module) else weight.T
+    weight = weight if is_transposed(module) else weight.T
     return torch.cat([weight, module.bias.detach().double()[None]]) if has_bias(module) else weight.clone()
 
 
@@ -54,7 +54,7 @@ def read(module: Any) -> Float[Tensor, "inputs outputs"]:
 def write(module: Any, matrix: Float[Tensor, "inputs outputs"]) -> None:
     """Puts a matrix, as `read` gives it, into a projection."""
     rows = matrix[:-1] if has_bias(module) else matrix
-    module.weight.copy_(rows if transposed(module) else rows.T)
+    module.weight.copy_(rows if is_transposed(module) else rows.T)
     if has_bias(module):
         module.bias.copy_(matrix[-1])
 
