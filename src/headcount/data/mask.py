@@ -50,5 +50,5 @@ def mask(model: nn.Module, heads: Heads, how: Replacement = "zero", *, data: Dat
     if how == "mean":
         if data is None:
             raise GateError("how='mean' needs data=, a task or the batches over which the mean output of each head is taken")
-        means = mean_outputs(model, batches(data, pad_id=pad_id(unwrap(model))))
-    return HeadGates(model, values, how=how, means=means)
+        means = mean_outputs(model, batches(data, pad_id=pad_id(unwrap(model))), blocks=head_map.blocks)
+    return HeadGates(model, values, how=how, means=means, heads=head_map)

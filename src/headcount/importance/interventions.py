@@ -151,7 +151,7 @@ class InterventionEffects:
             for intervention in self.interventions:
                 values = torch.ones(len(heads), dtype=torch.float64)
                 values[heads.positions(intervention.block)] = torch.tensor(intervention.gates, dtype=torch.float64)
-                with HeadGates(model, values, how=self.how, means=self.means):
+                with HeadGates(model, values, how=self.how, means=self.means, heads=heads):
                     parts.append(metric.parts(model, None, batch).double())
         return base, torch.stack(parts, 1)
 

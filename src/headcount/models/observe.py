@@ -366,8 +366,13 @@ def observe(
     return run_batches()
 
 
-def mean_outputs(model: nn.Module, data: Iterable[Batch]) -> dict[str, Float[Tensor, "heads head_dim"]]:
-    """Returns the mean output of every head over the real tokens of `data`, by block path, accumulated in float64."""
+def mean_outputs(
+    model: nn.Module, data: Iterable[Batch], *, blocks: Iterable[AttentionBlock] | None = None
+) -> dict[str, Float[Tensor, "heads head_dim"]]:
+    """Returns the mean output of every head over the real tokens of `data`, by block path, accumulated in float64.
+
+    `blocks` are those to observe, all by default.
+    """
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
 
@@ -378,7 +383,7 @@ def mean_outputs(model: nn.Module, data: Iterable[Batch]) -> dict[str, Float[Ten
         sums[path] = sums.get(path, torch.zeros_like(real[:1].sum(0))) + real.sum(0)
         counts[path] = counts.get(path, 0) + real.shape[0]
 
-    observer = Observer(model, add, attention=False)
+    observer = Observer(model, add, blocks=blocks, attention=False)
     with observer:
         for batch in data:
             observer.run(batch)

@@ -112,7 +112,7 @@ def _parameters(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBloc
 
 
 def _kv_bytes(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock], _budget: Budget) -> tuple[float, list[list[float]]]:
-    total = cost(model).kv_bytes_per_token
+    total = cost(model, heads=heads).kv_bytes_per_token
     if not total:
         raise PlanError("this model keeps no keys and values from token to token, so that it has no budget of kv_bytes")
     size = next(model.parameters()).element_size()

@@ -69,7 +69,7 @@ class Rank(Pruner):
         counts = self.counts(context)
         for number in counts:
             next_plan = keep_within(context, scores, number, self.scope)
-            with HeadGates(context.model, gates_of(context.heads, next_plan)):
+            with HeadGates(context.model, gates_of(context.heads, next_plan), heads=context.heads):
                 gated = None if dense is None else evaluate(context.model, context.data, split="selection")
                 history.append({"heads": number, **({} if gated is None else {"loss": gated.loss, "value": gated.value})})
                 if gated is not None and dense is not None and not _retains(dense, gated, self.stop):

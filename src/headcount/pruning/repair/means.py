@@ -57,7 +57,7 @@ def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = EXAMPLE
     touched = {block: (_require_bias(folded, block), gone) for block, gone in going.items() if gone}
     if not touched:
         return folded
-    means = mean_outputs(folded, batches(data, limit=limit, pad_id=pad_id(folded)))
+    means = mean_outputs(folded, batches(data, limit=limit, pad_id=pad_id(folded)), blocks=heads.blocks)
     for block, (module, gone) in touched.items():
         matrix = read(module)
         matrix[-1] += means[block.path][list(gone)].flatten().to(matrix) @ matrix[inputs_of(block, gone)]

@@ -73,7 +73,9 @@ class GateCallback(TrainerCallback):
         self.model, self.gating = unwrap(model), gating
         self.heads = HeadMap.of(self.model)
         self.history: list[dict[str, Any]] = []
-        self._gates = HeadGates(self.model, gating.hard().detach(), how=how, means=means)  # now: what is sharded later has other shapes
+        self._gates = HeadGates(
+            self.model, gating.hard().detach(), how=how, means=means, heads=self.heads
+        )  # now: what is sharded later has other shapes
         self._optimiser = gating.optimiser()
         self._stack = ExitStack()
         self._sample: Tensor | None = None
