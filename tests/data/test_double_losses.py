@@ -22,12 +22,12 @@ def normal(*shape: int) -> torch.Tensor:
 
 
 CASES: dict[str, tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = {
-    "_classes": ({"logits": normal(3, 4)}, {"labels": torch.tensor([0, 3, 1])}),
-    "_squares": ({"logits": normal(3, 1)}, {"labels": normal(3)}),
-    "_many_labels": ({"logits": normal(3, 4)}, {"labels": torch.tensor([[0.0, 1, 1, 0]] * 3)}),
-    "_tokens": ({"logits": normal(3, 5, 7)}, {"labels": torch.randint(7, (3, 5), generator=DRAW)}),
-    "_next_tokens": ({"logits": normal(3, 5, 7)}, {"labels": torch.randint(7, (3, 5), generator=DRAW)}),
-    "_span": (
+    "_class_losses": ({"logits": normal(3, 4)}, {"labels": torch.tensor([0, 3, 1])}),
+    "_squared_errors": ({"logits": normal(3, 1)}, {"labels": normal(3)}),
+    "_multilabel_losses": ({"logits": normal(3, 4)}, {"labels": torch.tensor([[0.0, 1, 1, 0]] * 3)}),
+    "_same_token_losses": ({"logits": normal(3, 5, 7)}, {"labels": torch.randint(7, (3, 5), generator=DRAW)}),
+    "_next_token_losses": ({"logits": normal(3, 5, 7)}, {"labels": torch.randint(7, (3, 5), generator=DRAW)}),
+    "_span_losses": (
         {"start_logits": normal(3, 6), "end_logits": normal(3, 6)},
         {"start_positions": torch.tensor([1, 2, 3]), "end_positions": torch.tensor([4, 5, 5])},
     ),

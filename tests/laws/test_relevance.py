@@ -18,7 +18,7 @@ from headcount.importance.relevance.rules import RelevanceError
 from headcount.models.dummy_inputs.request import N_PADDED
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import transposed
+from headcount.models.modules import is_transposed
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.families import VARIANTS, variant
 from headcount.models.tiny.float64 import Float64
@@ -83,7 +83,7 @@ def test_silent_head_has_no_relevance(name: str) -> None:
     silent = [(heads.positions(block).start + 1, block) for block in heads.blocks if block.n_heads > 1][::2]
     for _, block in silent:
         layer = model.get_submodule(block.o.path)
-        columns = layer.weight.data if transposed(layer) else layer.weight.data.T  # pyright: ignore
+        columns = layer.weight.data if is_transposed(layer) else layer.weight.data.T  # pyright: ignore
         columns[block.value_dim : 2 * block.value_dim] = 0.0
     for rule in RULES:
         result = relevance(model, batch, rule=rule)

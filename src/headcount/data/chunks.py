@@ -136,7 +136,8 @@ def _chunk_examples(examples: Sequence[Example], collate: Collate, limit: int | 
     n_examples = len(examples) if limit is None else min(limit, len(examples))
     for first in range(0, n_examples, size):
         part = [examples[i] for i in range(first, min(first + size, n_examples))]
-        lengths = tuple(_length(example) for example in part)
+        tokens = [example.get("input_ids", ()) for example in part]
+        lengths = tuple(len(ids) if hasattr(ids, "__len__") else 0 for ids in tokens)
         yield Chunk(first, len(part), b"".join(map(_digest, part)), lambda numbers, part=part: collate([part[i] for i in numbers]), lengths)
 
 
@@ -166,11 +167,6 @@ def _chunk_batch(batch: Batch, first: int) -> Chunk:
 def _check_mapping(batch: Batch) -> None:
     if not isinstance(batch, Mapping):
         raise DataError(f"data must yield batches (mappings of tensors that model(**batch) takes), got {type(batch).__name__}")
-
-
-def _length(example: Example) -> int:
-    value = example.get("input_ids", ())
-    return len(value) if hasattr(value, "__len__") else 0
 
 
 def _digest(example: Example) -> bytes:

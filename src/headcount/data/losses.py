@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from headcount.core.errors import NonFinite, UnsupportedModel
 from headcount.models.modules import Batch, at_least_single, unwrap
+from headcount.models.padding import IGNORED
 
 Losses = Float[Tensor, "batch"]
-IGNORED = -100
 Rule = Callable[[Any, Batch], tuple[Losses, Tensor] | None]
 """(output, batch) -> the loss of each example and its weight in the loss of the batch, or None where the rule does not apply."""
 
@@ -49,7 +49,7 @@ def _logits(output: Any) -> Tensor | None:
     return logits if isinstance(logits, Tensor) else None
 
 
-def _classes(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _class_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or labels.is_floating_point() or logits.shape[1] == 1:
         return None
@@ -59,7 +59,7 @@ def _classes(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     return F.cross_entropy(at_least_single(logits), labels, reduction="none"), torch.ones_like(labels)
 
 
-def _squares(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _squared_errors(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or logits.shape[1] != 1 or labels.numel() != logits.shape[0]:
         return None
@@ -67,7 +67,7 @@ def _squares(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     return (wide - labels.reshape(-1).to(wide.dtype)) ** 2, torch.ones(logits.shape[0], device=logits.device)
 
 
-def _many_labels(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _multilabel_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or labels.shape != logits.shape:
         return None
@@ -75,21 +75,21 @@ def _many_labels(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     return F.binary_cross_entropy_with_logits(wide, labels.to(wide.dtype), reduction="none").mean(-1), torch.ones_like(logits[:, 0])
 
 
-def _tokens(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _same_token_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.shape != logits.shape[:2]:
         return None
     return _mean_over_tokens(logits, labels)
 
 
-def _next_tokens(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _next_token_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.ndim != 2 or labels.shape[1] > logits.shape[1]:
         return None
     return _mean_over_tokens(logits[:, -labels.shape[1] : -1], labels[:, 1:])
 
 
-def _span(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _span_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     """Question answering: the mean of the cross-entropies of both ends."""
     if not isinstance(output, Mapping) or "start_logits" not in output or "start_positions" not in batch:
         return None
@@ -99,7 +99,7 @@ def _span(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     return (ends[0] + ends[1]) / 2, torch.ones_like(ends[0])
 
 
-RULES: tuple[Rule, ...] = (_classes, _squares, _many_labels, _tokens, _next_tokens, _span)
+RULES: tuple[Rule, ...] = (_class_losses, _squared_errors, _multilabel_losses, _same_token_losses, _next_token_losses, _span_losses)
 
 
 ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -155,21 +155,21 @@ class ExampleLosses:
         if self._loss is not None:
             return self._loss(output, batch)
         if self._rule is None and not self.one_by_one:
-            self._choose(output, batch)
+            self._choose_rule(output, batch)
         if self.one_by_one:
-            return self._single(output, batch)
+            return self._single_loss(output, batch)
         assert self._rule is not None
         result = self._rule(output, batch)
         if result is None:
             raise UnsupportedModel("a later batch has other inputs or labels than the first one; score data of one kind at a time")
         return result[0]
 
-    def _choose(self, output: Any, batch: Batch) -> None:
+    def _choose_rule(self, output: Any, batch: Batch) -> None:
         _own_loss(output)
         self._rule = _find_rule(output, batch)
         self.one_by_one = self._rule is None
 
-    def _single(self, output: Any, batch: Batch) -> Losses:
+    def _single_loss(self, output: Any, batch: Batch) -> Losses:
         loss = _own_loss(output)
         first = next((value for value in batch.values() if isinstance(value, Tensor) and value.ndim), None)
         if first is not None and first.shape[0] == 1:

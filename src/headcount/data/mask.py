@@ -11,7 +11,7 @@ from headcount.core.errors import GateError
 from headcount.core.heads import Head
 from headcount.data.chunks import batches
 from headcount.data.task import Data
-from headcount.models.gates import HeadGates, How
+from headcount.models.gates import HeadGates, Replacement
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import mean_outputs
@@ -20,7 +20,7 @@ Heads = str | Head | Iterable[str | Head] | Mapping[int, Iterable[int]]
 """A head, several, or the indices of heads by layer: "L3H7", ["L3H7", "cross.L2H5"], {3: [7]}."""
 
 
-def mask(model: nn.Module, heads: Heads, how: How = "zero", *, data: Data = None) -> HeadGates:
+def mask(model: nn.Module, heads: Heads, how: Replacement = "zero", *, data: Data = None) -> HeadGates:
     """Returns a context in which some heads of a model are replaced.
 
     Args:
@@ -50,5 +50,5 @@ def mask(model: nn.Module, heads: Heads, how: How = "zero", *, data: Data = None
     if how == "mean":
         if data is None:
             raise GateError("how='mean' needs data=, a task or the batches over which the mean output of each head is taken")
-        means = mean_outputs(model, batches(data, pad_id=pad_id(unwrap(model))))
-    return HeadGates(model, values, how=how, means=means)
+        means = mean_outputs(model, batches(data, pad_id=pad_id(unwrap(model))), blocks=head_map.blocks)
+    return HeadGates(model, values, how=how, means=means, heads=head_map)

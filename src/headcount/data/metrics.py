@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from headcount.core.stats.metric_parts import f1, matthews, moments, of_scorer, perplexity, ratio
 from headcount.data.losses import token_losses
 from headcount.models.modules import Batch, shifts
+from headcount.models.padding import IGNORED
 
-IGNORED = -100
 Parts = Callable[[nn.Module, Any, Batch], Float[Tensor, "batch parts"]]
 """(model, its output on the batch, the batch) -> what each example adds."""
 
@@ -36,28 +36,28 @@ class Metric:
     chance: Callable[[np.ndarray], float] | None = None
 
 
-def _correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+def _count_correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     labels = batch["labels"]
     hit = (output.logits.argmax(-1) == labels).double()
     return torch.stack([hit, torch.ones_like(hit)], dim=-1)
 
 
-def _tokens(model: nn.Module, output: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def _match_tokens(model: nn.Module, output: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """Returns logits and the labels that they predict, shifted by one token in causal language models."""
     if shifts(model):
         return output.logits[:, -batch["labels"].shape[1] : -1], batch["labels"][:, 1:]
     return output.logits, batch["labels"]
 
 
-def _correct_tokens(model: nn.Module, output: Any, batch: Batch) -> Tensor:
-    logits, labels = _tokens(model, output, batch)
+def _count_correct_tokens(model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    logits, labels = _match_tokens(model, output, batch)
     real = labels != IGNORED
     hit = (logits.argmax(-1) == labels) & real
     return torch.stack([hit.sum(-1), real.sum(-1)], dim=-1).double()
 
 
-def _surprise(model: nn.Module, output: Any, batch: Batch) -> Tensor:
-    logits, labels = _tokens(model, output, batch)
+def _sum_token_losses(model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    logits, labels = _match_tokens(model, output, batch)
     return torch.stack([token_losses(logits, labels).double().sum(-1), (labels != IGNORED).sum(-1).double()], dim=-1)
 
 
@@ -67,7 +67,7 @@ def _confusion(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     return torch.nn.functional.one_hot(labels * classes + guess, classes * classes).double()
 
 
-def _moments(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+def _example_moments(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     x, y = output.logits.squeeze(-1).double(), batch["labels"].double()
     return torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y], dim=-1)
 
@@ -89,7 +89,7 @@ def f1_of_labels(labels: np.ndarray) -> float:
     return 2 * share / (1 + share)
 
 
-def _nothing(_labels: np.ndarray) -> float:
+def _zero_chance(_labels: np.ndarray) -> float:
     """The score of a constant answer where that has no worth: correlations, BLEU, chrF."""
     return 0.0
 
@@ -105,7 +105,7 @@ def _of_texts(name: str, scorer: Any, texts: Texts) -> Metric:
         generated, references = texts(model, batch)
         return torch.tensor(scorer._extract_corpus_statistics(generated, [references]), dtype=torch.float64)
 
-    return Metric(name, parts, of_scorer(scorer), generates=True, chance=_nothing)
+    return Metric(name, parts, of_scorer(scorer), generates=True, chance=_zero_chance)
 
 
 def bleu(texts: Texts) -> Metric:
@@ -122,12 +122,12 @@ def chrf(texts: Texts) -> Metric:
     return _of_texts("chrF", CHRF(), texts)
 
 
-ACCURACY = Metric("accuracy", _correct, ratio, chance=largest_share)
-TOKEN_ACCURACY = Metric("token accuracy", _correct_tokens, ratio, chance=largest_share)
-PERPLEXITY = Metric("perplexity", _surprise, perplexity, higher_is_better=False, chance=perplexity_of_labels)
+ACCURACY = Metric("accuracy", _count_correct, ratio, chance=largest_share)
+TOKEN_ACCURACY = Metric("token accuracy", _count_correct_tokens, ratio, chance=largest_share)
+PERPLEXITY = Metric("perplexity", _sum_token_losses, perplexity, higher_is_better=False, chance=perplexity_of_labels)
 F1 = Metric("F1", _confusion, f1, chance=f1_of_labels)
-MATTHEWS = Metric("Matthews correlation", _confusion, matthews, chance=_nothing)
-PEARSON = Metric("Pearson correlation", _moments, moments, chance=_nothing)
+MATTHEWS = Metric("Matthews correlation", _confusion, matthews, chance=_zero_chance)
+PEARSON = Metric("Pearson correlation", _example_moments, moments, chance=_zero_chance)
 
 BY_NAME: Mapping[str, Metric] = {"accuracy": ACCURACY, "f1": F1, "matthews": MATTHEWS, "pearson": PEARSON}
 """The metrics of classification and regression, as options name them."""

@@ -15,7 +15,7 @@ from headcount.data.stream import Reading, stream
 from headcount.importance.base import BatchMeasurement, ScoreContext
 from headcount.importance.replay.engine import Ablator, Intervention
 from headcount.importance.shared_pass import sum_by_example
-from headcount.models.gates import HeadGates, How
+from headcount.models.gates import HeadGates, Replacement
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import Observation, Observer, evaluating, model_inputs
@@ -85,10 +85,10 @@ def measure_mean_outputs(context: ScoreContext) -> dict[str, Tensor]:
 class InterventionEffects:
     """Measures batches under one intervention for every head: the rise of every example's loss, and what it adds to the metric."""
 
-    def __init__(self, context: ScoreContext, how: How, gate_of: GateOf) -> None:
+    def __init__(self, context: ScoreContext, how: Replacement, gate_of: GateOf) -> None:
         self.context = context
         self.interventions = list(list_interventions(context.heads, gate_of))
-        self.how: How = how
+        self.how: Replacement = how
         self.means = measure_mean_outputs(context) if how == "mean" else None
         self._ablator: Ablator | None = None
 
@@ -155,6 +155,6 @@ class InterventionEffects:
             for intervention in self.interventions:
                 values = torch.ones(len(heads), dtype=torch.float64)
                 values[heads.positions(intervention.block)] = torch.tensor(intervention.gates, dtype=torch.float64)
-                with HeadGates(model, values, how=self.how, means=self.means):
+                with HeadGates(model, values, how=self.how, means=self.means, heads=heads):
                     parts.append(metric.parts(model, None, batch).double())
         return base, torch.stack(parts, 1)

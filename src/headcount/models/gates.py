@@ -26,7 +26,8 @@ from headcount.models.ownership import Ownership, holding, hooks_suspended
 from headcount.models.randomness import pass_rng
 from headcount.models.state import feature_caches_bypassed, forward
 
-How = Literal["zero", "mean", "uniform"]
+Replacement = Literal["zero", "mean", "uniform"]
+"""What takes the place of the output of a removed head."""
 Values = Float[Tensor, "heads"] | Float[Tensor, "batch heads"]
 Means = Mapping[str, Float[Tensor, "heads head_dim"]]
 """The mean output of every head, by block path."""
@@ -69,7 +70,7 @@ class HeadGates:
         model: nn.Module,
         values: Values | Sequence[float] | None = None,
         *,
-        how: How = "zero",
+        how: Replacement = "zero",
         means: Means | None = None,
         heads: HeadMap | None = None,
     ) -> None:

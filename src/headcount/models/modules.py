@@ -51,7 +51,7 @@ def start_id(model: nn.Module) -> int | None:
     return token if isinstance(token, int) else pad_id(model)
 
 
-def transposed(module: nn.Module) -> bool:
+def is_transposed(module: nn.Module) -> bool:
     """Whether a linear layer stores (in, out), as transformers' Conv1D does."""
     return hasattr(module, "nf") and not hasattr(module, "out_features")
 

@@ -16,7 +16,7 @@ from headcount.core.heads import AttentionBlock
 from headcount.models.archs.addresses import MEDIA
 from headcount.models.attention import AttentionTap
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import Batch, device_of, transposed, unwrap
+from headcount.models.modules import Batch, device_of, is_transposed, unwrap
 from headcount.models.ownership import Ownership, SavedStates, holding, hooks_suspended
 from headcount.models.padding import with_positions
 from headcount.models.state import forward, preserve
@@ -178,7 +178,7 @@ def projection_of(model: nn.Module, block: AttentionBlock) -> Float[Tensor, "hea
     width = block.n_heads * block.value_dim
     if type(module) is nn.Linear:
         columns = module.weight.detach().T
-    elif transposed(module):
+    elif is_transposed(module):
         columns = module.weight.detach()
     else:
         unit = torch.eye(width, device=device_of(model), dtype=next(p.dtype for p in model.parameters() if p.is_floating_point()))
@@ -366,8 +366,13 @@ def observe(
     return run_batches()
 
 
-def mean_outputs(model: nn.Module, data: Iterable[Batch]) -> dict[str, Float[Tensor, "heads head_dim"]]:
-    """Returns the mean output of every head over the real tokens of `data`, by block path, accumulated in float64."""
+def mean_outputs(
+    model: nn.Module, data: Iterable[Batch], *, blocks: Iterable[AttentionBlock] | None = None
+) -> dict[str, Float[Tensor, "heads head_dim"]]:
+    """Returns the mean output of every head over the real tokens of `data`, by block path, accumulated in float64.
+
+    `blocks` are those to observe, all by default.
+    """
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
 
@@ -378,7 +383,7 @@ def mean_outputs(model: nn.Module, data: Iterable[Batch]) -> dict[str, Float[Ten
         sums[path] = sums.get(path, torch.zeros_like(real[:1].sum(0))) + real.sum(0)
         counts[path] = counts.get(path, 0) + real.shape[0]
 
-    observer = Observer(model, add, attention=False)
+    observer = Observer(model, add, blocks=blocks, attention=False)
     with observer:
         for batch in data:
             observer.run(batch)

@@ -27,6 +27,7 @@ SEQUENCES = (("input_ids", "attention_mask"), ("inputs_embeds", "attention_mask"
 CLOSE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """How far outputs may differ by rounding, relative to the largest one; 1e-4 in other dtypes."""
 IGNORED = -100
+"""The label of tokens that have no loss, as in transformers."""
 _NEEDS: WeakKeyDictionary[nn.Module, Need] = WeakKeyDictionary()
 
 

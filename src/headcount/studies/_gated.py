@@ -19,7 +19,7 @@ from headcount.core.stats.significance import Difference, paired_bootstrap, pair
 from headcount.data.chunks import batches
 from headcount.data.metrics import IGNORED
 from headcount.data.task import Split, Task
-from headcount.models.gates import HeadGates, How
+from headcount.models.gates import HeadGates, Replacement
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import shifts
 from headcount.models.observe import mean_outputs
@@ -167,7 +167,7 @@ def evaluate_without(
     task: Task,
     heads: Iterable[Head],
     *,
-    ablation: How = "zero",
+    ablation: Replacement = "zero",
     means: Mapping[str, Tensor] | None = None,
     limit: int | None = None,
     batch_size: int | None = None,
@@ -193,7 +193,9 @@ def _hash_means(means: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def means_for(model: nn.Module, task: Task, ablation: How, limit: int | None, split: Split = "calibration") -> dict[str, Tensor] | None:
+def means_for(
+    model: nn.Module, task: Task, ablation: Replacement, limit: int | None, split: Split = "calibration"
+) -> dict[str, Tensor] | None:
     """Returns the mean outputs of the heads on a split if the ablation puts them in place of removed heads, else None."""
     return mean_outputs(model, batches(task, split=split, limit=limit)) if ablation == "mean" else None
 

@@ -16,6 +16,7 @@ from headcount.models.archs import names
 from headcount.models.archs.cut_record import KEY
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import whole_number
+from headcount.surgery.sizes import BUILD_LOCK
 
 
 class ConfigView:
@@ -83,7 +84,7 @@ def built_heads(model: nn.Module) -> HeadMap | None:
     config = copy.deepcopy(model.config)
     vars(config).pop(KEY, None)  # pyright: ignore[reportArgumentType]
     try:
-        with torch.device("meta"):
+        with BUILD_LOCK, torch.device("meta"):
             return HeadMap.of(type(model)(config))
     except Exception:  # a class that takes more than a configuration, or that its configuration does not fit
         return None
@@ -95,7 +96,7 @@ def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
         config = type(config).from_dict(json.loads(config.to_json_string()))  # a class may compute attributes anew on reading, as head_dim
         if hasattr(config, "validate"):
             config.validate()
-        with torch.device("meta"):
+        with BUILD_LOCK, torch.device("meta"):
             built = type(model)(config)
     except Exception:  # a configuration that its class rejects, in whatever way, does not describe the cut
         return False
@@ -194,7 +195,7 @@ def unexpress(model: nn.Module, heads: HeadMap) -> None:
     record.write(model, record.read(model), {})
 
 
-def assign_values(config: Any, change: Mapping[str, Any]) -> None:
+def assign_values(config: Any, change: Mapping[str, int | None]) -> None:
     """Sets attributes of a configuration, by dotted name; None removes one."""
     for dotted, value in change.items():
         part, _, name = dotted.rpartition(".")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headcount.models.modules import linear_size, transposed
+from headcount.models.modules import is_transposed, linear_size
 
 
 class _Ghost(nn.Module):
@@ -21,7 +21,7 @@ class _Ghost(nn.Module):
         assert weight is not None
         size = linear_size(layer)
         assert size is not None
-        self.transposed = transposed(layer)
+        self.transposed = is_transposed(layer)
         self.in_features, self.out_features = size
         shape = list(weight.shape)
         shape[axis] = 0
@@ -33,7 +33,7 @@ class GhostInput(_Ghost):
     """A q, k, v or fused projection that gives `width` zeros per token; its weight has no rows left."""
 
     def __init__(self, layer: nn.Module, width: int) -> None:
-        super().__init__(layer, axis=1 if transposed(layer) else 0)
+        super().__init__(layer, axis=1 if is_transposed(layer) else 0)
         self.width = width
         self.out_features = 0
         bias = layer._parameters.get("bias")
@@ -52,7 +52,7 @@ class GhostOutput(_Ghost):
     """An output projection whose weight has no columns left: it gives its bias, whatever comes in."""
 
     def __init__(self, layer: nn.Module, value_dim: int) -> None:
-        super().__init__(layer, axis=0 if transposed(layer) else 1)
+        super().__init__(layer, axis=0 if is_transposed(layer) else 1)
         self.value_dim = value_dim
         self.in_features = 0
         bias = layer._parameters.get("bias")

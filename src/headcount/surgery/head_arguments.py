@@ -54,7 +54,7 @@ class ArgumentSlicer:
             if table is not None:
                 table.register_forward_hook(self.table_read)
 
-    def before(self, _module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def before(self, _module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> tuple[tuple[Any, ...], dict[str, object]]:
         """Slices the arguments of a call."""
         values, named = list(args), dict(kwargs)
         self._forget()

@@ -21,7 +21,7 @@ from headcount.surgery.source import build_from_config, check_weight_files, clas
 FIELD = "pruned_heads"
 
 
-def _read_pruned_heads(path: Path, config: Mapping[str, Any]) -> dict[int, list[int]]:
+def _read_pruned_heads(path: Path, config: Mapping[str, object]) -> dict[int, list[int]]:
     """Returns the heads that transformers 4 pruned, by layer; raises ArtifactError unless the configuration lists them."""
     raw = config.get(FIELD)
     if not isinstance(raw, dict) or not raw:
@@ -49,8 +49,9 @@ def _find_block(heads: HeadMap, layer: int) -> AttentionBlock:
     raise ArtifactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}. Use the config.json that came with the weights")
 
 
-def _make_record(heads: HeadMap, model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str, record.KeptHeads]:
+def _make_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str, record.KeptHeads]:
     """Returns the record of a cut that removed the pruned heads from the dense model."""
+    heads = HeadMap.of(model)
     blocks = {}
     for layer, indices in pruned.items():
         block = _find_block(heads, layer)
@@ -100,6 +101,6 @@ def load_legacy(
     most_pruned = {"": record.KeptHeads((0,), MAX_RATIO)}  # what is left of each layer is known only when the dense model is built
     with bounded_build(path / "config.json", config, sizes, most_pruned), torch.device("meta"):
         dense = build_from_config(path, cls.__name__, lambda: cls(cls.config_class.from_pretrained(path)))  # pyright: ignore[reportAttributeAccessIssue]
-    model = load_blocks(path, cls, _make_record(HeadMap.of(dense), dense, pruned), options)
+    model = load_blocks(path, cls, _make_record(dense, pruned), options)
     vars(model.config).pop(FIELD, None)
     return model

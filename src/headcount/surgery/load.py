@@ -18,7 +18,7 @@ from headcount.models.head_map import HeadMap
 from headcount.surgery import manifest
 from headcount.surgery.caches import keep_caches_apart
 from headcount.surgery.reshape import cuts_of, reshape
-from headcount.surgery.sizes import bounded_build, check_counts
+from headcount.surgery.sizes import BUILD_LOCK, bounded_build, check_counts
 from headcount.surgery.source import check_weight_files, class_of, local_folder, read_config
 from headcount.surgery.state import restore_state
 
@@ -140,10 +140,11 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
     revision: str | None = None,
     token: str | bool | None = None,
     cache_dir: str | Path | None = None,
+    force_download: bool = False,
     local_files_only: bool = False,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
-    model_kwargs: Mapping[str, Any] | None = None,
+    model_kwargs: Mapping[str, object] | None = None,
 ) -> nn.Module:
     """Loads the model of a folder or hub id, cut or not, bit for bit as it was saved.
 
@@ -161,6 +162,7 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
         revision: The branch, tag or commit of a hub repository.
         token: The access token of a private hub repository.
         cache_dir: Where downloads are stored.
+        force_download: Whether to download again what is stored already.
         local_files_only: Whether to refuse downloads.
         trust_remote_code: Whether to run code that the folder brings; only if you trust its author.
         allow_pickle: Whether to read weights in pickle format, which can run code; only if you trust their author.
@@ -178,7 +180,10 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
         >>> model = hc.load("smaller", auto="AutoModelForMaskedLM", dtype="bfloat16")
     """
     options = loading_options(dtype, model_kwargs=model_kwargs, device_map=device_map, attn_implementation=attn_implementation)
-    path = local_folder(folder, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only) / subfolder
+    root = local_folder(
+        folder, revision=revision, token=token, cache_dir=cache_dir, force_download=force_download, local_files_only=local_files_only
+    )
+    path = root / subfolder
     config = read_config(path, trust_remote_code)
     if config.get("pruned_heads"):
         raise ArtifactError(
@@ -204,11 +209,11 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
 def loading_options(
     dtype: str | torch.dtype,
     *,
-    model_kwargs: Mapping[str, Any] | None = None,
+    model_kwargs: Mapping[str, object] | None = None,
     device_map: Any = None,
     attn_implementation: str | None = None,
-) -> dict[str, Any]:
-    """Returns arguments of from_pretrained; raises where `dtype` is none, or an argument of `load` stands in `model_kwargs`."""
+) -> dict[str, object]:
+    """Returns arguments of from_pretrained; raises OptionError if `model_kwargs` holds an argument of `load`, or proxies, which have no effect."""
     if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise unknown("dtype", dtype, ("auto", "float64", "float32", "bfloat16", "float16"))
     if not isinstance(dtype, str | torch.dtype):
@@ -216,11 +221,13 @@ def loading_options(
     own = sorted(set(model_kwargs or {}) & set(inspect.signature(load).parameters))
     if own:
         raise OptionError(f"{own[0]} is an argument of load; pass it by itself, not in model_kwargs")
+    if "proxies" in (model_kwargs or {}):
+        raise OptionError("proxies has no effect on downloads from the hub; set the environment variable HTTPS_PROXY instead")
     named = {"device_map": device_map, "attn_implementation": attn_implementation}
     return {"dtype": dtype, **{name: value for name, value in named.items() if value is not None}, **(model_kwargs or {})}
 
 
-def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, Any], *, new_layers: bool = False) -> nn.Module:
+def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, object], *, new_layers: bool = False) -> nn.Module:
     """Returns a model of a class with the blocks of a record, its weights checked; `options` are arguments of from_pretrained."""
     original = _original_from_pretrained()
 
@@ -228,7 +235,8 @@ def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, A
         return original(loaded_class, folder, **options, output_loading_info=True)
 
     try:
-        model, loading_info = load_cut(cls, blocks, load_class) if blocks else load_class(cls)
+        with BUILD_LOCK:
+            model, loading_info = load_cut(cls, blocks, load_class) if blocks else load_class(cls)
     except (HeadcountError, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # transformers raises many kinds of errors for configurations and weights that do not fit

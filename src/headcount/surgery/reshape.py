@@ -15,7 +15,7 @@ from headcount.models.archs import names
 from headcount.models.archs.dependents import is_shared
 from headcount.models.archs.geometry import family_of
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import runtime_names, transposed
+from headcount.models.modules import is_transposed, runtime_names
 from headcount.surgery.config import show_counts, show_counts_to_owner
 from headcount.surgery.empty_block import GhostInput, GhostOutput
 from headcount.surgery.head_arguments import ArgumentSlicer, uninstall
@@ -113,7 +113,7 @@ def _fit_layer(layer: nn.Module) -> None:
     if weight is None or weight.ndim != 2:
         return
     names_of = ("num_embeddings", "embedding_dim") if isinstance(layer, nn.Embedding) else ("out_features", "in_features")
-    for name, size in zip(("nx", "nf") if transposed(layer) else names_of, weight.shape, strict=True):
+    for name, size in zip(("nx", "nf") if is_transposed(layer) else names_of, weight.shape, strict=True):
         if hasattr(layer, name):
             setattr(layer, name, size)
 

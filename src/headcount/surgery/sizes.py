@@ -29,6 +29,8 @@ many beyond: masks, position tables, a fresh task head."""
 MAX_RATIO = 64
 """A cut model is built at full size before its heads are removed; it may be so many times larger then."""
 REMEDY = "use the config.json that came with the weights"
+BUILD_LOCK = threading.RLock()
+"""Held while a model is built or loaded: transformers sets torch's default dtype, and `bounded_build` registers hooks, for all threads."""
 
 
 class WeightSizes(NamedTuple):
@@ -103,12 +105,13 @@ def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes
                 f"{type(owner).__name__} would have the shape {shape}{cause}; {REMEDY}"
             )
 
-    hooks = (modules.register_module_parameter_registration_hook(count), modules.register_module_buffer_registration_hook(count))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with BUILD_LOCK:
+        hooks = (modules.register_module_parameter_registration_hook(count), modules.register_module_buffer_registration_hook(count))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def _numbers(config: Mapping[str, object], part: str = "") -> Iterator[tuple[str, int]]:

@@ -34,6 +34,7 @@ def local_folder(
     revision: str | None = None,
     token: str | bool | None = None,
     cache_dir: str | Path | None = None,
+    force_download: bool = False,
     local_files_only: bool = False,
 ) -> Path:
     """Returns the folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code)."""
@@ -60,6 +61,7 @@ def local_folder(
             revision=revision,
             token=token,
             cache_dir=cache_dir,
+            force_download=force_download,
             local_files_only=local_files_only,
         )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
@@ -158,7 +160,7 @@ def _check_generation(folder: Path) -> None:
             )
 
 
-def _find_remote_code(config: Mapping[str, Any], part: str = "") -> str | None:
+def _find_remote_code(config: Mapping[str, object], part: str = "") -> str | None:
     """Returns the field of a configuration that asks for code from outside transformers: classes of its own, or kernels of a hub repository."""
     for name, value in config.items():
         if name == "auto_map":
@@ -173,7 +175,7 @@ def _find_remote_code(config: Mapping[str, Any], part: str = "") -> str | None:
     return None
 
 
-def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, Any]:
+def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, object]:
     """Returns the raw configuration of a model folder; raises ArtifactError if it asks for code of its own that is not trusted."""
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
@@ -236,7 +238,7 @@ def _inner_class(model_type: Any, name: str) -> type | None:
     return None
 
 
-def class_of(folder: Path, config: Mapping[str, Any], auto: Any = None) -> type:
+def class_of(folder: Path, config: Mapping[str, object], auto: Any = None) -> type:
     """Returns the transformers class that a folder's model has, or that an Auto class gives it."""
     import transformers
 

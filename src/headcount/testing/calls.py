@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from headcount.data.evaluate import evaluate
 from headcount.data.mask import mask
 from headcount.data.task import Task
 from headcount.importance.score import score
-from headcount.models.gates import HeadGates, output_tensors
+from headcount.models.gates import HeadGates, Replacement, output_tensors
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import observe
@@ -54,19 +54,19 @@ def probe_task(batch: Batch) -> Task:
     return Task("probe", examples, examples, examples, join_rows, loss=outputs_loss)
 
 
-def _run_masked(model: nn.Module, batch: Batch, heads: HeadMap, intervention: Any) -> None:
-    with mask(model, heads[:1], intervention, data=[batch] if intervention == "mean" else None):
-        run(model, batch)
-
-
-def calls_on(model: nn.Module, batch: Batch, plan: Plan | None, folder: Path) -> dict[str, Call]:
+def calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan | None, folder: Path) -> dict[str, Call]:
     """By name, the public calls that run or read a model; `plan` is None for models that cannot be cut."""
-    task, heads = probe_task(batch), HeadMap.of(model)
+    task = probe_task(batch)
+
+    def run_masked(intervention: Replacement) -> None:
+        with mask(model, heads[:1], intervention, data=[batch] if intervention == "mean" else None):
+            run(model, batch)
+
     calls: dict[str, Call] = {
         "HeadMap.verify": lambda: heads.verify(model, batch),
         "HeadMap.verify without inputs": lambda: heads.verify(model),
         "HeadGates": lambda: HeadGates(model).__enter__().__exit__(),
-        **{f"mask, {name}": partial(_run_masked, model, batch, heads, name) for name in ("zero", "mean", "uniform")},
+        **{f"mask, {intervention}": partial(run_masked, intervention) for intervention in get_args(Replacement)},
         "observe": lambda: list(observe(model, [batch])),
         "score by gradient": lambda: score(model, task, "gradient"),
         "score by ablation": lambda: score(model, task, "ablation"),
@@ -102,11 +102,12 @@ def change_nothing(model: nn.Module, batch: Batch, plan: Plan | None) -> str:
     modes = [module.training for module in model.modules()]
     for number, module in enumerate(model.modules()):
         module.training = number % 2 == 0  # no call may leave one mode for all
-    last = next(block for block in reversed(HeadMap.of(model).blocks) if block.n_heads)
+    heads = HeadMap.of(model)
+    last = next(block for block in reversed(heads.blocks) if block.n_heads)
     completed: list[str] = []
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            for name, call in calls_on(model, batch, plan, Path(scratch)).items():
+            for name, call in calls_on(model, heads, batch, plan, Path(scratch)).items():
                 with require_unchanged(model, name):
                     completed += [name] if _succeeds(call) else []
                 for error in (RuntimeError, KeyboardInterrupt):

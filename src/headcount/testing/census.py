@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from headcount.core.errors import HeadcountError, VerificationError
 from headcount.core.heads import AttentionBlock
@@ -299,13 +299,13 @@ def _settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def _require_unchanged(model: nn.Module, before: Mapping[str, object]) -> None:
     after = dict(_settings(model))
-    changed = sorted(name for name in before.keys() | after.keys() if _differs(before.get(name), after.get(name)))
+    changed = sorted(
+        name
+        for name in before.keys() | after.keys()
+        if before.get(name) != after.get(name) and repr(before.get(name)) != repr(after.get(name))
+    )
     if changed:
         raise LawBroken(f"verify and cut changed the model: {', '.join(changed[:3])}")
-
-
-def _differs(first: Any, second: Any) -> bool:
-    return first != second and repr(first) != repr(second)
 
 
 # Attributes of configurations that change how attention works -> the values to examine where the configuration has another one.
@@ -360,12 +360,6 @@ def variants_of(model_class: type[PreTrainedModel]) -> list[str]:
     ]
 
 
-def _overrides(variant: str, config: PretrainedConfig) -> dict[str, Any]:
-    name, _, value = variant.partition("=")
-    companions = {key: setting for key, setting in COMPANIONS.get(name, {}).items() if hasattr(config, key)}
-    return {**companions, name: json.loads(value)} if name else {}
-
-
 def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> CensusRow:
     """The row of a class in its shrunk default configuration, or in a variant of it; in float32 where it does not run in float64."""
     config_class = model_class.config_class
@@ -374,7 +368,11 @@ def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Cens
 
     def build(dtype: torch.dtype) -> nn.Module:
         config = tiny_config(config_class)
-        return build_model(model_class, tiny_config(config_class, **_overrides(variant, config)), dtype=dtype)
+        name, _, value = variant.partition("=")
+        if name:
+            companions = {key: setting for key, setting in COMPANIONS.get(name, {}).items() if hasattr(config, key)}
+            config = tiny_config(config_class, **companions, **{name: json.loads(value)})
+        return build_model(model_class, config, dtype=dtype)
 
     try:
         if _comparison_batch(build(torch.float64)) is None:

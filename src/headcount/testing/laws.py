@@ -265,11 +265,12 @@ def cutting_twice_is_cutting_once(subject: Subject) -> str:
     """Two cuts, one after the other, equal one cut with both plans."""
     first = uneven(subject.cuttable)
     middle = cut(subject.model, first, inputs=subject.batch)
-    blocks = [block for block in HeadMap.of(middle).blocks if block.can_cut and block.n_heads > block.group_size]
+    middle_heads = HeadMap.of(middle)
+    blocks = [block for block in middle_heads.blocks if block.can_cut and block.n_heads > block.group_size]
     if not blocks:
         return "no heads left for a second cut"
     last = blocks[-1].groups()[-1]
-    second = Plan.removing(next(unit for unit in HeadMap.of(middle).units() if last[0] in unit))
+    second = Plan.removing(next(unit for unit in middle_heads.units() if last[0] in unit))
     twice = cut(middle, second, inputs=subject.batch)
     once = cut(subject.model, Plan.removing([*first.removed, *second.removed]), inputs=subject.batch)
     gap = difference(run(twice, subject.batch), run(once, subject.batch))

@@ -329,7 +329,7 @@ def _find_heads(job: AnalysisJob, heads: HeadMap, requests: Sequence[PruneSpec])
 def _evaluate_dense(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> Step:
     options: Any = {"limit": job.spec.reported, "progress": job.progress("evaluating")}
     dense = evaluate_into(run_folder, "dense", job.model, job.task, **options)
-    with HeadGates(job.model, torch.zeros(len(heads))):
+    with HeadGates(job.model, torch.zeros(len(heads)), heads=heads):
         none = evaluate_into(run_folder, "without any head", job.model, job.task, under={"gates": "all zero"}, **options)
     return job.step("evaluate", task=job.task.name, whole=_numbers_of(dense), none=_numbers_of(none))
 
@@ -408,11 +408,11 @@ def _verify_saved(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: 
         equal_outputs=all(torch.equal(a, b) for a, b in zip(run(small, batch), run(loaded, batch), strict=True)),
         n_heads=len(HeadMap.of(loaded)),
     )
-    yield job.step("verify", effect=difference(run(small, batch), run_gated(job.model, plan, batch)))
+    yield job.step("verify", effect=difference(run(small, batch), run_gated(job.model, plan, batch, heads)))
     if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":
         options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
         prompt = {name: value[:, : value.shape[1] // 2] for name, value in batch.items()}
-        with preserve(job.model), HeadGates(job.model, gates_of(heads, plan)):
+        with preserve(job.model), HeadGates(job.model, gates_of(heads, plan), heads=heads):
             gated = job.model.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
         with preserve(small):
             tokens = small.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]

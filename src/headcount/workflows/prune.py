@@ -81,7 +81,7 @@ class Pruning:
     @cached_property
     def dense_cost(self) -> Cost:
         """The cost of the dense model."""
-        return cost(self.model)
+        return cost(self.model, heads=self.heads)
 
     def evaluate_dense(self) -> Evaluation:
         """Returns the evaluation of the dense model on the report split."""

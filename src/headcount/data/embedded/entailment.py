@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from headcount.data.embedded import english, lexicon
-from headcount.data.embedded.grammar import Clause, Phrase, Relative, draw_clause, draw_place, plain
+from headcount.data.embedded.grammar import Clause, draw_clause, draw_place, plain
 
 LABELS = ("entailment", "neutral", "contradiction")
 
@@ -37,14 +37,12 @@ def _facts(clause: Clause) -> list[Clause]:
     facts = [main]
     for phrase in (clause.subject, clause.object):
         if phrase is not None and phrase.relative is not None:
-            facts.append(_relative_fact(phrase.relative, plain(phrase)))
+            relative, head = phrase.relative, plain(phrase)
+            if relative.of_subject or relative.participant is None:
+                facts.append(Clause(head, relative.verb, relative.participant))
+            else:
+                facts.append(Clause(relative.participant, relative.verb, head))
     return facts
-
-
-def _relative_fact(relative: Relative, head: Phrase) -> Clause:
-    if relative.of_subject or relative.participant is None:
-        return Clause(head, relative.verb, relative.participant)
-    return Clause(relative.participant, relative.verb, head)
 
 
 def _thin(random: Random, clause: Clause) -> Clause:

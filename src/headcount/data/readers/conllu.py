@@ -139,12 +139,12 @@ def read_conllu(path: str | Path) -> Iterator[Annotated]:
         name_field = entity_name_field(comments["global.Entity"]) if "global.Entity" in comments else name_field
         if rows:
             is_empty = False
-            yield _sentence(rows, comments.get("text"), name_field)
+            yield _build_sentence(rows, comments.get("text"), name_field)
     if is_empty:
         raise DataError(f"{path} holds no sentence; a CoNLL-U file has a line of {len(FIELDS)} columns for each word")
 
 
-def _sentence(rows: Sequence[Line], text: str | None, name_field: int) -> Annotated:
+def _build_sentence(rows: Sequence[Line], text: str | None, name_field: int) -> Annotated:
     sentence = _Sentence()
     for row in rows:
         sentence.add(row)
@@ -154,30 +154,30 @@ def _sentence(rows: Sequence[Line], text: str | None, name_field: int) -> Annota
         )
     if not sentence.words:
         raise rows[0].error("the sentence has no words")
-    text, starts, rebuilt = _text(sentence.tokens, text)
+    text, starts, rebuilt = _text_and_starts(sentence.tokens, text)
     spans = [
         span
         for token, start in zip(sentence.tokens, starts, strict=True)
         for span in inside(token.row.form, [row.form for row in token.words], start)
     ]
-    words = tuple(_word(row, head, span) for row, head, span in zip(sentence.words, _heads(sentence.words), spans, strict=True))
+    words = tuple(_build_word(row, head, span) for row, head, span in zip(sentence.words, _read_heads(sentence.words), spans, strict=True))
     entities, left_out = find_clusters([row.misc.get("Entity", "") for row in sentence.words], name_field)
     notes = (Note.REBUILT,) * rebuilt + (Note.MENTION,) * (left_out + sentence.empty_mentions)
     return Annotated(text, words, entities, origin=rows[0].position, notes=notes)
 
 
-def _word(row: Line, head: int | None, span: tuple[int, int]) -> Word:
+def _build_word(row: Line, head: int | None, span: tuple[int, int]) -> Word:
     _, form, lemma, upos, _, _, _, relation, _, _ = row.cells
-    return Word(form, form if form == "_" else _known(lemma), _known(upos), head, _known(relation), *span)
+    return Word(form, form if form == "_" else _cell_value(lemma), _cell_value(upos), head, _cell_value(relation), *span)
 
 
-def _known(cell: str) -> str:
+def _cell_value(cell: str) -> str:
     return "" if cell == "_" else cell
 
 
-def _text(tokens: Sequence[_Token], stated: str | None) -> tuple[str, list[int], bool]:
+def _text_and_starts(tokens: Sequence[_Token], stated: str | None) -> tuple[str, list[int], bool]:
     """Returns the text, the start of each token, and whether it had to be built from the forms because the stated text does not hold them."""
-    starts = None if stated is None else _starts(tokens, stated)
+    starts = None if stated is None else _find_starts(tokens, stated)
     if stated is not None and starts is not None:
         return stated, starts, False
     text, starts = "", []
@@ -187,7 +187,7 @@ def _text(tokens: Sequence[_Token], stated: str | None) -> tuple[str, list[int],
     return text.removesuffix(" ") if tokens[-1].space_after else text, starts, stated is not None
 
 
-def _starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
+def _find_starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
     """Returns the start of each form in a text that holds all of them, with white space between them where there must be; None if it does not."""
     starts, end, needs_space = [], 0, False
     for token in tokens:
@@ -201,11 +201,11 @@ def _starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
     return starts if end == len(text) else None
 
 
-def _heads(words: Sequence[Line]) -> list[int | None]:
+def _read_heads(words: Sequence[Line]) -> list[int | None]:
     """Returns the governor of every word, counted from 0, -1 for roots; None for all where the column is empty throughout."""
     if all(row.cells[6] == "_" for row in words):
         return [None] * len(words)
-    heads = [_head(row, len(words)) for row in words]
+    heads = [_read_head(row, len(words)) for row in words]
     if -1 not in heads:
         raise words[0].error("the sentence that begins here has no root; one of its words has head 0")
     for number, row in enumerate(words):
@@ -213,7 +213,7 @@ def _heads(words: Sequence[Line]) -> list[int | None]:
     return list(heads)
 
 
-def _head(row: Line, n_words: int) -> int:
+def _read_head(row: Line, n_words: int) -> int:
     text = row.cells[6]
     if not (text.isascii() and text.isdecimal()):
         raise row.error(f"the head of '{row.form}' is {text!r}; it is the number of a word, or 0 for the root")

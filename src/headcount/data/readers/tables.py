@@ -116,7 +116,9 @@ class Layout:
                 raise DataError(f"{source} has no column for the {role}: it has {_quote_names(header)}. Name it by {group.arguments[role]}")
         for role, column in columns.items():
             if column not in header:
-                raise _no_column(column, role, header, source)
+                close = difflib.get_close_matches(column, list(header), n=1)
+                hint = f" Did you mean '{close[0]}'?" if close else ""
+                raise DataError(f"{source} has no column '{column}' for the {role}.{hint} It has {_quote_names(header)}")
         return columns
 
     def _usual(self, group: Group, header: Sequence[str]) -> dict[str, str] | None:
@@ -138,12 +140,6 @@ class Layout:
 
 def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names) or "none"
-
-
-def _no_column(column: str, role: str, header: Sequence[str], source: str) -> DataError:
-    close = difflib.get_close_matches(column, list(header), n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    return DataError(f"{source} has no column '{column}' for the {role}.{hint} It has {_quote_names(header)}")
 
 
 def read(source: Source, layout: Layout, most: int | None = None) -> Iterator[Row]:
@@ -191,8 +187,8 @@ def _read_dataset(dataset: Any, layout: Layout, most: int | None) -> Iterator[Ro
     names = {role: _class_names(dataset, column) for role, column in columns.items()}
     step = step_of("the dataset", len(dataset), most) if hasattr(dataset, "__len__") else 1
     rows = enumerate(dataset) if step == 1 else ((i, dataset[i]) for i in range(0, len(dataset), step))
-    for row in _rows(rows, dataset.column_names, layout, "the dataset", "row"):
-        yield replace(row, values={role: _with_names(value, names[role]) for role, value in row.values.items()})
+    for row in _select_columns(rows, dataset.column_names, layout, "the dataset", "row"):
+        yield replace(row, values={role: _add_class_names(value, names[role]) for role, value in row.values.items()})
 
 
 def _class_names(dataset: Any, column: str) -> list[str] | None:
@@ -200,11 +196,11 @@ def _class_names(dataset: Any, column: str) -> list[str] | None:
     return getattr(getattr(feature, "feature", feature), "names", None)
 
 
-def _with_names(value: Any, names: list[str] | None) -> Any:
+def _add_class_names(value: Any, names: list[str] | None) -> Any:
     if names is None:
         return value
     if isinstance(value, list):
-        return [_with_names(entry, names) for entry in value]
+        return [_add_class_names(entry, names) for entry in value]
     return ClassLabel(value, names[value]) if isinstance(value, int) and 0 <= value < len(names) else value
 
 
@@ -230,11 +226,11 @@ def _read_parallel(paths: tuple[Path, ...], layout: Layout, most: int | None) ->
 def _read_csv(path: Path, most: int | None) -> Iterator[tuple[int, list[str]]]:
     """Returns (line, cells) of the rows of a csv file. A row may span lines, so that rows have to be read to be counted."""
     if most is None or count_lines(path) <= most:
-        return _all_csv_rows(path)
-    return islice(_all_csv_rows(path), 0, None, step_of(str(path), sum(1 for _ in _all_csv_rows(path)), most))
+        return _read_all_csv_rows(path)
+    return islice(_read_all_csv_rows(path), 0, None, step_of(str(path), sum(1 for _ in _read_all_csv_rows(path)), most))
 
 
-def _all_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _read_all_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
     empty: int | None = None
     try:
@@ -264,14 +260,14 @@ def _read_cells(path: Path, layout: Layout, table: Iterator[tuple[int, list[str]
 
 
 def _read_json(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
-    records = _records(path, _line_step(most, path))
+    records = _read_records(path, _line_step(most, path))
     first = next(records, None)
     if first is None:
         return
-    yield from _rows(chain([first], records), list(first[1]), layout, str(path), "line")
+    yield from _select_columns(chain([first], records), list(first[1]), layout, str(path), "line")
 
 
-def _records(path: Path, every: int) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_records(path: Path, every: int) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, text in nonempty_lines(path, every):
         try:
             record = json.loads(text)
@@ -291,14 +287,14 @@ def _read_parquet(path: Path, layout: Layout, most: int | None) -> Iterator[Row]
         file = parquet.ParquetFile(path, buffer_size=2**20)  # so that a row group is not read whole for its first rows
         header = file.schema_arrow.names
         columns = list(layout.columns(header, str(path)).values())
-        yield from _rows(_parquet_rows(file, str(path), columns, most), header, layout, str(path), "row")
+        yield from _select_columns(_read_parquet_rows(file, str(path), columns, most), header, layout, str(path), "row")
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} cannot be read as parquet: {error}; write it again") from error
 
 
-def _parquet_rows(file: Any, source: str, columns: list[str], most: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_parquet_rows(file: Any, source: str, columns: list[str], most: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (number, values) of the rows; of a file with more than `most`, the first ones of row groups spread evenly over it."""
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     starts, total = [0, *accumulate(sizes)], sum(sizes)
@@ -314,7 +310,7 @@ def _parquet_rows(file: Any, source: str, columns: list[str], most: int | None) 
         yield from enumerate(islice(rows, share), starts[group])
 
 
-def _rows(records: Iterable[tuple[int, Any]], header: Sequence[str], layout: Layout, source: str, unit: str) -> Iterator[Row]:
+def _select_columns(records: Iterable[tuple[int, Any]], header: Sequence[str], layout: Layout, source: str, unit: str) -> Iterator[Row]:
     columns = layout.columns(header, source)
     for number, record in records:
         absent = next((column for column in columns.values() if record.get(column) is None), None)

@@ -30,7 +30,9 @@ def to_classes(request: TaskRequest, labels: Sequence[Labelled]) -> list[int]:
     """
     names = {int(number): str(name) for number, name in config_of(request.model).id2label.items()}
     are_unnamed = all(name == f"LABEL_{number}" for number, name in names.items())
-    labels = [(position, _plain(value, are_unnamed)) for position, value in labels]
+    labels = [
+        (position, (value.number if are_unnamed else value.name) if isinstance(value, ClassLabel) else value) for position, value in labels
+    ]
     by_name = {name.casefold(): number for number, name in names.items()}
     if len(by_name) < len(names) or not any(_text(value).casefold() in by_name for _, value in labels):
         by_name = {str(number): number for number in range(n_labels(request))}
@@ -41,10 +43,6 @@ def to_classes(request: TaskRequest, labels: Sequence[Labelled]) -> list[int]:
                 "Correct the labels, set the names in model.config, or, if this line is a header, name its columns"
             )
     return [by_name[_text(value).casefold()] for _, value in labels]
-
-
-def _plain(value: Any, by_number: bool) -> Any:
-    return (value.number if by_number else value.name) if isinstance(value, ClassLabel) else value
 
 
 def _text(value: Any) -> str:

@@ -128,14 +128,16 @@ class Demo(GeneratedText):
         """Returns the task."""
         data = EMBEDDED[self.variant]
         request = self._check(request, data)
-        drawn = for_each_split(lambda split: self._draw(request, data, split))
-        examples = for_each_split(lambda split: Packed(data.examples(request, drawn[split])))
+        drawn_by_split = for_each_split(lambda split: self._draw(request, data, split))
+        examples = for_each_split(lambda split: Packed(data.examples(request, drawn_by_split[split])))
 
         def read_texts(split: Split) -> Iterator[Text]:
             return (data.text(example, f"{split} example {i}") for i, example in enumerate(self._draw(request, data, split)))
 
         if data.metric is None:
-            pairs = for_each_split(lambda split: [TextPair(_english(clause), str(tavi.say(clause)), "") for clause in drawn[split]])
+            pairs = for_each_split(
+                lambda split: [TextPair(_english(clause), str(tavi.say(clause)), "") for clause in drawn_by_split[split]]
+            )
             texts = Texts(read_texts, add_special_tokens=False, end=(request.tokenizer.eos_token_id,))
             return self.build_from_pairs(request, pairs, examples, texts)
         return make_task(request, examples, data.metric, Texts(read_texts))

@@ -40,7 +40,7 @@ class TokenClassification(TaskBuilder):
         check_tokenizer(request)
         if not getattr(request.tokenizer, "is_fast", False):
             raise DataError(f"task '{request.name}' needs a fast tokenizer, which knows the word of each piece; load it by AutoTokenizer")
-        labelled = LabelledRows(lambda source: _read(request, source), _tags)
+        labelled = LabelledRows(lambda source: _read(request, source), _list_tags)
 
         def rows_by_split() -> dict[Split, list[Row]]:
             return read_splits(request, labelled, lambda row: "\0".join(row.values["tokens"]).encode())
@@ -119,7 +119,7 @@ def _check(row: Row) -> None:
         raise DataError(f"{row.origin} has {len(tokens)} words, but {len(tags)} labels")
 
 
-def _tags(row: Row) -> list[Any]:
+def _list_tags(row: Row) -> list[Any]:
     """Returns the tags of a row; none where they are no list, which `_check` refuses when the row is used."""
     return row.values["tags"] if isinstance(row.values["tags"], list) else []
 
@@ -128,22 +128,18 @@ def _examples(request: TaskRequest, rows: Sequence[Row]) -> Iterator[dict[str, l
     limit = longest(request)
     labels = iter(to_classes(request, [(f"{row.origin}, word {n}", tag) for row in rows for n, tag in enumerate(row.values["tags"], 1)]))
     for row in rows:
-        encoded = _encode(request, row, limit)
+        try:
+            encoded = request.tokenizer(row.values["tokens"], is_split_into_words=True, verbose=False, **truncation(request, limit))
+        except (AssertionError, ValueError) as error:
+            raise DataError(f"{row.origin}: the tokenizer does not take words: {error}") from error
         check_tokens(request, encoded["input_ids"], row.origin, limit)
-        token_labels = _label_tokens(encoded.word_ids(), list(islice(labels, len(row.values["tokens"]))))
+        token_labels = _label_first_pieces(encoded.word_ids(), list(islice(labels, len(row.values["tokens"]))))
         if all(label == IGNORED for label in token_labels):
             raise DataError(f"{row.origin}: no word of it got a token, so all labels would be ignored; remove it")
         yield {**{name: list(encoded[name]) for name in encoded if name != "attention_mask"}, "labels": token_labels}
 
 
-def _encode(request: TaskRequest, row: Row, limit: int | None) -> Any:
-    try:
-        return request.tokenizer(row.values["tokens"], is_split_into_words=True, verbose=False, **truncation(request, limit))
-    except (AssertionError, ValueError) as error:
-        raise DataError(f"{row.origin}: the tokenizer does not take words: {error}") from error
-
-
-def _label_tokens(words: Sequence[int | None], labels: Sequence[int]) -> list[int]:
+def _label_first_pieces(words: Sequence[int | None], labels: Sequence[int]) -> list[int]:
     """Returns the label of a word at its first piece, IGNORED elsewhere."""
     before = [None, *words[:-1]]
     return [IGNORED if word is None or word == last else labels[word] for word, last in zip(words, before, strict=True)]

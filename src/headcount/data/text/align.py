@@ -12,7 +12,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from headcount.core.errors import DataError
-from headcount.data.text.aligned import Aligned, Reason, Refusal, Refused, Tokens, Unalignable, assign, match
+from headcount.data.text.aligned import Aligned, Reason, Refusal, Refused, Tokens, assign, match
 from headcount.data.text.annotated import Annotated
 
 UNLIMITED = 10**6
@@ -83,72 +83,14 @@ class _Encoder:
         short = next(self.tokens([sentence], self.limit - len(self.end)))
         return replace(assign(sentence, short), truncated=True)
 
-
-def _encoder(
-    tokenizer: Any, max_length: int | None, truncate: bool, add_special_tokens: bool, as_target: bool, end: Sequence[int]
-) -> _Encoder:
-    if not getattr(tokenizer, "is_fast", False):
-        raise DataError(
-            f"{type(tokenizer).__name__} is a tokenizer without offsets, so its pieces cannot be matched to words; "
-            "use the fast one of this model (AutoTokenizer loads it from tokenizer.json)"
-        )
-    if max_length is not None and max_length < 1:
-        raise DataError(f"max_length must be 1 or more, got {max_length}")
-    stated = getattr(tokenizer, "model_max_length", None) or UNLIMITED
-    limit = max_length or (int(stated) if stated < UNLIMITED else None)
-    return _Encoder(tokenizer, limit, truncate, add_special_tokens, as_target, tuple(end))
-
-
-def align_each(
-    sentences: Iterable[Annotated],
-    tokenizer: Any,
-    max_length: int | None = None,
-    *,
-    truncate: bool = False,
-    add_special_tokens: bool = True,
-    as_target: bool = False,
-    end: Sequence[int] = (),
-) -> Iterator[Aligned | Refusal]:
-    """Yields each sentence aligned, or the reason why it cannot be, in order.
-
-    Args:
-        sentences: Sentences or pairs of them.
-        tokenizer: A fast tokenizer.
-        max_length: The most tokens of a sentence, special tokens included; by default the tokenizer's own limit.
-        truncate: Cuts longer sentences instead of raising DataError.
-        add_special_tokens: Whether the tokenizer adds its special tokens.
-        as_target: Tokenises texts as targets of a translation.
-        end: Special tokens added after every text.
-    """
-    encoder, remaining = _encoder(tokenizer, max_length, truncate, add_special_tokens, as_target, end), iter(sentences)
-    while chunk := list(islice(remaining, TOKENIZED_AT_ONCE)):
-        for _, same_kind in groupby(chunk, lambda sentence: len(sentence.parts)):
-            group = list(same_kind)
-            for sentence, tokens in zip(group, encoder.tokens(group), strict=True):
-                yield encoder.align(sentence, tokens)
-
-
-def align(
-    annotated: Annotated,
-    tokenizer: Any,
-    max_length: int | None = None,
-    *,
-    truncate: bool = False,
-    add_special_tokens: bool = True,
-    as_target: bool = False,
-    end: Sequence[int] = (),
-) -> Aligned:
-    """Returns a sentence with its tokens; see `align_each` for the arguments.
-
-    Raises:
-        Unalignable: words and tokens cannot be matched, with the reason.
-    """
-    (result,) = align_each(
-        [annotated], tokenizer, max_length, truncate=truncate, add_special_tokens=add_special_tokens, as_target=as_target, end=end
-    )
-    if isinstance(result, Refusal):
-        raise Unalignable(result)
-    return result
+    def align_each(self, sentences: Iterable[Annotated]) -> Iterator[Aligned | Refusal]:
+        """Yields the alignment of each sentence, or the reason why there is none, in order."""
+        remaining = iter(sentences)
+        while chunk := list(islice(remaining, TOKENIZED_AT_ONCE)):
+            for _, same_kind in groupby(chunk, lambda sentence: len(sentence.parts)):
+                group = list(same_kind)
+                for sentence, tokens in zip(group, self.tokens(group), strict=True):
+                    yield self.align(sentence, tokens)
 
 
 def align_all(
@@ -161,14 +103,31 @@ def align_all(
     as_target: bool = False,
     end: Sequence[int] = (),
 ) -> tuple[list[Aligned], Refused]:
-    """Returns every sentence that can be aligned, in order, and an account of those that cannot; see `align_each` for the arguments."""
+    """Returns every sentence that can be aligned, in order, and an account of those that cannot.
+
+    Args:
+        sentences: Sentences or pairs of them.
+        tokenizer: A fast tokenizer.
+        max_length: The most tokens of a sentence, special tokens included; by default the tokenizer's own limit.
+        truncate: Cuts longer sentences instead of raising DataError.
+        add_special_tokens: Whether the tokenizer adds its special tokens.
+        as_target: Tokenises texts as targets of a translation.
+        end: Special tokens added after every text.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise DataError(
+            f"{type(tokenizer).__name__} is a tokenizer without offsets, so its pieces cannot be matched to words; "
+            "use the fast one of this model (AutoTokenizer loads it from tokenizer.json)"
+        )
+    if max_length is not None and max_length < 1:
+        raise DataError(f"max_length must be 1 or more, got {max_length}")
+    stated = getattr(tokenizer, "model_max_length", None) or UNLIMITED
+    limit = max_length or (int(stated) if stated < UNLIMITED else None)
+    encoder = _Encoder(tokenizer, limit, truncate, add_special_tokens, as_target, tuple(end))
     alignments: list[Aligned] = []
     counts: Counter[Reason] = Counter()
     examples: dict[Reason, tuple[Refusal, ...]] = {}
-    results = align_each(
-        sentences, tokenizer, max_length, truncate=truncate, add_special_tokens=add_special_tokens, as_target=as_target, end=end
-    )
-    for result in results:
+    for result in encoder.align_each(sentences):
         if isinstance(result, Refusal):
             counts[result.reason] += 1
             examples[result.reason] = (*examples.get(result.reason, ()), result)[:EXAMPLES]

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headcount.core.errors import DataError
 from headcount.data.text.annotated import Annotated
 
 MARKERS = "▁Ġ"
@@ -36,14 +35,6 @@ class Refusal:
 
     def __str__(self) -> str:
         return f"{self.annotated.origin}: {self.reason}: {self.detail}"
-
-
-class Unalignable(DataError):
-    """A sentence whose words and tokens cannot be matched."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True)

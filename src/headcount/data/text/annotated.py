@@ -55,9 +55,9 @@ class Annotated:
     notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
-        wrong = _wrong_text(self) or _wrong_words(self) or _wrong_marks(self)
-        if wrong:
-            raise DataError(f"{self.origin}: {wrong}")
+        problem = _find_text_problem(self) or _find_word_problem(self) or _find_mark_problem(self)
+        if problem:
+            raise DataError(f"{self.origin}: {problem}")
 
     @property
     def parts(self) -> tuple[tuple[int, str], ...]:
@@ -67,7 +67,7 @@ class Annotated:
         return (0, self.text[: self.pair_at]), (self.pair_at, self.text[self.pair_at :])
 
 
-def _wrong_text(sentence: Annotated) -> str | None:
+def _find_text_problem(sentence: Annotated) -> str | None:
     try:
         sentence.text.encode()
     except UnicodeEncodeError as error:
@@ -77,7 +77,7 @@ def _wrong_text(sentence: Annotated) -> str | None:
     return None
 
 
-def _wrong_words(sentence: Annotated) -> str | None:
+def _find_word_problem(sentence: Annotated) -> str | None:
     words, size = sentence.words, len(sentence.text)
     for number, word in enumerate(words):
         if not 0 <= word.start < word.end <= size:
@@ -86,13 +86,13 @@ def _wrong_words(sentence: Annotated) -> str | None:
             return f"word {number} ('{word.form}') is in both texts of a pair"
         if word.head is not None and (not -1 <= word.head < len(words) or word.head == number):
             return f"the head of word {number} ('{word.form}') is {word.head}; it is another of the {len(words)} words, or -1 for the root"
-    for left, right in pairwise(words):
-        if right.start < left.end and (left.start, left.end) != (right.start, right.end):
-            return f"'{left.form}' at {left.start}:{left.end} and '{right.form}' at {right.start}:{right.end} overlap in part"
+    for word, following in pairwise(words):
+        if following.start < word.end and (word.start, word.end) != (following.start, following.end):
+            return f"'{word.form}' at {word.start}:{word.end} and '{following.form}' at {following.start}:{following.end} overlap in part"
     return None
 
 
-def _wrong_marks(sentence: Annotated) -> str | None:
+def _find_mark_problem(sentence: Annotated) -> str | None:
     n_words, n_target = len(sentence.words), len(sentence.target.words) if sentence.target else 0
     span = next((s for cluster in sentence.clusters for s in cluster if not 0 <= s[0] < s[1] <= n_words), None)
     if span:
@@ -111,7 +111,7 @@ def pair(first: Annotated, second: Annotated) -> Annotated:
     if first.pair_at is not None or second.pair_at is not None:
         raise DataError(f"{first.origin}: a pair is made of two single texts, not of pairs")
     at, n_words = len(first.text), len(first.words)
-    words = tuple(_shift(word, at, n_words) for word in second.words)
+    words = tuple(_shift_word(word, at, n_words) for word in second.words)
     clusters = tuple(tuple((start + n_words, end + n_words) for start, end in cluster) for cluster in second.clusters)
     return Annotated(
         first.text + second.text,
@@ -123,7 +123,7 @@ def pair(first: Annotated, second: Annotated) -> Annotated:
     )
 
 
-def _shift(word: Word, characters: int, words: int) -> Word:
+def _shift_word(word: Word, characters: int, words: int) -> Word:
     head = word.head if word.head is None or word.head < 0 else word.head + words
     return replace(word, head=head, start=word.start + characters, end=word.end + characters)
 

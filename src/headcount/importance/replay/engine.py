@@ -33,7 +33,7 @@ from headcount.importance.replay.play import ModelPass, Read, Replayer, first_co
 from headcount.importance.replay.routes import Recording, Route, Survey, find_routes
 from headcount.importance.replay.stacking import tile
 from headcount.models.attention import eager
-from headcount.models.gates import HeadGates, How, Means
+from headcount.models.gates import HeadGates, Means, Replacement
 from headcount.models.modules import Batch, device_of, unwrap
 from headcount.models.observe import evaluating, model_inputs
 from headcount.models.ownership import holding
@@ -93,7 +93,7 @@ class Ablator:
         self,
         model: nn.Module,
         *,
-        how: How = "zero",
+        how: Replacement = "zero",
         means: Means | None = None,
         max_tokens: int | None = None,
         withhold: Sequence[str] = (),

@@ -66,19 +66,19 @@ def read(model: nn.Module) -> dict[str, KeptHeads]:
     return parse(_raw(model))
 
 
-def replaced_values(model: nn.Module) -> dict[str, Any]:
+def replaced_values(model: nn.Module) -> dict[str, int | None]:
     """Returns the values that the configuration had before a uniform cut was written into it, by dotted name; None for those it did not have."""
     return dict((_raw(model) or {}).get("replaced", {}))
 
 
-def write(model: nn.Module, blocks: dict[str, KeptHeads], values: Mapping[str, Any] | None = None) -> None:
+def write(model: nn.Module, blocks: dict[str, KeptHeads], values: Mapping[str, int | None] | None = None) -> None:
     """Puts the record into the model's configuration; `values` are those that a uniform cut replaced there."""
-    entries: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, object]] = {}
     for path, block in blocks.items():
         entries[path] = {"heads": list(block.heads), "of": block.of}
         if block.columns is not None:
             entries[path]["columns"] = list(block.columns)
-    content: dict[str, Any] = {"schema": SCHEMA, "blocks": entries}
+    content: dict[str, object] = {"schema": SCHEMA, "blocks": entries}
     values = replaced_values(model) if values is None else values
     lists = read_named(model)
     setattr(model.config, KEY, content | ({"replaced": dict(values)} if values else {}) | ({"named": lists} if lists else {}))

@@ -13,7 +13,7 @@ from headcount.core.heads import HeadArgument, Projection, Rows, Slice, Unit
 from headcount.models.archs import names
 from headcount.models.archs.families import FULL_WIDTH_NORM
 from headcount.models.archs.geometry import Geometry, family_of
-from headcount.models.modules import join, linear_size, transposed
+from headcount.models.modules import is_transposed, join, linear_size
 
 MERGE_FIRST = "is wrapped by an adapter; merge it first (model.merge_and_unload())"
 QUANTISED = "is quantised or packed; load the model in a floating-point dtype (or dequantize() it) first"
@@ -41,7 +41,7 @@ def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:
     weight = layer._parameters["weight"]
     assert weight is not None
     outward = projection.role != "o"
-    axis = int(transposed(layer) == outward)
+    axis = int(is_transposed(layer) == outward)
     slices = [Slice(f"{projection.path}.weight", tuple(weight.shape), axis, projection.rows, projection.unit)]
     bias = layer._parameters.get("bias")
     if outward and bias is not None:
@@ -83,7 +83,7 @@ def _units(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None
 def _axes(owner: nn.Module, shape: torch.Size) -> list[int]:
     """Returns the axes that may hold heads, the likeliest first: a linear layer's outputs, a table's columns, else from the front."""
     if linear_size(owner) is not None:
-        return [len(shape) - 1 if transposed(owner) else 0]
+        return [len(shape) - 1 if is_transposed(owner) else 0]
     order = list(range(len(shape)))
     return order[::-1] if isinstance(owner, nn.Embedding) else order
 
@@ -137,7 +137,7 @@ def projection_problem(model: nn.Module, projection: Projection) -> str:
     if weight.is_meta and getattr(layer, "_hf_hook", None) is not None:
         return f"'{projection.path}' {OFFLOADED}"
     size = linear_size(layer)
-    expected = size if transposed(layer) else (size or ())[::-1]
+    expected = size if is_transposed(layer) else (size or ())[::-1]
     if tuple(weight.shape) != tuple(expected or ()) or not weight.is_floating_point():
         return f"'{projection.path}' {QUANTISED}"
     return ""

@@ -30,17 +30,17 @@ class Family:
     """What a head writes besides the values that it attends to: a gate takes it away, attention probabilities of zero do not."""
 
 
-def _falcon(module: Any) -> Fusion:
+def _falcon_fusion(module: Any) -> Fusion:
     if module.new_decoder_architecture:
         return "grouped"
     return "stacked" if module.multi_query else "interleaved"
 
 
-def _gpt_bigcode(module: Any) -> Fusion:
+def _gpt_bigcode_fusion(module: Any) -> Fusion:
     return "stacked" if module.multi_query else "interleaved"
 
 
-def _bloom(module: Any) -> str:
+def _reason_to_refuse_bloom(module: Any) -> str:
     sliced = module.pretraining_tp > 1 and module.slow_but_exact
     return "the output projection is used functionally (slow_but_exact with pretraining_tp > 1), so no hook on it fires" if sliced else ""
 
@@ -65,11 +65,11 @@ INPUT_WIDTH = (
 FAMILIES: dict[str, Family] = {
     "GPTNeoXAttention": Family(fusion="interleaved"),
     "GPTNeoXJapaneseAttention": Family(fusion="interleaved"),
-    "BloomAttention": Family(fusion="interleaved", refuse=_bloom),
+    "BloomAttention": Family(fusion="interleaved", refuse=_reason_to_refuse_bloom),
     "PersimmonAttention": Family(fusion="interleaved"),
-    "FalconAttention": Family(fusion=_falcon),
-    "FalconFlashAttention2": Family(fusion=_falcon),
-    "GPTBigCodeAttention": Family(fusion=_gpt_bigcode),
+    "FalconAttention": Family(fusion=_falcon_fusion),
+    "FalconFlashAttention2": Family(fusion=_falcon_fusion),
+    "GPTBigCodeAttention": Family(fusion=_gpt_bigcode_fusion),
     "BeitAttention": MASK_WITH_HEADS,  # the relative position bias is added to the mask
     "GroundingDinoMultiheadAttention": MASK_WITH_HEADS,
     "MMGroundingDinoMultiheadAttention": MASK_WITH_HEADS,

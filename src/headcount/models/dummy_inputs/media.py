@@ -33,7 +33,9 @@ def images(probe: Probe) -> Tensor:
     if probe.model_type == "instructblipvideo" and probe.takes("qformer_input_ids"):  # clips of frames
         return pixels.unsqueeze(1).repeat(1, 2, 1, 1, 1)
     if probe.find("image_grid_pinpoints"):
-        return pixels.unsqueeze(1).repeat(1, 1 + _n_tiles(probe), 1, 1, 1)
+        (height, width), side = probe.find("image_grid_pinpoints")[0], _side(probe)
+        n_tiles = (height // side[0]) * (width // side[1])
+        return pixels.unsqueeze(1).repeat(1, 1 + n_tiles, 1, 1, 1)
     return pixels.unsqueeze(1) if probe.takes("pixel_attention_mask") and probe.takes("input_ids") else pixels
 
 
@@ -84,12 +86,6 @@ def grid(probe: Probe) -> Tensor:
 def spatial_shapes(probe: Probe) -> Tensor:
     """Height and width of each image in patches."""
     return torch.tensor([[GRID, GRID]] * probe.batch)
-
-
-def _n_tiles(probe: Probe) -> int:
-    height, width = probe.find("image_grid_pinpoints")[0]
-    side = _side(probe)
-    return (height // side[0]) * (width // side[1])
 
 
 def image_sizes(probe: Probe) -> Tensor | None:

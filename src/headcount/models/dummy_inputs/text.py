@@ -40,18 +40,24 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
     is_fixed, length = length is not None, probe_length(model) if length is None else length
     generator = torch.Generator().manual_seed(seed)
     probe = Probe(model, batch, length, generator, dict(inspect.signature(model.forward).parameters))
-    makers = _makers(probe)
+    makers = _choose_makers(probe)
+    reference = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     try:
         _fit_sizes(probe, keep_length=is_fixed)
         with torch.no_grad(), preserve(model):
             for name, maker in makers.items():
                 value = maker(probe)
                 if value is not None:
-                    probe.inputs[name] = _to_device(value, model)
+                    probe.inputs[name] = value.to(device_of(model), reference.dtype if value.is_floating_point() else value.dtype)
     except Exception as error:  # a maker may call the model's own code, which fails in its own ways
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ProbeError(f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_remedy(model)}") from error
-    return _group_choices(probe.inputs) if _chooses(model) else probe.inputs
+    if not _chooses(model):
+        return probe.inputs
+    return {  # [batch, choices, …] for text, one image or page per question
+        name: value[::N_CHOICES] if value.is_floating_point() else value.unflatten(0, (-1, N_CHOICES))
+        for name, value in probe.inputs.items()
+    }
 
 
 def _fit_sizes(probe: Probe, *, keep_length: bool) -> None:
@@ -73,13 +79,6 @@ def _first_position(model: nn.Module) -> int:
 
 def _chooses(model: nn.Module) -> bool:
     return type(model).__name__.endswith("ForMultipleChoice")
-
-
-def _group_choices(inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The inputs of a multiple-choice model, [batch, choices, …] for text and one image or page per question."""
-    return {
-        name: value[::N_CHOICES] if value.is_floating_point() else value.unflatten(0, (-1, N_CHOICES)) for name, value in inputs.items()
-    }
 
 
 def _remedy(model: nn.Module) -> str:
@@ -112,7 +111,7 @@ def _unwrap_peft(model: nn.Module) -> nn.Module:
     return unwrap() if callable(unwrap) else model  # pyright: ignore[reportReturnType]
 
 
-def _makers(probe: Probe) -> dict[str, Maker]:
+def _choose_makers(probe: Probe) -> dict[str, Maker]:
     if not hasattr(probe.model, "config"):
         raise ProbeError(f"{probe.model_type} has no config to read the inputs from; {_remedy(probe.model)}")
     if type(probe.model).forward is nn.Module.forward:
@@ -133,12 +132,6 @@ def _makers(probe: Probe) -> dict[str, Maker]:
     return makers
 
 
-def _to_device(value: Tensor, model: nn.Module) -> Tensor:
-    """The tensor on the model's device, floating point in the model's precision."""
-    reference = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-    return value.to(device_of(model), reference.dtype if value.is_floating_point() else value.dtype)
-
-
 # Encoder-decoders that take either audio features or text, not both.
 FEATURES_OR_TEXT = frozenset({"pop2piano"})
 
@@ -153,7 +146,7 @@ def input_ids(probe: Probe) -> Tensor | None:
             return codes
     ids = probe.words(_vocab(probe), probe.batch, probe.length)
     ids[1:, -N_PADDED:] = _pad_token(probe)
-    if _reads_end(probe):
+    if _reads_end_token(probe):
         ids[0, -1] = ids[1:, -N_PADDED - 1] = _end_token(probe)
     if probe.takes("image_embeds_position_mask"):
         ids = torch.cat([probe.words(_vocab(probe), probe.batch, _n_latents(probe)), ids], dim=1)
@@ -204,7 +197,7 @@ def _is_text_tower(probe: Probe) -> bool:
     return hasattr(probe.model, "get_text_features") or type(probe.model).__name__.endswith(("TextModel", "TextModelWithProjection"))
 
 
-def _reads_end(probe: Probe) -> bool:
+def _reads_end_token(probe: Probe) -> bool:
     """Whether the model reads a sequence off its end-of-text token, as contrastive text towers and BART classifiers do."""
     classifies = type(probe.model).__name__.endswith("ForSequenceClassification") and probe.config.is_encoder_decoder
     return probe.find("eos_token_id") is not None and (_is_text_tower(probe) or bool(classifies))

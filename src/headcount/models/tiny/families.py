@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from headcount.models.tiny.build import model_class, tiny_model
@@ -18,9 +19,9 @@ class FamilyVariant:
     model_type: str
     overrides: dict[str, Any] = field(default_factory=dict)
 
-    def build(self, attn: str | None = None, **options: Any) -> nn.Module:
-        """The tiny model, float64 unless said otherwise."""
-        return tiny_model(self.model_type, attn=attn, **options, **self.overrides)
+    def build(self, attn: str | None = None, *, dtype: torch.dtype = torch.float64) -> nn.Module:
+        """Returns the tiny model; `attn` is the attention implementation."""
+        return tiny_model(self.model_type, attn=attn, dtype=dtype, **self.overrides)
 
 
 PLAIN = (

@@ -71,7 +71,7 @@ def _measure_gradients(context: PruneContext, limit: int) -> Tensor:
 def _batch_gradients(context: PruneContext, model: Any, batch: Batch, numbers: list[int], losses: ExampleLosses) -> Tensor:
     check_batch(model, batch, numbers)
     gates = torch.ones(len(numbers), len(context.heads), device=next(model.parameters()).device, requires_grad=True)
-    with torch.enable_grad(), HeadGates(model, gates):
+    with torch.enable_grad(), HeadGates(model, gates, heads=context.heads):
         try:
             example_losses = finite_losses(losses(forward(model, batch), batch), numbers)
         except OneByOne:

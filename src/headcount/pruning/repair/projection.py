@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
-from headcount.models.modules import Batch, transposed
+from headcount.models.modules import Batch, is_transposed
 from headcount.models.observe import query_mask
 
 
@@ -32,8 +32,13 @@ def output_projection(model: nn.Module, block: AttentionBlock) -> Any:
 
 
 def _is_linear(module: Any) -> bool:
+<<<<<<< HEAD
     """Whether a module is inputs times its weight plus its bias: by its type, or, of relatives of nn.Linear, by what it returns."""
     if type(module) is nn.Linear or transposed(module):
+=======
+    """Whether a module is inputs times its weight plus its bias: by its type, or, of relatives of nn.Linear, by what it gives."""
+    if type(module) is nn.Linear or is_transposed(module):
+>>>>>>> house-models
         return module.weight.is_floating_point()
     if not isinstance(module, nn.Linear) or not module.weight.is_floating_point():
         return False
@@ -51,7 +56,7 @@ def has_bias(module: Any) -> bool:
 def read_matrix(module: Any) -> Float[Tensor, "inputs outputs"]:
     """Returns the matrix of a projection in float64: a row per input, and its bias as the last row."""
     weight = module.weight.detach().double()
-    weight = weight if transposed(module) else weight.T
+    weight = weight if is_transposed(module) else weight.T
     return torch.cat([weight, module.bias.detach().double()[None]]) if has_bias(module) else weight.clone()
 
 
@@ -59,7 +64,7 @@ def read_matrix(module: Any) -> Float[Tensor, "inputs outputs"]:
 def write_matrix(module: Any, matrix: Float[Tensor, "inputs outputs"]) -> None:
     """Writes a matrix, in the form of `read_matrix`, into a projection."""
     rows = matrix[:-1] if has_bias(module) else matrix
-    module.weight.copy_(rows if transposed(module) else rows.T)
+    module.weight.copy_(rows if is_transposed(module) else rows.T)
     if has_bias(module):
         module.bias.copy_(matrix[-1])
 

@@ -19,7 +19,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from headcount.core.errors import ArtifactError, NonFinite, UnsupportedModel
 from headcount.core.files import write_atomic
-from headcount.models.gates import HeadGates, How
+from headcount.models.gates import HeadGates, Replacement
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 
@@ -69,11 +69,13 @@ class GateCallback(TrainerCallback):
     go too when it fails.
     """
 
-    def __init__(self, model: nn.Module, gating: Gating, *, how: How = "zero", means: Any = None) -> None:
+    def __init__(self, model: nn.Module, gating: Gating, *, how: Replacement = "zero", means: Any = None) -> None:
         self.model, self.gating = unwrap(model), gating
         self.heads = HeadMap.of(self.model)
         self.history: list[dict[str, Any]] = []
-        self._gates = HeadGates(self.model, gating.hard().detach(), how=how, means=means)  # now: what is sharded later has other shapes
+        self._gates = HeadGates(
+            self.model, gating.hard().detach(), how=how, means=means, heads=self.heads
+        )  # now: what is sharded later has other shapes
         self._optimiser = gating.optimiser()
         self._stack = ExitStack()
         self._sample: Tensor | None = None

@@ -24,6 +24,7 @@ from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo
 from headcount.surgery.named_heads import assign_fields, original_fields
 from headcount.surgery.reshape import cuts_of
 from headcount.surgery.save import MAX_SHARD_SIZE, save
+from headcount.surgery.sizes import BUILD_LOCK
 from headcount.surgery.verify import check_equal, float_dtype, run
 
 
@@ -78,7 +79,7 @@ def widen(model: nn.Module) -> nn.Module:
     assign_values(config, record.replaced_values(model))
     vars(config).pop(record.KEY, None)
     options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
-    with fork_rng(()):  # first weights are drawn, and replaced below
+    with BUILD_LOCK, fork_rng(()):  # first weights are drawn, and replaced below
         dense: Any = type(model)._from_config(config, **options)  # pyright: ignore[reportAttributeAccessIssue]
     dense = dense.to(next(model.parameters()).device).eval()
     cut_heads, dense_heads = HeadMap.of(model), HeadMap.of(dense)
