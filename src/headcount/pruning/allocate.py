@@ -130,13 +130,8 @@ def _count_parameters(model: nn.Module, heads: HeadMap, blocks: Sequence[Attenti
     return Costs(total - fsum(costs[-1] for costs in by_block), by_block)
 
 
-<<<<<<< HEAD
 def _count_kv_bytes(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock], _budget: Budget) -> Costs:
-    total = cost(model).kv_bytes_per_token
-=======
-def _kv_bytes(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock], _budget: Budget) -> tuple[float, list[list[float]]]:
     total = cost(model, heads=heads).kv_bytes_per_token
->>>>>>> house-models
     if not total:
         raise PlanError("this model keeps no keys and values from token to token, so that it has no budget of kv_bytes")
     element_size = next(model.parameters()).element_size()

@@ -123,7 +123,7 @@ def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]
     pruning.run.present(*artifacts)
     groups: dict[PruneSpec, list[tuple[PruneSpec, Artifact]]] = {}
     for spec, artifact in zip(specs, artifacts, strict=True):
-        groups.setdefault(replace(spec.resolved(pruning.heads), seed=0), []).append((spec, artifact))
+        groups.setdefault(replace(spec.resolve_share(pruning.heads), seed=0), []).append((spec, artifact))
     points = [_make_point(pruning, dense, [spec.seed for spec, _ in group], [artifact for _, artifact in group]) for group in groups.values()]
     return Grid(pruning.task, pruning.heads, dense, tuple(points))
 

@@ -68,13 +68,8 @@ class Rank(Pruner):
         dense = evaluate(context.model, context.data, split="selection") if self.stop else None
         counts = self.counts(context)
         for number in counts:
-<<<<<<< HEAD
             next_plan = keep_top_by_scope(context, scores, number, self.scope)
-            with HeadGates(context.model, gates_of(context.heads, next_plan)):
-=======
-            next_plan = keep_within(context, scores, number, self.scope)
             with HeadGates(context.model, gates_of(context.heads, next_plan), heads=context.heads):
->>>>>>> house-models
                 gated = None if dense is None else evaluate(context.model, context.data, split="selection")
                 history.append({"heads": number, **({} if gated is None else {"loss": gated.loss, "value": gated.value})})
                 if gated is not None and dense is not None and not _retains_share(dense, gated, self.stop):

@@ -57,17 +57,9 @@ def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = FIT_EXA
     projections = {block: _require_bias(folded, block) for block, positions in removed.items() if positions}
     if not projections:
         return folded
-<<<<<<< HEAD
-    means = mean_outputs(folded, batches(data, limit=limit, pad_id=pad_id(folded)))
+    means = mean_outputs(folded, batches(data, limit=limit, pad_id=pad_id(folded)), blocks=heads.blocks)
     for block, module in projections.items():
         matrix = read_matrix(module)
         matrix[-1] += means[block.path][removed[block]].flatten().to(matrix) @ matrix[head_rows(block, removed[block])]
         write_matrix(module, matrix)
-=======
-    means = mean_outputs(folded, batches(data, limit=limit, pad_id=pad_id(folded)), blocks=heads.blocks)
-    for block, (module, gone) in touched.items():
-        matrix = read(module)
-        matrix[-1] += means[block.path][list(gone)].flatten().to(matrix) @ matrix[inputs_of(block, gone)]
-        write(module, matrix)
->>>>>>> house-models
     return folded

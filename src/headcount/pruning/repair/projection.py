@@ -32,13 +32,8 @@ def output_projection(model: nn.Module, block: AttentionBlock) -> Any:
 
 
 def _is_linear(module: Any) -> bool:
-<<<<<<< HEAD
     """Whether a module is inputs times its weight plus its bias: by its type, or, of relatives of nn.Linear, by what it returns."""
-    if type(module) is nn.Linear or transposed(module):
-=======
-    """Whether a module is inputs times its weight plus its bias: by its type, or, of relatives of nn.Linear, by what it gives."""
     if type(module) is nn.Linear or is_transposed(module):
->>>>>>> house-models
         return module.weight.is_floating_point()
     if not isinstance(module, nn.Linear) or not module.weight.is_floating_point():
         return False
