@@ -21,7 +21,7 @@ from contract import TYPES, wrong
 from starlette.testclient import TestClient
 
 import headcount as hc
-from headcount.app.serve.actions import LiveRun
+from headcount.app.serve.live_run import LiveRun
 from headcount.app.serve.server import Site, application
 from headcount.data.evaluate import evaluate
 from headcount.data.open_task import open_task
@@ -127,7 +127,7 @@ def test_another_model_under_the_name_is_refused(analysed: Path, tmp_path: Path,
 
 
 def test_a_source_that_is_too_long_is_not_translated() -> None:
-    from headcount.app.serve import actions as live
+    from headcount.app.serve.actions import _read_sentence
     from headcount.core.errors import DataError
 
     class Translator:
@@ -143,7 +143,7 @@ def test_a_source_that_is_too_long_is_not_translated() -> None:
             return open_task("demo/translation", self.model(), self.tokenizer())
 
     with pytest.raises(DataError, match="at most 128 are shown here"):
-        live._corpus(Translator(), "the dog sees " * 150, None)  # pyright: ignore[reportArgumentType]
+        _read_sentence(Translator(), "the dog sees " * 150, None)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -20,9 +20,9 @@ from contract import check
 from kit import make_run
 from starlette.testclient import TestClient
 
-from headcount.app.serve import server as app_module
-from headcount.app.serve.actions import LiveRun
+from headcount.app.serve import actions
 from headcount.app.serve.guard import MAX_BODY, host_name, is_address
+from headcount.app.serve.live_run import LiveRun
 from headcount.app.serve.server import Site, application
 
 
@@ -165,7 +165,7 @@ def test_one_action_at_a_time(by_hand: list[LiveRun], monkeypatch: pytest.Monkey
         go_on.wait(20)
         return {"done": True}
 
-    monkeypatch.setitem(app_module.ACTIONS, "attend", slow)
+    monkeypatch.setattr(actions, "attend", slow)
     client = TestClient(application(Site(by_hand[:1], TOKEN, FRONT)), base_url=HOME)
     answers = []
     first = threading.Thread(target=lambda: answers.append(client.post("/api/0/attend", json={}, headers=ASKS)))
@@ -182,7 +182,7 @@ def test_a_defect_answers_without_telling_secrets(by_hand: list[LiveRun], monkey
     def broken(_run: LiveRun, _asked: Any) -> dict[str, Any]:
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setitem(app_module.ACTIONS, "attend", broken)
+    monkeypatch.setattr(actions, "attend", broken)
     client = TestClient(application(Site(by_hand[:1], TOKEN, FRONT)), base_url=HOME, raise_server_exceptions=False)
     answer = client.post("/api/0/attend", json={}, headers=ASKS)
     assert answer.status_code == 500 and "ZeroDivisionError" in answer.json()["error"] and "secret" not in answer.text

@@ -17,9 +17,9 @@ from torch import nn
 from toys import saved_classifier, saved_table, sentences
 
 import headcount as hc
-from headcount.app.cli import demo
 from headcount.app.cli._app import build
 from headcount.app.cli.study import build_command
+from headcount.app.jobs import demo
 from headcount.core.errors import PartlyRead
 from headcount.core.registry import STUDIES
 from headcount.data.embedded.sentences import draw_sentences
@@ -143,7 +143,7 @@ def test_no_model_reads_more_of_a_split(
         assert run(capsys, *compared, "--limit", LIMIT, "--out", tmp_path / "compared")[0] == 0
     words = tuple(places.get(str(word), word) for word in COMMANDS[command])
     splits = splits_of(COMMANDS[command], folder)
-    monkeypatch.setattr(demo, "SHOWN", {"entailment": "demo/entailment"})  # one of its models is enough
+    monkeypatch.setattr(demo, "TASKS", {"entailment": "demo/entailment"})  # one of its models is enough
     sequences.clear()
     code, _, err = run(capsys, *words, "--limit", LIMIT)
     assert code == 0, err

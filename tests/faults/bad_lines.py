@@ -55,12 +55,12 @@ def level_above_one(kit: Kit) -> Call:
     return line("score", "demo/entailment", "--level", "95")
 
 
-@case("command lines", "name what goes by one of --heads, --plan and --scores", code=2)
+@case("command lines", "name the heads to remove by one of --heads, --plan and --scores", code=2)
 def no_way_to_say_what_goes(kit: Kit) -> Call:
     return line("cut", "x", "--out", kit.place / "out")
 
 
-@case("command lines", "name what goes by one of --heads, --plan and --scores", code=2)
+@case("command lines", "name the heads to remove by one of --heads, --plan and --scores", code=2)
 def two_ways_to_say_what_goes(kit: Kit) -> Call:
     return line("cut", "x", "--heads", "L0H1", "--plan", "plan.json", "--out", kit.place / "out")
 

@@ -16,8 +16,9 @@ from command_line import refused, result, run
 from toys import build, files, saved_classifier, shared, task
 
 import headcount as hc
-from headcount.app.cli.study import ConsoleSources, Request
+from headcount.app.cli.study import Request
 from headcount.app.console.inputs import TaskOptions
+from headcount.app.jobs.study import ConsoleSources
 from headcount.core.heads import Head
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run

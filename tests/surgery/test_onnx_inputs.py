@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import headcount as hc
-from headcount.app.console.inputs import reader_of
 from headcount.app.main import main
 from headcount.core.errors import DataError, VerificationError
 from headcount.data.chunks import batches
 from headcount.data.open_task import open_task
+from headcount.data.readers.processor import reader_of
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.export import onnx as export

@@ -1,4 +1,4 @@
-"""Pruned models of several methods, sizes and seeds: their scores over the seeds, paired tests between them, and the heads that stay. Imports torch."""
+"""Pruned models of several methods, sizes and seeds: scores over seeds, paired tests, and the heads that stay. Imports torch."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ import pytest
 from kit import make_run
 
 from headcount.app.console.inputs import TaskOptions
+from headcount.app.jobs import prune as prune_job
 from headcount.app.main import main
 from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
-from headcount.pruning import prune as prune_room
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.report.commands import milliseconds, plain_number, prune_command, prune_commands
+from headcount.runs.report.commands import milliseconds, plain_number, prune_command, prune_commands, task_words
 from headcount.runs.schema import RunRecord
 from headcount.workflows.prune import build_grid
 
@@ -62,7 +62,7 @@ def read_back(command: str, monkeypatch: pytest.MonkeyPatch, place: Path) -> Pru
         raise PlanError("enough")
 
     monkeypatch.chdir(place)
-    monkeypatch.setattr(prune_room, "check_request", stop)
+    monkeypatch.setattr(prune_job, "check_request", stop)
     program, *words = shlex.split(command)
     assert program == "headcount" and main([*words, "-q"]) == 1
     return found[0]
@@ -104,7 +104,7 @@ def test_the_next_command_opens_what_this_one_did() -> None:
         "64",
         "--truncate",
     ]
-    assert given.of_task == words and TaskOptions("m").of_task == []
+    assert task_words(given._asdict()) == words and task_words(TaskOptions("m")._asdict()) == []
 
 
 @pytest.mark.parametrize("option", ["--option", "--task-option"])

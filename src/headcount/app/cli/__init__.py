@@ -1,1 +1,1 @@
-"""The command line: one file per command. Commands parse options, call a workflow and print; they hold no logic."""
+"""The command line: one file per command, which declares its options, checks them and calls its job. Imports no torch."""

@@ -29,32 +29,8 @@ def run(
     max_mb: MaxMb = 2.0,
 ) -> None:
     """Write the report of a run: head map, curves, costs, roles, attention, all in one file without a network."""
-    from headcount.runs.report.compare import why_not_comparable
-    from headcount.runs.report.sentences import missing_model_warnings
-    from headcount.runs.report.write import MEGABYTE, too_large, write_report
-    from headcount.runs.store import Run
-
     if run_b is not None and run.resolve() == run_b.resolve():
         raise typer.BadParameter(f"{run} would be compared with itself; name another run, or one alone")
-    session.doing("reading the run")
-    first, second = Run.open(run), Run.open(run_b) if run_b is not None else None
-    path = write_report(first, second, out, max_mb=max_mb)
-    for opened in filter(None, (first, second)):
-        for text in missing_model_warnings(opened, opened.record()):
-            session.note(f"warning: {opened.folder}: {text}")
-    reason = None if second is None else why_not_comparable(first, second)
-    if reason:
-        session.note(f"warning: {reason}")
-    if path.stat().st_size > max_mb * MEGABYTE:
-        session.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
-    figure_paths: list[Path] = []
-    if figures is not None:
-        from headcount.runs.report.figures import write_figures
+    from headcount.app.jobs.report import write_reports
 
-        session.doing("drawing figures")
-        figure_paths = write_figures(first, figures)
-    session.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
-    for written in (path, *figure_paths):
-        session.line(str(written))
-    session.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(figure) for figure in figure_paths]})
-    session.next("serve", *filter(None, (run, run_b)))
+    write_reports(session, run, run_b, out, figures, max_mb)

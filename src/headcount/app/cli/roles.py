@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headcount.app.console import inputs
 from headcount.app.console.command import command
+from headcount.app.console.inputs import RunOptions, Split, TaskOptions
 from headcount.app.console.options import split
-from headcount.app.console.run_folder import Engine, Join, Out, RunFolder, Workers, describe
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_text, open_corpus
+from headcount.app.console.text import Embedded, File, Parser, check_text
 from headcount.core.errors import unknown
 
-if TYPE_CHECKING:
-    from headcount.behaviour.base import Corpus
-    from headcount.core.role_table import BestHead, RoleScore, RoleTable
-
-N_SHOWN = 5
-"""How many roles of a head are shown without --all; of pairs of roles, twice as many."""
 CORRECTIONS = ("bh", "bonferroni", "none")
 
 
@@ -48,224 +40,28 @@ Correct = Annotated[
     str, typer.Option("--correct", metavar="HOW", callback=_check_correction, help="bh, bonferroni or none, over all heads and roles.")
 ]
 Everything = Annotated[bool, typer.Option("--all", help="Show every head × role, every pair of roles and every disagreement.")]
-COLUMNS = ("bias", "95% interval", "of at most", "q", "accuracy", "baseline", "at", "chance", "n")
-BEST = ("best", "accuracy", "95% interval", "baseline", "at", "chance", "n", "bias", "q")
-NUMBERS = ("heads", "bias", "of at most", "accuracy", "baseline", "at", "chance", "n")
-
-
-def _format_row(row: RoleScore) -> tuple[object, ...]:
-    return (
-        f"{row.bias:.2f}",
-        f"{row.low:.2f} … {row.high:.2f}",
-        f"{row.maximum:.1f}",
-        f"{row.q:.2g}",
-        f"{row.accuracy:.2f}",
-        f"{row.baseline:.2f}",
-        f"{row.baseline_offset:+d}",
-        f"{row.chance:.2f}",
-        row.n_sentences,
-    )
-
-
-def _format_best(table: RoleTable, best: BestHead | None) -> tuple[object, ...]:
-    """Returns the cells of the best head of a role, measured on the half of the sentences that did not choose it."""
-    if best is None:
-        return ("–",) * len(BEST)
-    (row,) = (row for row in table if (row.head, row.role) == (best.head, best.role))
-    return (
-        best.head,
-        f"{best.accuracy:.2f}",
-        f"{best.accuracy_low:.2f} … {best.accuracy_high:.2f}",
-        f"{best.baseline:.2f}",
-        f"{best.baseline_offset:+d}",
-        f"{best.chance:.2f}",
-        best.n_sentences,
-        f"{row.bias:.2f}",
-        f"{row.q:.2g}",
-    )
-
-
-def _show(session: Session, table: RoleTable, everything: bool) -> None:
-    _show_heads(session, table, everything)
-    n_heads = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
-    best = {row.role: row for row in table.best_heads}
-    session.table(
-        ("role", "heads", *BEST), [(role, number, *_format_best(table, best.get(role))) for role, number in n_heads.items()], right=NUMBERS
-    )
-    session.line(
-        "the best head is the most accurate one on one half of the sentences (by a hash of their tokens); accuracy, baseline, chance and n are those "
-        "of the other half, bias and q of all"
-    )
-    if without_best := [role for role in n_heads if role not in best]:
-        session.line(f"no best head, for want of sentences in both halves: {', '.join(without_best)}")
-    _show_shares(session, table)
-    _show_pairs(session, table, everything)
-    _show_disagreements(session, table, everything)
-    if everything:
-        rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_row(row)) for row in table]
-        session.table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
-    reasons: dict[str, list[str]] = {}
-    for role, reason in table.untested.items():
-        reasons.setdefault(reason, []).append(role)
-    for reason, roles in reasons.items():
-        session.note(f"not tested: {', '.join(roles)}: {reason}")
-    for reason, count in table.refused.items():
-        session.note(f"{count} sentences left out: {reason}")
-
-
-def _show_heads(session: Session, table: RoleTable, everything: bool) -> None:
-    """Prints the roles of each head with their bias, how many heads have several, and which roles no head has."""
-    labels = table.labels()
-    bias = {(row.head, row.role): row.bias for row in table}
-    rows = []
-    for head, roles in labels.items():
-        listed = roles if everything else roles[:N_SHOWN]
-        more = f" and {len(roles) - len(listed)} more" if len(listed) < len(roles) else ""
-        rows.append((head, ", ".join(f"{role} {bias[head, role]:.1f}" for role in listed) + more))
-    if any(roles for _, roles in rows):
-        session.table(("head", "roles with their bias, nearest to their maximum first"), [row for row in rows if row[1]])
-    n_labelled = sum(1 for roles in labels.values() if roles)
-    session.line(
-        f"{n_labelled} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one; "
-        f"{len(labels) - n_labelled} have none of the {len(table.roles())} roles tested"
-    )
-    by_note: dict[str, set[str]] = {}
-    for row in table:
-        if row.note:
-            by_note.setdefault(row.note, set()).add(row.role)
-    for note, roles in by_note.items():
-        session.line(f"cannot be a label here: {', '.join(sorted(roles))}: {note}")
-    without_head = [role for role in table.roles() if not any(row.has_role for row in table if row.role == role)]
-    if without_head:
-        session.line(f"no head has: {', '.join(without_head)}")
-    session.line("")
-
-
-def _show_shares(session: Session, table: RoleTable) -> None:
-    """Prints how many heads of each layer have each role that some head has, one table for each kind of attention."""
-    sizes: dict[str, dict[str, int]] = {}
-    for head in table.heads:
-        layers = sizes.setdefault(head.stack, {})
-        name = str(head).rpartition("H")[0]
-        layers[name] = layers.get(name, 0) + 1
-    for layers in sizes.values():
-        equal_sizes = len(set(layers.values())) == 1
-        columns = list(layers) if equal_sizes else [f"{name} of {size}" for name, size in layers.items()]
-        rows = [
-            (role, *(f"{round(share[name] * size)}" if share[name] else "·" for name, size in layers.items()))
-            for role, share in table.share().items()
-            if any(share[name] for name in layers)
-        ]
-        if rows:
-            size = f" (of {next(iter(layers.values()))})" if equal_sizes else ""
-            session.table((f"heads by layer{size}", *columns), rows, right=columns)
-
-
-def _show_pairs(session: Session, table: RoleTable, everything: bool) -> None:
-    """Prints pairs of roles that the same heads have, most heads first, against chance."""
-    pairs = sorted(table.colocation(), key=lambda pair: (pair.q > table.alpha, -pair.both, pair.a, pair.b))
-    significant = [pair for pair in pairs if pair.q <= table.alpha]
-    listed = pairs if everything else significant[: 2 * N_SHOWN]
-    if listed:
-        columns = ("roles in the same heads", "", "both", "only the first", "only the second", "by chance", "q")
-        session.table(
-            columns,
-            [(pair.a, pair.b, pair.both, pair.only_a, pair.only_b, f"{pair.expected:.1f}", f"{pair.q:.2g}") for pair in listed],
-            right=columns[2:6],
-        )
-    session.line(f"{len(significant)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
-
-
-def _show_disagreements(session: Session, table: RoleTable, everything: bool) -> None:
-    differ = table.disagreements()
-    only_test = sum(row.has_role for row in differ)
-    session.line(
-        f"test and strongest key (2019) disagree on {len(differ)} of {len(table)} heads × roles: {only_test} by the test only, "
-        f"{len(differ) - only_test} by the strongest key only"
-    )
-    if everything and differ:
-        rows = [(row.head, row.role, "test" if row.has_role else "strongest key", *_format_row(row)) for row in differ]
-        session.table(("head", "role", "only by", *COLUMNS), rows, right=NUMBERS)
-
-
-def _describe_corpus(corpus: Corpus) -> str:
-    if corpus.grid:
-        return f"{len(corpus.images)} images of {corpus.grid[0]} × {corpus.grid[1]} patches"
-    pairs = sum(1 in sentence.segments for sentence in corpus.sentences)
-    trees = sum(any(word.head is not None for word in sentence.annotated.words) for sentence in corpus.sentences)
-    cut = sum(sentence.truncated for sentence in corpus.sentences)
-    facts = [(pairs, "pairs"), (len(corpus.targets), "with translations"), (trees, "with trees"), (cut, "cut off")]
-    tokens = sum(map(len, (sentence.ids for sentence in corpus.sentences)))
-    return ", ".join([f"{len(corpus.sentences)} texts, {tokens} tokens", *(f"{number} {kind}" for number, kind in facts if number)])
+DEFAULT_FOLDER = RunOptions()
 
 
 @command
 def run(
     session: Session,
-    arguments: inputs.TaskOptions,
+    data: TaskOptions,
     text: File = None,
     embedded: Embedded = None,
     parser: Parser = None,
     only: Only = None,
-    out: Out = None,
-    workers: Workers = 1,
-    engine: Engine = "local",
-    join: Join = False,
-    split_name: inputs.Split = "calibration",
+    folder: RunOptions = DEFAULT_FOLDER,
+    split_name: Split = "calibration",
     tau: Tau = 3.0,
     alpha: Alpha = 0.05,
     correct: Correct = "bh",
     everything: Everything = False,
 ) -> None:
     """Label every head with what it does, how strongly, and how sure that is: on a text, or on the texts or images of a task."""
-    check_text(arguments, text, embedded)
-    with RunFolder(out, workers, engine, join).open(session) as run_folder:
-        from headcount.behaviour.spec import RoleSpec, parse_roles
-        from headcount.workflows.roles import roles_into
+    check_text(data, text, embedded)
+    from headcount.app.jobs.roles import RoleRequest, label_heads
 
-        names, batch_size = split(only) if only else None, arguments.reading["batch_size"]
-        spec = RoleSpec(parse_roles(names), tau, alpha, correct, batch_size=batch_size, seed=arguments.seed)  # pyright: ignore[reportArgumentType]
-        model, heads, folder = arguments.open_model(session)
-        if run_folder is not None:
-            options = {"only": names, "tau": tau, "alpha": alpha, "correct": correct, "seed": arguments.seed}
-            describe(run_folder, session, arguments, model, heads, {"text": str(text or embedded or arguments.task), **options})
-        corpus = open_corpus(session, arguments, model, folder, text=text, embedded=embedded, parser=parser, split=split_name)
-        session.note(f"read: {_describe_corpus(corpus)}")
-        with session.progress("roles") as advance:
-            table = roles_into(run_folder, model, corpus, spec, progress=advance)
-        if run_folder is not None:
-            session.note(f"stored in {out}")
-        _show(session, table, everything)
-        session.result(_result(arguments.model, table))
-        if arguments.task is not None:
-            session.next("study", "roles-importance", arguments.model, *arguments.of_task)
-        else:
-            session.next(
-                "study",
-                "roles-importance",
-                arguments.model,
-                *(["--text", text] if text else ["--embedded", embedded or ""]),
-                "--task",
-                "TASK",
-            )
-
-
-def _result(model: str, table: RoleTable) -> dict[str, Any]:
-    """Returns what --json prints."""
-    plain = table.to_dict()
-    return {
-        "model": model,
-        "tau": table.tau,
-        "alpha": table.alpha,
-        "data": table.data,
-        "labels": {str(head): roles for head, roles in table.labels().items()},
-        "multifunctional": [str(head) for head in table.multifunctional()],
-        "best": plain["best_heads"],
-        "rows": plain["rows"],
-        "colocation": [asdict(pair) for pair in table.colocation()],
-        "share": table.share(),
-        "disagreements": [{"head": str(row.head), "role": row.role} for row in table.disagreements()],
-        "untested": dict(table.untested),
-        "refused": dict(table.refused),
-        "conditions": dict(table.conditions),
-    }
+    names = split(only) if only else None
+    request = RoleRequest(names, tau, alpha, correct, text=text, embedded=embedded, parser=parser, split=split_name)
+    label_heads(session, data, request, folder, show_all=everything)

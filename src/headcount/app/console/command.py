@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import typer
 
 from headcount.app.console.options import Json, Quiet, Verbose
 from headcount.app.console.session import open_session
 
-
-class Verbosity(NamedTuple):
-    """The options of every command for the form and amount of its output."""
-
-    json: Json = False
-    quiet: Quiet = False
-    verbose: Verbose = False
+VERBOSITY = [
+    Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+    for name, annotation in (("json", Json), ("quiet", Quiet), ("verbose", Verbose))
+]
+"""The options of every command for the form and amount of its output."""
 
 
 def command(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,10 +28,9 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
     parameters = list(signature(body).parameters.values())[1:]
     groups = {parameter.name: hints[parameter.name] for parameter in parameters if hasattr(hints[parameter.name], "_fields")}
 
-    def run(**values: Any) -> Any:
-        context, verbosity = values.pop("context"), _take(Verbosity, values)
-        values |= {name: _take(group, values) for name, group in groups.items()}
-        with open_session(context, **verbosity._asdict()) as session:
+    def run(*, context: typer.Context, json: bool, quiet: bool, verbose: bool, **values: Any) -> Any:
+        values |= {name: group(**{field: values.pop(field) for field in group._fields}) for name, group in groups.items()}
+        with open_session(context, json=json, quiet=quiet, verbose=verbose) as session:
             return body(session, **values)
 
     first, last = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)], []
@@ -45,7 +42,7 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
         required = [option for option in options if option.default is Parameter.empty]
         first += required or options
         last += [option for option in options if required and option not in required]
-    options = [*first, *last, *_options(Verbosity)]
+    options = [*first, *last, *VERBOSITY]
     run.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {option.name: option.annotation for option in options}
     run.__doc__ = body.__doc__
@@ -56,8 +53,3 @@ def _options(group: Any) -> list[Parameter]:
     """Returns the fields of a group as options."""
     hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
     return [Parameter(n, Parameter.KEYWORD_ONLY, default=defaults.get(n, Parameter.empty), annotation=hints[n]) for n in group._fields]
-
-
-def _take(group: Any, values: dict[str, Any]) -> Any:
-    """Removes the values of a group from all values and returns the group."""
-    return group(**{name: values.pop(name) for name in group._fields})

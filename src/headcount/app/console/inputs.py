@@ -1,25 +1,15 @@
-"""The options of commands that name a model and a task, and how these are opened."""
+"""The groups of options that commands share: the model, the data of its task, and the run folder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from headcount.app.console.options import AllowPickle, Auto, Device, Dtype, Model, Seed, TrustRemoteCode
-from headcount.app.console.session import Session
+from headcount.app.console.options import LOCAL, AllowPickle, Auto, Device, Dtype, Engine, Join, Model, Out, Seed, TrustRemoteCode, Workers
 from headcount.core.files import absolute_path, opened_model
-from headcount.data.open_task import default_task, open_task
-from headcount.data.task_builder import TaskBuilder
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from headcount.data.task import Task
-    from headcount.models.head_map import HeadMap
 
 TaskName = Annotated[
     str | None,
@@ -47,30 +37,30 @@ Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Read at most 
 Split = Annotated[str, typer.Option("--split", metavar="NAME", help="calibration, selection or report.")]
 
 
-def _batch_size(text: str) -> str:
+def _check_batch_size(text: str) -> str:
     if text != "auto" and not (text.isdecimal() and int(text) > 0):
         raise typer.BadParameter(f"--batch-size is a number from 1 on, or auto; got {text}")
     return text
 
 
 BatchSize = Annotated[
-    str, typer.Option("--batch-size", metavar="N", callback=_batch_size, help="A number or auto; halved when memory runs out.")
+    str, typer.Option("--batch-size", metavar="N", callback=_check_batch_size, help="A number or auto; halved when memory runs out.")
 ]
 
 
-def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    """Returns the values of an option that is given as NAME=VALUE, by name."""
+def parse_pairs(texts: list[str] | None, flag: str) -> dict[str, str]:
+    """Returns the values of a repeated option NAME=VALUE by name."""
     values = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
-            raise typer.BadParameter(f"{option} takes NAME=VALUE, got {text!r}")
+            raise typer.BadParameter(f"{flag} takes NAME=VALUE, got {text!r}")
         values[name.replace("-", "_")] = value
     return values
 
 
 class ModelOptions(NamedTuple):
-    """The options for loading a model."""
+    """How a model is loaded."""
 
     device: Device = "auto"
     dtype: Dtype = "auto"
@@ -78,25 +68,18 @@ class ModelOptions(NamedTuple):
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
 
-    def open(self, session: Session, model: str) -> tuple[nn.Module, HeadMap, Path]:
-        """Returns the model, its heads and its folder."""
-        from headcount.app.console.models import open_model
-
-        return open_model(session, model, **self._asdict())
-
     def as_recorded(self, config: Mapping[str, Any]) -> ModelOptions:
-        """Returns the options with which the model of a run was loaded, unless other ones were given."""
-        opened = config.get("opened") or {}
-        dtype = opened.get("dtype", "auto") if self.dtype == "auto" else self.dtype
-        return self._replace(auto=self.auto or opened.get("auto"), dtype=dtype)
+        """Returns the options with which the model of a run was loaded, where this command line does not name others."""
+        recorded = config.get("opened") or {}
+        dtype = recorded.get("dtype", "auto") if self.dtype == "auto" else self.dtype
+        return self._replace(auto=self.auto or recorded.get("auto"), dtype=dtype)
 
 
 DEFAULT_LOADING = ModelOptions()
-"""The defaults of all options for loading a model."""
 
 
 class TaskOptions(NamedTuple):
-    """MODEL, the options for loading it, and the options of its task and data, under the names of their Python arguments."""
+    """MODEL, how it is loaded, and its task and data, under the names of their Python arguments."""
 
     model: Model
     task: TaskName = None
@@ -121,20 +104,22 @@ class TaskOptions(NamedTuple):
     trust_remote_code: TrustRemoteCode = False
 
     @property
-    def reading(self) -> dict[str, Any]:
-        """The arguments `limit` and `batch_size` of functions that read data."""
-        return {"limit": self.limit, "batch_size": None if self.batch_size == "auto" else int(self.batch_size)}
+    def loading(self) -> ModelOptions:
+        """How the model is loaded."""
+        return ModelOptions(**{name: getattr(self, name) for name in ModelOptions._fields})
 
     @property
-    def of_task(self) -> list[str]:
-        """The words of a command line that name the task and its data, and how both are opened."""
-        from headcount.runs.report.commands import task_words
+    def examples_per_batch(self) -> int | None:
+        """The batch size as a number; None where the largest that fits is chosen."""
+        return None if self.batch_size == "auto" else int(self.batch_size)
 
-        return task_words(self._asdict())
+    def task_arguments(self) -> dict[str, Any]:
+        """Returns the arguments of `headcount.open_task` beside the task, the model and its tokenizer."""
+        names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in self._fields if name.endswith("_column")))
+        return {name: getattr(self, name) for name in names}
 
-    @property
-    def opened(self) -> dict[str, Any]:
-        """The options that open model and task again, as plain data, without those that were not given."""
+    def opening_record(self) -> dict[str, Any]:
+        """Returns the options that open model and task again, as plain data, without those that have no value."""
         names = ("task", "train", "eval", *(name for name in self._fields if name.endswith("_column")), "task_option", "max_length")
         options = {name: getattr(self, name) for name in (*names, "truncate", "limit", "auto", "dtype", "seed")}
         options |= {name: [absolute_path(path) for path in options[name]] for name in ("train", "eval") if options[name]}
@@ -142,27 +127,11 @@ class TaskOptions(NamedTuple):
         texts = {name: [str(item) for item in value] for name, value in options.items() if isinstance(value, list | tuple)}
         return {**options, **texts, **opened_model(self.model)}
 
-    def open_model(self, session: Session) -> tuple[nn.Module, HeadMap, Path]:
-        """Returns the model, its heads and its folder."""
-        return ModelOptions(**{name: getattr(self, name) for name in ModelOptions._fields}).open(session, self.model)
 
-    def open_task(self, session: Session, model: nn.Module, folder: Path) -> Task:
-        """Returns the task, for a model and the tokenizer in its folder."""
-        from headcount.data.task import SPLITS
+class RunOptions(NamedTuple):
+    """The run folder for the results of a command, and the processes that share its work."""
 
-        session.doing("reading the data")
-        names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in self._fields if name.endswith("_column")))
-        arguments: dict[str, Any] = {name: getattr(self, name) for name in names}
-        builder = TaskBuilder.parse(self.task or default_task(model)).with_texts(pairs(self.task_option, "--task-option"))
-        task = open_task(builder, model, reader_of(model, folder, self.trust_remote_code), **arguments)
-        task = replace(task, batch_size=self.reading["batch_size"])
-        sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
-        session.note(f"task {task.name}: {sizes}; seed {self.seed}")
-        return task
-
-
-def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
-    """Returns the tokenizer or image processor of a model folder, None if it has none."""
-    from headcount.data.readers.processor import reader_of as read
-
-    return read(model, folder, trust)
+    out: Out = None
+    workers: Workers = 1
+    engine: Engine = LOCAL
+    join: Join = False

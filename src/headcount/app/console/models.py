@@ -1,17 +1,23 @@
-"""Opening the MODEL of a command line. Imports torch and transformers, so commands import it in their bodies."""
+"""Opening the MODEL and the task of a command line."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 import typer
 from torch import nn
 
+from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions, TaskOptions, parse_pairs
 from headcount.app.console.session import Session
+from headcount.data.open_task import default_task, open_task
+from headcount.data.readers.processor import reader_of
+from headcount.data.task import SPLITS, Task
+from headcount.data.task_builder import TaskBuilder
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
 from headcount.surgery.load import cut_class, load
@@ -51,17 +57,42 @@ def note_model(session: Session, model: nn.Module, heads: HeadMap) -> None:
 
 
 def open_model(
-    session: Session, name: str, *, device: str = "auto", dtype: str = "auto", auto: str | None = None, **trust: Any
+    session: Session,
+    name: str,
+    loading: ModelOptions = DEFAULT_LOADING,
+    *,
+    new_layers: bool = False,
+    model_kwargs: Mapping[str, object] | None = None,
 ) -> tuple[nn.Module, HeadMap, Path]:
     """Returns the model of a folder or hub id, its heads and its folder."""
     set_library_verbosity(session)
-    torch_device = choose_device(device)
+    device = choose_device(loading.device)
     session.doing(f"loading {name}")
     folder = local_folder(name)
-    model = load(folder, auto=auto, dtype=dtype, **trust).to(torch_device).eval()
+    model = load(
+        folder,
+        auto=loading.auto,
+        dtype=loading.dtype,
+        allow_pickle=loading.allow_pickle,
+        trust_remote_code=loading.trust_remote_code,
+        new_layers=new_layers,
+        model_kwargs=model_kwargs,
+    )
+    model = model.to(device).eval()
     heads = HeadMap.of(model)
     note_model(session, model, heads)
     return model, heads, folder
+
+
+def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folder: Path) -> Task:
+    """Returns the task that a command line names, for a model and the tokenizer in its folder."""
+    session.doing("reading the data")
+    builder = TaskBuilder.parse(data.task or default_task(model)).with_texts(parse_pairs(data.task_option, "--task-option"))
+    task = open_task(builder, model, reader_of(model, folder, data.trust_remote_code), **data.task_arguments())
+    task = replace(task, batch_size=data.examples_per_batch)
+    sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
+    session.note(f"task {task.name}: {sizes}; seed {data.seed}")
+    return task
 
 
 def has_weights(folder: Path) -> bool:
@@ -69,15 +100,15 @@ def has_weights(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))
 
 
-def open_without_weights(session: Session, name: str, *, auto: str | None = None, **trust: Any) -> tuple[nn.Module, HeadMap]:
+def open_without_weights(session: Session, name: str, loading: ModelOptions) -> tuple[nn.Module, HeadMap]:
     """Returns the model of a folder; if that holds only a configuration, a model without weights on the meta device."""
     set_library_verbosity(session)
     folder = local_folder(name)
     if has_weights(folder):
-        model, heads, _ = open_model(session, str(folder), device="cpu", auto=auto, **trust)
+        model, heads, _ = open_model(session, str(folder), loading._replace(device="cpu"))
         return model, heads
-    config = read_config(folder, trust.get("trust_remote_code", False))
-    cls, blocks = class_of(folder, config, auto), record.parse(config.get(record.KEY))
+    config = read_config(folder, loading.trust_remote_code)
+    cls, blocks = class_of(folder, config, loading.auto), record.parse(config.get(record.KEY))
     shaped_class = cut_class(cls, blocks) if blocks else cls
     with torch.device("meta"):
         model = build_from_config(folder, cls.__name__, lambda: shaped_class(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]

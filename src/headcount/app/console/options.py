@@ -11,15 +11,14 @@ from headcount.core.errors import HeadcountError, unknown
 from headcount.core.options import Configurable, options_of
 from headcount.core.plan import Plan
 
+LOCAL, RAY = "local", "ray"
+ENGINES = (LOCAL, RAY)
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 
 
-def _heads(text: str | None) -> str | None:
-    if text is None:
-        return None
-
+def _check_heads(text: str | None) -> str | None:
     try:
-        if not Plan.removing(split(text)).removed:
+        if text is not None and not Plan.removing(split(text)).removed:
             raise typer.BadParameter("name at least one head, such as L0H3")
     except HeadcountError as error:
         raise typer.BadParameter(str(error)) from error
@@ -27,7 +26,7 @@ def _heads(text: str | None) -> str | None:
 
 
 def split(text: str) -> list[str]:
-    """Returns the addresses in a list separated by commas."""
+    """Returns the entries of a list separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -37,21 +36,42 @@ def declared_option(cls: type[Configurable], name: str, metavar: str | None = No
     return typer.Option(f"--{name.replace('_', '-')}", help=declared.help, min=declared.bounds.minimum, metavar=metavar)
 
 
-def _dtype(name: str) -> str:
+def _check_dtype(name: str) -> str:
     if name not in DTYPES:
         raise unknown("dtype", name, DTYPES)
     return name
 
 
+def _check_engine(name: str) -> str:
+    if name not in ENGINES:
+        raise unknown("engine", name, ENGINES)
+    return name
+
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or demo/NAME.", show_default=False)]
-Heads = Annotated[str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Head addresses, separated by commas.")]
+Heads = Annotated[str | None, typer.Option("--heads", metavar="L0H3,…", callback=_check_heads, help="Head addresses, separated by commas.")]
 SomeHeads = Annotated[
-    str | None, typer.Option("--heads", metavar="L0H3,…", callback=_heads, help="Also prove that these heads can be cut.")
+    str | None, typer.Option("--heads", metavar="L0H3,…", callback=_check_heads, help="Also prove that these heads can be cut.")
 ]
 OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write; it appears once it is complete.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what headcount wrote there before.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="RUN", help="The run folder: finished work is kept there, and the same command resumes from it."),
+]
+Workers = Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Share the work among N processes; needs --out.")]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        callback=_check_engine,
+        help="Where workers run: local, or ray (a cluster; RUN on storage that all share).",
+    ),
+]
+Join = Annotated[bool, typer.Option("--join", help="Help the process that runs this command in RUN already, from here or another machine.")]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps…")]
-Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", callback=_dtype, help="auto, float64, float32, bfloat16 or float16.")]
+Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", callback=_check_dtype, help="auto, float64, float32, bfloat16 or float16.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The seed of everything drawn at random.")]
 Auto = Annotated[str | None, typer.Option("--auto", metavar="CLASS", help="Load as this Auto class, such as AutoModelForCausalLM.")]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read .bin weights, which are pickles: only if you trust their author.")]

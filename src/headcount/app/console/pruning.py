@@ -1,10 +1,10 @@
-"""The options that verbs which prune share, derived from the fields of PruneSpec, Budget and Recipe; and the table of pruned models."""
+"""The options that commands which prune share, derived from the fields of PruneSpec, Budget and Recipe; and the table of pruned models."""
 
 from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -12,6 +12,7 @@ import typer
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
+from headcount.core.heads import Head
 from headcount.core.options import declarations
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -72,20 +73,29 @@ TRAINING = ("steps", "epochs", "rate", "train_batch")
 """The fields of a recipe that `analyze` takes too."""
 
 
-class TrainingOptions(group_options("TrainingOptions", {Recipe: TRAINING})):
-    """How methods that train do so."""
+def build_recipe(options: tuple[Any, ...], names: Sequence[str]) -> Recipe:
+    """Returns the recipe that some options of a group describe.
 
-    def recipe(self) -> Recipe:
-        """Returns the recipe."""
-        check_length(self)
-        return Recipe(**self._asdict())
+    Raises:
+        BadParameter: both a number of steps and one of epochs are given.
+    """
+    values = {name: getattr(options, name) for name in names}
+    if values["steps"] is not None and values["epochs"] is not None:
+        raise typer.BadParameter("say how long methods train by --steps or by --epochs, not by both")
+    return Recipe(**values)
 
 
 class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "kv_bytes", "latency")})):
     """How much stays, by exactly one option; none of them where an option of the method decides."""
 
-    def size(self, sizes_itself: str) -> dict[str, Any]:
-        """Returns the size that is given, by the name of the field of a Budget; nothing where `sizes_itself` names an option that decides."""
+    def budget(self, sizes_itself: str) -> Budget:
+        """Returns the size as a budget, without one where `sizes_itself` names an option of the method that decides.
+
+        A budget of one head stands for --keep, which `parse_heads` reads once the heads of the model are known.
+
+        Raises:
+            BadParameter: not exactly one size is given, or one beside the option that decides.
+        """
         flags = [f"--{name.replace('_', '-')}" for name in self._fields]
         sizes = {name: value for name, value in self._asdict().items() if value is not None}
         if sizes_itself and sizes:
@@ -94,27 +104,23 @@ class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "
             )
         if not sizes_itself and len(sizes) != 1:
             raise typer.BadParameter(f"say how much stays by exactly one of {', '.join(flags[:-1])} and {flags[-1]}")
-        return sizes | ({"latency": sizes["latency"] / 1000} if "latency" in sizes else {})
+        if self.keep is not None:
+            return Budget(keep=1)
+        return Budget(**sizes | ({"latency": sizes["latency"] / 1000} if "latency" in sizes else {}))
 
 
 STAGES = ("kinds", "ablation", "repair", "recover", "scratch", "scratch_rate")
+RECIPE = (*TRAINING, "warmup", "decay", "distil")
 
 
-class PruningOptions(
-    group_options(
-        "PruningOptions", {PruneSpec: STAGES, Recipe: (*TRAINING, "warmup", "decay", "distil"), Budget: ("protected", "floor", "unit")}
-    )
-):
-    """What is done to the heads that a method chooses, and how it trains: the options of all verbs that prune."""
+class PruningOptions(group_options("PruningOptions", {PruneSpec: STAGES, Recipe: RECIPE, Budget: ("protected", "floor", "unit")})):
+    """What is done to the heads that a method chooses, and how it trains: the options of all commands that prune."""
 
-    def spec(self, method: str | Pruner, *, seed: int, **size: Any) -> PruneSpec:
-        """Returns the request; `size` is the size of its budget, if it has one."""
-        check_length(self)
-        values = self._asdict()
-        limits = {name: values.pop(name) for name in ("floor", "unit")}
-        protected: Any = frozenset(split(values.pop("protected") or ""))
-        stages: dict[str, Any] = {name: values.pop(name) for name in STAGES} | {"kinds": self.attention}
-        return PruneSpec.of(method, Budget(**size, **limits, protected=protected), **stages, recipe=Recipe(**values), seed=seed)
+    def spec(self, method: str | Pruner, size: Budget, *, seed: int) -> PruneSpec:
+        """Returns the request for a method and a size."""
+        budget = replace(size, floor=self.floor, unit=self.unit, protected=frozenset(map(Head.parse, split(self.protected or ""))))
+        stages: dict[str, Any] = {name: getattr(self, name) for name in STAGES} | {"kinds": self.attention}
+        return PruneSpec.of(method, budget, **stages, recipe=build_recipe(self, RECIPE), seed=seed)
 
     @property
     def attention(self) -> tuple[str, ...]:
@@ -122,15 +128,8 @@ class PruningOptions(
         return tuple(split(self.kinds or ""))
 
 
-def check_length(options: Any) -> None:
-    """Raises BadParameter where both a number of steps and one of epochs are given."""
-    if options.steps is not None and options.epochs is not None:
-        raise typer.BadParameter("say how long methods train by --steps or by --epochs, not by both")
-
-
 DEFAULT_PRUNING = PruningOptions()
 DEFAULT_SIZE = SizeOptions()
-DEFAULT_TRAINING = TrainingOptions()
 MethodOptions = Annotated[list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the method.")]
 
 

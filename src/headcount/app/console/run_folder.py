@@ -6,89 +6,64 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from torch import nn
 
+from headcount.app.console.inputs import RunOptions, TaskOptions
+from headcount.app.console.options import LOCAL, RAY
 from headcount.app.console.session import Session
 from headcount.app.console.stop import Terminated
-from headcount.core.errors import ArtifactError, MissingExtra, NothingLeft, unknown
+from headcount.core.errors import ArtifactError, MissingExtra, NothingLeft
+from headcount.models.head_map import HeadMap
+from headcount.models.provenance import machine_of, model_record
+from headcount.runs.artifacts import SUFFIX
+from headcount.runs.lock import Busy
+from headcount.runs.store import ARTIFACTS, Run, describe_run, is_run
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from headcount.app.console.inputs import TaskOptions
-    from headcount.models.head_map import HeadMap
-    from headcount.runs.store import Run
-
-LOCAL = "local"
 PATIENCE, HASTE = 10.0, 1.5
 """Seconds that workers have to end by themselves: when no work is left, and when the command was stopped or failed."""
 
 
-def _engine(name: str) -> str:
-    if name not in ENGINES:
-        raise unknown("engine", name, ENGINES)
-    return name
-
-
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="RUN", help="The run folder: finished work is kept there, and the same command resumes from it."),
-]
-Workers = Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Share the work among N processes; needs --out.")]
-Engine = Annotated[
-    str,
-    typer.Option(
-        "--engine", metavar="NAME", callback=_engine, help="Where workers run: local, or ray (a cluster; RUN on storage that all share)."
-    ),
-]
-Join = Annotated[bool, typer.Option("--join", help="Help the process that runs this command in RUN already, from here or another machine.")]
-
-
-class RunFolder(NamedTuple):
-    """The folder for the results of a command, and the processes that share the work."""
-
-    out: Path | None
-    workers: int = 1
-    engine: str = LOCAL
-    join: bool = False
-
-    @contextmanager
-    def open(self, session: Session) -> Iterator[Run | None]:
-        """Yields the run, locked while the context lasts; None without a folder, and in all but the first process of a launcher."""
-        if self.out is None:
-            if self.join or self.workers > 1:
-                raise typer.BadParameter("--workers and --join share the work through a run folder: name it with --out")
-            yield None
-            return
-        if not session.leads:
-            yield None
-            return
-        from headcount.runs.lock import Busy
-        from headcount.runs.store import Run, is_run
-
-        if self.join:
-            if not is_run(self.out):
-                raise ArtifactError(f"{self.out} holds no run that could be joined; start the same command without --join first")
-            try:
-                with Run.join(self.out) as run:
-                    yield run
-            except NothingLeft as message:
-                session.note(str(message))
-        else:
-            with ExitStack() as stack:
-                stack.enter_context(_resumable(session, self.out))
-                try:
-                    run = stack.enter_context(Run.lead(self.out, command=session.command))
-                except Busy as error:
-                    raise Busy(f"{error}: the same command with --join.") from error
-                stack.enter_context(ENGINES[self.engine](session, self.out, self.workers - 1))
-                run.expects_workers = self.workers > 1
+@contextmanager
+def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
+    """Yields the run, locked while the context lasts; None without a folder, and in all but the first process of a launcher."""
+    if options.out is None:
+        if options.join or options.workers > 1:
+            raise typer.BadParameter("--workers and --join share the work through a run folder: name it with --out")
+        yield None
+    elif not session.leads:
+        yield None
+    elif options.join:
+        if not is_run(options.out):
+            raise ArtifactError(f"{options.out} holds no run that could be joined; start the same command without --join first")
+        try:
+            with Run.join(options.out) as run:
                 yield run
+        except NothingLeft as message:
+            session.note(str(message))
+    else:
+        with ExitStack() as stack:
+            stack.enter_context(_resumable(session, options.out))
+            try:
+                run = stack.enter_context(Run.lead(options.out, command=session.command))
+            except Busy as error:
+                raise Busy(f"{error}: the same command with --join.") from error
+            stack.enter_context(START_WORKERS[options.engine](session, options.out, options.workers - 1))
+            run.expects_workers = options.workers > 1
+            yield run
+
+
+@contextmanager
+def lead_run(session: Session, out: Path, refusal: str) -> Iterator[Run]:
+    """Yields the run of a command that one process leads; raises BadParameter with `refusal` in the other processes of a launcher."""
+    with open_run(session, RunOptions(out)) as run:
+        if run is None:
+            raise typer.BadParameter(refusal)
+        yield run
 
 
 @contextmanager
@@ -97,27 +72,21 @@ def _resumable(session: Session, out: Path) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated):
-        from headcount.runs.artifacts import SUFFIX
-        from headcount.runs.store import ARTIFACTS
-
         n_finished = sum(1 for _ in (out / ARTIFACTS).rglob(f"*{SUFFIX}"))
         finished = f"{n_finished} finished artifacts are kept in {out}" if n_finished else "nothing was finished yet"
         session.note(f"stopped; {finished}. To resume: {session.command}")
         raise
 
 
-def describe(run: Run, session: Session, options: TaskOptions, model: nn.Module, heads: HeadMap, config: dict[str, Any]) -> None:
+def describe(run: Run, session: Session, data: TaskOptions, model: nn.Module, heads: HeadMap, config: Mapping[str, object]) -> None:
     """Describes the run in its run.json; raises ArtifactError for the folder of another model."""
-    from headcount.models.provenance import machine_of, model_record
-    from headcount.runs.store import describe_run
-
     session.doing("hashing the weights")
     record = describe_run(
-        model_record(model, options.model),
+        model_record(model, data.model),
         command=session.command,
-        seed=options.seed,
-        task=options.task or "",
-        config={**config, "opened": options.opened},
+        seed=data.seed,
+        task=data.task or "",
+        config={**config, "opened": data.opening_record()},
         machine=machine_of(model),
     )
     run.describe(record, heads)
@@ -187,7 +156,7 @@ def _ray(session: Session, out: Path, number: int) -> Iterator[None]:
         finished, late = ray.wait(tasks, num_returns=len(tasks), timeout=PATIENCE) if tasks else ([], [])
         for task in late:
             ray.cancel(task, force=True)
-        codes: list[Any] = ray.get(finished)
+        codes: list[int] = ray.get(finished)
         if any(codes):
             session.note(f"{sum(map(bool, codes))} of {number} workers failed; the others did their work")
     finally:
@@ -203,4 +172,4 @@ def _work(arguments: list[str], folder: str) -> int:
     return process.returncode
 
 
-ENGINES: dict[str, Callable[[Session, Path, int], Any]] = {LOCAL: _local, "ray": _ray}
+START_WORKERS: dict[str, Callable[[Session, Path, int], AbstractContextManager[None]]] = {LOCAL: _local, RAY: _ray}

@@ -17,7 +17,9 @@ from typing import Any, TextIO
 
 import typer
 
+from headcount.app.console.flags import flags_of, name_flags
 from headcount.app.console.progress import Pulse, bar
+from headcount.core.errors import HeadcountError
 
 PACKAGE = Path(__file__).resolve().parents[2]
 WIDE = 400
@@ -120,15 +122,6 @@ class Session:
             print(jsonlib.dumps(content, indent=2, allow_nan=False), file=self.results)
 
 
-def _warn_on(verbose: bool, quiet: bool) -> Any:
-    def show(message: Warning | str, _category: type[Warning], filename: str, *_: object, **__: object) -> None:
-        ours = Path(filename).resolve().is_relative_to(PACKAGE)
-        if verbose or (ours and not quiet):
-            write_error(f"warning: {message}")
-
-    return show
-
-
 @contextmanager
 def open_session(context: typer.Context, *, json: bool, quiet: bool, verbose: bool) -> Iterator[Session]:
     """Yields the session of a command; what libraries print meanwhile goes to stderr."""
@@ -142,11 +135,19 @@ def open_session(context: typer.Context, *, json: bool, quiet: bool, verbose: bo
         stack.enter_context(session.pulse.beating())
         stack.enter_context(redirect_stdout(sys.stderr))
         stack.enter_context(warnings.catch_warnings())
-        warnings.showwarning = _warn_on(verbose, quiet)
+        flags = flags_of(context.command.params)
+
+        def show_warning(message: Warning | str, _category: type[Warning], filename: str, *_position: object) -> None:
+            if verbose or (not quiet and Path(filename).resolve().is_relative_to(PACKAGE)):
+                write_error(f"warning: {name_flags(str(message), flags)}")
+
+        warnings.showwarning = show_warning
         try:
             yield session
-        except Exception:
+        except Exception as error:
             if verbose:
                 traceback.print_exc()
+            if isinstance(error, HeadcountError) and error.args:
+                error.args = (name_flags(str(error), flags), *error.args[1:])
             raise
         session.results.flush()

@@ -1,28 +1,38 @@
-"""Live actions: attention on a new sentence, ablation of heads, pruning. Model and task are opened as the run records them."""
+"""Live actions: attention on a new sentence, ablation of heads, pruning. Imported when the first action runs."""
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import torch
+
 from headcount.app.serve.fields import read_choice, read_fields, read_flag, read_heads, read_number, read_text
+from headcount.app.serve.live_run import LiveRun
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.corpus import read_corpus
+from headcount.behaviour.profiles.profile import map_attention
+from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, DataError, HeadcountError, UnknownTokens
-from headcount.core.evaluation import compare_with
-from headcount.core.files import reopened_model
-from headcount.data.open_task import default_task, open_task
-from headcount.data.task_builder import TaskBuilder
+from headcount.core.evaluation import Evaluation, compare_with
+from headcount.data.checks import positions
+from headcount.data.evaluate import evaluate
+from headcount.data.mask import mask
 from headcount.data.text.annotated import pair
 from headcount.data.text.sentences import plain
-from headcount.models.provenance import weight_hash
+from headcount.data.text.unknown_tokens import unknown_id
+from headcount.models.head_map import HeadMap
+from headcount.models.state import preserve
+from headcount.pruning.prune import check_request
+from headcount.pruning.spec import PruneSpec
 from headcount.runs.report.attention import Maps
 from headcount.runs.report.curves import dense_of, point_of
 from headcount.runs.report.plain import short
 from headcount.runs.results import PRUNED, method_label
 from headcount.runs.store import Run
+from headcount.workflows.prune import Pruning
 
 EXAMPLES, TOKENS, NEW_TOKENS = 5000, 512, 64
 """Limits: examples of an ablation, tokens of a sentence, and tokens generated for it."""
@@ -31,114 +41,24 @@ PRUNE_DEFAULTS = {"seed": 0, "floor": 0, "unit": "kv_group"}
 MAX_SEED = 2**31 - 1
 
 
-class LiveRun:
-    """A run with its model and task, opened when they are first needed."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.record = run.record()
-        self.heads = [head for block in run.heads().blocks for head in block.heads]
-        self.opened: Mapping[str, Any] | None = self.record.config.get("opened")
-        self.folder, self.why_not = _find_folder(reopened_model(self.record.model.name, self.record.config))
-        self._model: Any = None
-        self._task: Any = None
-        self._tokenizer: Any = None
-        self._dense: dict[int, Any] = {}
-        self._lock = threading.RLock()
-
-    def model(self) -> Any:
-        """Returns the model of the run; raises ArtifactError if its weights are not those of the run."""
-        with self._lock:
-            if self._model is None:
-                self._model = self._open_model()
-            return self._model
-
-    def _open_model(self) -> Any:
-        from transformers.utils import logging
-
-        from headcount.surgery.load import load
-
-        logging.disable_progress_bar()
-        if self.folder is None:
-            raise ArtifactError(self.why_not)
-        opened = self.opened or {}
-        model = load(self.folder, auto=opened.get("auto"), dtype=opened.get("dtype", "auto")).eval()
-        if weight_hash(model) != self.record.model.weights:
-            raise ArtifactError(
-                f"the model {self.record.model.name} has other weights than when this run was computed; restore them, or run the command again"
-            )
-        return model
-
-    def tokenizer(self) -> Any:
-        """Returns the tokenizer or processor of the model, None if its folder has none."""
-        from headcount.data.readers.processor import reader_of
-
-        with self._lock:
-            if self._tokenizer is None and self.folder is not None:
-                self._tokenizer = reader_of(self.model(), self.folder)
-            return self._tokenizer
-
-    def task(self) -> Any:
-        """Returns the task of the run; raises DataError if the run does not record how to open it."""
-        with self._lock:
-            if self._task is None:
-                self._task = self._open_task()
-            return self._task
-
-    def _open_task(self) -> Any:
-        opened = self.opened
-        if opened is None or opened.get("own_task"):
-            raise DataError(
-                "run.json does not record how to open the task, because the task was made in Python; run a headcount command with --task"
-            )
-        names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in opened if name.endswith("_column")))
-        arguments = {name: opened[name] for name in names if name in opened}
-        task = opened.get("task") or self.record.task or default_task(self.model())
-        builder = TaskBuilder.parse(task).with_texts(dict(pair.split("=", 1) for pair in opened.get("task_option", ())))
-        return open_task(builder, self.model(), self.tokenizer(), **arguments)
-
-    def evaluate_dense(self, limit: int) -> Any:
-        """Returns the evaluation of the dense model on the first `limit` examples of the report split."""
-        from headcount.data.evaluate import evaluate
-
-        if limit not in self._dense:
-            self._dense[limit] = evaluate(self.model(), self.task(), limit=limit)
-        return self._dense[limit]
-
-
-def _find_folder(name: str) -> tuple[Path | None, str]:
-    """Returns the folder of a model on this machine, or None and the reason; nothing is downloaded."""
-    from headcount.surgery.source import local_folder
-
-    try:
-        return local_folder(name, local_files_only=True), ""
-    except HeadcountError:
-        return None, f"the model {name} is not on this machine, and nothing is fetched here"
-
-
 def attend(live: LiveRun, request: Any) -> dict[str, Any]:
     """Returns the attention of all heads on a new sentence; an encoder–decoder also reads a translation, its own if none is given."""
     fields = read_fields(request, ("text", "pair"))
     first, second = read_text(fields["text"], "text"), read_text(fields["pair"], "pair", optional=True)
-    from headcount.behaviour.profiles.profile import map_attention
-
     model, tokenizer = live.model(), live.tokenizer()
     if tokenizer is None:
         raise ArtifactError(f"{live.record.model.name} has no tokenizer, so it reads no text")
-    corpus, note = _corpus(live, str(first), second)
+    corpus, note = _read_sentence(live, str(first), second)
     sentences, arrays = map_attention(model, corpus, tokenizer)
     blocks = live.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
     return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}
 
 
-def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | None]:
+def _read_sentence(live: LiveRun, first: str, second: str | None) -> tuple[Corpus, str | None]:
     """Returns the corpus of the sentence, and a note if it has unknown tokens."""
-    from headcount.behaviour.corpus import read_corpus
-    from headcount.data.checks import positions
-
     model, tokenizer = live.model(), live.tokenizer()
-    alignment = _alignment(live)
+    alignment = _find_alignment(live)
     most = min(TOKENS, positions(model) or TOKENS)
     most = min(alignment.get("max_length") or most, most)
     sentence = plain(first, "the sentence")
@@ -164,15 +84,13 @@ def _check_length(tokenizer: Any, texts: Sequence[Sequence[str]], alignment: Map
 
 def _unknown_note(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
     """Returns a note about unknown tokens, None if there are none."""
-    from headcount.data.text.unknown_tokens import unknown_id
-
     unknown = unknown_id(tokenizer)
     ids = [token for parts in texts for token in tokenizer(*parts, add_special_tokens=False, verbose=False)["input_ids"]]
     n_unknown = ids.count(unknown) if unknown is not None else 0
     return f"{n_unknown} of {len(ids)} tokens are unknown to the tokenizer: the model reads them all as the same" if n_unknown else None
 
 
-def _alignment(live: LiveRun) -> dict[str, Any]:
+def _find_alignment(live: LiveRun) -> dict[str, Any]:
     """Returns how the task of the run tokenizes text; empty, the defaults of the tokenizer, if the task cannot be opened."""
     try:
         texts = live.task().texts
@@ -183,10 +101,6 @@ def _alignment(live: LiveRun) -> dict[str, Any]:
 
 def _translate(live: LiveRun, first: str, alignment: Mapping[str, Any]) -> str:
     """Returns the greedy output of the model."""
-    import torch
-
-    from headcount.models.state import preserve
-
     model, tokenizer = live.model(), live.tokenizer()
     ids = tokenizer(first, add_special_tokens=alignment.get("add_special_tokens", True))["input_ids"] + list(alignment.get("end", ()))
     with torch.no_grad(), preserve(model):
@@ -197,15 +111,19 @@ def _translate(live: LiveRun, first: str, alignment: Mapping[str, Any]) -> str:
     return translation
 
 
+def _evaluate_dense(live: LiveRun, limit: int) -> Evaluation:
+    """Returns the evaluation of the dense model on the first `limit` examples of the report split."""
+    if limit not in live.dense_evaluations:
+        live.dense_evaluations[limit] = evaluate(live.model(), live.task(), limit=limit)
+    return live.dense_evaluations[limit]
+
+
 def ablate(live: LiveRun, request: Any) -> dict[str, Any]:
     """Returns the metric with heads gated off, compared with the dense model on the same first examples."""
     fields = read_fields(request, ("heads", "limit"))
     ablated = read_heads(fields["heads"], "heads", len(live.heads), minimum=1)
     limit = read_number(fields["limit"], "limit", 2, EXAMPLES)
-    from headcount.data.evaluate import evaluate
-    from headcount.data.mask import mask
-
-    task, dense = live.task(), live.evaluate_dense(limit)
+    task, dense = live.task(), _evaluate_dense(live, limit)
     with mask(live.model(), [live.heads[index] for index in ablated]):
         gated = evaluate(live.model(), task, limit=limit)
     differences = compare_with(dense, gated, task.metric.total if task.metric else None)
@@ -228,19 +146,14 @@ def prune(live: LiveRun, request: Any) -> dict[str, Any]:
     """Prunes to so many heads by a method of the run, or of the registry, and writes the model into the run folder."""
     fields = read_fields(request, ("method", "keep", "protect", "repair"), PRUNE_DEFAULTS)
     method, keep = str(read_text(fields["method"], "method")), read_number(fields["keep"], "keep", 1, len(live.heads) - 1)
-    protect = tuple(sorted(live.heads[index] for index in read_heads(fields["protect"], "protect", len(live.heads))))
-    choices: dict[str, Any] = {
-        "seed": read_number(fields["seed"], "seed", 0, MAX_SEED),
-        "floor": read_number(fields["floor"], "floor", 0, len(live.heads)),
-        "unit": read_choice(fields["unit"], "unit", ("kv_group", "even")),
-        "protected": protect,
-    }
-    choices |= {} if fields["repair"] is None else {"repair": read_flag(fields["repair"], "repair")}
-    from headcount.models.head_map import HeadMap
-    from headcount.pruning.prune import check_request
-    from headcount.workflows.prune import Pruning
-
-    spec = _spec(live, method, keep, choices)
+    limits = Budget(
+        floor=read_number(fields["floor"], "floor", 0, len(live.heads)),
+        unit=read_choice(fields["unit"], "unit", ("kv_group", "even")),  # pyright: ignore[reportArgumentType]
+        protected=frozenset(live.heads[index] for index in read_heads(fields["protect"], "protect", len(live.heads))),
+    )
+    seed = read_number(fields["seed"], "seed", 0, MAX_SEED)
+    repair = None if fields["repair"] is None else read_flag(fields["repair"], "repair")
+    spec = _build_spec(live, method, keep, limits, seed=seed, repair=repair)
     check_request(spec, live.model(), HeadMap.of(live.model()))
     task, dense = live.task(), dense_of(live.run)
     limit = dense.n_examples if dense is not None else None
@@ -255,23 +168,13 @@ def prune(live: LiveRun, request: Any) -> dict[str, Any]:
     return {"folder": str(folder), "point": point_of(live.run, artifact)}
 
 
-def _spec(live: LiveRun, method: str, keep: int, choices: Mapping[str, Any]) -> Any:
-    """Returns the request: that of a model of the run with this label, or of a registered method."""
-    from headcount.core.budget import Budget
-    from headcount.pruning.spec import PruneSpec
-
-    limits = {name: choices[name] for name in ("floor", "unit", "protected")}
-    stages = {name: choices[name] for name in ("seed", "repair") if name in choices}
+def _build_spec(live: LiveRun, method: str, keep: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:
+    """Returns the request for `keep` heads: by the method of a model of the run that has this label, or by a registered method."""
     for artifact in live.run.results(PRUNED).values():
         if method_label(artifact) == method:
             spec = PruneSpec.from_dict(artifact.content["spec"])
-            return replace(spec, budget=Budget(keep=keep - _heads_of_other_kinds(live, spec.kinds), **limits), **stages)
-    return PruneSpec.of(method, keep, **limits, **stages)
-
-
-def _heads_of_other_kinds(live: LiveRun, kinds: Sequence[str]) -> int:
-    """Returns the number of heads of other kinds of attention, which all stay and are not counted by a request for some kinds."""
-    return sum(len(block.heads) for block in live.run.heads().blocks if block.kind not in kinds) if kinds else 0
-
-
-ACTIONS: dict[str, Callable[[LiveRun, Any], Mapping[str, Any]]] = {"attend": attend, "ablate": ablate, "prune": prune}
+            # A request for some kinds of attention counts their heads alone; the heads of the other kinds all stay.
+            others = (block for block in live.run.heads().blocks if spec.kinds and block.kind not in spec.kinds)
+            budget = limits.resized(keep - sum(len(block.heads) for block in others))
+            return replace(spec, budget=budget, seed=seed, repair=spec.repair if repair is None else repair)
+    return PruneSpec.of(method, limits.resized(keep), seed=seed, repair=repair)

@@ -16,14 +16,14 @@ from urllib.parse import parse_qs
 
 MAX_BODY = 64 * 1024
 HEADER = "x-headcount-token"
-SECURE = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+SECURE_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
 """Headers of every answer."""
 
 
@@ -73,7 +73,11 @@ class Guard:
         except Refused as refused:
             await answer(send, refused.status, {"error": refused.reason})
             return
-        await self.app(scope, _replay(body), _with_headers(send))
+
+        async def receive_body() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app(scope, receive_body, _with_headers(send))
 
     def _check(self, scope: Any, headers: dict[str, str]) -> None:
         if sum(name.lower() == b"host" for name, _ in scope["headers"]) != 1:
@@ -114,29 +118,18 @@ class Guard:
         return body
 
 
-def _replay(body: bytes) -> Any:
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive
-
-
 def _with_headers(send: Any) -> Any:
-    async def secured(message: dict[str, Any]) -> None:
+    async def send_with_headers(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", []), *_secure()]}
+            message = {**message, "headers": [*message.get("headers", []), *SECURE_HEADERS]}
         await send(message)
 
-    return secured
-
-
-def _secure() -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode()) for name, value in SECURE.items()]
+    return send_with_headers
 
 
 async def answer(send: Any, status: int, content: Any) -> None:
     """Sends JSON."""
     body = json.dumps(content).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *_secure()]
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *SECURE_HEADERS]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -8,10 +8,16 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from headcount.app.serve.live_run import LiveRun
+from headcount.app.serve.server import Site, application
 from headcount.core.errors import ArtifactError, MissingExtra
 from headcount.runs.store import Run
+
+try:
+    import uvicorn
+except ImportError as error:
+    raise MissingExtra("headcount serve needs starlette and uvicorn: pip install 'headcount[serve]'") from error
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 PATIENCE = 1
@@ -20,22 +26,22 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
 
+class QuietServer(uvicorn.Server):
+    """A server that logs no errors about the requests that its end cuts off."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the server."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
+
+
 def serve(
     runs: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, token: str | None = None, show: Callable[[str], None] | None = None
 ) -> None:
     """Serves runs until it is interrupted; `show` gets the address, which contains the token of this launch. Port 0 takes a free port."""
-    try:
-        import uvicorn
-
-        from headcount.app.serve.server import Site, application
-    except ImportError as error:
-        raise MissingExtra("headcount serve needs starlette and uvicorn: pip install 'headcount[serve]'") from error
-    from headcount.app.serve.actions import LiveRun
-
-    opened = [LiveRun(Run.open(folder)) for folder in runs]
     token = token or secrets.token_urlsafe(24)
     names = () if host in LOCAL else (host.lower(), socket.gethostname().lower())
-    site = Site(opened, token)
+    site = Site([LiveRun(Run.open(folder)) for folder in runs], token)
     config = uvicorn.Config(
         application(site, names=names),
         host=host,
@@ -51,7 +57,7 @@ def serve(
     if show is not None:
         show(f"http://{address}:{listener.getsockname()[1]}/?token={token}")
     try:
-        _server(uvicorn, config).run(sockets=[listener])
+        QuietServer(config).run(sockets=[listener])
     except (KeyboardInterrupt, SystemExit) as stop:
         if not site.is_busy:
             raise
@@ -61,17 +67,6 @@ def serve(
         os._exit(INTERRUPTED if isinstance(stop, KeyboardInterrupt) else int(stop.code or 0))
     finally:
         listener.close()
-
-
-def _server(uvicorn: Any, config: Any) -> Any:
-    """Returns a server that logs no errors about the requests that its end cuts off."""
-
-    class Server(uvicorn.Server):
-        async def shutdown(self, sockets: Any = None) -> None:
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-            await super().shutdown(sockets)
-
-    return Server(config)
 
 
 def _listen(host: str, port: int) -> socket.socket:

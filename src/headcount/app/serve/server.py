@@ -6,12 +6,12 @@ import asyncio
 import html
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from headcount.app.serve.actions import ACTIONS, LiveRun
 from headcount.app.serve.fields import InvalidRequest
 from headcount.app.serve.guard import Guard
+from headcount.app.serve.live_run import LiveRun
 from headcount.core.errors import HeadcountError, MissingExtra
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect
@@ -28,6 +28,9 @@ try:
     from starlette.routing import Route
 except ImportError as error:
     raise MissingExtra("headcount serve needs starlette and uvicorn: pip install 'headcount[serve]'") from error
+
+ACTIONS = ("attend", "ablate", "prune")
+"""The functions of actions.py that a page can call."""
 
 
 class Site:
@@ -76,7 +79,7 @@ class Site:
         if not self._busy.acquire(blocking=False):
             return _error(409, "another action is running; wait until it is finished")
         try:
-            return JSONResponse(await run_sync(self._act, self.runs[name], action, content, abandon_on_cancel=True))
+            return JSONResponse(await run_sync(self._run_action, self.runs[name], action, content, abandon_on_cancel=True))
         except InvalidRequest as error:
             return _error(400, str(error))
         except HeadcountError as error:
@@ -84,9 +87,11 @@ class Site:
         except asyncio.CancelledError:
             return _error(503, "headcount serve was stopped; start it again to repeat the action")
 
-    def _act(self, run: LiveRun, action: str, content: Any) -> Mapping[str, Any]:
+    def _run_action(self, run: LiveRun, action: str, content: Any) -> dict[str, Any]:
         try:
-            return ACTIONS[action](run, content)
+            from headcount.app.serve import actions  # imports torch, which the pages of a run do without
+
+            return getattr(actions, action)(run, content)
         finally:
             self._busy.release()
 
@@ -125,16 +130,15 @@ def _error(status: int, message: str) -> Response:
     return JSONResponse({"error": message}, status_code=status)
 
 
-async def _defect(_request: Request, error: Exception) -> Response:
-    return _error(500, f"unexpected {type(error).__name__}; see the terminal of headcount serve for details, and report it")
-
-
-async def _missing(_request: Request, _error_: Exception) -> Response:
-    return _error(404, "there is nothing here")
-
-
 def application(site: Site, *, names: Sequence[str] = ()) -> Any:
     """Returns the ASGI application of a site behind its guard; `names` are further host names that it answers under."""
+
+    async def answer_missing(_request: Request, _reason: Exception) -> Response:
+        return _error(404, "there is nothing here")
+
+    async def answer_defect(_request: Request, error: Exception) -> Response:
+        return _error(500, f"unexpected {type(error).__name__}; see the terminal of headcount serve for details, and report it")
+
     routes = [
         Route("/", site.home, methods=["GET"]),
         Route("/run/{run}", site.show_run, methods=["GET"]),
@@ -142,4 +146,4 @@ def application(site: Site, *, names: Sequence[str] = ()) -> Any:
         Route("/api/{run}/report", site.data, methods=["GET"]),
         Route("/api/{run}/{action}", site.act, methods=["POST"]),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={404: _missing, 500: _defect}), site.token, names)
+    return Guard(Starlette(routes=routes, exception_handlers={404: answer_missing, 500: answer_defect}), site.token, names)

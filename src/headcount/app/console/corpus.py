@@ -1,0 +1,67 @@
+"""Opening the text that a command line names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.models import open_named_task
+from headcount.app.console.session import Session
+from headcount.app.console.text import TEXT_COLUMNS
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.corpus import SENTENCES, read_corpus
+from headcount.core.errors import ArtifactError, UnsupportedModel
+from headcount.data.embedded.sentences import draw_sentences, draw_translations
+from headcount.data.readers.processor import reader_of
+from headcount.data.task import Task
+from headcount.data.text.annotated import Annotated
+from headcount.data.text.sentences import read_text
+
+
+def open_corpus(
+    session: Session,
+    data: TaskOptions,
+    model: nn.Module,
+    folder: Path,
+    *,
+    text: Path | None = None,
+    embedded: str | None = None,
+    parser: str | None = None,
+    task: Task | None = None,
+    split: str = "calibration",
+) -> Corpus:
+    """Returns the corpus of the text that a command line names, for a model and the tokenizer in its folder.
+
+    Where roles are compared with a `task`, that one is read if no other text is named, and column names are the task's.
+    """
+    tokenizer: Any = reader_of(model, folder, data.trust_remote_code)
+    if text is None and embedded is None:
+        task = task or open_named_task(session, data, model, folder)
+        return read_corpus(model, task, tokenizer, split=split, limit=data.limit, parser=parser)  # pyright: ignore[reportArgumentType]
+    if getattr(model, "main_input_name", "input_ids") == "pixel_values":
+        raise UnsupportedModel(f"{type(model).__name__} reads images, not text; give some with --task image-classification --train FOLDER")
+    if tokenizer is None:
+        raise ArtifactError(f"{folder} holds no tokenizer, so no text can be read; save the model's tokenizer there (tokenizer.json)")
+    sentences: Iterable[Annotated]
+    if embedded is None:
+        sentences = read_text(text, **({} if task else {name: getattr(data, name) for name in TEXT_COLUMNS}))
+    elif embedded == "translation":
+        sentences = draw_translations(number=data.limit or SENTENCES, seed=data.seed)
+    else:
+        sentences = draw_sentences(embedded, data.limit or SENTENCES, seed=data.seed)  # pyright: ignore[reportArgumentType]
+    has_own_end = embedded == "translation"  # the embedded translator was trained without a delimiter in front
+    return read_corpus(
+        model,
+        sentences,
+        tokenizer,
+        limit=data.limit,
+        parser=parser,
+        max_length=data.max_length,
+        truncate=data.truncate,
+        add_special_tokens=not has_own_end,
+        end=(tokenizer.eos_token_id,) if has_own_end else (),
+    )

@@ -1,0 +1,69 @@
+"""`headcount bench`: opens the models, measures them and prints times and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from headcount.app.console.inputs import ModelOptions
+from headcount.app.console.models import open_model
+from headcount.app.console.session import Session
+from headcount.core.errors import ArtifactError
+from headcount.core.files import reopened_model
+from headcount.runs.report.commands import prune_command
+from headcount.runs.report.plain import format_speed
+from headcount.runs.results import PRUNED
+from headcount.runs.store import Run
+from headcount.surgery.bench import Timing, bench
+from headcount.surgery.cost import cost
+
+
+def measure_speed(
+    session: Session, targets: Sequence[str], batches: Sequence[int], lengths: Sequence[int], rounds: int, loading: ModelOptions
+) -> None:
+    """Measures the models of the targets, models or run folders, and prints the times and the costs of each."""
+    sources: dict[str, tuple[str, ModelOptions]] = {}
+    for target in targets:
+        is_run = (Path(target) / "run.json").is_file()
+        sources |= _models_of_run(target, loading) if is_run else {target: (target, loading)}
+    models = {name: open_model(session, folder, options)[0] for name, (folder, options) in sources.items()}
+    with session.progress("measuring", "sizes") as advance:
+        timings = bench(models, batches=batches, lengths=lengths, rounds=rounds, progress=advance)
+    _show_timings(session, timings)
+    if longer := sorted(set(lengths) - {timing.length for timing in timings}):
+        most = max(timing.length for timing in timings)
+        session.note(
+            f"length {', '.join(map(str, longer))} is beyond the {most} positions that the models share; {most} was measured instead"
+        )
+    costs = {name: cost(model).to_dict() for name, model in models.items()}
+    columns = ("model", *next(iter(costs.values())))
+    session.table(columns, [(name, *(f"{value:,}" for value in row.values())) for name, row in costs.items()], right=columns[1:])
+    session.result({"timings": [asdict(timing) for timing in timings], "costs": costs})
+
+
+def _models_of_run(target: str, loading: ModelOptions) -> dict[str, tuple[str, ModelOptions]]:
+    """Returns the dense model of a run, loaded as the run records it, and the models that it keeps, by name.
+
+    Raises:
+        ArtifactError: the run compared pruned models and keeps the weights of none, so that there is nothing to compare.
+    """
+    run = Run.open(Path(target))
+    record = run.record()
+    pruned = [artifact for artifact in run.results(PRUNED).values() if artifact.content["removed"]]
+    if pruned and not run.models():
+        command = prune_command(record, run.folder.name, pruned[0]).rpartition(" --out ")[0]
+        raise ArtifactError(
+            f"{run.folder} holds the results of {len(pruned)} pruned models and the weights of none, so there is nothing to measure "
+            f"beside the dense model; make and keep one of them first, such as: {command} --out {run.folder}"
+        )
+    dense = {f"{target}: whole": (reopened_model(record.model.name, record.config), loading.as_recorded(record.config))}
+    return dense | {path.name: (str(path), loading) for path in run.models()}
+
+
+def _show_timings(session: Session, timings: Sequence[Timing]) -> None:
+    table = [
+        (t.batch, t.length, t.name, f"{1000 * t.seconds:.2f}", f"{1000 * t.low:.2f} … {1000 * t.high:.2f}", format_speed(t.speedup))
+        for t in timings
+    ]
+    session.table(("batch", "length", "model", "ms", "quartiles", "against the first"), table, right=("batch", "length", "ms"))

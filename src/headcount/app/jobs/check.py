@@ -1,0 +1,102 @@
+"""`headcount check`: the files of a run or of a saved model, and the laws on a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headcount.app.console.inputs import ModelOptions
+from headcount.app.console.models import open_model
+from headcount.app.console.options import split
+from headcount.app.console.session import Session
+from headcount.core.files import Problem, finish_replacement, is_file, is_folder, read_json
+from headcount.core.plan import Plan
+from headcount.models.archs import cut_record as record
+from headcount.pruning.training.trainer import checkpoints, damage_of
+from headcount.runs.check import RunCheck
+from headcount.surgery.manifest import NAME, problems_of_folder
+from headcount.testing import laws
+
+
+def check_target(session: Session, target: str, heads: str | None, loading: ModelOptions) -> int:
+    """Verifies the files of a run or of a model, and proves the laws on a model whose files are intact; returns the exit code."""
+    folder = Path(target)
+    finish_replacement(folder)
+    if is_folder(folder):
+        session.doing("verifying the files")
+        if is_file(folder / "run.json") or is_folder(folder / "artifacts"):
+            code = _show_problems(session, target, *verify_run(folder))
+            if code == 0:
+                session.next("report", target)
+            return code
+        problems, n_files = verify_model(folder)
+        if problems:
+            return _show_problems(session, target, problems, n_files)
+    return _prove_laws(session, target, heads, loading)
+
+
+def verify_run(folder: Path) -> tuple[list[Problem], int]:
+    """Returns the problems of a run folder and the number of files that were read."""
+    check = RunCheck(folder, problems_of_folder)
+    return [*check.problems(), *_verify_training(folder)], check.checked
+
+
+def _verify_training(folder: Path) -> Iterator[Problem]:
+    """Yields the problems of the checkpoints of unfinished trainings."""
+    trainings = sorted({path.parent for path in (folder / "work").rglob("checkpoint-*")})
+    for path in (checkpoint for training in trainings for checkpoint in checkpoints(training)):
+        if (damage := damage_of(path)) is not None:
+            text = f"{path} is damaged ({damage}); the training command moves it away and resumes from an earlier one"
+            yield Problem("damaged", str(path.relative_to(folder)), text)
+
+
+def verify_model(folder: Path) -> tuple[list[Problem], int]:
+    """Returns the problems of a model that headcount saved and its number of files; none for other models, which have no hashes."""
+    if not (folder / NAME).exists():
+        config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+        if not (isinstance(config, dict) and config.get(record.KEY)):
+            return [], 0
+    return list(problems_of_folder(folder)), sum(path.is_file() for path in folder.iterdir())
+
+
+def _show_problems(session: Session, name: str, problems: Sequence[Problem], n_files: int) -> int:
+    """Prints the files that are damaged, missing or foreign; returns the exit code."""
+    for problem in problems:
+        text = f"{problem.kind:<8} {problem.path}: {problem.text}"
+        session.note(text) if session.json else session.line(text)
+    entries = [{"kind": problem.kind, "path": problem.path, "reason": problem.text} for problem in problems]
+    session.result({"folder": name, "passed": not problems, "files": n_files, "problems": entries})
+    number = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+    session.note(
+        f"{number} in {name}; {n_files} files were read" if problems else f"all {n_files} files of {name} are as they were written"
+    )
+    return 1 if problems else 0
+
+
+def _prove_laws(session: Session, target: str, heads: str | None, loading: ModelOptions) -> int:
+    """Proves the laws on a model and prints the verdict of each; returns the exit code."""
+    plan = Plan.removing(split(heads)) if heads else None
+    model, head_map, _ = open_model(session, target, loading)
+    if plan is not None:
+        plan.check(head_map)
+    results = []
+    session.doing("proving the laws")
+    for result in laws.check_model(model, plan=plan):
+        results.append(result)
+        session.doing(f"proving the laws, {len(results)} done")
+        mark = "n/a   " if not result.applies else "ok    " if result.passed else "FAILED"
+        verdict = f"{mark} {result.law}{f': {result.detail}' if result.detail else ''}"
+        session.note(verdict) if session.json else session.line(verdict)
+    failed = [result.law for result in results if not result.passed]
+    records = [{"law": r.law, "passed": r.passed, "applies": r.applies, "detail": r.detail} for r in results]
+    session.result({"model": target, "passed": not failed, "laws": records})
+    n_applicable = sum(result.applies for result in results)
+    session.note(f"{len(failed)} of {n_applicable} laws failed" if failed else f"all {n_applicable} laws that apply hold")
+    if failed:
+        return 1
+    if any(block.can_cut for block in head_map.blocks):
+        first_unit = ",".join(map(str, next(iter(head_map.units()), ())))
+        session.next("cut", target, "--heads", heads or first_unit, "--out", "smaller")
+    else:
+        session.next("map", target)
+    return 0

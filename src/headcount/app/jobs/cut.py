@@ -1,0 +1,112 @@
+"""`headcount cut`: reads which heads go, cuts, verifies and saves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from torch import nn
+
+from headcount.app.cli.cut import CutRequest
+from headcount.app.console.inputs import ModelOptions
+from headcount.app.console.models import open_model
+from headcount.app.console.options import split
+from headcount.app.console.pruning import parse_keep
+from headcount.app.console.session import Session
+from headcount.core.budget import Budget
+from headcount.core.errors import ArtifactError, PlanError
+from headcount.core.files import check_target
+from headcount.core.plan import Plan
+from headcount.core.scores import Scores
+from headcount.models.head_map import HeadMap
+from headcount.models.provenance import weight_hash
+from headcount.runs.scores import all_scores, scores_of
+from headcount.runs.store import Run
+from headcount.surgery.cost import Cost, cost
+from headcount.surgery.cut import cut
+from headcount.surgery.manifest import NAME
+from headcount.surgery.save import save
+
+
+def cut_model(session: Session, name: str, request: CutRequest, out: Path, loading: ModelOptions, *, overwrite: bool) -> None:
+    """Removes the heads of a request from a model, and saves the smaller one."""
+    source = _read_source(request)
+    check_target(out, overwrite, NAME)
+    model, heads, folder = open_model(session, name, loading)
+    if isinstance(source, Scores):
+        _check_weights(request, model)
+        plan = Plan.keep_top(source.reorder(heads), _parse_budget(request.keep or ""))
+    else:
+        plan = source
+    _check_plan(plan, model, heads)
+    session.doing("cutting, and comparing with the gated model")
+    before = cost(model, heads=heads)
+    small = cut(model, plan, in_place=True)
+    after = cost(small)
+    session.doing("saving")
+    save(small, out, command=session.command, cost=(before, after), tokenizer=folder, overwrite=overwrite)
+    session.note(f"cut equals gate; wrote {out}")
+    _show_costs(session, before, after)
+    removed = [str(head) for head in plan.removed]
+    session.result({"model": name, "out": str(out), "removed": removed, "before": before.to_dict(), "after": after.to_dict()})
+    session.next("check", out)
+
+
+def _read_source(request: CutRequest) -> Plan | Scores:
+    """Returns the plan, or the scores that it is made from, before the model is opened."""
+    if request.heads is not None:
+        return Plan.removing(split(request.heads))
+    if request.plan is not None:
+        return Plan.read(request.plan)
+    path = Path(request.scores or "")
+    if not path.is_dir():
+        return Scores.read(path, method=request.method, higher_is_keep=False if request.lower_is_keep else None)
+    if request.lower_is_keep:
+        raise typer.BadParameter("--lower-is-keep is for tables; a run folder records itself what its scores mean")
+    run = Run.open(path)
+    if request.method is not None:
+        return scores_of(run, request.method)
+    scores = all_scores(run)
+    if len(scores) != 1:
+        raise ArtifactError(f"{path} holds scores by {', '.join(scores) or 'no method'}; choose one (--method NAME)")
+    return next(iter(scores.values()))
+
+
+def _parse_budget(keep: str) -> Budget:
+    return Budget(fraction=float(keep[:-1]) / 100) if keep.endswith("%") else Budget(keep=parse_keep(keep))
+
+
+def _check_weights(request: CutRequest, model: nn.Module) -> None:
+    """Raises PlanError for the scores of a run whose model has other weights."""
+    if request.scores is None or not request.scores.is_dir():
+        return
+    recorded, actual = Run.open(request.scores).record().model.weights, weight_hash(model)
+    if recorded != actual:
+        raise PlanError(
+            f"{request.scores} holds scores of other weights ({recorded[:12]}; this model has {actual[:12]}). To use them for another model "
+            f"of this shape, name the table: --scores {request.scores / 'scores.parquet'}"
+        )
+
+
+def _check_plan(plan: Plan, model: nn.Module, heads: HeadMap) -> None:
+    """Raises PlanError for a plan that removes nothing, or was made for another model."""
+    if not plan.removed:
+        raise PlanError(f"nothing would be removed from {heads.describe()}; name heads, or keep fewer")
+    names_weights = plan.made_for is not None and plan.made_for.weights
+    plan.check(heads, weight_hash(model) if names_weights else "")
+
+
+def _show_costs(session: Session, before: Cost, after: Cost) -> None:
+    """Prints the costs of a model before and after a cut side by side."""
+    old, new = before.to_dict(), after.to_dict()
+    labels = {
+        "heads": "attention heads",
+        "parameters": "parameters",
+        "bytes": "bytes of parameters",
+        "flops": f"FLOPs of a pass over {before.tokens} tokens",
+        "kv_bytes_per_token": "bytes of KV cache per token",
+    }
+    rows = [
+        (label, f"{old[name]:,}", f"{new[name]:,}", f"{new[name] / old[name]:.1%}" if old[name] else "") for name, label in labels.items()
+    ]
+    session.table(("", "before", "after", "left"), rows, right=("before", "after", "left"))

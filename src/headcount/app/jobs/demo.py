@@ -1,0 +1,101 @@
+"""`headcount demo`: the whole job on two of the models that come with the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headcount.app.console.inputs import ModelOptions
+from headcount.app.console.models import open_model
+from headcount.app.console.run_folder import lead_run
+from headcount.app.console.session import Session
+from headcount.app.jobs.analyze import run_steps
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.corpus import read_corpus
+from headcount.data.embedded.sentences import draw_sentences, draw_translations
+from headcount.data.open_task import open_task
+from headcount.data.readers.processor import reader_of
+from headcount.pruning.recipe import Recipe
+from headcount.workflows.analysis_spec import AnalysisSpec
+from headcount.workflows.analyze import AnalysisJob
+
+TASKS = {"entailment": "demo/entailment", "translator": "demo/translation"}
+"""The embedded models of the demo, with the task of each."""
+SIZES = {"entailment": (800, 500), "translator": (320, 64)}
+"""Examples to train on, and examples of the report."""
+METHODS = {"entailment": ("surgeon", "gradient", "dsp", "random"), "translator": ("surgeon", "gradient", "random")}
+"""No more methods that train than have the steps they need within three minutes."""
+RATES = {"entailment": 2e-4, "translator": 5e-4}
+STEPS, FEW_STEPS = 300, 10
+"""Optimiser steps of what trains; few under --limit, which is for a quick look."""
+PROFILED = 48
+"""Sentences that head profiles are taken on."""
+
+
+def run_demo(session: Session, out: Path, limit: int | None, loading: ModelOptions, seed: int) -> None:
+    """Analyses the embedded models of the demo, each into a run folder of its own under `out`."""
+    steps: list[dict[str, Any]] = []
+    with _one_thread():
+        for name in TASKS:
+            records = _analyze_embedded(session, name, out / name, limit, loading, seed)
+            steps += [{"model": f"demo/{name}", **record} for record in records]
+    reports = [step["path"] for step in steps if step["step"] == "report"]
+    session.result({"out": str(out), "steps": steps, "reports": reports})
+    for path in reports:
+        session.line(f"report: {path}")
+    session.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Models this small gain nothing from a second thread, and lose much by it where the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _analyze_embedded(session: Session, name: str, out: Path, limit: int | None, loading: ModelOptions, seed: int) -> list[dict[str, Any]]:
+    """Runs all steps on one embedded model and returns them as plain data."""
+    with lead_run(session, out, "demo is led by one process; start it without torchrun") as run:
+        model, _, folder = open_model(session, f"demo/{name}", loading)
+        tokenizer = reader_of(model, folder)
+        size, reported = SIZES[name] if limit is None else (limit, limit)
+        spec = AnalysisSpec(
+            keep=(0.25, 0.5),
+            methods=METHODS[name],
+            training_seeds=1,
+            scored=min(AnalysisSpec.scored, reported),
+            reported=reported,
+            profiled=PROFILED,
+            recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[name]),
+            seed=seed,
+        )
+        job = AnalysisJob(
+            f"demo/{name}",
+            model,
+            open_task(f"{TASKS[name]}(size={size})", model, tokenizer, seed=seed),
+            spec,
+            _draw_corpus(name, model, tokenizer, min(200, reported), seed),
+            command=session.command,
+            tokenizer=tokenizer,
+            folder=folder,
+            config={"opened": {"task": TASKS[name], "task_option": [f"size={size}"], "seed": seed}},
+            watch=session.watch,
+        )
+        return run_steps(session, job, run, prefix=f"{name:<10} ")
+
+
+def _draw_corpus(name: str, model: nn.Module, tokenizer: Any, number: int, seed: int) -> Corpus:
+    """Returns sentences of the embedded language that a model reads, with translations for the translator."""
+    if name != "translator":
+        return read_corpus(model, draw_sentences("english", number, seed=seed), tokenizer)
+    sentences = draw_translations(number=number, seed=seed)
+    return read_corpus(model, sentences, tokenizer, add_special_tokens=False, end=(tokenizer.eos_token_id,))

@@ -1,0 +1,79 @@
+"""`headcount map`: the table of attention blocks."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import Any
+
+from headcount.app.console.inputs import ModelOptions
+from headcount.app.console.models import open_without_weights
+from headcount.app.console.session import Session
+from headcount.core.heads import AttentionBlock
+from headcount.models.head_map import HeadMap
+
+COLUMNS = ("block", "kind", "heads", "of", "KV", "dim", "layout", "module", "q k v → o", "also per head", "gate", "cut")
+NUMBERS = ("heads", "of", "KV", "dim")
+MODULES = ("block", "module", "q k v → o")
+
+
+def _module_paths(block: AttentionBlock) -> tuple[str, str]:
+    """Returns the path of the module that holds all four projections, and their paths within it."""
+    paths = [projection.path for projection in (block.q, block.k, block.v, block.o)]
+    levels = zip(*(path.split(".")[:-1] for path in paths), strict=False)
+    common = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)]
+    q, k, v, o = (".".join(path.split(".")[len(common) :]) for path in paths)
+    return ".".join(common) or "(model)", f"{' '.join(dict.fromkeys((q, k, v)))} → {o}"
+
+
+def _row(block: AttentionBlock) -> tuple[object, ...]:
+    module, projections = _module_paths(block)
+    counts = (block.n_heads, block.n_original, block.n_kv_heads, block.head_dim)
+    gate, cut = ("yes" if possible else "no" for possible in (block.n_heads > 0, block.can_cut and block.n_heads > 0))
+    return (block.name, block.kind, *counts, block.layout, module, projections, ", ".join(block.dependents()), gate, cut)
+
+
+def _gate_only_reasons(heads: HeadMap) -> list[tuple[str, str]]:
+    """Returns the reasons why blocks can be gated but not cut, each with the names of its blocks."""
+    blocks: dict[str, list[str]] = {}
+    for block in heads.blocks:
+        if block.gate_only:
+            blocks.setdefault(block.gate_only, []).append(block.name)
+    return [(", ".join(names), reason) for reason, names in blocks.items()]
+
+
+def _show_blocks(session: Session, rows: list[tuple[object, ...]]) -> None:
+    """Prints one table, or two where the terminal is too narrow for it: the counts, and the modules."""
+    width = sum(max(len(str(cell)) for cell in column) + 3 for column in zip(COLUMNS, *rows, strict=True))
+    parts = (COLUMNS,) if width <= session.width else (tuple(c for c in COLUMNS if c not in MODULES[1:]), MODULES)
+    for columns in parts:
+        chosen = [COLUMNS.index(column) for column in columns]
+        session.table(columns, [[row[i] for i in chosen] for row in rows], right=NUMBERS)
+
+
+def _describe_block(block: AttentionBlock) -> dict[str, Any]:
+    """Returns a block as plain data."""
+    names = ("path", "kind", "layer", "n_heads", "n_original", "n_kv_heads", "head_dim", "value_dim", "layout", "can_cut", "gate_only")
+    return {
+        "block": block.name,
+        **{name: getattr(block, name) for name in names},
+        "heads": [str(head) for head in block.heads],
+        **{projection.role: projection.path for projection in (block.q, block.k, block.v, block.o)},
+        "per_head": list(block.dependents()),
+        "can_gate": block.n_heads > 0,
+    }
+
+
+def show_map(session: Session, name: str, loading: ModelOptions) -> None:
+    """Prints every attention block of a model, why some cannot be cut, and which modules were refused."""
+    model, heads = open_without_weights(session, name, loading)
+    _show_blocks(session, [_row(block) for block in heads.blocks])
+    if any(block.gate_only for block in heads.blocks):
+        session.table(("can be gated, not cut", "reason"), _gate_only_reasons(heads))
+    if heads.refused:
+        session.table(("refused", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
+    refused = [{"path": r.path, "class": r.class_name, "reason": r.reason} for r in heads.refused]
+    names = {"model": name, "class": type(model).__name__, "model_type": heads.model_type}
+    blocks = [_describe_block(block) for block in heads.blocks]
+    session.result({**names, "n_heads": len(heads), "blocks": blocks, "refused": refused})
+    if not next(model.parameters()).is_meta:
+        session.next("check", name)

@@ -1,0 +1,36 @@
+"""`headcount report`: writes the page and the figures of a run. Imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headcount.app.console.session import Session
+from headcount.runs.report.compare import why_not_comparable
+from headcount.runs.report.figures import write_figures
+from headcount.runs.report.sentences import missing_model_warnings
+from headcount.runs.report.write import MEGABYTE, too_large, write_report
+from headcount.runs.store import Run
+
+
+def write_reports(session: Session, run_a: Path, run_b: Path | None, out: Path | None, figures: Path | None, max_mb: float) -> None:
+    """Writes the page of a run, or of the comparison of two, and the figures of the first if a folder for them is named."""
+    session.doing("reading the run")
+    first, second = Run.open(run_a), Run.open(run_b) if run_b is not None else None
+    path = write_report(first, second, out, max_mb=max_mb)
+    for run in filter(None, (first, second)):
+        for text in missing_model_warnings(run, run.record()):
+            session.note(f"warning: {run.folder}: {text}")
+    reason = None if second is None else why_not_comparable(first, second)
+    if reason:
+        session.note(f"warning: {reason}")
+    if path.stat().st_size > max_mb * MEGABYTE:
+        session.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
+    figure_paths: list[Path] = []
+    if figures is not None:
+        session.doing("drawing figures")
+        figure_paths = write_figures(first, figures)
+    session.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
+    for written in (path, *figure_paths):
+        session.line(str(written))
+    session.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(figure) for figure in figure_paths]})
+    session.next("serve", *filter(None, (run_a, run_b)))

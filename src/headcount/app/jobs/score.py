@@ -1,0 +1,177 @@
+"""`headcount score`: scores all heads, judges them and prints the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from headcount.app.console.heat_map import heat_map
+from headcount.app.console.inputs import RunOptions, TaskOptions
+from headcount.app.console.models import open_model, open_named_task
+from headcount.app.console.run_folder import describe, open_run
+from headcount.app.console.session import Session
+from headcount.core.scores import Scores
+from headcount.core.stats import agreement as stats
+from headcount.core.stats.agreement import Agreement
+from headcount.importance.score import parse_methods
+from headcount.importance.settings import ScoreSettings
+from headcount.importance.verdicts import Verdict, agreements, check_lowest, measures_loss, stabilities, verdicts
+from headcount.workflows.score import score_into
+
+N_SHOWN = 48
+"""Up to this many heads are all shown without --all."""
+
+
+class VerdictOptions(NamedTuple):
+    """How heads are judged by their scores: how many units count as the lowest, the rise of the loss that is safe, and the confidence."""
+
+    lowest: int | None
+    tolerance: float
+    level: float
+
+
+class ScoreReport(NamedTuple):
+    """Scores by method with what is derived from them."""
+
+    scores: Mapping[str, Scores]
+    verdicts: Mapping[str, list[Verdict]]
+    agreements: Mapping[str, Agreement]
+    stabilities: Mapping[str, Sequence[stats.Stability]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as plain data."""
+        scores = {
+            label: {
+                "higher_is_keep": scores.higher_is_keep,
+                "normalise": scores.normalise,
+                "n_examples": scores.n_examples,
+                "data": scores.data,
+                "conditions": dict(scores.conditions),
+                "heads": [{**asdict(verdict), "head": str(verdict.head)} for verdict in self.verdicts[label]],
+                "columns": {name: list(column) for name, column in scores.columns.items()},
+                "stability": [asdict(row) for row in self.stabilities.get(label, ())],
+            }
+            for label, scores in self.scores.items()
+        }
+        return {"scores": scores, "agreement": {label: asdict(agreement) for label, agreement in self.agreements.items()}}
+
+
+def _show_race(session: Session, scores: Scores) -> None:
+    """Prints what an adaptive run decided, at which confidence, and what share of the ablations it saved."""
+    conditions, n_read = scores.conditions, scores.columns["examples"]
+    saved = 1 - sum(n_read) / (len(n_read) * max(n_read))
+    session.line(
+        f"with {conditions['confidence']:.0%} confidence for all together, these are among the {conditions['adaptive']} lowest units: "
+        f"{', '.join(conditions['lowest']) or 'none is decided'}; not decided on {scores.n_examples} examples: "
+        f"{', '.join(conditions['open']) or 'none'}; {saved:.0%} of the ablations were spared"
+    )
+    session.line("")
+
+
+def _show_scores(session: Session, scores: Scores, verdicts: list[Verdict], level: float, all_heads: bool) -> None:
+    session.line(f"{scores.label}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
+    for line in heat_map(scores):
+        session.line(line)
+    session.line("")
+    order = sorted(verdicts, key=lambda verdict: verdict.rank)
+    listed = order if all_heads or len(order) <= N_SHOWN else [*order[:10], *order[-20:]]
+    safe = "safe" if measures_loss(scores) else "surely lowest"
+    columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "P(lowest)", safe, *scores.columns]
+    position = {head: number for number, head in enumerate(scores.heads)}
+    table = [
+        (
+            verdict.rank,
+            verdict.head,
+            f"{verdict.value:.4g} ± {verdict.stderr:.2g}" if verdict.stderr else f"{verdict.value:.4g}",
+            "" if verdict.low is None else f"{verdict.low:.4g} … {verdict.high:.4g}",
+            "" if verdict.rank_low is None else verdict.rank_low,
+            "" if verdict.rank_high is None else verdict.rank_high,
+            "" if verdict.p_lowest is None else f"{verdict.p_lowest:.2f}",
+            "" if verdict.safe is None else "yes" if verdict.safe else "no",
+            *(f"{column[position[verdict.head]]:{'+' if name.endswith('change') else ''}.4g}" for name, column in scores.columns.items()),
+        )
+        for verdict in listed
+    ]
+    session.table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
+    if len(listed) < len(order):
+        session.note(f"{len(order) - len(listed)} heads in between are left out; --all shows them")
+
+
+def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> None:
+    rows = [
+        (
+            label,
+            f"{agreement.spearman.value:.2f}",
+            f"{agreement.spearman.low:.2f} … {agreement.spearman.high:.2f}",
+            f"{agreement.spearman.p:.2g}",
+            f"{agreement.lowest.shared} of {agreement.lowest.k} ({agreement.lowest.expected * agreement.lowest.k:.1f} by chance)",
+            f"{agreement.highest.shared} of {agreement.highest.k}",
+            f"{agreement.ceiling:.2f}",
+        )
+        for label, agreement in agreements.items()
+    ]
+    if rows:
+        session.table(("against ablation", "Spearman", "95% interval", "p", "lowest shared", "highest shared", "ceiling"), rows)
+
+
+def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stability]) -> None:
+    def format_interval(estimate: Any) -> str:
+        return "" if estimate is None else f"{estimate.value:.2f} ({estimate.low:.2f} … {estimate.high:.2f})"
+
+    names = ("examples", "Spearman with all", "lowest in common", "Spearman of two such sets", "their lowest in common")
+    table = [(row.size, *map(format_interval, (row.spearman, row.overlap, row.disjoint_spearman, row.disjoint_overlap))) for row in rows]
+    session.line(f"{scores.method}: stability of the ranking")
+    session.table(names, table, right=("examples",))
+
+
+def score_heads(
+    session: Session,
+    data: TaskOptions,
+    by: Sequence[str],
+    settings: ScoreSettings,
+    folder: RunOptions,
+    options: VerdictOptions,
+    *,
+    shows_stability: bool,
+    shows_all: bool,
+) -> None:
+    """Scores all heads by some methods, in a run folder if one is named, and prints scores and verdicts."""
+    with open_run(session, folder) as run:
+        methods = parse_methods(by)
+        model, heads, model_folder = open_model(session, data.model, data.loading)
+        check_lowest(options.lowest, len(heads.units()))
+        if run is not None:
+            describe(run, session, data, model, heads, {"by": list(map(str, methods)), **settings.to_dict(), "limit": data.limit})
+        task = open_named_task(session, data, model, model_folder) if any(method.reads_data for method in methods) else None
+        with session.progress("scoring") as advance:
+            scores = score_into(run, model, task, methods, settings, progress=advance)
+        if run is not None:
+            session.note(f"kept in {folder.out}")
+        report = ScoreReport(
+            scores,
+            {
+                name: verdicts(table, k=options.lowest, tolerance=options.tolerance, level=options.level, seed=data.seed)
+                for name, table in scores.items()
+            },
+            agreements(scores, seed=data.seed) if "ablation" in scores else {},
+            {name: stabilities(table, seed=data.seed) for name, table in scores.items()} if shows_stability else {},
+        )
+        _show_report(session, report, options.level, shows_all)
+        session.result({"model": data.model, **report.to_dict()})
+        session.next("study", "transfer", *([folder.out, "OTHER_RUN"] if folder.out is not None else ["--help"]))
+
+
+def _show_report(session: Session, report: ScoreReport, level: float, all_heads: bool) -> None:
+    for label, scores in report.scores.items():
+        _show_scores(session, scores, report.verdicts[label], level, all_heads)
+        if unresolved := scores.heads_within_rounding():
+            names = f"{', '.join(map(str, unresolved[:8]))}{' …' if len(unresolved) > 8 else ''}"
+            session.note(
+                f"{label}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"
+            )
+        if "adaptive" in scores.conditions:
+            _show_race(session, scores)
+        if report.stabilities.get(label):
+            _show_stability(session, scores, report.stabilities[label])
+    _show_agreements(session, report.agreements)

@@ -1,0 +1,150 @@
+"""`headcount study`: runs a study on what a command line names, and prints its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import typer
+
+from headcount.app.cli.study import Request
+from headcount.app.console.corpus import open_corpus
+from headcount.app.console.format import format_training
+from headcount.app.console.inputs import ModelOptions, RunOptions, TaskOptions
+from headcount.app.console.models import open_model, open_named_task
+from headcount.app.console.run_folder import open_run
+from headcount.app.console.session import Session
+from headcount.app.console.text import check_embedded, check_text
+from headcount.behaviour.base import Corpus
+from headcount.core.files import reopened_model
+from headcount.core.study_result import Cell, Column, Table
+from headcount.data.readers.processor import reader_of
+from headcount.data.task import Task
+from headcount.models.head_map import HeadMap
+from headcount.runs.store import Run
+from headcount.studies._base import LoadedModel, Study, StudyContext, new_head_options
+from headcount.surgery.load import load
+
+
+def model_and_data(request: Request) -> TaskOptions:
+    """Returns the options of model and data; for the run of a comparison, those that the run records."""
+    if request.common is not None:
+        return request.common
+    if request.comparison is None:
+        return TaskOptions("", seed=request.seed)
+    record = Run.open(request.comparison).record()
+    loading = ModelOptions(device=request.device, dtype=request.dtype).as_recorded(record.config)
+    name = reopened_model(record.model.name, record.config)
+    return TaskOptions(name, task=request.task, limit=request.limit, seed=request.seed, **loading._asdict())
+
+
+def run_study(session: Session, study: Study, request: Request) -> None:
+    """Runs a study on what a command line names, and prints its tables, its notes and its verdict."""
+    needs, data = study.info.needs, model_and_data(request)
+    sources = ConsoleSources(session, data, request)
+    if "text" in needs or ("comparison" in needs and sources.has_text):
+        check_text(data, request.text, request.embedded)
+    check_embedded(request.text, request.embedded)
+    with open_run(session, RunOptions(request.out or request.comparison)) as run:
+        if needs & {"run", "comparison"} and run is None:
+            raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
+        context = StudyContext(
+            sources,
+            model=data.model or None,
+            run=run,
+            seed=data.seed,
+            command=session.command,
+            progress=session.progress,
+            note=session.note,
+            note_training=lambda estimate: session.note(format_training(**asdict(estimate))),
+            limit=data.limit,
+            batch_size=data.examples_per_batch,
+        )
+        result = study.measure(context)
+    for table in result.tables:
+        print_table(session, table)
+    for sentence in (*result.notes, result.sentence):
+        session.line(sentence)
+    session.result({"study": study.name, **result.measurements, "notes": list(result.notes), "sentence": result.sentence})
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSources:
+    """Opens models, tasks and texts as the command line says, and notes what was opened."""
+
+    session: Session
+    data: TaskOptions
+    request: Request
+
+    @property
+    def task_name(self) -> str:
+        """The name of the task; empty if the head of the model decides."""
+        return self.data.task or ""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a text or a task is named."""
+        return self.request.text is not None or self.request.embedded is not None or self.data.task is not None
+
+    def load_model(self, name: str, *, as_configured: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
+        """Returns the model of a folder, hub id or embedded name, of the class that the command line chose unless `as_configured`."""
+        loading, options = self.data.loading, {}
+        if as_configured:
+            loading = loading._replace(auto=None)
+        if new_classes:
+            options = new_head_options(new_classes)
+            loading = loading._replace(auto=options.pop("auto"))
+        model, _, folder = open_model(self.session, name, loading, **options)
+        return LoadedModel(name, model, folder)
+
+    def read_heads(self, name: str) -> HeadMap:
+        """Returns the heads of a model."""
+        data = self.data
+        return HeadMap.of(load(name, auto=data.auto, allow_pickle=data.allow_pickle, trust_remote_code=data.trust_remote_code))
+
+    def read_tokenizer(self, loaded: LoadedModel) -> Any:
+        """Returns the tokenizer or image processor in the folder of a model."""
+        assert loaded.folder is not None
+        return reader_of(loaded.model, loaded.folder, self.data.trust_remote_code)
+
+    def open_task(self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None) -> Task:
+        """Returns the task of the command line, or the named one, for a model."""
+        assert loaded.folder is not None
+        task_options = [*(self.data.task_option or []), *(f"{option}={value}" for option, value in (options or {}).items())]
+        data = self.data._replace(task=name or self.data.task, task_option=task_options or None)
+        return open_named_task(self.session, data, loaded.model, loaded.folder)
+
+    def open_corpus(self, loaded: LoadedModel, task: Task | None = None) -> Corpus:
+        """Returns the text of the command line, or else of the task, aligned with the tokens of a model."""
+        assert loaded.folder is not None
+        text, embedded, parser = self.request.text, self.request.embedded, self.request.parser
+        return open_corpus(self.session, self.data, loaded.model, loaded.folder, task=task, text=text, embedded=embedded, parser=parser)
+
+    def opening_record(self, name: str) -> dict[str, Any]:
+        """Returns what it takes to open the model of that name and the task again."""
+        return self.data._replace(model=name).opening_record()
+
+
+def print_table(session: Session, table: Table) -> None:
+    """Prints a table; the ends of an interval stand in parentheses behind their number, and undefined numbers are dashes."""
+    ends = {name for column in table.columns for name in column.interval or ()}
+    columns = [column for column in table.columns if column.name not in ends]
+    records = table.records()
+    rows = [[_format_cell(column, record) for column in columns] for record in records]
+    headings = [f"{column.name} ({column.unit})" if column.unit else column.name for column in columns]
+    is_number = {column.name: any(isinstance(record[column.name], int | float) for record in records) for column in columns}
+    right = [heading for heading, column in zip(headings, columns, strict=True) if is_number[column.name] and column.interval is None]
+    if table.title:
+        session.line(table.title)
+    session.table(headings, rows, right=right)
+
+
+def _format_cell(column: Column, record: Mapping[str, Cell]) -> str:
+    def text(name: str) -> str:
+        value = record[name]
+        return "–" if value is None else str(value) if isinstance(value, str) else format(value, column.format)
+
+    if column.interval is None or record[column.interval[0]] is None:
+        return text(column.name)
+    return f"{text(column.name)} ({text(column.interval[0])} … {text(column.interval[1])})"
