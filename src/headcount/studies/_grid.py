@@ -101,9 +101,7 @@ class Grid:
 
 def make_pruning(context: StudyContext, task: Task | None = None) -> Pruning:
     """Returns the pruning of the model of a study into its run, on the task of the study or another one."""
-    return Pruning(
-        context.required_run, context.loaded.model, task or context.task, limit=context.limit, command=context.command
-    )
+    return Pruning(context.required_run, context.loaded.model, task or context.task, limit=context.limit, command=context.command)
 
 
 def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]) -> Grid:
@@ -124,7 +122,9 @@ def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]
     groups: dict[PruneSpec, list[tuple[PruneSpec, Artifact]]] = {}
     for spec, artifact in zip(specs, artifacts, strict=True):
         groups.setdefault(replace(spec.resolve_share(pruning.heads), seed=0), []).append((spec, artifact))
-    points = [_make_point(pruning, dense, [spec.seed for spec, _ in group], [artifact for _, artifact in group]) for group in groups.values()]
+    points = [
+        _make_point(pruning, dense, [spec.seed for spec, _ in group], [artifact for _, artifact in group]) for group in groups.values()
+    ]
     return Grid(pruning.task, pruning.heads, dense, tuple(points))
 
 

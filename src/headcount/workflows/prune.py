@@ -131,7 +131,8 @@ class Pruning:
             history=pruned.history,
             steps=pruned.steps,
             repaired={
-                name: {"share": fitted.ridge, "before": fitted.error_before, "after": fitted.error_after} for name, fitted in pruned.repaired.items()
+                name: {"share": fitted.ridge, "before": fitted.error_before, "after": fitted.error_after}
+                for name, fitted in pruned.repaired.items()
             },
             loss=evaluation.loss,
             metric=evaluation.metric,
