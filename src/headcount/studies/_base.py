@@ -14,7 +14,8 @@ from headcount.core.errors import OptionError
 from headcount.core.options import Configurable
 from headcount.core.registry import STUDIES
 from headcount.models.provenance import machine_of, model_record
-from headcount.runs.store import Run, describe_run
+from headcount.runs.describe import describe_run
+from headcount.runs.store import Run
 
 if TYPE_CHECKING:
     from torch import nn

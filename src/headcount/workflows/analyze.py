@@ -42,9 +42,10 @@ from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
+from headcount.runs.describe import describe_run
 from headcount.runs.report.write import write_report
 from headcount.runs.results import PrunedRecord, find_best, smallest_safe
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
 from headcount.surgery.verify import difference, gates_of, run, run_gated

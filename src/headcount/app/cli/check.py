@@ -12,7 +12,8 @@ from headcount.app.console import inputs
 from headcount.app.console.command import command
 from headcount.app.console.options import SomeHeads, split
 from headcount.app.console.session import Session
-from headcount.core.files import Problem, finish_replacement, is_file, is_folder
+from headcount.core.files import Problem, is_file, is_folder
+from headcount.core.folders import finish_replacement
 from headcount.core.plan import Plan
 
 Target = Annotated[

@@ -9,7 +9,7 @@ import typer
 from headcount.app.console.command import command
 from headcount.app.console.options import AllowPickle, Auto, OutFolder, Overwrite
 from headcount.app.console.session import Session
-from headcount.core.files import check_target
+from headcount.core.folders import check_target
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint with pruned_heads: a folder, or a hub id.", show_default=False)]
 

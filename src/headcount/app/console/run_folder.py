@@ -68,8 +68,9 @@ class RunFolder(NamedTuple):
         if not session.leads:
             yield None
             return
+        from headcount.runs.layout import is_run
         from headcount.runs.lock import Busy
-        from headcount.runs.store import Run, is_run
+        from headcount.runs.store import Run
 
         if self.join:
             if not is_run(self.out):
@@ -98,7 +99,7 @@ def _resumable(session: Session, out: Path) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Terminated):
         from headcount.runs.artifacts import SUFFIX
-        from headcount.runs.store import ARTIFACTS
+        from headcount.runs.layout import ARTIFACTS
 
         n_finished = sum(1 for _ in (out / ARTIFACTS).rglob(f"*{SUFFIX}"))
         finished = f"{n_finished} finished artifacts are kept in {out}" if n_finished else "nothing was finished yet"
@@ -109,7 +110,7 @@ def _resumable(session: Session, out: Path) -> Iterator[None]:
 def describe(run: Run, session: Session, options: TaskOptions, model: nn.Module, heads: HeadMap, config: dict[str, Any]) -> None:
     """Describes the run in its run.json; raises ArtifactError for the folder of another model."""
     from headcount.models.provenance import machine_of, model_record
-    from headcount.runs.store import describe_run
+    from headcount.runs.describe import describe_run
 
     session.doing("hashing the weights")
     record = describe_run(
