@@ -86,9 +86,10 @@ def opened_model(name: str | Path) -> dict[str, str]:
     return {"model": absolute_path(name)} if absolute_path(name) != str(name) or Path(name).is_absolute() else {}
 
 
-def reopened_model(name: str, config: Mapping[str, Any]) -> str:
+def reopened_model(name: str, config: Mapping[str, object]) -> str:
     """Returns where to open the model of a run again: the path in `config["opened"]`, else its name."""
-    return (config.get("opened") or {}).get("model", name)
+    opening = config.get("opened")
+    return opening.get("model", name) if isinstance(opening, Mapping) else name
 
 
 def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:

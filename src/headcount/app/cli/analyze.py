@@ -52,7 +52,7 @@ class AnalysisOptions(
         """Returns the request."""
         keep = None if self.keep is None else tuple(parse_sizes(self.keep))
         values = {**self._asdict(), "by": tuple(split(self.by)), "methods": tuple(split_methods(self.methods)), "keep": keep}
-        return AnalysisSpec(**values, recipe=recipe, seed=seed).limited(limit)
+        return AnalysisSpec(**values, recipe=recipe, seed=seed).with_limit(limit)
 
 
 DEFAULT_ANALYSIS = AnalysisOptions()

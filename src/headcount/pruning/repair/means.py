@@ -53,7 +53,7 @@ def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = EXAMPLE
     folded = copy_model(unwrap(model))
     heads = HeadMap.of(folded)
     plan.check(heads)
-    going = {block: tuple(sorted(set(range(block.n_heads)) - set(plan.kept(block)))) for block in heads.blocks}
+    going = {block: tuple(sorted(set(range(block.n_heads)) - set(plan.kept_positions(block)))) for block in heads.blocks}
     touched = {block: (_require_bias(folded, block), gone) for block, gone in going.items() if gone}
     if not touched:
         return folded

@@ -73,7 +73,7 @@ def refit(model: nn.Module, plan: Plan, data: Data, **options: Unpack[Options]) 
     dense: Any = unwrap(model)
     heads = HeadMap.of(dense)
     plan.check(heads)
-    touched = [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]
+    touched = [block for block in heads.blocks if len(plan.kept_positions(block)) < block.n_heads]
     if not touched:
         return Repaired(copy_model(dense), {})
     for block in touched:
@@ -112,7 +112,7 @@ class _Refit:
     ) -> None:
         self.dense, self.pruned, self.share, self.by = dense, pruned, share, by
         self.blocks = {block.path: block for block in touched}
-        self.kept = {block.path: inputs_of(block, plan.kept(block)) for block in touched}
+        self.kept = {block.path: inputs_of(block, plan.kept_positions(block)) for block in touched}
         self.found: dict[str, Fitted] = {}
         self.old: dict[str, Tensor] = {}
         self._silence()
