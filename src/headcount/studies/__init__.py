@@ -1,4 +1,4 @@
-"""The experiments of the papers, one file each, found by file name: what a study measures, its tables and its verdict in one sentence.
-
-A study imports every room below this one, and nothing of the command line. Files whose name begins with an underscore are shared by several studies.
+"""The experiments of the papers, one file each: a frozen dataclass that measures something on a model and returns
+tables, figures and a verdict. A study imports all rooms before this one and nothing of the command line. A file whose
+name begins with an underscore is shared by several studies.
 """
