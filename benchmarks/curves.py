@@ -17,8 +17,9 @@ from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
+from headcount.runs.describe import describe_run
 from headcount.runs.results import unpack_pruned
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.workflows.prune import Pruning, compare
 
 

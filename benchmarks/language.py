@@ -35,7 +35,8 @@ from headcount.data.open_task import open_task
 from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record
 from headcount.runs.artifacts import Artifact
-from headcount.runs.store import Run, describe_run
+from headcount.runs.describe import describe_run
+from headcount.runs.store import Run
 from headcount.studies._measure.survivors import SurvivorSets, read_survivors
 from headcount.workflows.roles import roles_into
 

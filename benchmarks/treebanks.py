@@ -29,7 +29,8 @@ from headcount.data.readers.conllu import read_conllu
 from headcount.data.text.annotated import Annotated
 from headcount.data.text.parallel import translations
 from headcount.models.provenance import machine_of, model_record
-from headcount.runs.store import Run, describe_run
+from headcount.runs.describe import describe_run
+from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
 from headcount.workflows.roles import roles_into
 

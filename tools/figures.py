@@ -30,10 +30,11 @@ from headcount.importance.settings import ScoreSettings
 from headcount.models.provenance import machine_of, model_record
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
+from headcount.runs.describe import describe_run
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect
 from headcount.runs.report.figures import STYLE, draw_curves, draw_map, group_blocks
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
 from headcount.workflows.prune import Pruning, build_grid, compare
 from headcount.workflows.roles import roles_into

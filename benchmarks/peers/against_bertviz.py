@@ -33,8 +33,9 @@ from headcount.behaviour.corpus import read_corpus
 from headcount.behaviour.profiles.profile import ProfileSpec
 from headcount.models.observe import observe
 from headcount.models.provenance import machine_of, model_record
+from headcount.runs.describe import describe_run
 from headcount.runs.report.write import write_report
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.workflows.profiles import profiles_into
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "peers.md"

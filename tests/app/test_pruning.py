@@ -26,9 +26,10 @@ from headcount.pruning.prune import prune, prune_by_spec
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.repair.means import fold_means
 from headcount.pruning.spec import PruneSpec
+from headcount.runs.describe import describe_run
 from headcount.runs.report.commands import prune_command
 from headcount.runs.results import PrunedRow, smallest_safe
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.surgery.cost import cost
 from headcount.workflows import prune as pruning
 from headcount.workflows.prune import Pruning, build_grid, compare

@@ -34,9 +34,10 @@ from headcount.core.errors import UnsupportedModel
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.models.provenance import model_record
 from headcount.models.tiny.build import tiny_model
+from headcount.runs.describe import describe_run
 from headcount.runs.report.attention import unpack
 from headcount.runs.report.collect import collect
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
 from headcount.workflows import profiles as files
 from headcount.workflows.profiles import profiles_into

@@ -93,7 +93,7 @@ def test_floors_and_protection_hold(values: list[float], keep: int, floor: int) 
     plan = Plan.keep_top(scores, budget)
     assert len(plan.removed) == 8 - keep
     for b in MHA.blocks:
-        assert len(plan.kept(b)) >= floor
+        assert len(plan.kept_positions(b)) >= floor
     assert not protected.intersection(plan.removed)
 
 

@@ -95,7 +95,8 @@ class Stock:
 
     def _make_run(self, path: Path) -> None:
         from headcount.models.provenance import model_record
-        from headcount.runs.store import Run, describe_run
+        from headcount.runs.describe import describe_run
+        from headcount.runs.store import Run
         from headcount.workflows.score import score_into
 
         with Run.lead(path) as run:

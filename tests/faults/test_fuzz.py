@@ -14,9 +14,9 @@ from bad_kit import Stock
 
 import headcount as hc
 from headcount.core.errors import HeadcountError
-from headcount.core.files import check_safetensors
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
+from headcount.core.tensor_files import check_safetensors
 from headcount.runs.artifacts import Artifact
 from headcount.surgery import manifest
 from headcount.surgery.source import read_config

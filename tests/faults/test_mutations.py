@@ -25,7 +25,8 @@ from headcount.core.scores import Scores
 from headcount.models.provenance import model_record, weight_hash
 from headcount.models.tiny.build import tiny_model
 from headcount.runs.check import RunCheck
-from headcount.runs.store import Run, describe_run
+from headcount.runs.describe import describe_run
+from headcount.runs.store import Run
 from headcount.surgery import manifest
 from headcount.surgery.manifest import problems_of_folder
 

@@ -15,8 +15,9 @@ from headcount.core.errors import HeadcountError
 from headcount.core.files import add_seal, json_bytes
 from headcount.models.provenance import model_record
 from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
+from headcount.runs.describe import describe_run
 from headcount.runs.scores import all_scores, pack_scores
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 
 NAMES = [
     "../../x",

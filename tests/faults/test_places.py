@@ -17,7 +17,7 @@ from bad_kit import as_nobody
 
 from headcount.core import files
 from headcount.core.errors import ArtifactError
-from headcount.runs import store
+from headcount.runs import describe, store
 from headcount.runs.store import Run
 
 FILLING = """
@@ -118,7 +118,7 @@ def test_a_command_that_is_not_utf_8_is_kept(shm: Path) -> None:
 
     import headcount as hc
     from headcount.models.provenance import model_record
-    from headcount.runs.store import describe_run
+    from headcount.runs.describe import describe_run
 
     command = os.fsdecode(b"headcount score \xff")
     with Run.lead(shm / "run", command=command) as run:
@@ -201,7 +201,8 @@ def test_a_folder_that_cannot_be_written_is_told_and_read(shm: Path, expected: s
 
 def test_a_clock_that_jumps_changes_nothing(shm: Path, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for year in (2038, 1970, 2026):
-        monkeypatch.setattr(store, "_now", lambda year=year: datetime(year, 1, 19, 3, 14, 8, tzinfo=UTC).isoformat())
+        for module in (store, describe):
+            monkeypatch.setattr(module, "timestamp", lambda year=year: datetime(year, 1, 19, 3, 14, 8, tzinfo=UTC).isoformat())
         grid.finish(shm / "run")
         assert grid.digest(shm / "run") == expected
     died = grid.start(lambda: grid.lead(shm / "other"), grid.at(50, grid.crash)).wait()

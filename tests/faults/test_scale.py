@@ -98,7 +98,7 @@ from headcount.data import stream
 from headcount.runs.store import Run
 from headcount.importance.settings import ScoreSettings
 from headcount.workflows.score import score_into
-from headcount.runs.store import describe_run
+from headcount.runs.describe import describe_run
 from headcount.models.provenance import model_record
 import headcount as hc
 from toys import shared

@@ -22,7 +22,8 @@ def main() -> None:
     import headcount as hc
     from headcount.importance.settings import ScoreSettings
     from headcount.models.provenance import model_record
-    from headcount.runs.store import Run, describe_run
+    from headcount.runs.describe import describe_run
+    from headcount.runs.store import Run
     from headcount.workflows.evaluate import evaluate_into
     from headcount.workflows.score import score_into
 

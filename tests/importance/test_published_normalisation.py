@@ -23,8 +23,9 @@ from headcount.importance.verdicts import signed_samples
 from headcount.models.provenance import model_record
 from headcount.pruning.prune import prune
 from headcount.pruning.spec import PruneSpec
+from headcount.runs.describe import describe_run
 from headcount.runs.scores import all_scores
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
 from headcount.workflows.score import score_into
 

@@ -65,8 +65,8 @@ def test_a_repair_fits_every_block_and_can_be_cut(name: str, attn: str) -> None:
     model, batches, plan = family(name, attn)
     before, modes = weights(model), [module.training for module in model.modules()]
     made = refit(model, plan, batches)
-    touched = {block.name for block in HeadMap.of(model).blocks if len(plan.kept(block)) < block.n_heads}
-    bare = {b.name for b in HeadMap.of(model).blocks if not plan.kept(b) and model.get_submodule(b.o.path).bias is None}
+    touched = {block.name for block in HeadMap.of(model).blocks if len(plan.kept_positions(block)) < block.n_heads}
+    bare = {b.name for b in HeadMap.of(model).blocks if not plan.kept_positions(b) and model.get_submodule(b.o.path).bias is None}
     assert set(made.blocks) == touched - bare
     for block, fitted in made.blocks.items():
         assert fitted.error_after <= fitted.error_before * (1 + 1e-9), block
@@ -90,7 +90,7 @@ def test_heads_without_projection_are_not_missed(name: str) -> None:
     with torch.no_grad():
         for block in HeadMap.of(model).blocks:
             module: Any = model.get_submodule(block.o.path)
-            for place in sorted(set(range(block.n_heads)) - set(plan.kept(block))):
+            for place in sorted(set(range(block.n_heads)) - set(plan.kept_positions(block))):
                 rows = slice(place * block.value_dim, (place + 1) * block.value_dim)
                 (module.weight if "Conv1D" in type(module).__name__ else module.weight.T)[rows] = 0
     made = refit(model, plan, batches, RepairSettings(ridge=1e-6))
@@ -122,7 +122,7 @@ def test_streaming_gives_what_one_pass_gives(name: str, monkeypatch: pytest.Monk
 def test_means_in_the_bias_are_the_gate_that_puts_means_there(name: str) -> None:
     model, batches, plan = family(name, "eager")
     before = weights(model)
-    touched = [block for block in HeadMap.of(model).blocks if len(plan.kept(block)) < block.n_heads]
+    touched = [block for block in HeadMap.of(model).blocks if len(plan.kept_positions(block)) < block.n_heads]
     bare = [block.name for block in touched if not has_bias(model.get_submodule(block.o.path))]
     if bare:
         with pytest.raises(UnsupportedModel, match=f"block {bare[0]} has no bias"):

@@ -47,7 +47,7 @@ def test_a_cut_layoutlmv3_returns_attention(same: bool) -> None:
     with torch.no_grad():
         maps = small(**batch, output_attentions=True).attentions
     for block, found in zip(blocks, maps, strict=True):
-        assert found.shape[1] == len(plan.kept(block))
+        assert found.shape[1] == len(plan.kept_positions(block))
         assert torch.allclose(found.sum(-1), torch.ones_like(found.sum(-1)))
 
 

@@ -204,7 +204,7 @@ def test_an_interrupt_between_renames_restores_the_old_folder(tmp_path: Path, mo
             raise KeyboardInterrupt
         return rename(self, target)
 
-    monkeypatch.setattr("headcount.core.files._exchange", lambda *_: False)
+    monkeypatch.setattr("headcount.core.folders._exchange", lambda *_: False)
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         hc.save(model, out, overwrite=True)

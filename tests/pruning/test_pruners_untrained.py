@@ -119,7 +119,7 @@ def test_the_budget_is_met_with_floors_and_protected_heads(kind: str, method: st
         assert len(left) == keep and str(guarded) in left
         choice.plan.check(heads)
         if floor:
-            assert all(len(choice.plan.kept(block)) >= floor for block in heads.blocks)
+            assert all(len(choice.plan.kept_positions(block)) >= floor for block in heads.blocks)
 
 
 @pytest.mark.parametrize("method", ["rank", "surgeon rounds=2", "random", "layers:top"])
@@ -148,7 +148,7 @@ def test_random_hits_the_number_and_follows_the_seed() -> None:
     kinds = {block.kind for block in heads.blocks}
     for kind in kinds:
         mine = [block for block in heads.blocks if block.kind == kind]
-        assert sum(len(left.kept(b)) for b in mine) * 2 == sum(b.n_heads for b in mine)
+        assert sum(len(left.kept_positions(b)) for b in mine) * 2 == sum(b.n_heads for b in mine)
 
 
 def test_shares_sum_up() -> None:
@@ -199,9 +199,9 @@ def test_scopes_take_the_same_share(kind: str, scope: str) -> None:
     units = len(heads.blocks) * len(heads.units()[0])
     plan = chosen(model, f"rank scope={scope}", units, task(kind, N)).plan
     plan.check(heads)
-    assert sum(len(plan.kept(b)) for b in heads.blocks) == units
+    assert sum(len(plan.kept_positions(b)) for b in heads.blocks) == units
     if scope == "layer":
-        assert {len(plan.kept(b)) for b in heads.blocks} == {len(heads.units()[0])}
+        assert {len(plan.kept_positions(b)) for b in heads.blocks} == {len(heads.units()[0])}
 
 
 def test_steps_leave_as_many_as_they_say_and_bring_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:

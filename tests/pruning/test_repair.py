@@ -181,7 +181,7 @@ def test_gates_only_scale_the_heads_that_stay() -> None:
     made = refit(model, plan, task("encoder", N), RepairSettings(by="gates"))
     for block in hc.HeadMap.of(model).blocks:
         old, new = (read_matrix(one.get_submodule(block.o.path)) for one in (model, made.model))
-        for place in plan.kept(block):
+        for place in plan.kept_positions(block):
             rows = slice(place * block.value_dim, (place + 1) * block.value_dim)
             ratio = (new[rows] / old[rows]).flatten()
             assert float(ratio.std()) < 1e-6

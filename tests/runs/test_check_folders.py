@@ -17,8 +17,9 @@ from headcount.core.errors import ArtifactError
 from headcount.core.files import json_bytes
 from headcount.models.provenance import model_record
 from headcount.models.tiny.build import tiny_model
+from headcount.runs.describe import describe_run
 from headcount.runs.scores import all_scores
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.surgery.cost import cost
 from headcount.workflows.evaluate import evaluate_into
 from headcount.workflows.score import score_into

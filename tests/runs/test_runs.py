@@ -26,9 +26,10 @@ from headcount.importance.verdicts import stabilities, verdicts
 from headcount.models.gates import HeadGates
 from headcount.models.provenance import model_record, provenance, weight_hash
 from headcount.runs.artifacts import Artifact, ArtifactKey, Damaged, safe_name
+from headcount.runs.describe import describe_run
 from headcount.runs.schema import RunRecord
 from headcount.runs.scores import all_scores, scores_of
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.workflows.evaluate import evaluate_into
 from headcount.workflows.score import score_into
 

@@ -15,10 +15,11 @@ from headcount.core.scores import Scores
 from headcount.core.stats.samples import Samples
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import ArtifactKey
+from headcount.runs.describe import describe_run
 from headcount.runs.results import pack_evaluation
 from headcount.runs.schema import ModelRecord
 from headcount.runs.scores import pack_scores
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 
 ROLES = ("offset:-1", "syntax:nsubj", "syntax:nsubj-of", "sink")
 COST = {"heads": 0, "parameters": 900, "bytes": 3600, "flops": 10_000, "tokens": 8, "kv_bytes_per_token": 0}

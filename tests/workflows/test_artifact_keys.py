@@ -9,8 +9,9 @@ from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.task import task_key
 from headcount.models.provenance import model_record
 from headcount.models.tiny.build import tiny_model
+from headcount.runs.describe import describe_run
 from headcount.runs.results import EVALUATION
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.workflows.evaluate import evaluate_into
 
 

@@ -1,3 +1,4 @@
-"""Behaviour: what every head does. Measures the attention of heads against the sieves of roles, tests it over
-sentences, and profiles what heads attend to. Imports core, runs, models and data.
+"""What each head does. A role, such as attending to the previous token, is a sieve: a set of query and key tokens. This
+room measures how much attention of every head falls into the sieve of every role, tests that over sentences, and
+profiles what heads attend to. It imports core, models and data.
 """

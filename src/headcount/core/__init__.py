@@ -1,4 +1,4 @@
-"""The foundation: errors, declared options, registries, atomic files, statistics, and the result types that every
-other room exchanges (heads, plans, scores, evaluations, role tables). Imports nothing else of headcount, and no
-torch.
+"""The foundation of all rooms: errors, declared options, registries, files that are written atomically, statistics
+(`stats`), and the types of results that rooms exchange, such as Head, Scores, RoleTable, Evaluation, Budget and Plan.
+It imports nothing else of headcount, and no torch.
 """

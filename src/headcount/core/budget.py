@@ -48,8 +48,8 @@ class Budget:
         object.__setattr__(self, "protected", frozenset(Head.parse(head) for head in named))
         sizes = {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
         if len(sizes) > 1:
-            told = " and ".join(f"{name}={value}" for name, value in sizes.items())
-            raise PlanError(f"a budget needs exactly one of {', '.join(SIZES[:-1])} and {SIZES[-1]}; got {told}")
+            arguments = " and ".join(f"{name}={value}" for name, value in sizes.items())
+            raise PlanError(f"a budget needs exactly one of {', '.join(SIZES[:-1])} and {SIZES[-1]}; got {arguments}")
         if self.keep is not None:
             share = _parse_share(self.keep)
             object.__setattr__(self, "keep", None if share is not None else int(self.keep))

@@ -95,7 +95,7 @@ def option(
 
 def declarations(owner: type) -> dict[str, tuple[str, Bounds]]:
     """Returns help text and range of the fields of a dataclass that are declared with `option`, by name."""
-    return {one.name: one.metadata[_DECLARATION] for one in fields(owner) if _DECLARATION in one.metadata}
+    return {item.name: item.metadata[_DECLARATION] for item in fields(owner) if _DECLARATION in item.metadata}
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Configurable:
             OptionError: a value has the wrong type or is out of range.
             UnknownName: there is no such option, or no such choice.
         """
-        declared = {one.name: one for one in options_of(type(self))}
+        declared = {option.name: option for option in options_of(type(self))}
         for name in texts:
             if name not in declared:
                 raise unknown(f"option of {self.name}", name, declared)

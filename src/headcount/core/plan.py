@@ -41,7 +41,7 @@ class Plan:
 
     @classmethod
     def removing(cls, heads: str | Head | Iterable[str | Head], *, protected: Iterable[str | Head] = ()) -> Plan:
-        """The plan that removes just these heads."""
+        """Returns the plan that removes exactly these heads."""
         named = [Head.parse(head) for head in ([heads] if isinstance(heads, str | Head) else heads)]
         twice = [str(head) for head, times in Counter(named).items() if times > 1]
         if twice:
@@ -54,17 +54,17 @@ class Plan:
 
     @classmethod
     def keep_top(cls, scores: Scores, budget: int | float | Budget) -> Plan:
-        """The plan that keeps the best-scored heads within a budget: a number of heads, a share of them below 1, or a Budget.
+        """Returns the plan that keeps the best-scored heads within a budget: a number of heads, a share of them below 1, or a Budget.
 
         Heads of one unit stay or go together; ties fall by a hash of the scores' seed and the address.
         """
         limits = budget if isinstance(budget, Budget) else Budget(keep=budget)
-        stay = _choose(scores, limits)
+        stay = _choose_heads(scores, limits)
         return cls(tuple(sorted(head for head in scores.heads if head not in stay)), limits.protected)
 
     @classmethod
     def read(cls, path: str | Path) -> Plan:
-        """The plan in a file that `write` made, or people: {"schema_version": 1, "removed": ["L0H3", …]}, maybe with protected and model.
+        """Returns the plan in a file that `write` or a person wrote: {"schema_version": 1, "removed": ["L0H3", …]}, maybe with protected and model.
 
         A file with a seal, as `write` makes it, must be what was written; people leave the seal out.
         """
@@ -107,27 +107,27 @@ class Plan:
         """Raises PlanError unless a cut of the model behind `heads`, with these `weights` where given, can carry this plan out."""
         if self.made_for is not None:
             _check_made_for(self.made_for, _shape(heads, weights))
-        alive, gone = frozenset(heads.heads), frozenset(self.removed)
+        present, removed = frozenset(heads.heads), frozenset(self.removed)
         for head in self.removed:
-            if head not in alive:
-                raise _not_there(head, heads)
+            if head not in present:
+                raise _missing_head_error(head, heads)
         for block in heads.blocks:
-            going = [head for head in block.heads if head in gone]
-            if going and not block.can_cut:
-                raise PlanError(f"{going[0]} can be gated but not cut: {block.gate_only}. Evaluate this plan with gates.")
-            if going:
-                _check_groups(block, gone)
+            removed_here = [head for head in block.heads if head in removed]
+            if removed_here and not block.can_cut:
+                raise PlanError(f"{removed_here[0]} can be gated but not cut: {block.gate_only}. Evaluate this plan with gates.")
+            if removed_here:
+                _check_groups(block, removed)
         for members in heads.sharing():
             if len(members) > 1:
-                _check_shared(members, gone)
+                _check_shared(members, removed)
 
-    def kept(self, block: AttentionBlock) -> tuple[int, ...]:
-        """The places, within the block, of the heads that stay."""
-        going = frozenset(self.removed)
-        return tuple(i for i, head in enumerate(block.heads) if head not in going)
+    def kept_positions(self, block: AttentionBlock) -> tuple[int, ...]:
+        """Returns the positions within the block of the heads that stay."""
+        removed = frozenset(self.removed)
+        return tuple(i for i, head in enumerate(block.heads) if head not in removed)
 
     def _repr_html_(self) -> str:
-        """The heads that go, block by block, for notebooks."""
+        """Returns a table of the heads that go, block by block, for notebooks."""
         blocks: dict[str, list[int]] = {}
         for head in self.removed:
             blocks.setdefault(str(head).rpartition("H")[0], []).append(head.index)
@@ -139,20 +139,21 @@ def _shape(heads: HeadIndex, weights: str) -> MadeFor:
     return MadeFor(heads.model_type, {block.name: block.n_original for block in heads.blocks}, weights)
 
 
-def _check_made_for(wanted: MadeFor, found: MadeFor) -> None:
-    if wanted.model_type != found.model_type:
+def _check_made_for(planned: MadeFor, actual: MadeFor) -> None:
+    """Raises PlanError unless the model that a plan is for and the actual one have the same type, blocks and, if known, weights."""
+    if planned.model_type != actual.model_type:
         raise PlanError(
-            f"the plan is for a model of type '{wanted.model_type:.60}', this one is '{found.model_type}'; use a plan of this model"
+            f"the plan is for a model of type '{planned.model_type:.60}', this one is '{actual.model_type}'; use a plan of this model"
         )
-    for name in (*wanted.blocks, *found.blocks):
-        counts = wanted.blocks.get(name, 0), found.blocks.get(name, 0)
+    for name in (*planned.blocks, *actual.blocks):
+        counts = planned.blocks.get(name, 0), actual.blocks.get(name, 0)
         if counts[0] != counts[1]:
             raise PlanError(
                 f"the plan is for a model with {counts[0]} heads in block {name:.60}, this one has {counts[1]}; use a plan of this model"
             )
-    if wanted.weights and found.weights and wanted.weights != found.weights:
+    if planned.weights and actual.weights and planned.weights != actual.weights:
         raise PlanError(
-            f"the plan is for other weights ({wanted.weights[:12]}; this model has {found.weights[:12]}). To carry it over to another model of "
+            f"the plan is for other weights ({planned.weights[:12]}; this model has {actual.weights[:12]}). To carry it over to another model of "
             "this shape, take 'weights' and 'seal' out of the file"
         )
 
@@ -169,33 +170,34 @@ def _check_fields(path: str | Path, content: Any, *, required: set[str], optiona
 def _made_for(path: str | Path, content: Any) -> MadeFor:
     _check_fields(path, content, required={"model_type", "blocks"}, optional={"weights"})
     blocks, weights = content["blocks"], content.get("weights", "")
-    whole = isinstance(blocks, dict) and all(type(count) is int and count >= 0 for count in blocks.values())
-    if not whole or not isinstance(content["model_type"], str) or not isinstance(weights, str):
+    are_counts = isinstance(blocks, dict) and all(type(count) is int and count >= 0 for count in blocks.values())
+    if not are_counts or not isinstance(content["model_type"], str) or not isinstance(weights, str):
         raise ArtifactError(f'{path}: model must be {{"model_type": …, "blocks": {{"L0": 12, …}}, "weights": …}}, got {content!r:.120}')
     return MadeFor(content["model_type"], blocks, weights)
 
 
-def _not_there(head: Head, heads: HeadIndex) -> PlanError:
+def _missing_head_error(head: Head, heads: HeadIndex) -> PlanError:
     for block in heads.blocks:
         if (block.stack, block.layer) == (head.stack, head.layer) and head.index < block.n_original:
             return PlanError(f"{head} is already gone; block {block.name} has {block.n_heads} of its {block.n_original} heads left")
     return PlanError(f"this model has no head {head}. It has {heads.describe()}.")
 
 
-def _check_groups(block: AttentionBlock, gone: frozenset[Head]) -> None:
-    left = [sum(head not in gone for head in group) for group in block.groups()]
-    uneven = sorted({count for count in left if count})
+def _check_groups(block: AttentionBlock, removed: frozenset[Head]) -> None:
+    """Raises PlanError if the KV groups of a block would keep different numbers of query heads."""
+    n_kept = [sum(head not in removed for head in group) for group in block.groups()]
+    uneven = sorted({count for count in n_kept if count})
     if len(uneven) > 1:
-        low, high = left.index(uneven[0]), left.index(uneven[-1])
+        low, high = n_kept.index(uneven[0]), n_kept.index(uneven[-1])
         raise PlanError(
             f"block {block.name} would keep {uneven[-1]} query heads of KV group {high} but {uneven[0]} of group {low}; a cut needs the same "
             "number in each. Prune by KV group, or evaluate this plan with gates."
         )
 
 
-def _check_shared(members: tuple[AttentionBlock, ...], gone: frozenset[Head]) -> None:
-    """Refuses plans under which blocks that share keys and values would need different KV heads."""
-    alive = {block.name: [any(head not in gone for head in group) for group in block.groups()] for block in members}
+def _check_shared(members: tuple[AttentionBlock, ...], removed: frozenset[Head]) -> None:
+    """Raises PlanError if blocks that share keys and values would need different KV heads."""
+    alive = {block.name: [any(head not in removed for head in group) for group in block.groups()] for block in members}
     needed = [name for name, groups in alive.items() if any(groups)]
     for name in needed[1:]:
         if alive[name] != alive[needed[0]]:
@@ -209,7 +211,7 @@ def _check_shared(members: tuple[AttentionBlock, ...], gone: frozenset[Head]) ->
 
 
 def _units(scores: Scores, unit: PruningUnit) -> list[tuple[Head, ...]]:
-    """What stays or goes together: KV groups, or, evenly, the n-th best head of every group of a block."""
+    """Returns the heads that stay or go together: KV groups, or, for `even`, the n-th best head of every group of a block."""
     if unit == "kv_group":
         return list(scores.all_units())
     order = {head: i for i, head in enumerate(scores.ranking())}
@@ -223,36 +225,37 @@ def _units(scores: Scores, unit: PruningUnit) -> list[tuple[Head, ...]]:
 
 
 def rank_units(scores: Scores, unit: PruningUnit = "kv_group") -> list[tuple[Head, ...]]:
-    """The units from the one to keep first to the one to remove first: by mean score, ties by the first of their heads in the tie order."""
+    """Returns the units from the one to keep first to the one to remove first: by mean score, ties by the first of their heads in the tie order."""
     tie, worth = dict(zip(scores.heads, scores.ties(), strict=True)), scores.keep_values()
     return sorted(
         _units(scores, unit), key=lambda heads: (-fsum(worth[head] for head in heads) / len(heads), min(tie[head] for head in heads))
     )
 
 
-def _choose(scores: Scores, limits: Budget) -> set[Head]:
+def _choose_heads(scores: Scores, limits: Budget) -> set[Head]:
+    """Returns the heads that stay: the required ones, then the best units that fill the budget exactly."""
     unknown = sorted(limits.protected.difference(scores.heads))
     if unknown:
         raise PlanError(
             f"protected head {unknown[0]} has no score; it is not part of this model, or already gone. Take it out of the protected ones"
         )
-    wanted = limits.heads(len(scores.heads))
+    n_heads = limits.heads(len(scores.heads))
     best = rank_units(scores, limits.unit)
-    stay = _forced(best, limits)
-    if len(stay) > wanted:
+    stay = _required_heads(best, limits)
+    if len(stay) > n_heads:
         raise PlanError(
             f"a floor of {limits.floor} heads per block and {len(limits.protected)} protected heads need {len(stay)} heads, more than the "
-            f"{wanted} that may stay; raise keep, or lower the floor"
+            f"{n_heads} that may stay; raise keep, or lower the floor"
         )
     free = [unit for unit in best if not stay.issuperset(unit)]
     counts = _reachable([len(unit) for unit in free])
-    missing = wanted - len(stay)
+    missing = n_heads - len(stay)
     if missing not in counts[0]:
         sizes = "/".join(str(size) for size in sorted({len(unit) for unit in best}))
         low = max(count for count in counts[0] if count < missing)
         high = min((count for count in counts[0] if count > missing), default=low)
         raise PlanError(
-            f"{wanted} heads are no whole number of units of {sizes} heads that share keys and values; the nearest are "
+            f"{n_heads} heads are no whole number of units of {sizes} heads that share keys and values; the nearest are "
             f"{len(stay) + low} and {len(stay) + high}"
         )
     for number, unit in enumerate(free):  # the best unit with which the rest can still be filled exactly
@@ -263,7 +266,7 @@ def _choose(scores: Scores, limits: Budget) -> set[Head]:
 
 
 def _reachable(sizes: list[int]) -> list[set[int]]:
-    """For every place in a list of sizes, the sums that some of the sizes from there on can make."""
+    """Returns for every position in a list of sizes the sums that some of the sizes from there on can make."""
     sums = [{0}]
     for size in reversed(sizes):
         sums.append(sums[-1] | {size + total for total in sums[-1]})
@@ -271,13 +274,13 @@ def _reachable(sizes: list[int]) -> list[set[int]]:
 
 
 def nearest_whole_units(share: float, unit_sizes: Sequence[int]) -> int:
-    """The number of heads nearest to a share of all of them that whole units make, at least one unit; of two equally near, the larger."""
+    """Returns the number of heads nearest to a share of all of them that whole units make, at least one unit; of two equally near, the larger."""
     target = Budget(keep=share).heads(sum(unit_sizes))
     return min(_reachable(list(unit_sizes))[0] - {0}, key=lambda count: (abs(count - target), -count))
 
 
-def _forced(best: list[tuple[Head, ...]], limits: Budget) -> set[Head]:
-    """What stays whatever its score: protected units, and the best of every block up to the floor."""
+def _required_heads(best: list[tuple[Head, ...]], limits: Budget) -> set[Head]:
+    """Returns the heads that stay whatever their score: protected units, and the best of every block up to the floor."""
     stay = {head for unit in best if limits.protected.intersection(unit) for head in unit}
     size = Counter((head.stack, head.layer) for unit in best for head in unit)
     for block, total in size.items():

@@ -1,3 +1,4 @@
-"""Importance: how much every head matters. The scoring engine, the base classes of methods, and two large engines
-(exact ablation by replay, relevance propagation). Imports core, runs, models and data.
+"""How much each head matters. The engine that computes scores chunk by chunk, the base classes of importance methods,
+and two engines that are rooms of their own: exact ablation (`replay`) and relevance propagation (`relevance`). It
+imports core, models and data.
 """

@@ -1,3 +1,3 @@
-"""Live models: where their heads are (HeadMap), gates that scale heads, observation of what heads compute, inputs to
-try a model with, and small models for tests. Imports core.
+"""Live models of transformers: where their heads are (HeadMap), gates that scale heads (HeadGates), observation of what
+heads compute, and inputs to try a model with. Nothing is patched for good. It imports core and runs.
 """

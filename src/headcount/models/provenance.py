@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from headcount.runs.describe import versions
 from headcount.runs.schema import ModelRecord
-from headcount.runs.store import versions
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,3 +1,4 @@
-"""Pruning: from a request to the smaller model. Base classes of pruners, the choice of heads within a budget, repair,
-training of gates and weights. Imports everything below: scores, roles and surgery.
+"""From a request (PruneSpec) to the smaller model: the base class of pruners, the choice of heads within a budget,
+repair of the heads that stay, and training of gates and weights. It imports all rooms before it: scores, roles and
+surgery among them.
 """

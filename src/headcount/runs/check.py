@@ -9,12 +9,13 @@ from headcount.core.errors import ArtifactError, HeadcountError
 from headcount.core.files import Problem, is_file, sha256
 from headcount.core.plan import Plan
 from headcount.runs.artifacts import SUFFIX, Artifact, Damaged, Foreign, read_artifact
+from headcount.runs.layout import ARTIFACTS, HEADS, MODELS, RESULT_KINDS, RUN, listed_path
 from headcount.runs.records import Kind, hash_of, read_record
 from headcount.runs.results import PRUNED
 from headcount.runs.schema import HeadsRecord, RunRecord, TablesRecord
 from headcount.runs.scores import KIND as SCORES
 from headcount.runs.scores import unpack_scores
-from headcount.runs.store import ARTIFACTS, HEADS, MODELS, RESULT_KINDS, RUN, Run, listed_path
+from headcount.runs.store import Run
 from headcount.runs.tables import TABLES, same_table, table_files
 
 BENCH, PLAN = "bench", ".plan.json"

@@ -30,11 +30,11 @@ class Busy(ArtifactError):
 class RunLock:
     """The locks that this process holds in one run folder."""
 
-    _held: ClassVar[set[Path]] = set()  # the kernel's locks do not keep a process out of its own files
+    _locked_folders: ClassVar[set[Path]] = set()  # the kernel's locks do not keep a process out of its own files
 
     def __init__(self, folder: Path, *, join: bool, command: str = "") -> None:
         self.folder = folder.resolve()
-        if self.folder in self._held:
+        if self.folder in self._locked_folders:
             raise Busy(f"{folder} is in use by this process already; close that run first")
         self.joined = join
         self._kernel = kernel_locks()
@@ -46,14 +46,16 @@ class RunLock:
                 self._file = self._open()
                 self._acquire()
             if not join:
-                _write_owner(self.folder, command)
+                since = datetime.now(UTC).isoformat(timespec="seconds")
+                owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "command": command}
+                files.write_atomic(self.folder / OWNER, json.dumps(owner).encode())
         except OSError as error:
             os.close(self._file)
             raise ArtifactError(f"{self.folder} cannot be worked in: its file system gives no locks ({error})") from error
         except BaseException:
             os.close(self._file)
             raise
-        self._held.add(self.folder)
+        self._locked_folders.add(self.folder)
 
     def _open(self) -> int:
         try:
@@ -104,9 +106,9 @@ class RunLock:
 
     def close(self, *, remove_empty: bool = False) -> None:
         """Releases all locks; `remove_empty` also removes the folder if nothing was written to it."""
-        if self.folder not in self._held:
+        if self.folder not in self._locked_folders:
             return
-        self._held.discard(self.folder)
+        self._locked_folders.discard(self.folder)
         try:
             if not self.joined:
                 with suppress(OSError):  # a file that stays behind only names the last owner
@@ -152,11 +154,6 @@ def kernel_locks() -> ModuleType:
 
 def _byte_of(digest: str) -> int:
     return ARTIFACTS + int(digest[:15], 16)
-
-
-def _write_owner(folder: Path, command: str) -> None:
-    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds"), "command": command}
-    files.write_atomic(folder / OWNER, json.dumps(owner).encode())
 
 
 def read_owner(folder: Path) -> dict[str, Any]:

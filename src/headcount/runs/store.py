@@ -7,14 +7,11 @@ One process leads a run (`Run.lead`), others may join it as workers (`Run.join`)
 from __future__ import annotations
 
 import os
-import platform
 import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +23,7 @@ from headcount.core.files import (
     PARTIAL,
     Problem,
     append_line,
-    check_writable,
-    finish_replacement,
     is_file,
-    is_folder,
     make_folder,
     move,
     read_json,
@@ -37,53 +31,18 @@ from headcount.core.files import (
     remove_folder,
     write_atomic,
 )
+from headcount.core.folders import finish_replacement
 from headcount.core.heads import HeadIndex
 from headcount.runs.artifacts import SUFFIX, Artifact, ArtifactKey, Damaged, Foreign, read_artifact, safe_name
-from headcount.runs.lock import LOCK, RunLock, kernel_locks
+from headcount.runs.describe import describe_heads, timestamp
+from headcount.runs.layout import ARTIFACTS, HEADS, LOG, MODELS, QUARANTINE, RESULT_KINDS, RUN, is_run, listed_path, prepare_folder
+from headcount.runs.lock import RunLock, kernel_locks
 from headcount.runs.records import Kind, hash_of, read_record, write_record
-from headcount.runs.schema import BlockRecord, HeadsRecord, ModelRecord, RunRecord
+from headcount.runs.schema import HeadsRecord, ModelRecord, RunRecord
 
-PACKAGES = ("headcount", "torch", "transformers", "numpy", "scipy")
-RUN, HEADS, LOG, ARTIFACTS, QUARANTINE, MODELS = "run.json", "heads.json", "log.txt", "artifacts", "quarantine", "models"
-RESULT_KINDS = ("scores", "roles", "profiles", "evaluation", "pruned")
-"""Kinds of artifacts that are results of the run's model."""
 Computed = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 """Content and arrays of an artifact."""
 _WEIGHTS = re.compile(rb'"weights": "([0-9a-f]{64})"')
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that results may depend on."""
-    releases = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            releases[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return releases
-
-
-def describe_run(
-    model: ModelRecord,
-    *,
-    command: str,
-    seed: int,
-    task: str = "",
-    config: Mapping[str, object] | None = None,
-    machine: Mapping[str, object] | None = None,
-) -> RunRecord:
-    """Returns the content of run.json for a run that begins now; versions, system and number of CPUs are added."""
-    return RunRecord(
-        command=command,
-        created=_now(),
-        updated=_now(),
-        seed=seed,
-        model=model,
-        task=task,
-        config=dict(config or {}),
-        versions=versions(),
-        machine={"system": platform.platform(), "cpus": os.cpu_count(), **(machine or {})},
-    )
 
 
 class Run:
@@ -104,7 +63,7 @@ class Run:
     def lead(cls, folder: Path, *, command: str = "") -> Iterator[Run]:
         """Locks a run folder, created if needed, while the context lasts; raises Busy at once if another process leads it."""
         kernel_locks()  # before a folder is created that could not be locked
-        is_new = _prepare(folder)
+        is_new = prepare_folder(folder)
         lock = RunLock(folder, join=False, command=command)
         run = cls(folder, lock)
         try:
@@ -154,8 +113,8 @@ class Run:
         known = self.read_intact_record(HEADS, HeadsRecord)
         if known is not None and before is not None and hash_of(known) != before.heads and self.leads:
             self.quarantine(self.folder / HEADS, Foreign(self._foreign_heads()))
-        now = HeadsRecord(blocks=[_block(block) for block in heads.blocks])
-        self._pending = (record.model_copy(update={"heads": hash_of(now)}), now) if self.leads else None
+        heads_record = describe_heads(heads)
+        self._pending = (record.model_copy(update={"heads": hash_of(heads_record)}), heads_record) if self.leads else None
 
     def _present_results(self, record: RunRecord) -> dict[str, str]:
         """Returns the results that run.json lists and whose artifacts exist; the leading process warns about the missing ones."""
@@ -340,7 +299,7 @@ class Run:
         self._write_pending()
         record = self.record()
         titles = {f"{artifact.key.kind}/{artifact.key.name}": artifact.key.digest for artifact in artifacts}
-        changes = {"results": {**record.results, **titles}, "data": {**record.data, **(data or {})}, "updated": _now()}
+        changes = {"results": {**record.results, **titles}, "data": {**record.data, **(data or {})}, "updated": timestamp()}
         write_record(self.folder / RUN, record.model_copy(update=changes))
         write_tables(self)
 
@@ -363,14 +322,14 @@ class Run:
             self._write_pending()
             record = self.record()
             if weights not in (record.model.weights, *record.compared):
-                write_record(self.folder / RUN, record.model_copy(update={"compared": (*record.compared, weights), "updated": _now()}))
+                write_record(self.folder / RUN, record.model_copy(update={"compared": (*record.compared, weights), "updated": timestamp()}))
 
     def list_model(self, folder: Path) -> None:
         """Notes the seal of a model in models/ in run.json, so that another one in its place, or none, is noticed."""
         if self.leads:
             self._write_pending()
             record = self.record()
-            changes = {"models": {**record.models, folder.name: _seal_of(folder)}, "updated": _now()}
+            changes = {"models": {**record.models, folder.name: _seal_of(folder)}, "updated": timestamp()}
             write_record(self.folder / RUN, record.model_copy(update=changes))
 
     def problem_of_model(self, name: str) -> Problem | None:
@@ -419,7 +378,7 @@ class Run:
 
     def log(self, text: str) -> None:
         """Adds a line to the log."""
-        append_line(self.folder / LOG, f"{_now()} {os.getpid()} {text}")
+        append_line(self.folder / LOG, f"{timestamp()} {os.getpid()} {text}")
 
     @contextmanager
     def log_failure(self, work: str) -> Iterator[None]:
@@ -465,12 +424,6 @@ class Run:
                 remove(path)
 
 
-def listed_path(title: str, digest: str) -> Path:
-    """Returns the path of the artifact that run.json lists under the title `kind/name`."""
-    kind, _, name = title.partition("/")
-    return Path(ARTIFACTS) / safe_name(kind) / f"{safe_name(name)}.{digest[:24]}{SUFFIX}"
-
-
 def _mentions_other_weights(path: Path, weights: str) -> bool:
     """Whether the beginning of an artifact's file names other weights: a quick test before the file is read."""
     try:
@@ -487,10 +440,6 @@ def _seal_of(folder: Path) -> str:
     return str(content.get("seal")) if isinstance(content, dict) else ""
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def _read_artifact(path: Path) -> Artifact | None:
     try:
         return Artifact.unpack(read_artifact(path), path)
@@ -498,33 +447,3 @@ def _read_artifact(path: Path) -> Artifact | None:
         return None
     except OSError as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run, or one that is being started."""
-    return is_file(folder / RUN) or is_file(folder / LOCK) or is_folder(folder / ARTIFACTS)
-
-
-def _prepare(folder: Path) -> bool:
-    """Creates the folder of a run if it does not exist; returns whether it is new."""
-    try:
-        is_new = not folder.exists()
-        if not is_run(folder):
-            _check_fresh(folder)
-    except OSError as error:
-        raise ArtifactError(f"{folder} cannot hold a run: {error}") from error
-    make_folder(folder)
-    return is_new
-
-
-def _check_fresh(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ArtifactError(f"{folder} is a file; name a folder for the run")
-    check_writable(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise ArtifactError(f"{folder} is not empty and holds no run; name another folder")
-
-
-def _block(block: Any) -> BlockRecord:
-    names = ("name", "kind", "stack", "layer", "path", "n_original", "n_kv_heads", "head_dim", "can_cut")
-    return BlockRecord(heads=[str(head) for head in block.heads], **{name: getattr(block, name) for name in names})

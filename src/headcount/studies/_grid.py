@@ -20,7 +20,7 @@ from headcount.runs.artifacts import Artifact
 from headcount.runs.results import fewest_steps, method_label, unpack_pruned
 from headcount.runs.sweep import sweep
 from headcount.studies._base import StudyContext
-from headcount.studies._gated import average_evaluations, measure_drop, score_of
+from headcount.studies._gated import average_evaluations, measure_drop
 from headcount.studies._tuning import note_training
 from headcount.workflows.prune import Pruning
 
@@ -137,7 +137,7 @@ def _make_point(pruning: Pruning, dense: Evaluation, seeds: Sequence[int], artif
         method_label(artifacts[0]),
         round(mean(map(len, survivors))),
         tuple(seeds),
-        tuple(map(score_of, evaluations)),
+        tuple(evaluation.score for evaluation in evaluations),
         average,
         survivors,
         compare_evaluations(dense, average, pruning.task),

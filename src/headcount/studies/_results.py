@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.models.provenance import machine_of, model_record, provenance
 from headcount.runs.artifacts import ArtifactKey
+from headcount.runs.describe import describe_run as describe
 from headcount.runs.store import Run
-from headcount.runs.store import describe_run as describe
 from headcount.runs.tables import STUDY
 from headcount.studies._base import LoadedModel, StudyContext
 

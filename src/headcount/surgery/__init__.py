@@ -1,3 +1,3 @@
-"""Surgery: cutting heads out of weights, verifying the cut against gates, saving, loading and exporting models, and
-what models cost. Imports core, runs, models and data.
+"""Cutting heads out of the weights of a model, verifying the cut model against the gated one, saving, loading and
+exporting models, and measuring what they cost. It imports core, models and data.
 """

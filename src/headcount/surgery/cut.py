@@ -35,7 +35,7 @@ def removed_parameters(heads: HeadMap, plan: Plan) -> int:
 
 
 def _plan_cuts(heads: HeadMap, plan: Plan) -> list[Cut]:
-    return cuts_of(heads, {block.path: plan.kept(block) for block in heads.blocks})
+    return cuts_of(heads, {block.path: plan.kept_positions(block) for block in heads.blocks})
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def _check_tied(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
             if parameter is not None:
                 owners[id(parameter)].add(id(module))
     for block in heads.blocks:
-        if len(plan.kept(block)) == block.n_heads:
+        if len(plan.kept_positions(block)) == block.n_heads:
             continue
         tied = next((s.tensor for s in block.slices if len(owners[id(model.get_parameter(s.tensor))]) > 1), None)
         if tied is not None:
@@ -106,7 +106,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     if next(source.parameters()).is_meta:
         raise PlanError("the model is on the meta device and has no weights to cut; load them first")
     batch = dict(inputs) if inputs is not None else probe_inputs(source)
-    affected = [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]
+    affected = [block for block in heads.blocks if len(plan.kept_positions(block)) < block.n_heads]
     with (
         every_block_runs(source, affected),
         requiring_separate_caches(source, heads),

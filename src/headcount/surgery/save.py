@@ -11,7 +11,7 @@ from torch import nn
 
 from headcount import __version__
 from headcount.core.errors import ArtifactError, UnsupportedModel
-from headcount.core.files import new_folder
+from headcount.core.folders import new_folder
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
 from headcount.models.ownership import holds

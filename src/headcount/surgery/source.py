@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedModel, unknown
-from headcount.core.files import check_safetensors, finish_replacement, read_json
+from headcount.core.files import read_json
+from headcount.core.folders import finish_replacement
+from headcount.core.tensor_files import check_safetensors
 from headcount.surgery.sizes import WeightSizes, check_counts
 
 Built = TypeVar("Built")

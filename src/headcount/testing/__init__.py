@@ -1,3 +1,3 @@
-"""The conformance laws that gates, cuts, importances, roles and pruners must obey, public for plug-ins, and the census
-of model classes.
+"""The conformance laws that gates, cuts, importances, roles and pruners must obey, as functions that plug-ins can run
+on their own classes, and the census of the model classes of transformers. It imports all rooms but the shell.
 """

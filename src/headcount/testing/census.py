@@ -253,7 +253,7 @@ def _compare_attentions(subject: Subject, plan: Plan, small: nn.Module) -> None:
             gated = _observe_attentions(subject.model, subject.batch)
     except Exception as error:  # the class has no such argument, or fails with it by itself
         raise DoesNotApply(_NO_ATTENTIONS) from error
-    kept_positions = [(block.n_heads, list(plan.kept(block))) for block in subject.heads.blocks]
+    kept_positions = [(block.n_heads, list(plan.kept_positions(block))) for block in subject.heads.blocks]
     pairs = _pair_maps(gated, _observe_attentions(small, subject.batch), {n_heads for n_heads, _ in kept_positions})
     for dense_map, cut_map in pairs:
         if subject.heads.refused and difference([dense_map], [cut_map]) <= subject.tolerance:

@@ -237,7 +237,7 @@ def attention_maps_follow_the_cut(subject: Subject) -> str:
         if len(maps) != len(blocks) or any(a.ndim < 4 or a.shape[1] != b.n_heads for a, b in zip(maps, blocks, strict=True)):
             continue
         for block, dense_map, cut_map in zip(blocks, maps, cut_maps[name], strict=True):
-            gap = difference([cut_map], [dense_map[:, list(plan.kept(block))]])
+            gap = difference([cut_map], [dense_map[:, list(plan.kept_positions(block))]])
             _require(gap <= subject.tolerance, f"{name} of block '{block.path}' differ by {gap:.3g} from those of the heads that stay")
             compared += 1
     if not compared:

@@ -1,3 +1,3 @@
-"""Workflows: the functions of the rooms below, made resumable in a run folder. Each step is computed once and taken
-from the folder afterwards.
+"""The functions of the rooms below as resumable steps of a run folder: evaluate, score, roles, profiles, prune, and
+analyze, which does all of them. Every step is computed once and read from the folder afterwards.
 """

@@ -7,7 +7,7 @@ from typing import Any
 
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
-from headcount.core.options import option
+from headcount.core.options import declarations, option
 from headcount.pruning.recipe import Recipe
 
 DEFAULT_SHARES = (0.125, 0.25, 0.5)
@@ -57,12 +57,13 @@ class AnalysisSpec:
             value = getattr(self, field.name)
             if isinstance(value, list):
                 object.__setattr__(self, field.name, tuple(value))
-        minimums = {"seeds": 1, "training_seeds": 1, "scored": 2, "reported": 2, "profiled": 1, "longest": 2, "seed": 0}
-        for name, minimum in minimums.items():
+        for name, (_, bounds) in declarations(AnalysisSpec).items():
             value = getattr(self, name)
-            is_optional = name == "training_seeds" and value is None
-            if not is_optional and (not isinstance(value, int) or isinstance(value, bool) or value < minimum):
-                raise OptionError(f"{name} must be a whole number of at least {minimum}; got {value!r}")
+            is_default = name == "training_seeds" and value is None
+            if bounds.minimum is None or is_default:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < bounds.minimum:
+                raise OptionError(f"{name} must be a whole number of at least {bounds.minimum}; got {value!r}")
         for name in ("by", "methods"):
             value = getattr(self, name)
             if isinstance(value, str) or not value:
@@ -70,7 +71,7 @@ class AnalysisSpec:
         for keep in self.keep or ():
             Budget(keep=keep)
 
-    def limited(self, limit: int | None) -> AnalysisSpec:
+    def with_limit(self, limit: int | None) -> AnalysisSpec:
         """Returns the request with at most `limit` examples for scores and for comparisons."""
         return self if limit is None else replace(self, scored=min(self.scored, limit), reported=min(self.reported, limit))
 

@@ -42,9 +42,10 @@ from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
+from headcount.runs.describe import describe_run
 from headcount.runs.report.write import write_report
 from headcount.runs.results import PrunedRecord, find_best, smallest_safe
-from headcount.runs.store import Run, describe_run
+from headcount.runs.store import Run
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
 from headcount.surgery.verify import difference, gates_of, run, run_gated
@@ -86,10 +87,6 @@ class AnalysisJob:
     config: Mapping[str, Any] = field(default_factory=dict)
     watch: Watch | None = None
 
-    def step(self, name: str, **numbers: Any) -> Step:
-        """Returns a step of this job."""
-        return Step(self.name, name, numbers)
-
     def progress(self, work: str, unit: str = "examples") -> Progress | None:
         """Returns the function that is called with the progress of a piece of work."""
         return self.watch(work, unit) if self.watch is not None else None
@@ -99,6 +96,10 @@ class AnalysisJob:
         _, batch = next(next(chunks(self.task, split="selection", limit=1)).batches(1))
         needs_labels = getattr(self.model.config, "is_encoder_decoder", False)
         return {name: value for name, value in model_inputs(batch, self.model).items() if needs_labels or name != "labels"}
+
+
+def _step(job: AnalysisJob, name: str, **numbers: Any) -> Step:
+    return Step(job.name, name, numbers)
 
 
 def analyze(  # noqa: PLR0913 - every argument is explicit
@@ -178,7 +179,7 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     task = replace(task, batch_size=batch_size or task.batch_size)
     corpus, why_no_corpus = corpus_for(live, task, tokenizer, text=text)
     name = str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
-    command = _call(name, task.name, out, text, spec)
+    command = _format_call(name, task.name, out, text, spec)
     job = AnalysisJob(
         name,
         live,
@@ -208,16 +209,16 @@ def check_names(spec: AnalysisSpec) -> None:
 
 def _describe_opening(model: Any, data: Any) -> dict[str, Any]:
     """Returns how model and task are opened again; a task that was made in Python cannot be."""
-    opened = opened_model(model) if isinstance(model, str | Path) else {}
+    model_path = opened_model(model) if isinstance(model, str | Path) else {}
     if isinstance(data, Task):
-        return {"opened": {**opened, "own_task": True}} if opened else {}
-    return {"opened": {**({"task": data} if data else {}), **opened}}
+        return {"opened": {**model_path, "own_task": True}} if model_path else {}
+    return {"opened": {**({"task": data} if data else {}), **model_path}}
 
 
-def _call(name: str, task: str, out: str | Path, text: Any, spec: AnalysisSpec) -> str:
+def _format_call(name: str, task: str, out: str | Path, text: Any, spec: AnalysisSpec) -> str:
     """Returns the call as Python text, with the arguments that differ from their defaults."""
     arguments: dict[str, Any] = {"out": str(out), **({"text": str(text)} if isinstance(text, str | Path) else {})}
-    arguments |= {one.name: getattr(spec, one.name) for one in fields(spec) if getattr(spec, one.name) != one.default}
+    arguments |= {item.name: getattr(spec, item.name) for item in fields(spec) if getattr(spec, item.name) != item.default}
     words = [f"{key}={value!r}" for key, value in arguments.items()]
     return f"headcount.analyze({', '.join([repr(name), repr(task), *words])})"
 
@@ -250,7 +251,15 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     requests = plan_requests(spec, heads)
     for request in requests:
         check_request(request, job.model, heads)
-    _describe_run(job, heads, run_folder)
+    record = describe_run(
+        model_record(job.model, job.name),
+        command=job.command,
+        seed=spec.seed,
+        task=job.task.name,
+        machine=machine_of(job.model),
+        config={**spec.to_dict(), **job.config},
+    )
+    run_folder.describe(record, heads)
     yield _find_heads(job, heads, requests)
     yield _evaluate_dense(job, heads, run_folder)
     scores = score_into(
@@ -269,10 +278,11 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     )
     estimate = estimate_training(pruning, requests)
     if estimate is not None:
-        yield job.step("train", **asdict(estimate))
+        yield _step(job, "train", **asdict(estimate))
     dense, artifacts, failed = compare(pruning, requests, progress=job.progress("pruning", "models"))
     rows = pruning.rows(dense, artifacts)
-    yield job.step(
+    yield _step(
+        job,
         "prune",
         artifacts=len(artifacts),
         metric=dense.metric or "loss",
@@ -286,9 +296,9 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         artifact, small = pruning.make(request, progress=job.progress("the best model"))
         yield _describe_best(job, pruning, dense, request, artifact)
         yield from _verify_saved(job, heads, pruning, artifact, small)
-        yield job.step("bench", rows=pruning.timings(artifact))
+        yield _step(job, "bench", rows=pruning.timings(artifact))
     path = write_report(run_folder)
-    yield job.step("report", path=str(path), bytes=path.stat().st_size)
+    yield _step(job, "report", path=str(path), bytes=path.stat().st_size)
 
 
 def plan_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
@@ -302,16 +312,10 @@ def plan_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
     return build_grid(spec.methods, keeps, spec.seeds, template, first_seed=spec.seed, training_seeds=spec.training_seeds)
 
 
-def _describe_run(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> None:
-    config = {**job.spec.to_dict(), **job.config}
-    machine = machine_of(job.model)
-    facts: dict[str, Any] = {"command": job.command, "seed": job.spec.seed, "task": job.task.name, "machine": machine, "config": config}
-    run_folder.describe(describe_run(model_record(job.model, job.name), **facts), heads)
-
-
 def _find_heads(job: AnalysisJob, heads: HeadMap, requests: Sequence[PruneSpec]) -> Step:
     heads.verify(job.model)
-    return job.step(
+    return _step(
+        job,
         "find",
         class_name=type(job.model).__name__,
         heads=heads.describe(),
@@ -331,7 +335,7 @@ def _evaluate_dense(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> Step:
     dense = evaluate_into(run_folder, "dense", job.model, job.task, **options)
     with HeadGates(job.model, torch.zeros(len(heads)), heads=heads):
         none = evaluate_into(run_folder, "without any head", job.model, job.task, under={"gates": "all zero"}, **options)
-    return job.step("evaluate", task=job.task.name, whole=_numbers_of(dense), none=_numbers_of(none))
+    return _step(job, "evaluate", task=job.task.name, whole=_numbers_of(dense), none=_numbers_of(none))
 
 
 def _numbers_of(evaluation: Evaluation) -> dict[str, Any]:
@@ -339,16 +343,17 @@ def _numbers_of(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _summarise_scores(job: AnalysisJob, scores: Mapping[str, Scores]) -> Step:
-    judged = verdicts(scores["ablation"], seed=job.spec.seed) if "ablation" in scores else []
+    head_verdicts = verdicts(scores["ablation"], seed=job.spec.seed) if "ablation" in scores else []
     first = next(iter(scores.values()))
-    agreement = agreements(scores, seed=job.spec.seed) if judged else {}
-    return job.step(
+    agreement = agreements(scores, seed=job.spec.seed) if head_verdicts else {}
+    return _step(
+        job,
         "score",
         strongest=str(first.ranking()[0]),
         by=first.label,
         n_examples=first.n_examples,
-        n_judged=len(judged),
-        safe=[str(verdict.head) for verdict in judged if verdict.safe],
+        n_judged=len(head_verdicts),
+        safe=[str(verdict.head) for verdict in head_verdicts if verdict.safe],
         agreement={name: pair.spearman.value for name, pair in agreement.items()},
     )
 
@@ -356,14 +361,15 @@ def _summarise_scores(job: AnalysisJob, scores: Mapping[str, Scores]) -> Step:
 def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     """Yields the roles and the profiles of heads; where the model or its data have none, why."""
     if job.corpus is None:
-        yield job.step("roles", left_out=job.why_no_corpus or "no text was given")
+        yield _step(job, "roles", left_out=job.why_no_corpus or "no text was given")
         return
     batch_size, seed = job.task.batch_size, job.spec.seed
     try:
         table = roles_into(run_folder, job.model, job.corpus, RoleSpec(seed=seed, batch_size=batch_size), progress=job.progress("roles"))
         labels = table.labels()
         counts = {role: sum(role in own for own in labels.values()) for role in table.roles()}
-        yield job.step(
+        yield _step(
+            job,
             "roles",
             heads=sum(bool(own) for own in labels.values()),
             n_heads=len(labels),
@@ -373,17 +379,18 @@ def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         )
     except UnsupportedModel as error:
         run_folder.log(f"failed: roles: {error}")
-        yield job.step("roles", left_out=str(error))
+        yield _step(job, "roles", left_out=str(error))
     profile_spec = ProfileSpec(limit=job.spec.profiled, longest=job.spec.longest, batch_size=batch_size, seed=seed)
     profiles = profiles_into(run_folder, job.model, job.corpus, job.tokenizer, profile_spec, progress=job.progress("profiles"))
     content = profiles.content
     n_sentences = content["n_sentences"] if content["heads"] else 0
-    yield job.step("profiles", n_sentences=n_sentences, n_shown=len(content["sentences"]) if n_sentences else 0, notes=profiles.notes)
+    yield _step(job, "profiles", n_sentences=n_sentences, n_shown=len(content["sentences"]) if n_sentences else 0, notes=profiles.notes)
 
 
 def _describe_best(job: AnalysisJob, pruning: Pruning, dense: Evaluation, request: PruneSpec, artifact: Artifact) -> Step:
     record = PrunedRecord.of(artifact)
-    return job.step(
+    return _step(
+        job,
         "keep",
         method=request.label,
         keep=len(pruning.heads) - len(record.removed),
@@ -401,14 +408,15 @@ def _verify_saved(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: 
     batch, plan = job.batch(), Plan.removing(PrunedRecord.of(artifact).removed)
     loaded = load(pruning.model_folder(artifact.key)).to(next(small.parameters()).device)
     ours, theirs = small.state_dict(), loaded.state_dict()
-    yield job.step(
+    yield _step(
+        job,
         "load",
         n_tensors=len(theirs),
         equal_weights=ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours),
         equal_outputs=all(torch.equal(a, b) for a, b in zip(run(small, batch), run(loaded, batch), strict=True)),
         n_heads=len(HeadMap.of(loaded)),
     )
-    yield job.step("verify", effect=difference(run(small, batch), run_gated(job.model, plan, batch, heads)))
+    yield _step(job, "verify", effect=difference(run(small, batch), run_gated(job.model, plan, batch, heads)))
     if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":
         options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
         prompt = {name: value[:, : value.shape[1] // 2] for name, value in batch.items()}
@@ -417,4 +425,4 @@ def _verify_saved(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: 
         with preserve(small):
             tokens = small.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
         same = int((gated[0] == tokens[0]).sum()) - prompt["input_ids"].shape[1]
-        yield job.step("generate", n_tokens=NEW_TOKENS, same_tokens=same)
+        yield _step(job, "generate", n_tokens=NEW_TOKENS, same_tokens=same)

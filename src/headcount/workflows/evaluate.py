@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import nn
 
@@ -25,7 +24,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
     model: nn.Module,
     data: Data,
     *,
-    under: Mapping[str, Any] | None = None,
+    under: Mapping[str, object] | None = None,
     split: Split = "report",
     limit: int | None = None,
     batch_size: int | None = None,

@@ -29,10 +29,11 @@ from headcount.pruning.spec import PruneSpec
 from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.pruning.training.fine_tune import train_from_scratch
 from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
+from headcount.runs.layout import MODELS
 from headcount.runs.report.bench import Time
 from headcount.runs.report.plain import format_p, format_speed
 from headcount.runs.results import PRUNED, CostRecord, PrunedRecord, PrunedRow, compare_pruned, unpack_pruned
-from headcount.runs.store import MODELS, Run
+from headcount.runs.store import Run
 from headcount.runs.sweep import Job, sweep
 from headcount.surgery.bench import bench
 from headcount.surgery.cost import Cost, cost

@@ -19,7 +19,7 @@ from headcount.importance.shared_pass import shared_needs
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.chunks import Chunks, discard_chunks, unfinished_passes
+from headcount.runs.chunks import Chunks, Inputs, discard_chunks, unfinished_passes
 from headcount.runs.scores import KIND, pack_scores, unpack_scores
 from headcount.runs.store import Run
 
@@ -145,7 +145,7 @@ class _RunScoring:
         parts = {"methods": options, "needs": self.needs, **self.shared_parts}
         return Chunks(run, "+".join(options) or "weights", parts, self.provenance, goal=goal, in_order=in_order), methods
 
-    def _is_same_pass(self, parts: Mapping[str, Any]) -> bool:
+    def _is_same_pass(self, parts: Inputs) -> bool:
         """Whether chunks belong to a pass over the same data under the same settings, whose methods still have the same options."""
         if "methods" not in parts or parts != {"methods": parts["methods"], "needs": self.needs, **self.shared_parts}:
             return False
@@ -160,7 +160,7 @@ class _RunScoring:
         run.present(*artifacts.values(), data=data_print)
 
 
-def _has_options(label: str, options: Mapping[str, Any]) -> bool:
+def _has_options(label: str, options: Mapping[str, object]) -> bool:
     """Whether a label names a method with exactly these options here; False where it is not installed."""
     try:
         return Importance.parse(label).to_dict() == options

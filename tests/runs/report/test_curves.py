@@ -19,11 +19,12 @@ from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
 from headcount.core.stats.metric_parts import ratio
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import ArtifactKey
+from headcount.runs.layout import RUN
 from headcount.runs.records import write_record
 from headcount.runs.report.collect import collect
 from headcount.runs.report.plain import format_p
 from headcount.runs.results import Best, PrunedRow, find_best, smallest_safe, unpack_evaluation, unpack_pruned
-from headcount.runs.store import RUN, Run
+from headcount.runs.store import Run
 
 
 def test_curves_are_what_the_library_tells(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class AnalysisOptions(group_options("AnalysisOptions", {AnalysisSpec: AMOUNT, Re
             longest=self.longest,
             recipe=build_recipe(self, TRAINING),
             seed=seed,
-        ).limited(limit)
+        ).with_limit(limit)
 
 
 DEFAULT_ANALYSIS = AnalysisOptions()

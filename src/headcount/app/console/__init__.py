@@ -1,3 +1,3 @@
-"""What commands share: groups of options, the session they print through, progress, opening models, tasks and run
-folders.
+"""What the commands share: groups of options, the session that they print through, progress bars, and how models,
+tasks, texts and run folders are opened from the words of a command line.
 """

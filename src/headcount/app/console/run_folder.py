@@ -21,8 +21,10 @@ from headcount.core.errors import ArtifactError, MissingExtra, NothingLeft
 from headcount.models.head_map import HeadMap
 from headcount.models.provenance import machine_of, model_record
 from headcount.runs.artifacts import SUFFIX
+from headcount.runs.describe import describe_run
+from headcount.runs.layout import ARTIFACTS, is_run
 from headcount.runs.lock import Busy
-from headcount.runs.store import ARTIFACTS, Run, describe_run, is_run
+from headcount.runs.store import Run
 
 PATIENCE, HASTE = 10.0, 1.5
 """Seconds that workers have to end by themselves: when no work is left, and when the command was stopped or failed."""

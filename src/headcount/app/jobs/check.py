@@ -9,7 +9,8 @@ from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
-from headcount.core.files import Problem, finish_replacement, is_file, is_folder, read_json
+from headcount.core.files import Problem, is_file, is_folder, read_json
+from headcount.core.folders import finish_replacement
 from headcount.core.plan import Plan
 from headcount.models.archs import cut_record as record
 from headcount.pruning.training.trainer import checkpoints, damage_of

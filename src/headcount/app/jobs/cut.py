@@ -15,7 +15,7 @@ from headcount.app.console.pruning import parse_keep
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, PlanError
-from headcount.core.files import check_target
+from headcount.core.folders import check_target
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.models.head_map import HeadMap

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headcount.app.console.models import note_model, set_library_verbosity
 from headcount.app.console.session import Session
-from headcount.core.files import check_target
+from headcount.core.folders import check_target
 from headcount.models.head_map import HeadMap
 from headcount.surgery.legacy import load_legacy
 from headcount.surgery.manifest import NAME, removed_of

@@ -1,1 +1,1 @@
-"""The roles, one file each, found by file name."""
+"""The roles, one file each: a frozen dataclass whose name is that of its file."""

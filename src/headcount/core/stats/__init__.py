@@ -1,3 +1,3 @@
-"""Statistics on plain arrays: samples summed up as they stream by, paired tests, intervals, resampling, ranks and
-agreement. Knows no models and no files.
+"""Statistics on plain arrays: sums of samples that stream by, paired tests, confidence intervals, resampling, ranks and
+agreement of rankings. It knows no models and no files.
 """

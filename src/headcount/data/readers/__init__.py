@@ -1,1 +1,3 @@
-"""Readers of users' files: tables, lines, CoNLL-U, and the tokenizer or image processor of a model."""
+"""Readers of users' files: tables, lines of text, CoNLL-U treebanks, and the tokenizer or image processor of a model
+folder.
+"""

@@ -1,1 +1,3 @@
-"""The tasks, one file each, found by file name. A file without an underscore in front of its name is a task."""
+"""The tasks, one file each: a `TaskBuilder` whose name is that of its file, which makes a `Task` of a model and data. A
+file whose name begins with an underscore is shared by several tasks.
+"""

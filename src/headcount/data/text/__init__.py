@@ -1,1 +1,1 @@
-"""Annotated sentences and their alignment with the tokens of a model."""
+"""Annotated sentences (words, parts of speech, dependency trees) and their alignment with the tokens of a model."""

@@ -1,1 +1,1 @@
-"""The importance methods, one file each, found by file name."""
+"""The importance methods, one file each: a frozen dataclass whose name is that of its file."""

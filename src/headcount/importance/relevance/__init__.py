@@ -1,1 +1,3 @@
-"""Layer-wise relevance propagation through any model, by a tape of its operations."""
+"""Layer-wise relevance propagation (LRP): records the operations of a forward pass on a tape, and passes relevance back
+from the output to every head by the published rules.
+"""

@@ -1,1 +1,3 @@
-"""Exact ablation: runs a model once, then replays only the layers that an intervention on a head can reach."""
+"""Exact ablation at little cost: runs a model once, then replays only the layers that a change of a head can reach, for
+many heads at a time.
+"""

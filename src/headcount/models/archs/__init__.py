@@ -1,3 +1,3 @@
-"""Detection of attention blocks in any transformers model, and rows of data for the families where detection alone is
-not enough.
+"""How attention blocks are found in any model of transformers, and rows of data about the families for which detection
+alone is not enough.
 """

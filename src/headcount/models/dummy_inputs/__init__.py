@@ -1,3 +1,3 @@
-"""Inputs that a model accepts, made from its configuration alone: used to prove gates and cuts where the user passes
-no inputs.
+"""Inputs that a model accepts, made from its configuration alone: used to check gates and cuts if the user passes no
+inputs.
 """

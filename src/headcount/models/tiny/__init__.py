@@ -1,3 +1,3 @@
-"""Small models of every architecture with random weights, built in memory from shrunken configurations, for tests and
-the census.
+"""Small models of every architecture with random weights, built in memory from reduced configurations, for tests and
+for the census of supported models.
 """

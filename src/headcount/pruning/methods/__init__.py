@@ -1,1 +1,1 @@
-"""The pruners, one file each, found by file name."""
+"""The pruners, one file each: a frozen dataclass whose name is that of its file."""

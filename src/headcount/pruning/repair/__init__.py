@@ -1,3 +1,3 @@
-"""Repair: refitting the output projections of kept heads in closed form, so that a block without the removed heads
-gives nearly what it gave before.
+"""Repair without training: refits the output projection of every pruned block in closed form, so that the heads that
+stay give nearly the output that all heads gave.
 """

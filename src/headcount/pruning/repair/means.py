@@ -53,7 +53,7 @@ def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = FIT_EXA
     folded = copy_model(unwrap(model))
     heads = HeadMap.of(folded)
     plan.check(heads)
-    removed = {block: sorted(set(range(block.n_heads)) - set(plan.kept(block))) for block in heads.blocks}
+    removed = {block: sorted(set(range(block.n_heads)) - set(plan.kept_positions(block))) for block in heads.blocks}
     projections = {block: _require_bias(folded, block) for block, positions in removed.items() if positions}
     if not projections:
         return folded

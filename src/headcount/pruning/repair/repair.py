@@ -126,7 +126,7 @@ def refit(model: nn.Module, plan: Plan, data: Data, settings: RepairSettings = R
     if not isinstance(plan, Plan):
         raise PlanError(f"plan must be a Plan; got {plan!r:.60}; make one by Plan.keep_top or Plan.removing")
     plan.check(heads)
-    blocks = [block for block in heads.blocks if len(plan.kept(block)) < block.n_heads]
+    blocks = [block for block in heads.blocks if len(plan.kept_positions(block)) < block.n_heads]
     if not blocks:
         return Repaired(copy_model(dense), {})
     if data is None:
@@ -163,7 +163,7 @@ class _Refit:
     def __init__(self, dense: nn.Module, pruned: nn.Module, plan: Plan, blocks: Sequence[AttentionBlock], settings: RepairSettings) -> None:
         self.dense, self.pruned, self.settings = dense, pruned, settings
         self.blocks = {block.path: block for block in blocks}
-        self.kept_rows = {block.path: head_rows(block, plan.kept(block)) for block in blocks}
+        self.kept_rows = {block.path: head_rows(block, plan.kept_positions(block)) for block in blocks}
         self.fits: dict[str, FitResult] = {}
         self.old_weights: dict[str, Tensor] = {}
         self._zero_removed_heads()

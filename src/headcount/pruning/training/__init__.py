@@ -1,1 +1,3 @@
-"""Training of weights and gates with transformers' Trainer: recipes, resumable checkpoints, estimates of time."""
+"""Training of weights and gates with the Trainer of transformers: recipes, checkpoints that can be resumed, and
+estimates of the time it takes.
+"""

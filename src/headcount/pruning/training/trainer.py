@@ -16,7 +16,8 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from headcount.core.errors import ArtifactError, NonFinite
-from headcount.core.files import PARTIAL, read_json, sha256, sync_folder, write_json
+from headcount.core.files import PARTIAL, read_json, sha256, write_json
+from headcount.core.folders import sync_folder
 from headcount.data.losses import divergences
 from headcount.data.metrics import IGNORED
 from headcount.models.modules import Batch, at_least_single, shifts, unwrap

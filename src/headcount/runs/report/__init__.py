@@ -1,1 +1,3 @@
-"""The report: collects the artifacts of a run into the data of the page, and writes the page, tables and figures."""
+"""The report of a run: collects its artifacts into the data of the page (`contract`), and writes the page and the
+figures.
+"""

@@ -39,8 +39,8 @@ class ReportData:
 def collect(run: Run, run_b: Run | None = None) -> ReportData:
     """Returns the report of a run, or of two runs with their comparison B − A; raises ArtifactError for an incomplete run."""
     runs = [run, *([run_b] if run_b is not None else [])]
-    for one_run in runs:
-        one_run.check_complete()
+    for shown_run in runs:
+        shown_run.check_complete()
     data, maps = zip(*map(_run_data, runs), strict=True)
     compared, reason = (None, "") if run_b is None else compare_runs((run, data[0]), (run_b, data[1]))
     left_out = [reason] if reason else []

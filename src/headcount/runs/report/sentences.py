@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headcount.runs.layout import LOG, QUARANTINE
 from headcount.runs.report import contract
 from headcount.runs.report.plain import format_p, format_speed, plural
 from headcount.runs.results import PrunedRow
 from headcount.runs.schema import HeadsRecord, RunRecord
-from headcount.runs.store import LOG, QUARANTINE, Run
+from headcount.runs.store import Run
 
 FEW = 200
 """With fewer examples than this, differences of a few percent cannot be told from chance."""

@@ -1,3 +1,1 @@
-"""Export targets, one file each: a frozen dataclass derived from `headcount.surgery.export_base.ExportTarget`. Files that start with an
-underscore are no targets.
-"""
+"""The export targets, one file each: a frozen dataclass derived from `headcount.surgery.export_base.ExportTarget`."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from headcount.core.errors import DataError, UnsupportedModel
-from headcount.core.files import check_target
+from headcount.core.folders import check_target
 from headcount.core.options import option
 from headcount.data.task import Data
 from headcount.models.archs import cut_record as record
