@@ -21,7 +21,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import headcount as hc
 from headcount.data.task import pad
 from headcount.models.observe import evaluating
-from headcount.pruning.repair.repair import refit
+from headcount.pruning.repair.repair import RepairSettings, refit
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -61,7 +61,9 @@ def main() -> None:
     variants: dict[str, Callable[[], object]] = {"dense": dense}
     for share in options.keep:
         gone = torch.randperm(len(heads), generator=generator)[round(share * len(heads)) :].tolist()
-        variants[f"keep {share:g}"] = partial(refit, model, hc.Plan.removing([heads[i] for i in gone]), task, limit=options.examples)
+        variants[f"keep {share:g}"] = partial(
+            refit, model, hc.Plan.removing([heads[i] for i in gone]), task, RepairSettings(limit=options.examples)
+        )
     names = list(variants)
     times: dict[str, list[float]] = {name: [] for name in names}
     dense()

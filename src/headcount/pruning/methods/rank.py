@@ -85,8 +85,8 @@ class Rank(Pruner):
         Removed heads get a score below all others.
         """
         raw, removed = self.measure(context, "none"), frozenset(plan.removed)
-        kept = tuple(head for head in context.heads if head not in removed)
-        kept_scores = Scores(kept, tuple(raw[head] for head in kept), raw.method, raw.higher_is_keep)
+        kept_heads = tuple(head for head in context.heads if head not in removed)
+        kept_scores = Scores(kept_heads, tuple(raw[head] for head in kept_heads), raw.method, raw.higher_is_keep)
         values = kept_scores.normalise_by(Importance.parse(self.by).scaling(self.normalise)).keep_values()
         lowest = min(values.values()) - 1.0
         return context.scores([lowest if head in removed else values[head] for head in context.heads], name)

@@ -189,7 +189,8 @@ class _Refit:
         n_tokens = sum(_count_tokens(batch) for batch, _ in batches)
         fits_in_memory = (n_tokens <= TOKENS_IN_FLIGHT and len(batches) <= BATCHES_IN_FLIGHT) or len(batches) == 1
         if fits_in_memory and called_once:
-            self._run_in_step(batches, called_once)
+            products: ProductsByBlock = {}  # a block is refitted as soon as all batches have reached it
+            self._run_hooked(batches, called_once, products, lambda key: self._solve(key[0], products))
         elif called_once:
             for path in called_once:
                 self._sum_and_solve(batches, [path], in_waves=True)
@@ -212,11 +213,6 @@ class _Refit:
         if silent is not None:
             raise DataError(f"the data do not run block {silent}, so it cannot be refitted; give batches that reach it")
         return dict(counts)
-
-    def _run_in_step(self, batches: list[SplitBatch], paths: Sequence[str]) -> None:
-        """Runs all batches in step and refits every block when all batches have reached it."""
-        products: ProductsByBlock = {}
-        self._run_hooked(batches, paths, products, lambda key: self._solve(key[0], products))
 
     def _sum_and_solve(self, batches: list[SplitBatch], paths: Sequence[str], *, in_waves: bool) -> None:
         """Runs all batches, as many at once as memory takes, and refits the blocks at the end."""
