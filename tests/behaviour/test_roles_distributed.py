@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from planting import VOCABULARY, annotated, tokenizer_of
+from torchrun import run_in_two_processes
 
 import headcount as hc
 from headcount.behaviour.corpus import read_corpus
@@ -27,10 +29,8 @@ def numbers(table: RoleTable) -> dict[str, Any]:
     return {"rows": exact, "untested": dict(table.untested), "data": table.data}
 
 
-def found() -> dict[str, Any]:
+def measure_tables() -> dict[str, Any]:
     """An encoder in float32 over more sentences than two processes take at once, and a decoder with its probes."""
-    from planting import VOCABULARY, annotated, tokenizer_of
-
     text = annotated(300)
     encoder = tiny_model("bert", vocab_size=VOCABULARY, dtype=torch.float32)
     decoder = tiny_model("llama", vocab_size=VOCABULARY, num_key_value_heads=2, bos_token_id=2, pad_token_id=0)
@@ -40,15 +40,11 @@ def found() -> dict[str, Any]:
             decoder, read_corpus(decoder, text[:150], tokenizer_of("[CLS] $A")), only=["offset", "sink", "syntax", "induction", "retrieval"]
         ),
     ]
-    return {str(place): numbers(table) for place, table in enumerate(tables)}
+    return {str(position): numbers(table) for position, table in enumerate(tables)}
 
 
 def unknown_token() -> str:
     """What is said about example 150, which falls to the second process."""
-    from planting import annotated, tokenizer_of
-
-    import headcount as hc
-
     encoder = tiny_model("bert", vocab_size=1000)
     corpus = read_corpus(encoder, annotated(200), tokenizer_of("[CLS] $A [SEP]"))
     sentences = list(corpus.sentences)
@@ -61,20 +57,18 @@ def unknown_token() -> str:
 
 
 def test_roles_of_two_processes_are_those_of_one_to_the_bit(tmp_path: Path) -> None:
-    from test_distributed import launched
-
-    done = launched(__file__, tmp_path / "found")
-    assert done.returncode == 0, done.stderr[-2000:]
-    alone, both = found(), [json.loads((tmp_path / f"found.{rank}").read_text()) for rank in (0, 1)]
+    process = run_in_two_processes(__file__, tmp_path / "found")
+    assert process.returncode == 0, process.stderr[-2000:]
+    alone, both = measure_tables(), [json.loads((tmp_path / f"found.{rank}").read_text()) for rank in (0, 1)]
     assert "example 150: token id 1234" in unknown_token()
-    for other in both:
-        assert other.pop("error") == unknown_token()
-        assert other == alone
+    for of_process in both:
+        assert of_process.pop("error") == unknown_token()
+        assert of_process == alone
     roles = {row["role"] for row in alone["1"]["rows"]}
     assert {"offset:-1", "sink", "syntax:nsubj", "induction"} <= roles and len(alone["0"]["rows"]) == 300
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    result = found() | {"error": unknown_token()}
+    result = measure_tables() | {"error": unknown_token()}
     Path(f"{sys.argv[1]}.{os.environ['RANK']}").write_text(json.dumps(result))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from scoring import bits
+from torchrun import run_in_two_processes
 from toys import saved_classifier, saved_table
 
 from headcount.app.main import main
@@ -49,22 +48,16 @@ dist.destroy_process_group()
 """
 
 
-def launched(*words: object) -> subprocess.CompletedProcess[str]:
-    """A script in two processes under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-
-
 def test_two_processes(tmp_path: Path) -> None:
     script = tmp_path / "work.py"
     script.write_text(WORK)
-    done = launched(script)
+    done = run_in_two_processes(script)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_scores_of_two_processes_are_those_of_one_to_the_bit(tmp_path: Path) -> None:
     """Also: a bad example of one process is an error of both, and a defect in one ends both."""
-    done = launched(SCORING, "scores", tmp_path / "found", *METHODS)
+    done = run_in_two_processes(SCORING, "scores", tmp_path / "found", *METHODS)
     alone, both = bits(*METHODS), [json.loads((tmp_path / f"found.{rank}").read_text()) for rank in (0, 1)]
     assert alone["gradient"]["n"] == 300
     for found in both:
@@ -83,7 +76,7 @@ def test_one_process_speaks_and_writes_for_all(tmp_path: Path, capsys: pytest.Ca
     bad = [*common, "ablation", "--adaptive", "99", "--out", str(tmp_path / "none")]
     lines = [[*good, str(tmp_path / "two")], ["score", str(model), "--by", "magnitude,random", "--out", str(tmp_path / "two")], bad]
     (tmp_path / "lines.json").write_text(json.dumps(lines))
-    done = launched(SCORING, "commands", tmp_path / "lines.json", tmp_path / "codes")
+    done = run_in_two_processes(SCORING, "commands", tmp_path / "lines.json", tmp_path / "codes")
     assert done.returncode == 0, done.stderr[-2000:]
     assert [json.loads((tmp_path / f"codes.{rank}").read_text()) for rank in (0, 1)] == [[0, 0, 1]] * 2
     assert main([*good, str(tmp_path / "one")]) == 0
