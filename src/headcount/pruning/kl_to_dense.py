@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from headcount.core.plan import Plan
 from headcount.data.evaluate import evaluate
-from headcount.data.losses import divergences
+from headcount.data.losses import kl_divergences
 from headcount.data.metrics import IGNORED
 from headcount.data.task import Task
-from headcount.models.modules import shifts
+from headcount.models.modules import shifts_labels
 from headcount.models.observe import evaluating
 from headcount.models.state import forward
 from headcount.pruning.base import PruneContext
@@ -46,8 +46,8 @@ class KLToDense:
 
     def _one(self, dense: Tensor, other: Tensor, batch: Any, is_logits: bool) -> Tensor:
         dense, other = dense.double(), other.double()
-        each = divergences(dense, other) if is_logits else (other - dense).square().mean(-1)
-        return _per_example(each, batch, shifts(self.dense))
+        each = kl_divergences(dense, other) if is_logits else (other - dense).square().mean(-1)
+        return _per_example(each, batch, shifts_labels(self.dense))
 
 
 def _per_example(each: Tensor, batch: Any, is_shifted: bool) -> Tensor:

@@ -16,7 +16,7 @@ from headcount.core.files import reopened_model
 from headcount.data.open_task import default_task, open_task
 from headcount.data.task_builder import TaskBuilder
 from headcount.data.text.annotated import pair
-from headcount.data.text.sentences import plain
+from headcount.data.text.sentences import split_words
 from headcount.models.provenance import weight_hash
 from headcount.runs.report.attention import Maps
 from headcount.runs.report.curves import dense_of, point_of
@@ -135,18 +135,20 @@ def attend(live: LiveRun, request: Any) -> dict[str, Any]:
 def _corpus(live: LiveRun, first: str, second: str | None) -> tuple[Any, str | None]:
     """Returns the corpus of the sentence, and a note if it has unknown tokens."""
     from headcount.behaviour.corpus import read_corpus
-    from headcount.data.checks import positions
+    from headcount.data.checks import n_positions
 
     model, tokenizer = live.model(), live.tokenizer()
     alignment = _alignment(live)
-    most = min(TOKENS, positions(model) or TOKENS)
+    most = min(TOKENS, n_positions(model) or TOKENS)
     most = min(alignment.get("max_length") or most, most)
-    sentence = plain(first, "the sentence")
+    sentence = split_words(first, "the sentence")
     _check_length(tokenizer, [[part for _, part in sentence.parts]], alignment, most)
     if getattr(model.config, "is_encoder_decoder", False):
-        sentence = replace(sentence, target=plain(second if second is not None else _translate(live, first, alignment), "its translation"))
+        sentence = replace(
+            sentence, target=split_words(second if second is not None else _translate(live, first, alignment), "its translation")
+        )
     elif second is not None:
-        sentence = pair(sentence, plain(second, "its second text"))
+        sentence = pair(sentence, split_words(second, "its second text"))
     texts = [[part for _, part in side.parts] for side in (sentence, sentence.target) if side is not None]
     _check_length(tokenizer, texts, alignment, most)
     with warnings.catch_warnings():

@@ -14,7 +14,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from headcount.core.errors import DataError
 from headcount.data.checks import check_batch, check_weights
-from headcount.data.stream import Progress, agree, world
+from headcount.data.stream import Progress, broadcast_from_first, rank_and_world_size
 from headcount.data.task import Task
 from headcount.models.modules import device_of, unwrap
 from headcount.models.ownership import holds
@@ -68,7 +68,7 @@ def fine_tune(  # noqa: PLR0913 - every argument is explicit
         checkpoints.mkdir(parents=True, exist_ok=True)
         arguments = _training_arguments(inner, recipe, seed, checkpoints, task, save=folder is not None)
         trainer = _build_trainer(inner, task, recipe, arguments, gates, teacher, progress)
-        return _train(inner, trainer, agree(last_whole(checkpoints) if world()[0] == 0 else None), gates)
+        return _train(inner, trainer, broadcast_from_first(last_whole(checkpoints) if rank_and_world_size()[0] == 0 else None), gates)
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def _check_training(task: Task, recipe: Recipe, teacher: nn.Module | None) -> No
         )
     if recipe.train_batch % _n_parts(recipe):
         raise DataError(
-            f"a batch of {recipe.train_batch} examples cannot be shared evenly by {world()[1]} processes in "
+            f"a batch of {recipe.train_batch} examples cannot be shared evenly by {rank_and_world_size()[1]} processes in "
             f"{_accumulation_steps(recipe)} steps of accumulation; name a multiple of {_n_parts(recipe)}"
         )
 
@@ -103,7 +103,7 @@ def _accumulation_steps(recipe: Recipe) -> int:
 
 def _n_parts(recipe: Recipe) -> int:
     """Returns the number of forward passes that one batch is divided into."""
-    return world()[1] * _accumulation_steps(recipe)
+    return rank_and_world_size()[1] * _accumulation_steps(recipe)
 
 
 def _build_trainer(

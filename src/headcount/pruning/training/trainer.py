@@ -17,9 +17,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from headcount.core.errors import ArtifactError, NonFinite
 from headcount.core.files import PARTIAL, read_json, sha256, sync_folder, write_json
-from headcount.data.losses import divergences
+from headcount.data.losses import kl_divergences
 from headcount.data.metrics import IGNORED
-from headcount.models.modules import at_least_single, shifts, unwrap
+from headcount.models.modules import at_least_single, shifts_labels, unwrap
 from headcount.models.observe import evaluating, model_inputs
 from headcount.models.state import forward
 from headcount.pruning.training.gates import GateCallback
@@ -210,9 +210,9 @@ def divergence(teacher: nn.Module, output: Any, inputs: dict[str, Any]) -> Tenso
     """The mean divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with evaluating(teacher):
         wanted = at_least_single(forward(teacher, model_inputs(inputs, teacher)).logits).to(output.logits.device)
-    each, labels = divergences(wanted, at_least_single(output.logits)), inputs.get("labels")
+    each, labels = kl_divergences(wanted, at_least_single(output.logits)), inputs.get("labels")
     if each.ndim == 2 and isinstance(labels, Tensor) and labels.shape == each.shape:
-        if shifts(unwrap(teacher)):
+        if shifts_labels(unwrap(teacher)):
             each, labels = each[:, :-1], labels[:, 1:]  # what a token predicts is the label of the next
         return each[labels != IGNORED].mean()
     return each.mean()
