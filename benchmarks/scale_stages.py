@@ -27,7 +27,7 @@ from headcount.behaviour.corpus import read_corpus
 from headcount.core.files import write_json
 from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
-from headcount.data.stream import world
+from headcount.data.stream import rank_and_world_size
 from headcount.data.task import pad
 from headcount.data.text.annotated import Annotated, Word
 
@@ -118,7 +118,7 @@ def roles(point: Point) -> Work:
 
 def dsp(point: Point) -> Work:
     """Training steps with subset gates, a quarter of the heads kept; every process takes its share of each batch."""
-    rank, number = world()
+    rank, number = rank_and_world_size()
     rows = [row for place, row in enumerate(task_of(point).calibration) if place % number == rank]
     share = point.batch // number
     batches: list[Any] = [pad(rows[start : start + share]) for start in range(0, len(rows), share)]
@@ -180,7 +180,7 @@ def _status(name: str) -> float:
 
 
 def _together() -> None:
-    if world()[1] > 1:
+    if rank_and_world_size()[1] > 1:
         torch.distributed.barrier()
 
 
@@ -199,7 +199,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warm_up(point)
     found = {stage: measured(stage, point, time.perf_counter) for stage in Random(seed).sample(SHARED, len(SHARED))}
-    if world()[0] == 0:
+    if rank_and_world_size()[0] == 0:
         write_json(out, found)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -19,7 +19,7 @@ from headcount.behaviour.corpus import read_corpus
 from headcount.core.registry import ROLES
 from headcount.core.role_table import RoleTable
 from headcount.data.text.annotated import Annotated, Word, pair
-from headcount.data.text.sentences import plain
+from headcount.data.text.sentences import split_words
 from headcount.models.tiny.build import tiny_model
 
 BERT = tokenizer_of("[CLS] $A [SEP]")
@@ -76,8 +76,8 @@ def test_segments_weighted_by_entropy_are_asked_for_and_no_labels() -> None:
     assert rows["L0H0"].bias < rows["L0H0"].maximum and rows["L0H0"].attainable
     assert rows["L1H1"].p < 0.05 and not any(table.labels().values()) and all("legacy" in row.note for row in rows.values())
     assert not any(row.role == "segment:entropy" for row in table.disagreements())
-    plain = [row.bias for row in table if row.role == "segment"]
-    assert plain == pytest.approx([row.bias for row in usual], rel=1e-6)
+    biases = [row.bias for row in table if row.role == "segment"]
+    assert biases == pytest.approx([row.bias for row in usual], rel=1e-6)
     assert "pairs" in hc.roles(encoder(), read_corpus(encoder(), texts, BERT), only=["segment:entropy"]).untested["segment:entropy"]
 
 
@@ -329,7 +329,7 @@ def test_a_block_that_runs_several_times_counts_by_its_mean() -> None:
 
 
 def test_attention_that_is_no_number_is_told() -> None:
-    corpus = read_corpus(encoder(), [plain("bal bam ban"), plain("bar bas")], BERT)
+    corpus = read_corpus(encoder(), [split_words("bal bam ban"), split_words("bar bas")], BERT)
     with planted(encoder(), {"L1H0": offset(-1)}, corpus, share=float("nan")), pytest.raises(hc.HeadcountError, match="holds NaN"):
         hc.roles(encoder(), corpus, only=["local"])
 

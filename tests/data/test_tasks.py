@@ -37,7 +37,7 @@ from headcount.core.errors import DataError, HeadcountError, MissingExtra, NonFi
 from headcount.core.options import Option, option, options_of
 from headcount.core.plan import Plan
 from headcount.core.registry import TASKS
-from headcount.data.checks import check_batch, check_weights, positions, vocabulary
+from headcount.data.checks import check_batch, check_weights, n_positions, vocabulary_size
 from headcount.data.embedded import english, tavi
 from headcount.data.embedded.entailment import LABELS
 from headcount.data.embedded.grammar import draw_clause
@@ -763,13 +763,13 @@ def test_good_batches_pass() -> None:
 
 def test_positions_and_vocabulary_of_families() -> None:
     roberta = RobertaForSequenceClassification(RobertaConfig(**{**SIZES, "max_position_embeddings": 20}))
-    assert positions(roberta) == 18
+    assert n_positions(roberta) == 18
     assert roberta(input_ids=torch.full((1, 18), 7)).logits.shape == (1, 2)
     with pytest.raises((IndexError, RuntimeError)):
         roberta(input_ids=torch.full((1, 19), 7))
-    assert positions(T5ForConditionalGeneration(T5Config(vocab_size=50, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2))) is None
-    assert positions(GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=30, n_embd=8, n_layer=1, n_head=2))) == 30
-    assert positions(model("two")) == 64 and vocabulary(model("two")) == 240
+    assert n_positions(T5ForConditionalGeneration(T5Config(vocab_size=50, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2))) is None
+    assert n_positions(GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=30, n_embd=8, n_layer=1, n_head=2))) == 30
+    assert n_positions(model("two")) == 64 and vocabulary_size(model("two")) == 240
 
 
 def test_weights_that_are_not_finite() -> None:

@@ -26,11 +26,11 @@ from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.readers.conllu import entity_name_field, find_clusters, read_conllu
 from headcount.data.task import Text
 from headcount.data.text.align import align_all
-from headcount.data.text.aligned import Aligned, Reason, Refusal, Tokens, match
-from headcount.data.text.annotated import Annotated, Note, Word, base, pair
+from headcount.data.text.aligned import Aligned, Reason, Refusal, Tokens, match_tokens
+from headcount.data.text.annotated import Annotated, Note, Word, base_relation, pair
 from headcount.data.text.parallel import read_links, translations
 from headcount.data.text.parsers import from_spacy, from_stanza, parse_sentences, parser_of, spacy_parser, stanza_parser
-from headcount.data.text.sentences import plain, read_text, sentences_of, sentences_of_examples
+from headcount.data.text.sentences import read_text, sentences_of, sentences_of_examples, split_words
 
 TEXTS = (
     "The dog doesn't see the old cat near the river.",
@@ -164,7 +164,7 @@ def check_laws(found: Aligned) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_script_under_every_tokenizer(name: str, text: str) -> None:
     tokenizer = built(name)
-    found = align(plain(text), tokenizer)
+    found = align(split_words(text), tokenizer)
     check_laws(found)
     encoded = tokenizer(text)
     assert list(found.ids) == encoded["input_ids"]
@@ -183,7 +183,7 @@ SENTENCES = st.lists(st.one_of(st.sampled_from(TRICKY), UNICODE, st.just(" ")), 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=SENTENCES)
 def test_random_sentences_are_aligned_or_reported(name: str, text: str) -> None:
-    given_words = plain(text)
+    given_words = split_words(text)
     alignments, refused = align_all([given_words], built(name))
     assert len(alignments) + len(refused) == 1
     for refusal in (example for examples in refused.examples.values() for example in examples):
@@ -195,13 +195,13 @@ def test_random_sentences_are_aligned_or_reported(name: str, text: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(text=SENTENCES)
 def test_bytes_never_lose_a_word(text: str) -> None:
-    check_laws(align(plain(text), built("bytes")))
+    check_laws(align(split_words(text), built("bytes")))
 
 
 @pytest.mark.parametrize("name", BUILDERS)
 @pytest.mark.parametrize("two", range(0, len(TEXTS), 3))
 def test_a_pair_is_aligned_as_its_texts_are_alone(name: str, two: int) -> None:
-    first, second = plain(TEXTS[0]), plain(TEXTS[two])
+    first, second = split_words(TEXTS[0]), split_words(TEXTS[two])
     found = align(pair(first, second), built(name))
     check_laws(found)
     for segment, alone in enumerate((align(first, built(name)), align(second, built(name)))):
@@ -228,7 +228,7 @@ def test_a_pair_keeps_its_trees_apart_and_carries_type_ids() -> None:
 @pytest.mark.parametrize("name", BUILDERS)
 @pytest.mark.parametrize("kept", [4, 6, 9])
 def test_truncation_keeps_the_front_and_its_words(name: str, kept: int) -> None:
-    tokenizer, given_words = built(name), plain(TEXTS[0])
+    tokenizer, given_words = built(name), split_words(TEXTS[0])
     whole, short = align(given_words, tokenizer), align(given_words, tokenizer, kept, truncate=True)
     assert short.truncated
     assert not whole.truncated
@@ -241,21 +241,21 @@ def test_truncation_keeps_the_front_and_its_words(name: str, kept: int) -> None:
 
 
 def test_too_long_is_an_error_that_names_the_sentence() -> None:
-    tokenizer, text = built("wordpiece-lower"), replace(plain(TEXTS[0]), origin="a.txt, line 7")
+    tokenizer, text = built("wordpiece-lower"), replace(split_words(TEXTS[0]), origin="a.txt, line 7")
     with pytest.raises(DataError, match=r"a\.txt, line 7 has \d+ tokens, but at most 5 .* max_length=5, truncate=True"):
-        align_all([plain("a"), text], tokenizer, 5)
+        align_all([split_words("a"), text], tokenizer, 5)
     with pytest.raises(DataError, match="max_length 2 leaves no room for text beside 2 special tokens"):
         align(text, tokenizer, 2, truncate=True)
     with pytest.raises(DataError, match="must be 1 or more, got 0"):
         align(text, tokenizer, 0)
     assert align(text, build_tokenizer()).truncated is False
     with pytest.raises(DataError, match="at most 128"):
-        align(plain("the dog " * 64), build_tokenizer())
+        align(split_words("the dog " * 64), build_tokenizer())
 
 
 def test_a_tokenizer_without_offsets_is_refused_for_all() -> None:
     with pytest.raises(DataError, match="ByT5Tokenizer is a tokenizer without offsets"):
-        align_all([plain("a")], ByT5Tokenizer())
+        align_all([split_words("a")], ByT5Tokenizer())
 
 
 def test_a_token_on_two_words_goes_to_the_larger_part_and_the_other_borrows_it() -> None:
@@ -283,7 +283,7 @@ def test_words_of_a_multiword_token_share_its_pieces() -> None:
 @pytest.mark.parametrize("name", ["unigram", "bytes-prefix", "metaspace-across-words", "bytes-prefix-trim"])
 def test_a_marker_of_space_belongs_to_no_word(name: str) -> None:
     tokenizer = built(name)
-    found = align(plain("Љubav"), tokenizer)
+    found = align(split_words("Љubav"), tokenizer)
     texts = tokenizer.convert_ids_to_tokens(list(found.ids))
     markers = [token for token, text in enumerate(texts) if text in ("▁", "Ġ")]
     assert markers
@@ -293,18 +293,18 @@ def test_a_marker_of_space_belongs_to_no_word(name: str) -> None:
 def test_letters_that_look_like_markers_are_words() -> None:
     made = Tokenizer(models.WordPiece({"[UNK]": 0, "ġ": 1, "Ġ": 2, "▁": 3}, unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizers.NFC(), pre_tokenizers.WhitespaceSplit()
-    assert align(plain("ġ Ġ ▁ G\u0307"), _fast(made)).words == (0, 1, 2, 3)
+    assert align(split_words("ġ Ġ ▁ G\u0307"), _fast(made)).words == (0, 1, 2, 3)
 
 
 def test_special_tokens_written_in_the_text_are_words() -> None:
-    found = align(plain("[SEP] dog"), built("wordpiece-lower"))
+    found = align(split_words("[SEP] dog"), built("wordpiece-lower"))
     assert found.words[1] == 0
     assert not found.special[1]
 
 
 def test_refused_sentences_are_counted_and_shown() -> None:
-    lost = [replace(plain("dog \u0301 cat"), origin=f"line {number}") for number in range(5)]
-    kept, refused = align_all([plain("a dog"), *lost, plain("a cat"), Annotated("x", ())], built("wordpiece-lower"))
+    lost = [replace(split_words("dog \u0301 cat"), origin=f"line {number}") for number in range(5)]
+    kept, refused = align_all([split_words("a dog"), *lost, split_words("a cat"), Annotated("x", ())], built("wordpiece-lower"))
     assert [found.annotated.text for found in kept] == ["a dog", "a cat"]
     assert refused.counts == {Reason.UNCOVERED: 5, Reason.EMPTY: 1}
     assert len(refused) == 6
@@ -314,23 +314,23 @@ def test_refused_sentences_are_counted_and_shown() -> None:
 
 @pytest.mark.parametrize("offsets", [[(2, 3), (0, 1)], [(0, 1), (2, 9)], [(1, 0), (2, 3)]])
 def test_offsets_out_of_order_or_bounds_are_refused(offsets: list[tuple[int, int]]) -> None:
-    found = match(plain("a b"), Tokens([1, 2], ["a", "b"], offsets, [0, 0], [False, False], None))
+    found = match_tokens(split_words("a b"), Tokens([1, 2], ["a", "b"], offsets, [0, 0], [False, False], None))
     assert isinstance(found, Refusal)
     assert found.reason is Reason.OFFSETS
 
 
 def test_special_tokens_can_be_chosen_by_the_caller() -> None:
     tokenizer = build_tokenizer()
-    found = align(plain("the dog ."), tokenizer, add_special_tokens=False, end=[tokenizer.eos_token_id])
+    found = align(split_words("the dog ."), tokenizer, add_special_tokens=False, end=[tokenizer.eos_token_id])
     assert tokenizer.convert_ids_to_tokens(list(found.ids)) == ["the", "dog", ".", "[SEP]"]
     assert found.special == (False, False, False, True)
-    assert align(plain("the dog ."), tokenizer, as_target=True).ids == align(plain("the dog ."), tokenizer).ids
-    short = align(plain("the dog ."), tokenizer, 3, truncate=True, add_special_tokens=False, end=[tokenizer.eos_token_id])
+    assert align(split_words("the dog ."), tokenizer, as_target=True).ids == align(split_words("the dog ."), tokenizer).ids
+    short = align(split_words("the dog ."), tokenizer, 3, truncate=True, add_special_tokens=False, end=[tokenizer.eos_token_id])
     assert tokenizer.convert_ids_to_tokens(list(short.ids)) == ["the", "dog", "[SEP]"]
 
 
 def test_chunks_and_mixtures_keep_their_order() -> None:
-    many = [plain(TEXTS[n % 8]) if n % 3 else pair(plain("a"), plain(TEXTS[n % 8])) for n in range(600)]
+    many = [split_words(TEXTS[n % 8]) if n % 3 else pair(split_words("a"), split_words(TEXTS[n % 8])) for n in range(600)]
     kept, refused = align_all(many, built("bytes"))
     assert [found.annotated for found in kept] == many
     assert not refused
@@ -394,7 +394,7 @@ def test_multiword_tokens_empty_nodes_and_spaces(tmp_path: Path) -> None:
     assert [word.head for word in found.words] == [2, 2, -1, 2, 2, 2, 2]
     assert found.words[2] == Word("Haus", "Haus", "X", -1, "root", 3, 7)
     assert found.words[3].relation == "aux:pass"
-    assert (base("aux:pass"), base("root")) == ("aux", "root")
+    assert (base_relation("aux:pass"), base_relation("root")) == ("aux", "root")
     assert found.notes == ()
     assert found.origin.endswith("a.conllu, line 2")
 
@@ -523,7 +523,7 @@ def test_lines_and_paragraphs(tmp_path: Path) -> None:
 @settings(max_examples=50, deadline=None)
 @given(text=SENTENCES)
 def test_words_of_plain_text_are_its_runs_without_spaces(text: str) -> None:
-    found = plain(text)
+    found = split_words(text)
     assert [found.text[word.start : word.end] for word in found.words] == [word.form for word in found.words] == text.split()
 
 
@@ -577,16 +577,16 @@ def test_unknown_ways_to_divide() -> None:
 
 def test_translations_with_given_alignments(tmp_path: Path) -> None:
     links = write(tmp_path / "links", "0-1 1-0", "")
-    found = list(translations([plain("a b"), plain("c")], [plain("x y"), plain("z")], read_links(links)))
+    found = list(translations([split_words("a b"), split_words("c")], [split_words("x y"), split_words("z")], read_links(links)))
     assert found[0].links == {(0, 1), (1, 0)}
-    assert found[0].target == plain("x y")
+    assert found[0].target == split_words("x y")
     assert found[1].links == frozenset()
     with pytest.raises(DataError, match=r"links, line 1: '0:1' is no alignment"):
         list(read_links(write(tmp_path / "links", "0:1")))
     with pytest.raises(DataError, match="only 1 targets"):
-        list(translations([plain("a"), plain("b")], [plain("x")]))
+        list(translations([split_words("a"), split_words("b")], [split_words("x")]))
     with pytest.raises(DataError, match="word 3 of 1 is linked"):
-        list(translations([plain("a")], [plain("x")], [frozenset({(3, 0)})]))
+        list(translations([split_words("a")], [split_words("x")], [frozenset({(3, 0)})]))
 
 
 def test_embedded_sentences_have_trees_and_are_aligned_whole() -> None:
@@ -644,7 +644,7 @@ def _spacy_doc() -> list[Any]:
 
 
 def test_spacy_documents_become_words() -> None:
-    (found,) = parse_sentences([plain("Dogs\nrun.")], lambda _: from_spacy(_spacy_doc()))
+    (found,) = parse_sentences([split_words("Dogs\nrun.")], lambda _: from_spacy(_spacy_doc()))
     assert found.words == (
         Word("Dogs", "dog", "NOUN", 1, "nsubj", 0, 4),
         Word("run", "run", "VERB", -1, "root", 5, 8),
@@ -660,15 +660,15 @@ def test_stanza_documents_become_words() -> None:
     one = SimpleNamespace(tokens=[token("Im", 0, ("In", 3, "case"), ("dem", 3, "det")), token("Haus", 3, ("Haus", 0, "root"))])
     two = SimpleNamespace(tokens=[token("Ja", 8, ("Ja", 0, "root"))])
     document = SimpleNamespace(sentences=[one, two])
-    (found,) = parse_sentences([plain("Im Haus Ja")], lambda _: from_stanza(document))
+    (found,) = parse_sentences([split_words("Im Haus Ja")], lambda _: from_stanza(document))
     assert [(word.form, word.head, word.start, word.end) for word in found.words] == [
         ("In", 2, 0, 2),
         ("dem", 2, 0, 2),
         ("Haus", -1, 3, 7),
         ("Ja", -1, 8, 10),
     ]
-    both = list(parse_sentences([pair(plain("a b"), plain("c"))], lambda text: plain(text).words))
-    assert both == [pair(plain("a b"), plain("c"))]
+    both = list(parse_sentences([pair(split_words("a b"), split_words("c"))], lambda text: split_words(text).words))
+    assert both == [pair(split_words("a b"), split_words("c"))]
 
 
 @pytest.mark.parametrize(("name", "parser"), [("spacy", spacy_parser), ("stanza", stanza_parser)])
@@ -710,7 +710,7 @@ def test_a_pipeline_without_a_parser_is_refused(name: str, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, name, stand_in(True))
     assert parser_of(f"{name}:en")("a") == ()
     if name == "spacy":
-        (found,) = parse_sentences([plain("Dogs\nrun.")], parser_of("spacy:en"))
+        (found,) = parse_sentences([split_words("Dogs\nrun.")], parser_of("spacy:en"))
         assert [word.relation for word in found.words] == ["nsubj", "root", "punct"]
 
 
@@ -731,7 +731,7 @@ def test_texts_pairs_datasets_and_examples_of_tasks_become_sentences(tmp_path: P
     expected = ["a dog", "b"]
     for given_text in (expected, table, table["text"], write(tmp_path / "a.txt", *expected), str(tmp_path / "a.txt"), iter(expected)):
         assert [one.text for one in sentences_of(given_text)] == expected
-    mixed = list(sentences_of(["a dog", ("b", "c d"), ["e", "f"], plain("g")]))
+    mixed = list(sentences_of(["a dog", ("b", "c d"), ["e", "f"], split_words("g")]))
     assert [one.pair_at for one in mixed] == [None, 1, 1, None]
     assert [one.origin for one in mixed[:2]] == ["sentence 0", "sentence 1"]
     for wrong in (3, ("a", "b", "c"), ("a", 2), {"text": "a"}):
@@ -740,8 +740,8 @@ def test_texts_pairs_datasets_and_examples_of_tasks_become_sentences(tmp_path: P
     with pytest.raises(DataError, match="sentence 0: the text is empty"):
         list(sentences_of([" "]))
     one, two, three = sentences_of_examples([Text("line 1", "a b"), Text("line 2", "a", "b c"), Text("line 3", "a", target="x y")])
-    assert (one, two) == (plain("a b", "line 1"), pair(plain("a", "line 2"), plain("b c", "line 2")))
-    assert three.target == plain("x y", "line 3") and three.text == "a"
+    assert (one, two) == (split_words("a b", "line 1"), pair(split_words("a", "line 2"), split_words("b c", "line 2")))
+    assert three.target == split_words("x y", "line 3") and three.text == "a"
 
 
 def test_a_label_is_not_read_as_the_second_text(tmp_path: Path) -> None:

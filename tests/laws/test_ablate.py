@@ -21,7 +21,7 @@ from headcount.models.observe import mean_outputs
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.families import VARIANTS, variant
 from headcount.surgery.cut import cut
-from headcount.testing.laws import uneven
+from headcount.testing.laws import uneven_plan
 
 # GPT-Neo attends in float32 whatever its weights are, so that rows round differently in batches of different size.
 TOLERANCE = {"gpt_neo": 2e-6}
@@ -189,7 +189,7 @@ def test_batches_of_other_shapes_follow_the_first() -> None:
 def test_cut_models(name: str) -> None:
     model, batch = family(name)
     blocks = HeadMap.of(model).blocks
-    small = cut(model, Plan.removing([*uneven(blocks[1:]).removed, *blocks[0].heads]), inputs=batch)
+    small = cut(model, Plan.removing([*uneven_plan(blocks[1:]).removed, *blocks[0].heads]), inputs=batch)
     ablator = Ablator(small, max_tokens=SMALL)
     interventions = single(ablator.heads)
     assert relative(ablator.run(batch, interventions, read)[1], by_gates(small, batch, interventions)) < 1e-9

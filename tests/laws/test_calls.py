@@ -20,9 +20,9 @@ from headcount.models.tiny.families import VARIANTS, variant
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.fine_tune import fine_tune
 from headcount.surgery.verify import difference, run, run_gated
-from headcount.testing.calls import change_nothing, probe_task
+from headcount.testing.calls import probe_task, require_calls_change_nothing
 from headcount.testing.fingerprint import ModelChanged, require_unchanged
-from headcount.testing.laws import DoesNotApply, Subject, emptying, uneven
+from headcount.testing.laws import DoesNotApply, Subject, emptying_plan, uneven_plan
 
 DYNAMIC = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}, "max_position_embeddings": 16}
 LONGROPE = {
@@ -53,14 +53,14 @@ CHANGING = {
 
 def _plan(subject: Subject) -> hc.Plan | None:
     try:
-        return uneven(subject.cuttable)
+        return uneven_plan(subject.cuttable)
     except DoesNotApply:
         return None
 
 
 def _change_nothing(model: nn.Module, batch: dict[str, Any] | None = None) -> str:
     subject = Subject.of(model, batch)
-    return change_nothing(subject.model, subject.batch, _plan(subject))
+    return require_calls_change_nothing(subject.model, subject.batch, _plan(subject))
 
 
 @pytest.mark.parametrize("name", [v.name for v in VARIANTS])
@@ -131,7 +131,7 @@ def test_a_cut_of_sparse_attention_equals_the_gates_on_short_and_long_inputs(mod
     assert long["input_ids"].shape[1] > 28
     dense = run(model, long)
     blocks = Subject.of(model).cuttable
-    for plan in (uneven(blocks), emptying(blocks[0])):
+    for plan in (uneven_plan(blocks), emptying_plan(blocks[0])):
         small = hc.cut(model, plan)
         loaded = hc.load(hc.save(small, tmp_path / f"{len(plan.removed)}"))
         for batch in (short, long, short):

@@ -14,7 +14,7 @@ from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.families import variant
 from headcount.surgery.cut import removed_parameters
 from headcount.surgery.verify import difference, gates_of, run, run_gated
-from headcount.testing.laws import uneven
+from headcount.testing.laws import uneven_plan
 
 WINDOW = 4
 SHARED = ("gemma3n-shared", "gemma4-shared")
@@ -39,14 +39,14 @@ def test_windows_and_global_tokens(name: str, length: int, n_global: int) -> Non
     model = variant(name).build()
     heads = hc.HeadMap.of(model)
     inputs = tokens(length, n_global) | ({"decoder_input_ids": torch.tensor([[2, 7, 8], [2, 9, 4]])} if name == "led" else {})
-    for plan in (uneven(heads.blocks), hc.Plan.removing(heads.blocks[0].heads)):
+    for plan in (uneven_plan(heads.blocks), hc.Plan.removing(heads.blocks[0].heads)):
         small = hc.cut(model, plan)  # proven on a probe of its own, not on these inputs
         assert difference(run(small, inputs), run_gated(model, plan, inputs)) < 1e-9
 
 
 def test_generation_with_global_tokens() -> None:
     model = variant("led").build()
-    plan = uneven(hc.HeadMap.of(model).blocks)
+    plan = uneven_plan(hc.HeadMap.of(model).blocks)
     inputs = tokens(21, 2) | {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
     with hc.HeadGates(model, gates_of(hc.HeadMap.of(model), plan)):
         expected = model.generate(**inputs)
@@ -119,7 +119,7 @@ def test_values_that_are_the_keys() -> None:
     assert not heads.refused
     assert heads.blocks[1].k.path == heads.blocks[1].v.path
     batch = probe_inputs(model)
-    for plan in (uneven(heads.blocks), hc.Plan.removing(heads.blocks[1].heads)):
+    for plan in (uneven_plan(heads.blocks), hc.Plan.removing(heads.blocks[1].heads)):
         dense = sum(p.numel() for p in model.parameters())
         small = hc.cut(model, plan)
         assert difference(run(small, batch), run_gated(model, plan, batch)) < 1e-9
@@ -129,7 +129,7 @@ def test_values_that_are_the_keys() -> None:
 def test_a_fitted_block_copies_compiles_and_exports() -> None:
     model = variant("blip").build()
     heads = hc.HeadMap.of(model)
-    small = hc.cut(model, uneven([block for block in heads.blocks if "vision" in block.path]))
+    small = hc.cut(model, uneven_plan([block for block in heads.blocks if "vision" in block.path]))
     tower = copy.deepcopy(small).vision_model
     pixels = probe_inputs(model)["pixel_values"]
     expected = small.vision_model(pixels).last_hidden_state

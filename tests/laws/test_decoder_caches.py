@@ -16,7 +16,7 @@ from headcount.core.errors import VerificationError
 from headcount.models.tiny.build import build_model, tiny_config
 from headcount.surgery.caches import cross_blocks_on_shared_indices
 from headcount.surgery.verify import gates_of
-from headcount.testing.laws import Subject, emptying, generation_agrees
+from headcount.testing.laws import Subject, emptying_plan, generation_agrees
 
 DECODERS = ("BartForCausalLM", "MBartForCausalLM", "PegasusForCausalLM", "TrOCRForCausalLM", "BertLMHeadModel", "GPT2LMHeadModel")
 
@@ -48,7 +48,7 @@ def test_generation_with_a_cache_equals_generation_without(class_name: str, tmp_
     first_self = next(block for block in heads.blocks if block.kind == "decoder-self")
     first_cross = next(block for block in heads.blocks if block.kind == "cross")
     other_heads = hc.Plan.removing([*first_self.heads[:3], *first_cross.heads[3:]])
-    for plan in (hc.Plan.removing(first_cross.heads[:2]), emptying(first_self), emptying(first_cross), other_heads):
+    for plan in (hc.Plan.removing(first_cross.heads[:2]), emptying_plan(first_self), emptying_plan(first_cross), other_heads):
         small = hc.cut(model, plan)
         with hc.HeadGates(model, gates_of(heads, plan)):
             expected = generate(model, use_cache=False)
@@ -86,7 +86,7 @@ def test_bigbird_states_why_its_cross_attention_cannot_be_cut_and_what_to_do() -
     """Its dense pass already takes the keys of self-attention from the cache for cross-attention."""
     model = decoder("BigBirdForCausalLM", attention_type="original_full")
     heads = hc.HeadMap.of(model)
-    plan = emptying(next(block for block in heads.blocks if block.kind == "cross"))
+    plan = emptying_plan(next(block for block in heads.blocks if block.kind == "cross"))
     with pytest.raises(VerificationError, match=r"cache of self-attention.*use_cache = False"):
         hc.cut(model, plan)
     model.config.use_cache = False

@@ -14,7 +14,7 @@ from headcount.models.tiny.families import VARIANTS, variant
 from headcount.surgery.cut import cut
 from headcount.surgery.load import unregister
 from headcount.surgery.verify import difference, run
-from headcount.testing.laws import Subject, emptying, uneven
+from headcount.testing.laws import Subject, emptying_plan, uneven_plan
 
 SIGLIP_CUTS = Version("5.8")
 
@@ -26,7 +26,7 @@ def test_plain_loading_needs_register(name: str, shape: str, tmp_path: Path) -> 
         pytest.skip("SigLIP of this release reshapes by the model width")
     model = variant(name).build()
     blocks = Subject.of(model).cuttable
-    small = cut(model, uneven(blocks) if shape == "uneven" else emptying(blocks[0]))
+    small = cut(model, uneven_plan(blocks) if shape == "uneven" else emptying_plan(blocks[0]))
     folder = hc.save(small, tmp_path / "out")
     kernels = {"experts_implementation": "eager"} if name == "gpt_oss" else {}
     if any(block.n_heads < block.n_original for block in hc.HeadMap.of(small).blocks) and "replaced" not in small.config.headcount:

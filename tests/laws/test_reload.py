@@ -17,7 +17,7 @@ from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import build_model, tiny_config, tiny_model
 from headcount.models.tiny.families import variant
 from headcount.surgery import state
-from headcount.testing.laws import Subject, casts_survive_saving, reload_is_equal, save_then_load_is_equal, uneven
+from headcount.testing.laws import Subject, casts_survive_saving, require_equal_reload, save_then_load_is_equal, uneven_plan
 
 
 @pytest.mark.parametrize("model_type", ["chinese_clip", "youtu", "llama", "axk1"])
@@ -38,7 +38,7 @@ def test_uniform_cut_of_a_class_that_computes_its_head_dimension(tmp_path: Path)
     small = hc.cut(model, hc.Plan.removing([head for head in heads if head.index >= 2]))
     again = hc.load(hc.save(small, tmp_path / "model"))
     assert {name: tensor.shape for name, tensor in again.state_dict().items()} == {n: t.shape for n, t in small.state_dict().items()}
-    reload_is_equal(small, probe_inputs(small))
+    require_equal_reload(small, probe_inputs(small))
     assert "plain `from_pretrained`" not in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
@@ -78,7 +78,7 @@ def test_a_state_that_does_not_belong_is_refused(tmp_path: Path) -> None:
 
 def test_weights_that_transformers_cannot_convert_are_refused(tmp_path: Path) -> None:
     model = tiny_model("mistral_large4")
-    small = hc.cut(model, uneven(hc.HeadMap.of(model).blocks))
+    small = hc.cut(model, uneven_plan(hc.HeadMap.of(model).blocks))
     with pytest.raises(UnsupportedModel, match="first release"):
         hc.save(small, tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -89,5 +89,5 @@ def test_portable_export(name: str, tmp_path: Path) -> None:
     """Removed heads come back as zeros also where layers share keys and values, and where a block reads its width from its input."""
     model = variant(name).build()
     heads = hc.HeadMap.of(model)
-    for number, plan in enumerate((uneven(heads.blocks), hc.Plan.removing(heads.blocks[0].heads))):
+    for number, plan in enumerate((uneven_plan(heads.blocks), hc.Plan.removing(heads.blocks[0].heads))):
         hc.export(hc.cut(model, plan), tmp_path / str(number))  # proven equal before it is written

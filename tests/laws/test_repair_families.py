@@ -23,7 +23,7 @@ from headcount.pruning.repair.means import fold_means
 from headcount.pruning.repair.projection import has_bias, output_projection, read_matrix
 from headcount.pruning.repair.repair import RepairSettings, refit
 from headcount.surgery.verify import difference, run
-from headcount.testing.laws import Subject, uneven
+from headcount.testing.laws import Subject, uneven_plan
 
 REPAIR = importlib.import_module("headcount.pruning.repair.repair")
 CASES = [(v.name, attn) for v in VARIANTS for attn in ("eager", *(["sdpa"] if has_sdpa(v.name) else []))]
@@ -40,7 +40,7 @@ def family(name: str, attn: str) -> tuple[nn.Module, list[dict[str, Any]], hc.Pl
     batches = [_varied(probe_inputs(model, batch=ROWS), seed) for seed in range(5)]
     if name == "gemma3" and Version(transformers.__version__) < SIGLIP_CUTS:
         pytest.skip("SigLIP of this release reshapes by the model width")
-    return model, batches, uneven(Subject.of(model, batches[0]).cuttable)
+    return model, batches, uneven_plan(Subject.of(model, batches[0]).cuttable)
 
 
 def _varied(batch: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def test_means_in_the_bias_are_the_gate_that_puts_means_there(name: str) -> None
 def test_lower_precision_is_written_back_as_it_was(name: str, dtype: torch.dtype) -> None:
     model: Any = variant(name).build("eager").eval()
     batches = [_varied(probe_inputs(model, batch=ROWS), seed) for seed in range(5)]
-    plan = uneven(Subject.of(model, batches[0]).cuttable)
+    plan = uneven_plan(Subject.of(model, batches[0]).cuttable)
     exact = refit(model, plan, batches, RepairSettings(ridge=1e-3))
     low = refit(
         model.to(dtype),

@@ -18,7 +18,7 @@ from headcount.models.tiny.draw import draw_weights
 from headcount.surgery.verify import difference, run
 from headcount.testing.calls import outputs_loss, probe_task
 from headcount.testing.fingerprint import require_unchanged
-from headcount.testing.laws import Subject, check_model, uneven
+from headcount.testing.laws import Subject, check_model, uneven_plan
 
 SILENT = {
     "big_bird": {"gate 0 is no attention", "generation agrees"},
@@ -42,7 +42,7 @@ def test_a_cut_layoutlmv3_returns_attention(same: bool) -> None:
     model = tiny_model("layoutlmv3")
     batch = probe_inputs(model)
     blocks = hc.HeadMap.of(model).blocks
-    plan = hc.Plan.removing([block.heads[1] for block in blocks]) if same else uneven(blocks)
+    plan = hc.Plan.removing([block.heads[1] for block in blocks]) if same else uneven_plan(blocks)
     small = hc.cut(model, plan)
     with torch.no_grad():
         maps = small(**batch, output_attentions=True).attentions
@@ -90,7 +90,7 @@ def test_what_sees_one_stream_of_lilt_is_refused(by: str) -> None:
     with pytest.raises(UnsupportedModel, match=r"layout_output\.dense"):
         hc.score(model, probe_task(batch), by)
     with pytest.raises(UnsupportedModel, match=r"layout_output\.dense"):
-        hc.repair(model, uneven(Subject.of(model).cuttable), [batch])
+        hc.repair(model, uneven_plan(Subject.of(model).cuttable), [batch])
     with pytest.raises(UnsupportedModel, match=r"layout_output\.dense"):
         hc.mask(model, ["L0H0"], how="mean", data=[batch])
 

@@ -28,7 +28,7 @@ from headcount.surgery.cut import cut
 from headcount.surgery.export import portable
 from headcount.surgery.export.onnx import Onnx
 from headcount.surgery.verify import difference, run
-from headcount.testing.laws import emptying, uneven
+from headcount.testing.laws import emptying_plan, uneven_plan
 
 
 def uniform(model: nn.Module, number: int = 3) -> hc.Plan:
@@ -83,7 +83,7 @@ def test_a_cut_t5_serves_several_threads(monkeypatch: pytest.MonkeyPatch) -> Non
     import sys
 
     model = tiny_model("t5")
-    small = cut(model, uneven(hc.HeadMap.of(model).blocks))
+    small = cut(model, uneven_plan(hc.HeadMap.of(model).blocks))
     batches = [probe_inputs(small, length=length, seed=length) for length in (6, 9)]
     with torch.no_grad():
         expected = [small(**batch).logits for batch in batches]
@@ -304,7 +304,7 @@ def test_verify_keeps_mixed_modes() -> None:
 
 def test_an_emptied_block_has_nothing_that_waits_for_a_gradient() -> None:
     model = tiny_model("bert", auto="AutoModelForSequenceClassification")
-    small = cut(model, emptying(hc.HeadMap.of(model).blocks[0])).train()
+    small = cut(model, emptying_plan(hc.HeadMap.of(model).blocks[0])).train()
     output_tensors(small(**probe_inputs(small)))[0].square().sum().backward()
     assert all(p.grad is not None for p in small.parameters() if p.requires_grad)
 

@@ -23,7 +23,7 @@ from headcount.models.tiny.build import tiny_model
 from headcount.surgery.cost import cost
 from headcount.surgery.load import unregister
 from headcount.surgery.verify import difference, run
-from headcount.testing.laws import emptying
+from headcount.testing.laws import emptying_plan
 
 COMMAND = "headcount cut model --heads L0H1,L1H0,L1H2 --out out"
 
@@ -103,7 +103,7 @@ def test_register_makes_plain_loading_work(folder: Path, small: nn.Module) -> No
 
 @pytest.mark.parametrize("case", ["uneven", "empty"])
 def test_without_headcount_a_folder_fails_loudly(case: str, small: nn.Module, tmp_path: Path) -> None:
-    model = hc.cut(small, emptying(hc.HeadMap.of(small).blocks[0])) if case == "empty" else small
+    model = hc.cut(small, emptying_plan(hc.HeadMap.of(small).blocks[0])) if case == "empty" else small
     hc.save(model, tmp_path / "out")
     code = "import sys, transformers; transformers.AutoModelForSequenceClassification.from_pretrained(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "out")], capture_output=True, text=True, check=False)
@@ -116,7 +116,7 @@ def test_only_layer_zero_emptied_fails_loudly_too(tmp_path: Path) -> None:
     import transformers
 
     model = tiny_model("llama", dtype=torch.float32)
-    hc.save(hc.cut(model, emptying(hc.HeadMap.of(model).blocks[0])), tmp_path / "out")
+    hc.save(hc.cut(model, emptying_plan(hc.HeadMap.of(model).blocks[0])), tmp_path / "out")
     with pytest.raises(RuntimeError):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
 

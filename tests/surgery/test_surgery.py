@@ -20,7 +20,7 @@ from headcount.surgery.cost import cost
 from headcount.surgery.cut import cut, removed_parameters
 from headcount.surgery.export.onnx import Onnx
 from headcount.surgery.verify import difference, run, run_gated
-from headcount.testing.laws import emptying, uneven
+from headcount.testing.laws import emptying_plan, uneven_plan
 
 # The releases whose configurations can say how many heads of which size there are, and whose static caches follow the model.
 PLAIN_SINCE = {"vit": "5.10", "deit": "5.10", "dinov2": "5.18"}
@@ -32,7 +32,7 @@ def classifier(name: str = "bert", **options: object) -> nn.Module:
 
 
 def half_cut(model: nn.Module) -> tuple[nn.Module, hc.Plan]:
-    plan = uneven([block for block in hc.HeadMap.of(model).blocks if block.can_cut])
+    plan = uneven_plan([block for block in hc.HeadMap.of(model).blocks if block.can_cut])
     return cut(model, plan), plan
 
 
@@ -155,7 +155,7 @@ def test_generation_with_an_empty_first_layer(name: str, mode: str) -> None:
         pytest.skip("the family has no static cache")
     prompt = {k: v for k, v in probe_inputs(model).items() if k == "input_ids"}
     decoder = next(block for block in hc.HeadMap.of(model).blocks if block.kind == "decoder-self")
-    plan = emptying(decoder)
+    plan = emptying_plan(decoder)
     extra = {"greedy": {}, "beams": {"num_beams": 3}, "no cache": {"use_cache": False}, "static cache": {"cache_implementation": "static"}}
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, **extra[mode]}
     if model.config.is_encoder_decoder:
@@ -172,7 +172,7 @@ def test_generation_with_an_empty_first_layer(name: str, mode: str) -> None:
 
 def test_a_cut_model_trains(tmp_path: Path) -> None:
     small, _ = half_cut(classifier(dtype=torch.float32))
-    small = cut(small, emptying(hc.HeadMap.of(small).blocks[0]))
+    small = cut(small, emptying_plan(hc.HeadMap.of(small).blocks[0]))
     batch = probe_inputs(small, batch=4)
     rows = [{**{k: v[i] for k, v in batch.items()}, "labels": torch.tensor(i % 2)} for i in range(4)]
     before = {name: p.clone() for name, p in small.named_parameters()}
@@ -210,7 +210,7 @@ def test_a_cut_model_takes_an_adapter() -> None:
 def test_a_cut_model_compiles_and_exports(name: str) -> None:
     model = tiny_model(name, dtype=torch.float32)
     small, _ = half_cut(model)
-    small = cut(small, emptying(hc.HeadMap.of(small).blocks[0]))
+    small = cut(small, emptying_plan(hc.HeadMap.of(small).blocks[0]))
     batch = {**probe_inputs(small), "use_cache": False} if name != "bert" else probe_inputs(small)
     expected = run(small, batch)
     assert difference(run(torch.compile(small, backend="aot_eager"), batch), expected) < 1e-5
@@ -225,7 +225,7 @@ def test_onnx_gives_the_same_logits(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     small, _ = half_cut(tiny_model(name, dtype=torch.float32))
-    small = cut(small, emptying(hc.HeadMap.of(small).blocks[0]))
+    small = cut(small, emptying_plan(hc.HeadMap.of(small).blocks[0]))
     exported = Onnx().write(small, tmp_path / "model.onnx")
     assert exported.difference < 1e-4
     assert exported.dynamic, exported.reason
@@ -240,7 +240,7 @@ def test_onnx_gives_the_same_logits(name: str, tmp_path: Path) -> None:
 def test_portable_keeps_shapes_and_outputs(name: str, tmp_path: Path) -> None:
     model = tiny_model(name)
     small, _ = half_cut(model)
-    small = cut(small, emptying(hc.HeadMap.of(small).blocks[0]))
+    small = cut(small, emptying_plan(hc.HeadMap.of(small).blocks[0]))
     batch = probe_inputs(model)
     assert hc.export(small, tmp_path / "out") == tmp_path / "out"
     plain = type(model).from_pretrained(tmp_path / "out")

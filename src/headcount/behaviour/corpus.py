@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus, make_sequence
 from headcount.core.errors import DataError
-from headcount.data.checks import positions
+from headcount.data.checks import n_positions
 from headcount.data.metrics import IGNORED
 from headcount.data.task import SPLITS, Example, Split, Task, Text
 from headcount.data.text.align import align_all
@@ -93,7 +93,7 @@ def check_reading(
     if named is not None and isinstance(text, Task | Corpus):
         owner = f"task '{text.name}'" if isinstance(text, Task) else "a corpus"
         raise DataError(f"{named} has no effect on {owner}, which is tokenised already; pass {named} where it is made")
-    room = positions(model)
+    room = n_positions(model)
     if max_length is not None and room is not None and max_length > room:
         raise DataError(f"max_length is {max_length}, but the model has positions for {room} tokens; set max_length to {room} or less")
 
@@ -193,7 +193,7 @@ def _align(model: nn.Module, sentences: Sequence[Annotated], tokenizer: Any, ali
         raise DataError("the text is empty; roles are tested over sentences")
     if tokenizer is None:
         raise DataError("roles of a text need the tokenizer of the model: roles(model, text, tokenizer)")
-    max_length = alignment.max_length or positions(inner)
+    max_length = alignment.max_length or n_positions(inner)
     options: dict[str, Any] = {
         "truncate": alignment.truncate,
         "add_special_tokens": alignment.add_special_tokens,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headcount.data.checks import positions, vocabulary
+from headcount.data.checks import n_positions, vocabulary_size
 from headcount.models.head_map import HeadMap
 from headcount.models.observe import SPECIAL_IDS
 
@@ -31,12 +31,12 @@ def start_tokens(model: Any, length: int) -> list[int] | None:
         return None
     token = getattr(model.config, "bos_token_id", None)
     front = [token] if isinstance(token, int) else []
-    return front if len(front) + length <= (positions(model) or math.inf) else None
+    return front if len(front) + length <= (n_positions(model) or math.inf) else None
 
 
 def draw_tokens(model: nn.Module, shape: tuple[int, int], seed: int) -> Tensor | None:
     """Returns random ordinary tokens, none twice in a row of the result; None if the vocabulary is too small for that."""
-    size = vocabulary(model) or 0
+    size = vocabulary_size(model) or 0
     special = {value for name in (*SPECIAL_IDS, "pad_token_id", "mask_token_id", "unk_token_id") for value in _special_ids(model, name)}
     ordinary = np.array([token for token in range(size) if token not in special])
     if len(ordinary) < max(MIN_VOCABULARY, shape[1]):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headcount.behaviour.base import Corpus, Side, View
 from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
-from headcount.data.losses import accepts
+from headcount.data.losses import accepts_argument
 from headcount.data.task import CollatedExamples, Example, pad
 from headcount.data.text.aligned import Aligned
 from headcount.data.text.annotated import Annotated
@@ -95,7 +95,7 @@ class _Collator:
         numbers = [example["place"] for example in examples]
         sentences = [self.corpus.sentences[number] for number in numbers]
         batch = self._pad(sentences)
-        if all(sentence.type_ids is not None for sentence in sentences) and accepts(self.model, "token_type_ids"):
+        if all(sentence.type_ids is not None for sentence in sentences) and accepts_argument(self.model, "token_type_ids"):
             batch["token_type_ids"] = _pad_rows([sentence.type_ids or () for sentence in sentences], 0)
         start = start_id(self.model)
         if start is None:

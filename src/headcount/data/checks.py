@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headcount.core.errors import DataError, NonFinite
 from headcount.data.losses import IGNORED
-from headcount.models.modules import Batch, shifts, unwrap, whole_number
+from headcount.models.modules import Batch, shifts_labels, unwrap, whole_number
 from headcount.models.padding import SEQUENCES
 
 OTHER_MODALITIES = ("pixel_values", "pixel_values_videos", "input_features", "input_values", "flattened_patches", "visual_feats")
@@ -31,7 +31,7 @@ def text_config(model: nn.Module) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def vocabulary(model: nn.Module) -> int | None:
+def vocabulary_size(model: nn.Module) -> int | None:
     """Returns how many tokens the input embeddings hold; None for a model without such a table."""
     try:
         rows = whole_number(unwrap(model).get_input_embeddings(), "num_embeddings")  # pyright: ignore[reportCallIssue]
@@ -40,12 +40,12 @@ def vocabulary(model: nn.Module) -> int | None:
     return rows or whole_number(text_config(model), "vocab_size")
 
 
-def target_vocabulary(model: nn.Module) -> int | None:
+def target_vocabulary_size(model: nn.Module) -> int | None:
     """Returns how many tokens a language model can predict, which can differ from its inputs in an encoder–decoder."""
-    return whole_number(text_config(model), "decoder_vocab_size") or vocabulary(model)
+    return whole_number(text_config(model), "decoder_vocab_size") or vocabulary_size(model)
 
 
-def positions(model: nn.Module, *, decoder: bool = False) -> int | None:
+def n_positions(model: nn.Module, *, decoder: bool = False) -> int | None:
     """Returns how many tokens a model has positions for; None where any length will do (relative positions without a table, ALiBi)."""
     config = text_config(model)
     if getattr(config, "alibi", False) is True or getattr(config, "position_biased_input", True) is False:
@@ -66,7 +66,7 @@ def _first_position(model: nn.Module) -> int:
     return 0 if padding is None else int(padding) + 1
 
 
-def classes(model: nn.Module) -> int | None:
+def n_classes(model: nn.Module) -> int | None:
     """Returns the number of labels of a model with a classification head; None for another head."""
     return whole_number(config_of(model), "num_labels") if "Classification" in type(unwrap(model)).__name__ else None
 
@@ -124,7 +124,7 @@ def _check_mask(tokens: Tensor, batch: Batch, names: tuple[str, str], numbers: S
 
 
 def _check_length(model: nn.Module, tokens: Tensor, mask: Any, name: str, numbers: Sequence[int]) -> None:
-    limit = positions(model, decoder=name in ("decoder_input_ids", "labels"))
+    limit = n_positions(model, decoder=name in ("decoder_input_ids", "labels"))
     length = tokens.shape[1] if name == "inputs_embeds" else tokens.shape[-1]
     if limit is None or length <= limit:
         return
@@ -136,7 +136,7 @@ def _check_length(model: nn.Module, tokens: Tensor, mask: Any, name: str, number
 
 
 def _check_ids(model: nn.Module, batch: Batch, name: str, numbers: Sequence[int]) -> None:
-    size = target_vocabulary(model) if name.startswith("decoder") else vocabulary(model)
+    size = target_vocabulary_size(model) if name.startswith("decoder") else vocabulary_size(model)
     if size is None or any(modality in batch for modality in OTHER_MODALITIES):  # placeholders of images may lie beyond the vocabulary
         return
     bad = (batch[name] < 0) | (batch[name] >= size)
@@ -156,7 +156,7 @@ def _check_finite(batch: Batch, numbers: Sequence[int]) -> None:
 
 
 def _check_labels(model: nn.Module, labels: Tensor, numbers: Sequence[int]) -> None:
-    used = labels[:, 1:] if labels.ndim == 2 and shifts(model) else labels
+    used = labels[:, 1:] if labels.ndim == 2 and shifts_labels(model) else labels
     ignored = used == IGNORED if labels.ndim == 1 else (used == IGNORED).flatten(1).all(-1)
     if ignored.any():
         note = " after the first, which nothing predicts" if used is not labels else ""
@@ -174,13 +174,13 @@ def _check_labels(model: nn.Module, labels: Tensor, numbers: Sequence[int]) -> N
 
 def _labels_of(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:
     """Returns how many labels there are, and their names for a message."""
-    size = classes(model)
+    size = n_classes(model)
     if size is not None:
         several = size > 1 and labels.shape[-1:] == (size,) and labels.ndim == 2 and "Sequence" in type(unwrap(model)).__name__
         return (None, "") if size == 1 or several else (size, f" labels: id2label is {config_of(model).id2label}")
     name = type(unwrap(model)).__name__
     speaks = any(part in name for part in ("LM", "ConditionalGeneration", "MTModel"))
-    return (target_vocabulary(model) if speaks and labels.ndim == 2 else None), " tokens"
+    return (target_vocabulary_size(model) if speaks and labels.ndim == 2 else None), " tokens"
 
 
 def check_weights(model: nn.Module) -> None:

@@ -31,7 +31,7 @@ def token_losses(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> 
     return flat.view(labels.shape)
 
 
-def divergences(reference: Float[Tensor, "*token classes"], logits: Float[Tensor, "*token classes"]) -> Float[Tensor, "*token"]:
+def kl_divergences(reference: Float[Tensor, "*token classes"], logits: Float[Tensor, "*token classes"]) -> Float[Tensor, "*token"]:
     """Returns the Kullback-Leibler divergence of logits from reference logits at every token; the squared difference for a single output."""
     if reference.shape[-1] == 1:
         return (logits - reference).square().squeeze(-1)
@@ -190,6 +190,6 @@ class OneByOne(Exception):
     """Raised where the losses of the examples of a batch cannot be separated, so that they must run one by one."""
 
 
-def accepts(model: nn.Module, name: str) -> bool:
+def accepts_argument(model: nn.Module, name: str) -> bool:
     """Whether a model's forward pass takes an argument of that name."""
     return name in inspect.signature(unwrap(model).forward).parameters

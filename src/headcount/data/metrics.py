@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headcount.core.stats.metric_parts import f1, matthews, moments, of_scorer, perplexity, ratio
 from headcount.data.losses import token_losses
-from headcount.models.modules import Batch, shifts
+from headcount.models.modules import Batch, shifts_labels
 from headcount.models.padding import IGNORED
 
 Parts = Callable[[nn.Module, Any, Batch], Float[Tensor, "batch parts"]]
@@ -44,7 +44,7 @@ def _count_correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
 
 def _match_tokens(model: nn.Module, output: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """Returns logits and the labels that they predict, shifted by one token in causal language models."""
-    if shifts(model):
+    if shifts_labels(model):
         return output.logits[:, -batch["labels"].shape[1] : -1], batch["labels"][:, 1:]
     return output.logits, batch["labels"]
 

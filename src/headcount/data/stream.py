@@ -122,7 +122,7 @@ class Reading:
             self.progress(self.examples, number_of_examples(self.data, self.split, self.limit))
 
 
-def world() -> tuple[int, int]:
+def rank_and_world_size() -> tuple[int, int]:
     """Returns the rank of this process and the number of processes; joins the others if a launcher such as torchrun started several."""
     if not (torch.distributed.is_available() and (torch.distributed.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) > 1)):
         return 0, 1
@@ -132,9 +132,9 @@ def world() -> tuple[int, int]:
     return state.process_index, state.num_processes
 
 
-def agree(value: Any) -> Any:
+def broadcast_from_first(value: Any) -> Any:
     """Returns the first process's value, in every process."""
-    if world()[1] == 1:
+    if rank_and_world_size()[1] == 1:
         return value
     from accelerate.utils import broadcast_object_list
 
@@ -151,14 +151,14 @@ def fingerprint(reading: Reading) -> str:
 
 def stream(reading: Reading, measure: Measure) -> Iterator[Measured]:
     """Yields the per-example results of one chunk after another, the same in every process."""
-    rank, n_processes = world()
+    rank, n_processes = rank_and_world_size()
     memory = reading.memory if rank == 0 else None
     if n_processes == 1 and memory is not None:
         yield from _stream_with_memory(reading, measure, memory)
         return
     source = reading.chunks()
     while turn := list(islice(source, n_processes)):
-        stored = agree([None if memory is None else memory.get(chunk) for chunk in turn])
+        stored = broadcast_from_first([None if memory is None else memory.get(chunk) for chunk in turn])
         measured = _try(reading, turn[rank], measure) if rank < len(turn) and stored[rank] is None else None
         for chunk, before, result in zip(turn, stored, _gather(measured, n_processes), strict=False):
             if isinstance(result, BaseException):
@@ -239,7 +239,7 @@ def _try(reading: Reading, chunk: Chunk, measure: Measure) -> Measured | Headcou
     try:
         return _measure(reading, chunk, measure)
     except HeadcountError as error:
-        if world()[1] == 1:
+        if rank_and_world_size()[1] == 1:
             raise
         return error
 

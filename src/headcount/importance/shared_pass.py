@@ -14,7 +14,7 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.data.checks import check_batch
 from headcount.data.chunks import n_rows
-from headcount.data.losses import OneByOne, accepts, finite_losses
+from headcount.data.losses import OneByOne, accepts_argument, finite_losses
 from headcount.data.nonfinite import explain_nonfinite
 from headcount.importance.base import BlockImportance, Importance, ScoreContext
 from headcount.models.modules import Batch
@@ -71,7 +71,7 @@ class SharedPass:
         with ExitStack() as stack:
             stack.enter_context(explain_nonfinite(model, heads, batch))
             if self.checkpointing and self.gradient:
-                if accepts(model, "use_cache"):
+                if accepts_argument(model, "use_cache"):
                     batch = {**batch, "use_cache": False}  # a layer that runs again would append to the cache again
                 stack.enter_context(checkpoint_layers(model, heads.blocks))
             stack.enter_context(self.observer)

@@ -73,7 +73,7 @@ def inner_path(module: nn.Module, path: str) -> str:
     return f"{path}.linear" if isinstance(getattr(module, "linear", None), nn.Linear) else path
 
 
-def child(module: nn.Module, path: str) -> nn.Module | None:
+def descendant(module: nn.Module, path: str) -> nn.Module | None:
     """The descendant at a dotted path, or None."""
     for name in path.split("."):
         descendant = module._modules.get(name)
@@ -92,12 +92,12 @@ def whole_number(owner: Any, name: str) -> int | None:
     return value if type(value) is int else None
 
 
-def attribute(module: Any, names: tuple[str, ...]) -> int | None:
+def positive_attribute(module: Any, names: tuple[str, ...]) -> int | None:
     """The first positive integer among the attributes called `names`."""
     return next((value for name in names if (value := whole_number(module, name)) is not None and value > 0), None)
 
 
-def join(*parts: str) -> str:
+def join_path(*parts: str) -> str:
     """A dotted path without empty parts."""
     return ".".join(part for part in parts if part)
 
@@ -122,7 +122,7 @@ def runtime_names(cls: type) -> frozenset[str]:
     return frozenset(names)
 
 
-def shifts(model: nn.Module) -> bool:
+def shifts_labels(model: nn.Module) -> bool:
     """Whether a model's labels are its own inputs, so that position t is trained on the label at t + 1."""
     name = type(unwrap(model)).__name__
     if getattr(unwrap(model).config, "is_encoder_decoder", False):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.core.errors import DataError
-from headcount.models.modules import Batch, shifts
+from headcount.models.modules import Batch, shifts_labels
 from headcount.models.ownership import suspending_hooks
 from headcount.models.randomness import pass_rng
 from headcount.models.state import preserve
@@ -66,7 +66,7 @@ def positions_of(mask: Tensor) -> Tensor:
 def _without_first_label(model: nn.Module, batch: Batch) -> dict[str, Any]:
     """The batch without labels that padding would have to predict."""
     labels, mask = batch.get("labels"), batch.get("attention_mask")
-    if not shifts(model) or not isinstance(labels, Tensor) or not isinstance(mask, Tensor) or labels.shape != mask.shape:
+    if not shifts_labels(model) or not isinstance(labels, Tensor) or not isinstance(mask, Tensor) or labels.shape != mask.shape:
         return dict(batch)
     behind = torch.nn.functional.pad(mask[:, :-1] == 0, (1, 0))
     return {**batch, "labels": labels.masked_fill(behind, IGNORED)}

@@ -24,7 +24,7 @@ def weight_hash(model: nn.Module) -> str:
 
 
 def model_record(model: nn.Module, name: str) -> ModelRecord:
-    """What a run writes about its model."""
+    """Returns the record of a model in a run folder."""
     config: Any = model.config
     return ModelRecord(
         name=name,
@@ -36,12 +36,12 @@ def model_record(model: nn.Module, name: str) -> ModelRecord:
 
 
 def model_key(model: nn.Module) -> dict[str, Any]:
-    """What every number of a model depends on beside its inputs: weights, number type, kernels, kind of device."""
-    return {"weights": weight_hash(model), **determined_by_type(model)}
+    """Returns what a result depends on beside the inputs: weights, dtype, attention implementation and device type."""
+    return {"weights": weight_hash(model), **compute_settings(model)}
 
 
-def determined_by_type(model: nn.Module) -> dict[str, Any]:
-    """The same without the weights."""
+def compute_settings(model: nn.Module) -> dict[str, Any]:
+    """Returns the dtype, attention implementation and device type of a model."""
     first = next(model.parameters())
     return {
         "dtype": str(first.dtype).removeprefix("torch."),
@@ -51,13 +51,13 @@ def determined_by_type(model: nn.Module) -> dict[str, Any]:
 
 
 def machine_of(model: nn.Module) -> dict[str, Any]:
-    """What run.json says of where a model computes: threads, instructions of the processor, kind of device, number type."""
-    settings = {name: value for name, value in determined_by_type(model).items() if name in ("device", "dtype")}
+    """Returns the entries of run.json about the machine: threads, CPU capability, device type and dtype."""
+    settings = {name: value for name, value in compute_settings(model).items() if name in ("device", "dtype")}
     return {name: value for name, value in provenance().items() if name != "versions"} | settings
 
 
 def provenance() -> dict[str, Any]:
-    """What the last bits of a number may depend on: releases, threads, the processor's instructions."""
+    """Returns the provenance that can affect rounding: library versions, threads and CPU capability."""
     import torch
 
     return {"versions": versions(), "threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from headcount.core.plan import Plan
 from headcount.data.evaluate import evaluate
-from headcount.data.losses import divergences
+from headcount.data.losses import kl_divergences
 from headcount.data.metrics import IGNORED
 from headcount.data.task import Task
-from headcount.models.modules import Batch, shifts
+from headcount.models.modules import Batch, shifts_labels
 from headcount.models.observe import evaluating
 from headcount.models.state import forward
 from headcount.pruning.base import PruneContext
@@ -47,8 +47,8 @@ class KLToDense:
         distances = []
         for name in names:
             dense, pruned = dense_output[name].double(), output[name].double()
-            distance = divergences(dense, pruned) if "logits" in name else (pruned - dense).square().mean(-1)
-            distances.append(_mean_by_example(distance, batch, shifts(self.dense)))
+            distance = kl_divergences(dense, pruned) if "logits" in name else (pruned - dense).square().mean(-1)
+            distances.append(_mean_by_example(distance, batch, shifts_labels(self.dense)))
         return torch.stack(distances).sum(0)
 
 

@@ -21,7 +21,7 @@ from headcount.data.metrics import IGNORED
 from headcount.data.task import Split, Task
 from headcount.models.gates import HeadGates, Replacement
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import shifts
+from headcount.models.modules import shifts_labels
 from headcount.models.observe import mean_outputs
 from headcount.models.provenance import weight_hash
 from headcount.runs.store import Run
@@ -97,7 +97,7 @@ def chance_of(model: nn.Module, task: Task, limit: int | None = None) -> float |
     by_batch = []
     for batch in batches(task, split="report", limit=limit):
         labels = np.asarray(batch["labels"])
-        by_batch.append((labels[:, 1:] if labels.ndim > 1 and shifts(model) else labels).ravel())
+        by_batch.append((labels[:, 1:] if labels.ndim > 1 and shifts_labels(model) else labels).ravel())
     labels = np.concatenate(by_batch)
     return task.metric.chance(labels[labels != IGNORED])
 

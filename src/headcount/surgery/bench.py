@@ -14,7 +14,7 @@ from torch import nn
 
 from headcount.core.errors import DataError
 from headcount.core.plan import Plan
-from headcount.data.checks import positions
+from headcount.data.checks import n_positions
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates
 from headcount.models.modules import unwrap
@@ -101,7 +101,7 @@ def bench(
     if rounds < 1 or not models:
         raise DataError(f"a bench needs a model and at least one round, got {len(models)} models and {rounds} rounds")
     candidates = {name: _Candidate.of(model) for name, model in models.items()}
-    limits = [limit for candidate in candidates.values() if (limit := positions(candidate.model)) is not None]
+    limits = [limit for candidate in candidates.values() if (limit := n_positions(candidate.model)) is not None]
     cases = list(dict.fromkeys((batch, min(length, *limits)) if limits else (batch, length) for batch in batches for length in lengths))
     timings: list[Timing] = []
     for number, (batch, length) in enumerate(cases, 1):

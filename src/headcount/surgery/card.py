@@ -16,15 +16,15 @@ LABELS = {
 }
 
 
-def as_text(value: str) -> str:
+def inline_code(value: str) -> str:
     """A string as inline code that no Markdown or HTML reader takes for markup, nor a terminal for a command."""
     printable = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(value.split()))
     return f"`{html.escape(printable.replace('`', chr(39)), quote=False) or ' '}`"
 
 
-def in_table(value: str) -> str:
+def table_code(value: str) -> str:
     """The same for a cell of a table, which a bar would end."""
-    return as_text(value).replace("|", "\\|")
+    return inline_code(value).replace("|", "\\|")
 
 
 def _costs(cost: dict[str, dict[str, float]]) -> list[str]:
@@ -50,14 +50,14 @@ def write_card(manifest: Manifest, plain: bool) -> str:
     total = sum(block.of for block in manifest.blocks)
     n_left = sum(len(block.heads) for block in manifest.blocks)
     lines += [
-        f"{as_text(manifest.model_class)} with {n_left} of its {total} attention heads, cut and verified by headcount {manifest.headcount}.",
+        f"{inline_code(manifest.model_class)} with {n_left} of its {total} attention heads, cut and verified by headcount {manifest.headcount}.",
         "",
     ]
-    lines += [*(f"- {as_text(sentence)}" for sentence in manifest.notes), ""] if manifest.notes else []
+    lines += [*(f"- {inline_code(sentence)}" for sentence in manifest.notes), ""] if manifest.notes else []
     if manifest.cost:
         lines += _costs(manifest.cost)
     lines += ["| block | heads kept | of |", "|---|---|---:|"]
-    lines += [f"| {in_table(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
+    lines += [f"| {table_code(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
     lines += ["", "## How to load it", "", "```python", "import headcount as hc", 'model = hc.load("path/to/this/folder")', "```", ""]
     if plain:
         lines += ["The head counts are uniform, so plain `from_pretrained` of transformers loads it too.", ""]
@@ -68,5 +68,5 @@ def write_card(manifest: Manifest, plain: bool) -> str:
             "",
         ]
     if manifest.command:
-        lines += ["## The command that made it", "", as_text(manifest.command), ""]
+        lines += ["## The command that made it", "", inline_code(manifest.command), ""]
     return "\n".join(lines)

@@ -49,7 +49,7 @@ def head_counts(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[str], 
     return heads, kv_heads
 
 
-def show_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -> None:
+def set_block_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -> None:
     """Gives a block a view of its configuration with the new numbers of heads and KV heads."""
     config = getattr(module, "config", None)
     if config is None:
@@ -62,7 +62,7 @@ def show_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -
         setattr(module, "config", ConfigView(base, overrides))  # noqa: B010 - nn.Module types its attributes as modules
 
 
-def show_counts_to_owner(owner: nn.Module, block: AttentionBlock, n_heads: int) -> None:
+def set_owner_counts(owner: nn.Module, block: AttentionBlock, n_heads: int) -> None:
     """Gives the owner of a block a view with its head count, if it rebuilds the block from its configuration, as BigBird's does on a short input."""
     if not hasattr(owner, "set_attention_type"):
         return
@@ -149,7 +149,7 @@ def _uniform_changes(model: nn.Module, heads: HeadMap, before: dict[str, tuple[i
     return changes
 
 
-def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> bool:
+def write_uniform_cut(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> bool:
     """Writes a uniform cut into the ordinary configuration, if that builds exactly this model; returns whether it did.
 
     `before` holds the head and KV head counts of each block before the cut, by path. The values replaced go into the record.
@@ -176,8 +176,8 @@ def express(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
     return True
 
 
-def unexpress(model: nn.Module, heads: HeadMap) -> None:
-    """Undoes `express` before another cut: the configuration gets its old values, blocks keep their own counts."""
+def undo_uniform_cut(model: nn.Module, heads: HeadMap) -> None:
+    """Undoes `write_uniform_cut` before another cut: the configuration gets its old values, blocks keep their own counts."""
     values = record.replaced_values(model)
     if not values:
         return

@@ -19,10 +19,10 @@ from headcount.models.modules import Batch, unwrap
 from headcount.models.ownership import holds
 from headcount.models.state import copy_model
 from headcount.surgery.caches import keep_caches_apart, requiring_separate_caches
-from headcount.surgery.config import express, unexpress
+from headcount.surgery.config import undo_uniform_cut, write_uniform_cut
 from headcount.surgery.named_heads import follow_cut, original_fields
-from headcount.surgery.reshape import Cut, cuts_of, kept_numel, numel, removed_from_tables, reshape
-from headcount.surgery.verify import HALF, check_equal, every_block_runs, float_dtype, run, run_gated, upcast
+from headcount.surgery.reshape import Cut, cuts_of, n_head_elements, n_kept_elements, n_removed_from_tables, reshape
+from headcount.surgery.verify import HALF, check_equal, copy_in_float32, every_block_runs, float_dtype, run, run_gated
 
 NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs",
           "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # fmt: skip
@@ -31,7 +31,7 @@ NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre
 def removed_parameters(heads: HeadMap, plan: Plan) -> int:
     """Returns how many parameters a cut removes, by arithmetic on shapes."""
     cuts = _plan_cuts(heads, plan)
-    return removed_from_tables(cuts) + sum(numel(cut.block) - kept_numel(cut) for cut in cuts if not cut.unchanged)
+    return n_removed_from_tables(cuts) + sum(n_head_elements(cut.block) - n_kept_elements(cut) for cut in cuts if not cut.unchanged)
 
 
 def _plan_cuts(heads: HeadMap, plan: Plan) -> list[Cut]:
@@ -114,7 +114,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     ):
         expected = run_gated(source, plan, batch, heads)
     dtype = float_dtype(source)
-    reference = upcast(source, batch) if dtype in HALF else None
+    reference = copy_in_float32(source, batch) if dtype in HALF else None
     target = source if in_place else copy_model(source)
     with _undo_on_error(target):
         _carry_out(target, heads, plan)
@@ -131,7 +131,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
             exact, exact_batch = reference
             check_equal(
                 run_gated(exact, plan, exact_batch, heads),
-                run(upcast(target, {})[0], exact_batch),
+                run(copy_in_float32(target, {})[0], exact_batch),
                 torch.float32,
                 "the cut model in float32",
             )
@@ -140,10 +140,10 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
 
 def _carry_out(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
     lists = original_fields(model, heads)
-    unexpress(model, heads)
+    undo_uniform_cut(model, heads)
     before = {block.path: (block.n_heads, block.n_kv_heads) for block in heads.blocks}
     reshape(model, _plan_cuts(heads, plan))
     cut_heads = HeadMap.of(model)
-    express(model, cut_heads, before)
+    write_uniform_cut(model, cut_heads, before)
     keep_caches_apart(model, cut_heads)
     follow_cut(model, lists, cut_heads)

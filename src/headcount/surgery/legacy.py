@@ -62,7 +62,7 @@ def _make_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str,
             )
         remaining = tuple(index for index in range(block.n_heads) if index not in indices)
         columns = tuple(range(block.n_heads)) if any(argument.returned for argument in block.arguments) else None
-        blocks[record.relative(model, block.path)] = record.KeptHeads(remaining, block.n_heads, columns)
+        blocks[record.relative_path(model, block.path)] = record.KeptHeads(remaining, block.n_heads, columns)
     return blocks
 
 

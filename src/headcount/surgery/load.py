@@ -33,7 +33,7 @@ def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     values, lists = record.replaced_values(model), record.read_named(model)
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
-    by_path = {record.relative(model, block.path): block for block in heads.blocks}
+    by_path = {record.relative_path(model, block.path): block for block in heads.blocks}
     positions: dict[str, tuple[int, ...]] = {}
     columns: dict[str, tuple[int, ...]] = {}
     built_small: dict[str, record.KeptHeads] = {}

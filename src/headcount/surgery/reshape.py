@@ -16,7 +16,7 @@ from headcount.models.archs.dependents import is_shared
 from headcount.models.archs.geometry import family_of
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import is_transposed, runtime_names
-from headcount.surgery.config import show_counts, show_counts_to_owner
+from headcount.surgery.config import set_block_counts, set_owner_counts
 from headcount.surgery.empty_block import GhostInput, GhostOutput
 from headcount.surgery.head_arguments import ArgumentSlicer, uninstall
 from headcount.surgery.width import fit_width
@@ -60,18 +60,18 @@ class Cut:
         return (0,) if self.empty and slice_.extra else units
 
 
-def kept_numel(cut: Cut) -> int:
-    """Returns how many numbers the tensors of a block hold after the cut, by arithmetic on shapes."""
+def n_kept_elements(cut: Cut) -> int:
+    """Returns how many elements the tensors of a block hold after the cut, by arithmetic on shapes."""
     return sum(len(cut.units(s)) * s.unit_numel for s in cut.block.slices)
 
 
-def numel(block: AttentionBlock) -> int:
-    """Returns how many numbers of a block's tensors belong to heads."""
+def n_head_elements(block: AttentionBlock) -> int:
+    """Returns how many elements of a block's tensors belong to heads."""
     return sum(s.rows.count * s.unit_numel for s in block.slices)
 
 
-def removed_from_tables(cuts: Iterable[Cut]) -> int:
-    """Returns how many numbers leave bias tables that layers share: all blocks of a stack must keep the same heads for that."""
+def n_removed_from_tables(cuts: Iterable[Cut]) -> int:
+    """Returns how many elements leave bias tables that layers share: all blocks of a stack must keep the same heads for that."""
     removed = 0
     for members in _group_by_stack(list(cuts)):
         indices = _same_heads(members)
@@ -178,8 +178,8 @@ def reshape(model: nn.Module, cuts: Iterable[Cut], columns: Columns | None = Non
         if cut.empty:
             _install_ghosts(model, cut)
         _fit_attributes(module, block, heads, kv_heads)
-        show_counts(module, (block.n_heads, block.n_kv_heads), (heads, kv_heads))
-        show_counts_to_owner(model.get_submodule(block.path.rpartition(".")[0]), block, heads)
+        set_block_counts(module, (block.n_heads, block.n_kv_heads), (heads, kv_heads))
+        set_owner_counts(model.get_submodule(block.path.rpartition(".")[0]), block, heads)
     tables = {}
     for members in _group_by_stack(cuts):
         indices = _slice_arguments(model, members, columns or {})
@@ -206,7 +206,7 @@ def _slice_arguments(model: nn.Module, members: list[Cut], columns: Columns) -> 
     Where all blocks keep the same heads of a table that they share, the table itself is cut and nothing needs slicing.
     """
     blocks = record.read(model)
-    recorded = (blocks.get(record.relative(model, cut.block.path)) for cut in members)
+    recorded = (blocks.get(record.relative_path(model, cut.block.path)) for cut in members)
     now = next((entry.columns for entry in recorded if entry and entry.columns), tuple(range(members[0].block.n_original)))
     fixed = next((columns[cut.block.path] for cut in members if cut.block.path in columns), ())
     target = fixed or _same_heads(members) or now
@@ -232,7 +232,7 @@ def _slice_tables(model: nn.Module, members: list[Cut], positions: list[int]) ->
 def _write_record(model: nn.Module, cuts: list[Cut], tables: dict[str, tuple[int, ...]]) -> None:
     blocks = record.read(model)
     for cut in cuts:
-        total, path = cut.block.n_original, record.relative(model, cut.block.path)
+        total, path = cut.block.n_original, record.relative_path(model, cut.block.path)
         shared = any(argument.returned for argument in cut.block.arguments)
         columns = tables[cut.block.path] if shared else None
         if len(cut.heads) < total or (columns and len(columns) < total):

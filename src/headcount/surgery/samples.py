@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.core.errors import DataError
-from headcount.data.checks import positions, text_config
+from headcount.data.checks import n_positions, text_config
 from headcount.data.chunks import batches
 from headcount.data.task import Data
 from headcount.models.dummy_inputs.text import probe_inputs
@@ -83,7 +83,7 @@ def _texts(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Iterator[Raw
     texts = [
         tokenizer.decode([ordinary[i] for i in torch.randint(len(ordinary), (n,), generator=draw)]) for n in (*LENGTHS, *LENGTHS[::-1])
     ]
-    room = min(LONGEST, positions(model) or LONGEST, tokenizer.model_max_length)
+    room = min(LONGEST, n_positions(model) or LONGEST, tokenizer.model_max_length)
     options = {"truncation": True, "max_length": room, "return_tensors": "pt"}
     firsts, seconds = texts[: len(LENGTHS)], texts[len(LENGTHS) :]
     if tokenizer.pad_token is None:

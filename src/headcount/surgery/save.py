@@ -126,7 +126,7 @@ def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
     dense = built_heads(model)
     counts = {block.path: block.n_heads for block in dense.blocks} if dense else {}
     for block in heads.blocks:
-        if record.relative(model, block.path) not in recorded and counts.get(block.path, block.n_heads) != block.n_heads:
+        if record.relative_path(model, block.path) not in recorded and counts.get(block.path, block.n_heads) != block.n_heads:
             raise UnsupportedModel(
                 f"block '{block.path}' has {block.n_heads} heads, the configuration of {type(model).__name__} builds {counts[block.path]}, and "
                 "nothing says which were removed: this is a part of a cut model. Save the whole model, or cut the part by itself"

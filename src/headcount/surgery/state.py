@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from headcount.core.errors import ArtifactError
-from headcount.models.archs.cut_record import relative
+from headcount.models.archs.cut_record import relative_path
 
 NAME = "heads.state"
 BUFFER, ROW, PARAMETER = "buffer:", "padding row:", "parameter:"
@@ -75,8 +75,8 @@ def write_state(model: nn.Module, folder: Path) -> None:
         buffer = owner._buffers[name]
         is_wide = buffer is not None and buffer.dtype == torch.float64  # loaded with fewer digits where the class makes it in float32
         if is_wide or name in owner._non_persistent_buffers_set:
-            values[BUFFER + relative(model, path)] = buffer
-    values |= {ROW + relative(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
+            values[BUFFER + relative_path(model, path)] = buffer
+    values |= {ROW + relative_path(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
     values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _confused_parameters(model)}
     for key, value in values.items():
         assert value is not None
@@ -86,7 +86,7 @@ def write_state(model: nn.Module, folder: Path) -> None:
             same_as[key] = written[digest]
         else:
             written[digest], tensors[key] = key, plain
-    dtypes = {relative(model, path): _dtype_name(tensor) for path, _, _, tensor in _checkpoint_tensors(model)}
+    dtypes = {relative_path(model, path): _dtype_name(tensor) for path, _, _, tensor in _checkpoint_tensors(model)}
     usual = Counter(dtypes.values()).most_common(1)[0][0] if dtypes else ""
     unusual = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
     if tensors or unusual or DTYPES.get(usual) != torch.float32:  # some tensors come back in float32, whatever the file holds
@@ -123,19 +123,19 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
     state = _read(path)
     if dtype in ("auto", None):
         for name, owner, leaf, tensor in list(_checkpoint_tensors(model)):
-            saved = state.other_dtypes.get(relative(model, name), state.dtype)
+            saved = state.other_dtypes.get(relative_path(model, name), state.dtype)
             if saved is not None and tensor.dtype != saved and leaf in owner._parameters:
                 tensor.data = _file_tensor(folder, name, tensor.data) if saved == torch.float64 else tensor.data.to(saved)
             elif saved is not None and tensor.dtype != saved:
                 owner._buffers[leaf] = tensor.to(saved)
         for name, owner, leaf in _floating_buffers(model):
-            value, buffer = state.tensors.get(BUFFER + relative(model, name)), owner._buffers[leaf]
+            value, buffer = state.tensors.get(BUFFER + relative_path(model, name)), owner._buffers[leaf]
             if value is not None and buffer is not None:
                 if not _has_grown(owner, value, buffer):
                     _check_shape(path, name, buffer, value)
                 owner._buffers[leaf] = value.to("cpu" if buffer.is_meta else buffer.device, copy=True)
     for name, row in _padding_rows(model):
-        value = state.tensors.get(ROW + relative(model, name))
+        value = state.tensors.get(ROW + relative_path(model, name))
         if value is not None and not row.is_meta:
             _check_shape(path, name, row, value)
             row.copy_(value)

@@ -65,7 +65,7 @@ def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     return worst
 
 
-def upcast(model: nn.Module, batch: Batch) -> tuple[nn.Module, dict[str, Any]]:
+def copy_in_float32(model: nn.Module, batch: Batch) -> tuple[nn.Module, dict[str, Any]]:
     """Returns copies of a model and a batch in float32."""
     converted = {name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in batch.items()}
     return copy_model(model).float(), converted

@@ -97,7 +97,7 @@ def _interrupted_at(model: nn.Module, path: str, error: type[BaseException]) -> 
         handle.remove()
 
 
-def change_nothing(model: nn.Module, batch: Batch, plan: Plan | None) -> str:
+def require_calls_change_nothing(model: nn.Module, batch: Batch, plan: Plan | None) -> str:
     """Makes every public call, each also interrupted in its last block by an error and by Ctrl-C; raises ModelChanged naming what changed."""
     modes = [module.training for module in model.modules()]
     for number, module in enumerate(model.modules()):

@@ -40,8 +40,8 @@ from headcount.testing.laws import (
     Subject,
     gate_zero_is_no_attention,
     generation_options,
-    reload_is_equal,
-    same_tokens,
+    require_equal_reload,
+    require_same_tokens,
 )
 
 STAGES = ("found", "gated", "zeroed", "cut", "attentions", "generated", "reloaded", "unchanged")
@@ -170,8 +170,8 @@ def _examine_cut_model(subject: Subject, plan: Plan, small: nn.Module, row: Cens
     row.attempt("attentions", lambda: _compare_attentions_without_rounding(subject, plan, small))
     options = row.attempt("generated", lambda: generation_options(subject))
     if options is not None:
-        row.attempt("generated", lambda: same_tokens(subject, plan, small, options))
-    row.attempt("reloaded", lambda: reload_is_equal(small, subject.batch))
+        row.attempt("generated", lambda: require_same_tokens(subject, plan, small, options))
+    row.attempt("reloaded", lambda: require_equal_reload(small, subject.batch))
 
 
 def random_plan(blocks: list[AttentionBlock], seed: str) -> Plan:

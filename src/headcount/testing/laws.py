@@ -93,7 +93,7 @@ def _equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
     return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def uneven(blocks: Sequence[AttentionBlock]) -> Plan:
+def uneven_plan(blocks: Sequence[AttentionBlock]) -> Plan:
     """Returns a plan that leaves different head counts in neighbouring blocks: whole KV groups, or single heads of the only group.
 
     Blocks that share keys and values lose the same groups.
@@ -112,12 +112,12 @@ def uneven(blocks: Sequence[AttentionBlock]) -> Plan:
     return Plan.removing(going)
 
 
-def emptying(block: AttentionBlock) -> Plan:
+def emptying_plan(block: AttentionBlock) -> Plan:
     """Returns the plan that removes every head of a block."""
     return Plan.removing(block.heads)
 
 
-def thin_groups(blocks: Sequence[AttentionBlock]) -> Plan | None:
+def thinning_plan(blocks: Sequence[AttentionBlock]) -> Plan | None:
     """Returns a plan that removes one query head of every KV group in the first block where groups have several; None where none do."""
     block = next((block for block in blocks if block.group_size > 1 and block.n_kv_heads > 1), None)
     return Plan.removing([group[-1] for group in block.groups()]) if block else None
@@ -192,8 +192,8 @@ def gate_zero_is_no_attention(subject: Subject) -> str:
 
 def _plans(subject: Subject) -> dict[str, Plan]:
     blocks = subject.cuttable
-    plans = {"uneven": uneven(blocks), "first block empty": emptying(blocks[0]), "last block empty": emptying(blocks[-1])}
-    thin = thin_groups(blocks)
+    plans = {"uneven": uneven_plan(blocks), "first block empty": emptying_plan(blocks[0]), "last block empty": emptying_plan(blocks[-1])}
+    thin = thinning_plan(blocks)
     return plans | ({"thinner groups": thin} if thin else {})
 
 
@@ -226,7 +226,7 @@ def _attention_maps(model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, .
 
 def attention_maps_follow_the_cut(subject: Subject) -> str:
     """A cut model returns the attention maps of the heads that stay, as the gated model has them."""
-    plan = uneven(subject.cuttable)
+    plan = uneven_plan(subject.cuttable)
     small = cut(subject.model, plan, inputs=subject.batch)
     with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
         dense = _attention_maps(subject.model, subject.batch)
@@ -263,7 +263,7 @@ def parameters_fall_as_predicted(subject: Subject) -> str:
 
 def cutting_twice_is_cutting_once(subject: Subject) -> str:
     """Two cuts, one after the other, equal one cut with both plans."""
-    first = uneven(subject.cuttable)
+    first = uneven_plan(subject.cuttable)
     middle = cut(subject.model, first, inputs=subject.batch)
     middle_heads = HeadMap.of(middle)
     blocks = [block for block in middle_heads.blocks if block.can_cut and block.n_heads > block.group_size]
@@ -286,7 +286,7 @@ def _same_bits(first: Tensor, second: Tensor) -> bool:
 def save_then_load_is_equal(subject: Subject) -> str:
     """What is saved loads bit for bit: every tensor, every buffer, every output, every address."""
     for plan in _plans(subject).values():
-        reload_is_equal(cut(subject.model, plan, inputs=subject.batch), subject.batch)
+        require_equal_reload(cut(subject.model, plan, inputs=subject.batch), subject.batch)
     return "tensors, buffers, outputs and addresses bit-equal"
 
 
@@ -302,11 +302,11 @@ def casts_survive_saving(subject: Subject) -> str:
         run(model, batch)
     except Exception as error:  # complex rotations and other code that has no bfloat16
         raise DoesNotApply(f"the model does not run in bfloat16: {type(error).__name__}: {error}") from error
-    reload_is_equal(model, batch)
+    require_equal_reload(model, batch)
     return "tensors, buffers and outputs bit-equal"
 
 
-def reload_is_equal(model: nn.Module, batch: Batch) -> None:
+def require_equal_reload(model: nn.Module, batch: Batch) -> None:
     """Raises LawBroken unless a model, saved and loaded, has the same tensors, buffers, outputs and head addresses, bit for bit."""
     # A configuration file does not keep the kernels that a model runs with; sdpa is the default of the classes that have it.
     names = ("_attn_implementation", "_experts_implementation")
@@ -389,7 +389,7 @@ def _generate(model: nn.Module, options: Batch) -> Tensor:
     return generated if isinstance(generated, Tensor) else generated.sequences
 
 
-def same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: Batch) -> None:
+def require_same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: Batch) -> None:
     """Raises LawBroken unless the cut model generates what the gated one generates."""
     with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
         expected = _generate_dense(subject, options)
@@ -401,9 +401,9 @@ def generation_agrees(subject: Subject) -> str:
     """With caches, a cut model generates the tokens that the gated one generates, also when the first block lost all its heads."""
     options = generation_options(subject)
     decoders = [block for block in subject.cuttable if block.kind == "decoder-self"]
-    plans = [uneven(subject.cuttable)] + ([emptying(decoders[0])] if decoders else [])
+    plans = [uneven_plan(subject.cuttable)] + ([emptying_plan(decoders[0])] if decoders else [])
     for plan in plans:
-        same_tokens(subject, plan, cut(subject.model, plan, inputs=subject.batch), options)
+        require_same_tokens(subject, plan, cut(subject.model, plan, inputs=subject.batch), options)
     return f"{len(plans)} plans, 5 tokens each"
 
 

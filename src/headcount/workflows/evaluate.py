@@ -8,7 +8,7 @@ from torch import nn
 
 from headcount.core.evaluation import Evaluation
 from headcount.data.evaluate import evaluate, fingerprint_of
-from headcount.data.stream import Progress, world
+from headcount.data.stream import Progress, rank_and_world_size
 from headcount.data.task import Data, Split, task_key
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
@@ -43,7 +43,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
         batch_size: Examples per batch.
         progress: Called with the number of examples done and in all.
     """
-    if run is None or world()[1] > 1:
+    if run is None or rank_and_world_size()[1] > 1:
         return evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress)
     inner = unwrap(model)
     fingerprint = fingerprint_of(inner, data, split, limit=limit)

@@ -9,7 +9,7 @@ from headcount.behaviour.roles import fingerprint_data, measure_roles
 from headcount.behaviour.spec import RoleSpec
 from headcount.core.errors import ArtifactError
 from headcount.core.role_table import RoleTable
-from headcount.data.stream import Progress, Reading, agree, fingerprint
+from headcount.data.stream import Progress, Reading, broadcast_from_first, fingerprint
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import ArtifactKey
@@ -31,13 +31,13 @@ def roles_into(
 
     Of several processes that torchrun started only the first has the run; without a run, nothing is stored.
     """
-    if not agree(run is not None):
+    if not broadcast_from_first(run is not None):
         return measure_roles(model, corpus, spec, progress=progress)
     data = fingerprint_data(model, corpus, spec)
     parts = {**model_key(unwrap(model)), **spec.to_dict(), "data": data, "refused": dict(corpus.refused), "best head": "by halves"}
     key, origin = ArtifactKey(KIND, "roles", parts), provenance()
     artifact = run.find(key) if run is not None else None
-    if not agree(artifact is not None):
+    if not broadcast_from_first(artifact is not None):
         passes: list[Chunks] = []
 
         def open_chunks(reading: Reading) -> Chunks | None:
@@ -54,7 +54,7 @@ def roles_into(
             chunks.clear()
     if run is not None and artifact is not None:
         run.present(artifact, data={"text": data})
-    return RoleTable.from_dict(agree(artifact).content)
+    return RoleTable.from_dict(broadcast_from_first(artifact).content)
 
 
 def read_roles(run: Run) -> RoleTable:

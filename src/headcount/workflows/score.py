@@ -10,7 +10,7 @@ from torch import nn
 
 from headcount.core.errors import HeadcountError, OptionError, PlanError, RoundingError, UnknownName
 from headcount.core.scores import Scores
-from headcount.data.stream import Progress, agree, fingerprint, world
+from headcount.data.stream import Progress, broadcast_from_first, fingerprint, rank_and_world_size
 from headcount.data.task import Data, task_key
 from headcount.importance.base import BlockImportance, Importance
 from headcount.importance.score import ScoringResult, compute_scores, parse_methods, reading_of
@@ -50,8 +50,8 @@ def score_into(
         HeadcountError: the error of the first method that failed.
     """
     methods = {str(method): method for method in parse_methods(by)}
-    if agree(run is not None):
-        assert run is not None or world()[0] != 0
+    if broadcast_from_first(run is not None):
+        assert run is not None or rank_and_world_size()[0] != 0
         result = _RunScoring(run, unwrap(model), data, methods, settings, progress).result()
     else:
         result = compute_scores(model, data, list(methods.values()), settings, progress=progress)
@@ -96,7 +96,7 @@ class _RunScoring:
         if self.run is not None:
             stored = {label: self.run.find(self.key(method)) for label, method in self.methods.items()}
             artifacts = {label: artifact for label, artifact in stored.items() if artifact is not None}
-        scores = agree({label: unpack_scores(artifact) for label, artifact in artifacts.items()})
+        scores = broadcast_from_first({label: unpack_scores(artifact) for label, artifact in artifacts.items()})
         failures: dict[str, HeadcountError] = {}
         missing = {label: method for label, method in self.methods.items() if label not in scores}
         if missing:
@@ -114,7 +114,7 @@ class _RunScoring:
             result = compute_scores(
                 self.model,
                 self.data,
-                agree(list(methods.values())),
+                broadcast_from_first(list(methods.values())),
                 self.settings,
                 progress=self.progress,
                 memory=chunks,

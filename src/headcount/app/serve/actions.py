@@ -17,11 +17,11 @@ from headcount.behaviour.profiles.profile import map_attention
 from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, DataError, HeadcountError, UnknownTokens
 from headcount.core.evaluation import Evaluation, compare_with
-from headcount.data.checks import positions
+from headcount.data.checks import n_positions
 from headcount.data.evaluate import evaluate
 from headcount.data.mask import mask
 from headcount.data.text.annotated import pair
-from headcount.data.text.sentences import plain
+from headcount.data.text.sentences import split_words
 from headcount.data.text.unknown_tokens import unknown_id
 from headcount.models.head_map import HeadMap
 from headcount.models.state import preserve
@@ -59,14 +59,16 @@ def _read_sentence(live: LiveRun, first: str, second: str | None) -> tuple[Corpu
     """Returns the corpus of the sentence, and a note if it has unknown tokens."""
     model, tokenizer = live.model(), live.tokenizer()
     alignment = _find_alignment(live)
-    most = min(TOKENS, positions(model) or TOKENS)
+    most = min(TOKENS, n_positions(model) or TOKENS)
     most = min(alignment.get("max_length") or most, most)
-    sentence = plain(first, "the sentence")
+    sentence = split_words(first, "the sentence")
     _check_length(tokenizer, [[part for _, part in sentence.parts]], alignment, most)
     if getattr(model.config, "is_encoder_decoder", False):
-        sentence = replace(sentence, target=plain(second if second is not None else _translate(live, first, alignment), "its translation"))
+        sentence = replace(
+            sentence, target=split_words(second if second is not None else _translate(live, first, alignment), "its translation")
+        )
     elif second is not None:
-        sentence = pair(sentence, plain(second, "its second text"))
+        sentence = pair(sentence, split_words(second, "its second text"))
     texts = [[part for _, part in side.parts] for side in (sentence, sentence.target) if side is not None]
     _check_length(tokenizer, texts, alignment, most)
     with warnings.catch_warnings():

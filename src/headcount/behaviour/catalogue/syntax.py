@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headcount.behaviour.base import Corpus, OfferedRoles, Role, RoleInfo, Sieve, View
 from headcount.behaviour.word_sieves import link_words
 from headcount.core.options import option
-from headcount.data.text.annotated import base
+from headcount.data.text.annotated import base_relation
 
 SKIPPED = ("root", "punct")
 BACK = "-of"
@@ -28,7 +28,7 @@ class Syntax(Role):
         """Returns the relations of the text in both directions."""
         counts: Counter[str] = Counter()
         for relation, number in corpus.relation_counts.items():
-            counts[base(relation)] += number
+            counts[base_relation(relation)] += number
         names = [name for name in sorted(counts) if name not in SKIPPED]
         return OfferedRoles.by_count({cls(name + direction): counts[name] for name in names for direction in ("", BACK)})
 
@@ -39,7 +39,7 @@ class Syntax(Role):
             [
                 (word.head, number) if is_back else (number, word.head)
                 for number, word in enumerate(sentence.annotated.words)
-                if word.head is not None and word.head != -1 and base(word.relation or "") == relation
+                if word.head is not None and word.head != -1 and base_relation(word.relation or "") == relation
             ]
             for sentence in view.queries.sentences
         ]

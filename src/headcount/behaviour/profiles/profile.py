@@ -24,7 +24,7 @@ from headcount.behaviour.views import VIEWS, ViewName, check_input, corpus_examp
 from headcount.core.errors import DataError, HeadcountError
 from headcount.core.heads import AttentionBlock
 from headcount.data.checks import check_weights
-from headcount.data.stream import Measured, Progress, Reading, stream, world
+from headcount.data.stream import Measured, Progress, Reading, rank_and_world_size, stream
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import start_id, unwrap
 from headcount.models.ownership import holds
@@ -92,7 +92,7 @@ def profile_heads(
         spec: How many sentences are read and shown.
         progress: Called with the examples done and, if known, their number.
     """
-    if world()[1] > 1:
+    if rank_and_world_size()[1] > 1:
         raise HeadcountError("head profiles are made by one process; start it without torchrun")
     inner: Any = unwrap(model)
     check_input(inner, corpus)

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from headcount.data.embedded.grammar import Clause, Phrase, Relative
 from headcount.data.embedded.lexicon import Place, Verb
-from headcount.data.embedded.trees import Node, Sentence, finish, node
+from headcount.data.embedded.trees import Node, Sentence, finish_sentence, make_node
 
 VOWELS = "aeiou"
 
 
 def _article(phrase: Phrase) -> Node | None:
     if phrase.definite:
-        return node("the", "the", "DET", "det")
+        return make_node("the", "the", "DET", "det")
     if phrase.plural:
         return None
     next_word = phrase.adjective.word if phrase.adjective else phrase.noun.singular
-    return node("an" if next_word[0] in VOWELS else "a", "a", "DET", "det")
+    return make_node("an" if next_word[0] in VOWELS else "a", "a", "DET", "det")
 
 
 def _noun(phrase: Phrase, relation: str) -> Node:
     article = _article(phrase)
     before = [article] if article else []
     if phrase.adjective:
-        before.append(node(phrase.adjective.word, phrase.adjective.word, "ADJ", "amod"))
+        before.append(make_node(phrase.adjective.word, phrase.adjective.word, "ADJ", "amod"))
     form = phrase.noun.plural if phrase.plural else phrase.noun.singular
-    noun = node(form, phrase.noun.singular, "NOUN", relation, before)
+    noun = make_node(form, phrase.noun.singular, "NOUN", relation, before)
     if phrase.location:
         noun.after.append(_locative(phrase.location, "nmod"))
     if phrase.relative:
@@ -34,16 +34,16 @@ def _noun(phrase: Phrase, relation: str) -> Node:
 
 def _locative(location: tuple[Place, Phrase], relation: str) -> Node:
     noun = _noun(location[1], relation)
-    noun.before.insert(0, node(location[0].word, location[0].word, "ADP", "case"))
+    noun.before.insert(0, make_node(location[0].word, location[0].word, "ADP", "case"))
     return noun
 
 
 def _finite(verb: Verb, plural: bool, relation: str) -> Node:
-    return node(verb.plain if plural else verb.third, verb.plain, "VERB", relation)
+    return make_node(verb.plain if plural else verb.third, verb.plain, "VERB", relation)
 
 
 def _relative(relative: Relative, head: Phrase) -> Node:
-    pronoun = node("that", "that", "PRON", "nsubj" if relative.of_subject else "obj")
+    pronoun = make_node("that", "that", "PRON", "nsubj" if relative.of_subject else "obj")
     if relative.of_subject:
         verb = _finite(relative.verb, head.plural, "acl:relcl")
         verb.before = [pronoun]
@@ -59,8 +59,8 @@ def say(clause: Clause) -> Sentence:
     """Returns the English sentence of a clause, with its tree."""
     plural = clause.subject.plural
     if clause.negated:
-        verb = node(clause.verb.plain, clause.verb.plain, "VERB", "root")
-        verb.before = [node("do" if plural else "does", "do", "AUX", "aux"), node("not", "not", "PART", "advmod")]
+        verb = make_node(clause.verb.plain, clause.verb.plain, "VERB", "root")
+        verb.before = [make_node("do" if plural else "does", "do", "AUX", "aux"), make_node("not", "not", "PART", "advmod")]
     else:
         verb = _finite(clause.verb, plural, "root")
     verb.before.insert(0, _noun(clause.subject, "nsubj"))
@@ -69,5 +69,5 @@ def say(clause: Clause) -> Sentence:
     if clause.location:
         verb.after.append(_locative(clause.location, "obl"))
     if clause.adverb:
-        verb.after.append(node(clause.adverb.word, clause.adverb.word, "ADV", "advmod"))
-    return finish(verb)
+        verb.after.append(make_node(clause.adverb.word, clause.adverb.word, "ADV", "advmod"))
+    return finish_sentence(verb)

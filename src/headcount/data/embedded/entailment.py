@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from headcount.data.embedded import english, lexicon
-from headcount.data.embedded.grammar import Clause, draw_clause, draw_place, plain
+from headcount.data.embedded.grammar import Clause, bare_phrase, draw_clause, draw_place
 
 LABELS = ("entailment", "neutral", "contradiction")
 
@@ -33,11 +33,11 @@ def text_of(pair: Pair) -> str:
 
 def _facts(clause: Clause) -> list[Clause]:
     """Returns what a premise says as plain clauses: its own, and one for each relative clause."""
-    main = replace(clause, subject=plain(clause.subject), object=plain(clause.object) if clause.object else None)
+    main = replace(clause, subject=bare_phrase(clause.subject), object=bare_phrase(clause.object) if clause.object else None)
     facts = [main]
     for phrase in (clause.subject, clause.object):
         if phrase is not None and phrase.relative is not None:
-            relative, head = phrase.relative, plain(phrase)
+            relative, head = phrase.relative, bare_phrase(phrase)
             if relative.of_subject or relative.participant is None:
                 facts.append(Clause(head, relative.verb, relative.participant))
             else:
@@ -81,7 +81,7 @@ def _draw_neutral(random: Random, premise: Clause) -> Clause | None:
     changes: list[Callable[[], Clause | None]] = [
         lambda: _exchange_participants(fact),
         lambda: _mix_clauses(
-            _facts(premise)[0] if premise.subject.relative is None else replace(premise, object=fact.object and plain(fact.object))
+            _facts(premise)[0] if premise.subject.relative is None else replace(premise, object=fact.object and bare_phrase(fact.object))
         ),
         lambda: replace(fact, subject=replace(fact.subject, noun=random.choice(lexicon.PEOPLE))),
         lambda: replace(fact, verb=random.choice(lexicon.TRANSITIVE if fact.verb.transitive else lexicon.INTRANSITIVE)),

@@ -42,7 +42,7 @@ class Clause:
     negated: bool = False
 
 
-def plain(phrase: Phrase) -> Phrase:
+def bare_phrase(phrase: Phrase) -> Phrase:
     """Returns a noun phrase without its adjective, place and relative clause."""
     return replace(phrase, adjective=None, location=None, relative=None)
 
@@ -72,7 +72,7 @@ def draw_place(random: Random) -> tuple[Place, Phrase]:
 def _draw_relative(random: Random) -> Relative:
     if random.random() < 0.25:
         return Relative(random.choice(lexicon.INTRANSITIVE), None, of_subject=True)
-    participant = plain(draw_phrase(random, animate=True, depth=0))
+    participant = bare_phrase(draw_phrase(random, animate=True, depth=0))
     return Relative(random.choice(lexicon.TRANSITIVE), participant, of_subject=random.random() < 0.6)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from headcount.data.embedded import lexicon
 from headcount.data.embedded.grammar import Clause, Phrase, Relative
 from headcount.data.embedded.lexicon import Place
-from headcount.data.embedded.trees import Node, Sentence, finish, node
+from headcount.data.embedded.trees import Node, Sentence, finish_sentence, make_node
 
 
 def _agreement(phrase: Phrase) -> str:
@@ -19,15 +19,15 @@ def _agreement(phrase: Phrase) -> str:
 def _noun(phrase: Phrase, relation: str, case: str = "") -> Node:
     agreement = _agreement(phrase)
     article = lexicon.DEFINITE_STEM if phrase.definite else lexicon.INDEFINITE_STEM
-    before = [node(article + agreement, article, "DET", "det")]
+    before = [make_node(article + agreement, article, "DET", "det")]
     if phrase.relative:
         before.append(_relative(phrase.relative, phrase))
     if phrase.location:
         before.append(_locative(phrase.location, "nmod"))
     if phrase.adjective:
-        before.append(node(phrase.adjective.stem + agreement, phrase.adjective.stem, "ADJ", "amod"))
+        before.append(make_node(phrase.adjective.stem + agreement, phrase.adjective.stem, "ADJ", "amod"))
     form = phrase.noun.stem + (lexicon.PLURAL_SUFFIX if phrase.plural else "") + case
-    return node(form, phrase.noun.stem, "NOUN", relation, before)
+    return make_node(form, phrase.noun.stem, "NOUN", relation, before)
 
 
 def _locative(location: tuple[Place, Phrase], relation: str) -> Node:
@@ -36,7 +36,7 @@ def _locative(location: tuple[Place, Phrase], relation: str) -> Node:
 
 def _relative(relative: Relative, head: Phrase) -> Node:
     suffix = lexicon.SUBJECT_PARTICIPLE if relative.of_subject else lexicon.OBJECT_PARTICIPLE
-    participle = node(relative.verb.stem + suffix + _agreement(head), relative.verb.stem, "VERB", "acl:relcl")
+    participle = make_node(relative.verb.stem + suffix + _agreement(head), relative.verb.stem, "VERB", "acl:relcl")
     if relative.participant:
         participle.before = [
             _noun(relative.participant, "obj", lexicon.OBJECT_SUFFIX) if relative.of_subject else _noun(relative.participant, "nsubj")
@@ -47,12 +47,12 @@ def _relative(relative: Relative, head: Phrase) -> Node:
 def say(clause: Clause) -> Sentence:
     """Returns the Tavi sentence of a clause, with its tree."""
     negation = lexicon.NEGATION_SUFFIX if clause.negated else ""
-    verb = node(clause.verb.stem + negation + _agreement(clause.subject), clause.verb.stem, "VERB", "root")
+    verb = make_node(clause.verb.stem + negation + _agreement(clause.subject), clause.verb.stem, "VERB", "root")
     verb.before = [_noun(clause.subject, "nsubj")]
     if clause.location:
         verb.before.append(_locative(clause.location, "obl"))
     if clause.object:
         verb.before.append(_noun(clause.object, "obj", lexicon.OBJECT_SUFFIX))
     if clause.adverb:
-        verb.before.append(node(clause.adverb.stem, clause.adverb.stem, "ADV", "advmod"))
-    return finish(verb)
+        verb.before.append(make_node(clause.adverb.stem, clause.adverb.stem, "ADV", "advmod"))
+    return finish_sentence(verb)

@@ -49,14 +49,14 @@ class Node:
         return [n for child in self.before for n in child.flat()] + [self] + [n for child in self.after for n in child.flat()]
 
 
-def node(form: str, lemma: str, pos: str, relation: str, before: list[Node] | None = None, after: list[Node] | None = None) -> Node:
+def make_node(form: str, lemma: str, pos: str, relation: str, before: list[Node] | None = None, after: list[Node] | None = None) -> Node:
     """Returns a node with dependents."""
     return Node(form, lemma, pos, relation, before or [], after or [])
 
 
-def finish(root: Node) -> Sentence:
+def finish_sentence(root: Node) -> Sentence:
     """Returns the sentence of a tree, with a full stop added."""
-    root.after.append(node(".", ".", "PUNCT", "punct"))
+    root.after.append(make_node(".", ".", "PUNCT", "punct"))
     order = root.flat()
     numbers = {id(n): i for i, n in enumerate(order, 1)}
     head = {id(child): numbers[id(n)] for n in order for child in (*n.before, *n.after)}

@@ -14,8 +14,8 @@ from itertools import groupby
 from pathlib import Path
 
 from headcount.core.errors import DataError
-from headcount.data.readers.lines import lines
-from headcount.data.text.annotated import Annotated, Cluster, Note, Span, Word, inside
+from headcount.data.readers.lines import read_lines
+from headcount.data.text.annotated import Annotated, Cluster, Note, Span, Word, word_spans
 
 FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """The columns."""
@@ -60,7 +60,7 @@ def read_sentences(path: Path) -> Iterator[tuple[list[str], list[Line]]]:
         DataError: a line that is not CoNLL-U, with its number.
     """
     is_first = True
-    for has_text, group in groupby(lines(path), lambda line: bool(line[1].strip())):
+    for has_text, group in groupby(read_lines(path), lambda line: bool(line[1].strip())):
         numbered = list(group) if has_text else []
         comments = [text for _, text in numbered if text.startswith("#")]
         sentence = [_line(path, number, text, first=is_first) for number, text in numbered if not text.startswith("#")]
@@ -158,7 +158,7 @@ def _build_sentence(rows: Sequence[Line], text: str | None, name_field: int) -> 
     spans = [
         span
         for token, start in zip(sentence.tokens, starts, strict=True)
-        for span in inside(token.row.form, [row.form for row in token.words], start)
+        for span in word_spans(token.row.form, [row.form for row in token.words], start)
     ]
     words = tuple(_build_word(row, head, span) for row, head, span in zip(sentence.words, _read_heads(sentence.words), spans, strict=True))
     entities, left_out = find_clusters([row.misc.get("Entity", "") for row in sentence.words], name_field)

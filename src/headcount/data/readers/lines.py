@@ -42,7 +42,7 @@ def count_lines(path: Path) -> int:
     return number + (last != b"\n")
 
 
-def lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
     """Yields (number from 1, text without its end) of every line, or of the first and each `every`-th after it, without byte-order mark."""
     number = 0
     with _open(path) as file:
@@ -63,10 +63,10 @@ def lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
             raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def nonempty_lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
+def read_nonempty_lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
     """Yields the lines up to the last that holds anything, or each `every`-th of them; raises DataError for an empty one before it."""
     empty: int | None = None
-    for number, text in lines(path, every):
+    for number, text in read_lines(path, every):
         if not text.strip():
             empty = empty or number
             continue
@@ -75,9 +75,9 @@ def nonempty_lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
         yield number, text
 
 
-def parallel(paths: tuple[Path, ...], every: int = 1) -> Iterator[tuple[int, list[str]]]:
+def read_parallel_lines(paths: tuple[Path, ...], every: int = 1) -> Iterator[tuple[int, list[str]]]:
     """Yields the lines of files that belong together, one from each; or each `every`-th of them."""
-    open_files = [lines(path, every) for path in paths]
+    open_files = [read_lines(path, every) for path in paths]
     while True:
         row = [next(file, None) for file in open_files]
         if all(line is None for line in row):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headcount.core.errors import DataError, MissingExtra, PartlyRead
-from headcount.data.readers.lines import count_lines, kind_of, lines, nonempty_lines, parallel
+from headcount.data.readers.lines import count_lines, kind_of, read_lines, read_nonempty_lines, read_parallel_lines
 
 Source = tuple[Path, ...] | Any
 """Files that belong together (parallel ones), or a datasets.Dataset; None for nothing."""
@@ -43,7 +43,7 @@ def source_label(source: Source) -> str:
     return " + ".join(map(str, source)) if isinstance(source, tuple) else "the dataset"
 
 
-def warn_of_rest(source: str, number: int, total: int | None) -> None:
+def warn_of_unread_rows(source: str, number: int, total: int | None) -> None:
     """Warns that not all rows of a source are read; `total` is None where the first `number` were read and the others not counted."""
     rows = f"the first {number:,} rows" if total is None else f"{number:,} of {total:,} rows, spread evenly over it,"
     message = (
@@ -142,7 +142,7 @@ def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names) or "none"
 
 
-def read(source: Source, layout: Layout, most: int | None = None) -> Iterator[Row]:
+def read_rows(source: Source, layout: Layout, most: int | None = None) -> Iterator[Row]:
     """Yields the rows of files or of a dataset; of a source with more than `most` rows at most so many, spread evenly over it."""
     if not isinstance(source, tuple):
         return _read_dataset(source, layout, most)
@@ -150,7 +150,7 @@ def read(source: Source, layout: Layout, most: int | None = None) -> Iterator[Ro
         return _read_parallel(source, layout, most)
     path = next(iter(source))
     if path.is_dir():
-        return read(_load_saved(path), layout, most)
+        return read_rows(_load_saved(path), layout, most)
     kind = kind_of(path)
     if kind not in KINDS:
         known = f"known are {', '.join(KINDS)}, and .gz of those with lines"
@@ -160,7 +160,7 @@ def read(source: Source, layout: Layout, most: int | None = None) -> Iterator[Ro
     if kind == ".csv":
         return _read_cells(path, layout, _read_csv(path, most))
     if kind in (".tsv", ".txt"):
-        return _read_cells(path, layout, ((n, text.split("\t")) for n, text in nonempty_lines(path, _line_step(most, path))))
+        return _read_cells(path, layout, ((n, text.split("\t")) for n, text in read_nonempty_lines(path, _line_step(most, path))))
     return _read_json(path, layout, most)
 
 
@@ -168,7 +168,7 @@ def step_of(source: str, total: int, most: int | None) -> int:
     """Returns the step between rows, so that of `total` at most `most` are read; warns where it is not 1."""
     step = 1 if most is None else -(-total // most)
     if step > 1:
-        warn_of_rest(source, -(-total // step), total)
+        warn_of_unread_rows(source, -(-total // step), total)
     return max(1, step)
 
 
@@ -219,7 +219,7 @@ def _load_saved(path: Path) -> Any:
 def _read_parallel(paths: tuple[Path, ...], layout: Layout, most: int | None) -> Iterator[Row]:
     source = " + ".join(path.name for path in paths)
     order = layout.by_order(len(paths), source)
-    for number, cells in parallel(paths, _line_step(most, *paths)):
+    for number, cells in read_parallel_lines(paths, _line_step(most, *paths)):
         yield Row({role: cells[index] for role, index in order.items()}, source, number)
 
 
@@ -231,7 +231,7 @@ def _read_csv(path: Path, most: int | None) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_all_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((text + "\n" for _, text in lines(path)), strict=True)
+    reader = csv.reader((text + "\n" for _, text in read_lines(path)), strict=True)
     empty: int | None = None
     try:
         for cells in reader:
@@ -268,7 +268,7 @@ def _read_json(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
 
 
 def _read_records(path: Path, every: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, text in nonempty_lines(path, every):
+    for number, text in read_nonempty_lines(path, every):
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -303,7 +303,7 @@ def _read_parquet_rows(file: Any, source: str, columns: list[str], most: int | N
     else:
         number = min(len(sizes), max(GROUPS, most * len(sizes) // total))
         chosen, share = [turn * len(sizes) // number for turn in range(number)], max(1, most // number)
-        warn_of_rest(source, sum(min(share, sizes[group]) for group in chosen), total)
+        warn_of_unread_rows(source, sum(min(share, sizes[group]) for group in chosen), total)
     for group in chosen:
         batches = file.iter_batches(batch_size=min(share, 8192) or 1, row_groups=[group], columns=columns)
         rows = (row for batch in batches for row in batch.to_pylist())

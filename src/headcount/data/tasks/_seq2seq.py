@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from headcount.core.errors import DataError
 from headcount.core.options import option
-from headcount.data.checks import positions
+from headcount.data.checks import n_positions
 from headcount.data.metrics import FROM_TEXTS, IGNORED
-from headcount.data.readers.tables import Group, Layout, Source, read
+from headcount.data.readers.tables import Group, Layout, Source, read_rows
 from headcount.data.task import SPLITS, Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.tasks._splits import for_each_split, read_splits
@@ -62,7 +62,7 @@ class GeneratedText(TaskBuilder):
             for example, pair in zip(examples[split], pairs[split], strict=True)
         }
         longest = max(len(example["labels"]) for split in SPLITS for example in examples[split]) * 3 // 2 + 8
-        room = positions(request.model, decoder=True)
+        room = n_positions(request.model, decoder=True)
         most_tokens = self.max_new_tokens or (longest if room is None else min(longest, room - 1))
         generated = GeneratedTexts(request.tokenizer, references, max_new_tokens=most_tokens, num_beams=self.num_beams)
         return make_task(request, examples, FROM_TEXTS[self.metric](generated), texts)
@@ -86,7 +86,7 @@ class TextToText(GeneratedText):
         layout = Layout(groups, {2: ("source", "target")}, {role: name for role, name in columns.items() if name})
 
         def read_pairs(source: Source) -> Iterator[TextPair]:
-            return (TextPair(row.text("source"), row.text("target"), row.origin) for row in read(source, layout, request.most_rows))
+            return (TextPair(row.text("source"), row.text("target"), row.origin) for row in read_rows(source, layout, request.most_rows))
 
         def pairs_by_split() -> dict[Split, list[TextPair]]:
             return read_splits(request, read_pairs, TextPair.content)

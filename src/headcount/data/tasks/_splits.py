@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 from headcount.core.errors import DataError
-from headcount.data.readers.tables import Source, source_label, warn_of_rest
+from headcount.data.readers.tables import Source, source_label, warn_of_unread_rows
 from headcount.data.task import SPLITS, Split
 from headcount.data.task_builder import TaskRequest
 
@@ -86,7 +86,7 @@ def _read_some(request: TaskRequest, read: Read[T], source: Source) -> Iterator[
     number = -1
     for number, item in enumerate(read(source)):
         if request.most_rows is not None and number >= request.most_rows:
-            warn_of_rest(source_label(source), number, None)
+            warn_of_unread_rows(source_label(source), number, None)
             return
         yield item
     if number < 0:

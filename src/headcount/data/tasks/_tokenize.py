@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from headcount.core.errors import DataError
-from headcount.data.checks import positions, target_vocabulary, text_config, vocabulary
-from headcount.data.losses import accepts
+from headcount.data.checks import n_positions, target_vocabulary_size, text_config, vocabulary_size
+from headcount.data.losses import accepts_argument
 from headcount.data.metrics import Metric
 from headcount.data.task import Example, Split, Task, Texts, pad
 from headcount.data.task_builder import TaskRequest
@@ -63,7 +63,7 @@ class Packed(Sequence[Example]):
 
 def check_tokenizer(request: TaskRequest) -> None:
     """Raises DataError unless the tokenizer can be the one of the model."""
-    tokenizer, size = request.tokenizer, vocabulary(request.model)
+    tokenizer, size = request.tokenizer, vocabulary_size(request.model)
     if tokenizer is None or not callable(getattr(tokenizer, "convert_ids_to_tokens", None)):
         raise DataError(f"task '{request.name}' needs the model's tokenizer, got {type(tokenizer).__name__}")
     if size is not None and len(tokenizer) > size:
@@ -88,7 +88,7 @@ def _contradict(name: str, ours: int | None, theirs: Any, tokenizer: Any) -> boo
 
 def longest(request: TaskRequest, *, decoder: bool = False) -> int | None:
     """Returns how many tokens an example may have: `max_length`, or what model and tokenizer allow; None for any number."""
-    room = positions(request.model, decoder=decoder)
+    room = n_positions(request.model, decoder=decoder)
     if request.max_length is None:
         stated = getattr(request.tokenizer, "model_max_length", None) or UNLIMITED
         return min((n for n in (room, stated if stated < UNLIMITED else None) if n is not None), default=None)
@@ -115,7 +115,7 @@ def encode(
             encoded = request.tokenizer([a for a, _ in texts], [b for _, b in texts], **options)
         else:
             encoded = request.tokenizer(texts, **options)
-        names = [name for name in encoded if name != "attention_mask" and (name == "input_ids" or accepts(request.model, name))]
+        names = [name for name in encoded if name != "attention_mask" and (name == "input_ids" or accepts_argument(request.model, name))]
         for row, (position, _) in enumerate(piece):
             check_tokens(request, encoded["input_ids"][row], position, limit, is_target=is_target)
             yield {name: list(encoded[name][row]) for name in names}
@@ -128,7 +128,7 @@ def truncation(request: TaskRequest, limit: int | None) -> dict[str, Any]:
 
 def check_tokens(request: TaskRequest, ids: Sequence[int], position: str, limit: int | None, *, is_target: bool = False) -> None:
     """Raises DataError for a text without tokens, too long, or beyond the vocabulary."""
-    size = target_vocabulary(request.model) if is_target else vocabulary(request.model)
+    size = target_vocabulary_size(request.model) if is_target else vocabulary_size(request.model)
     if not ids:
         raise DataError(f"{position}: the text is empty, so it has no token; remove it")
     if limit is not None and len(ids) > limit:
@@ -182,6 +182,6 @@ def check_head(request: TaskRequest, parts: Sequence[str], auto: str) -> None:
     name = type(unwrap(request.model)).__name__
     others = ("Classification", "MaskedLM", "CausalLM", "LMHead", "QuestionAnswering", "MultipleChoice", "ConditionalGeneration", "MTModel")
     fits = any(part in name for part in parts)
-    if not accepts(request.model, "labels") or (not fits and any(part in name for part in others)):
+    if not accepts_argument(request.model, "labels") or (not fits and any(part in name for part in others)):
         option = f" (auto={auto})" if auto.startswith("Auto") else ""
         raise DataError(f"task '{request.name}' needs a model with another head than {name}; load it as {auto}{option}")

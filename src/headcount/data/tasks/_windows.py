@@ -14,8 +14,8 @@ import numpy as np
 from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.metrics import IGNORED
-from headcount.data.readers.lines import count_lines, kind_of, lines
-from headcount.data.readers.tables import SINGLE, TABLES, Group, Layout, Source, read, source_label, step_of, warn_of_rest
+from headcount.data.readers.lines import count_lines, kind_of, read_lines
+from headcount.data.readers.tables import SINGLE, TABLES, Group, Layout, Source, read_rows, source_label, step_of, warn_of_unread_rows
 from headcount.data.task import Split, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskRequest
 from headcount.data.tasks._splits import read_splits
@@ -81,7 +81,7 @@ def _first_rows(request: TaskRequest, source: Source) -> Iterator[tuple[str, str
     """Yields the rows that a limited task reads of running text, from its beginning."""
     for number, row in enumerate(_rows(request, source, None)):
         if number == request.most_rows:
-            warn_of_rest(source_label(source), number, None)
+            warn_of_unread_rows(source_label(source), number, None)
             return
         yield row
 
@@ -91,13 +91,13 @@ def _rows(request: TaskRequest, source: Source, most: int | None) -> Iterator[tu
     if not isinstance(source, tuple) or kind_of(source[0]) in TABLES or source[0].is_dir():
         named = {"text": request.text_column} if request.text_column else {}
         layout = Layout((Group({"text": "text_column"}, SINGLE),), {1: ("text",)}, named)
-        yield from ((row.origin, row.text("text")) for row in read(source, layout, most))
+        yield from ((row.origin, row.text("text")) for row in read_rows(source, layout, most))
         return
     if request.text_column:
         raise DataError(f"{source_label(source)} is plain text, so it has no column '{request.text_column}'; leave text_column out")
     step = 1 if most is None else step_of(source_label(source), sum(map(count_lines, source)), most)
     for path in source:
-        yield from ((f"{path}, line {number}", text) for number, text in lines(path, step))
+        yield from ((f"{path}, line {number}", text) for number, text in read_lines(path, step))
 
 
 def _paragraphs(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

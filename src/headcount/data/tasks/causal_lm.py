@@ -10,7 +10,7 @@ from headcount.data.task_builder import TaskInfo, TaskRequest
 from headcount.data.tasks._splits import for_each_split
 from headcount.data.tasks._tokenize import Packed, check_head, check_tokenizer, make_task
 from headcount.data.tasks._windows import TEXT_ARGUMENTS, LanguageModelling, Passage
-from headcount.models.modules import shifts
+from headcount.models.modules import shifts_labels
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class CausalLM(LanguageModelling):
     def build(self, request: TaskRequest) -> Task:
         """Returns the task."""
         check_head(request, ("CausalLM", "LMHead", "ConditionalGeneration"), self.info.model)
-        if not shifts(request.model):
+        if not shifts_labels(request.model):
             raise DataError(f"task '{request.name}' needs a decoder, not {type(request.model).__name__}; try translation or masked-lm")
         check_tokenizer(request)
         passages = self.passages_by_split(request)

@@ -8,7 +8,7 @@ from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.checks import config_of
 from headcount.data.metrics import ACCURACY, Metric
-from headcount.data.readers.tables import PAIRS, SINGLE, Group, Layout, Row, Source, read
+from headcount.data.readers.tables import PAIRS, SINGLE, Group, Layout, Row, Source, read_rows
 from headcount.data.task import Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, to_classes, to_numbers
@@ -40,7 +40,7 @@ class Classification(TaskBuilder):
         """Returns the task."""
         self.check_model(request)
         layout = text_layout(request)
-        return self.build_from_rows(request, lambda source: read(source, layout, request.most_rows))
+        return self.build_from_rows(request, lambda source: read_rows(source, layout, request.most_rows))
 
     def check_model(self, request: TaskRequest) -> None:
         """Raises DataError for another head, another tokenizer, or a decoder without padding token, after which it would classify."""

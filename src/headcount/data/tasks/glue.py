@@ -6,7 +6,7 @@ from typing import Any, Literal
 from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PEARSON, Metric
-from headcount.data.readers.tables import read
+from headcount.data.readers.tables import read_rows
 from headcount.data.task import Task
 from headcount.data.task_builder import TaskRequest
 from headcount.data.tasks.classification import Classification, text_layout
@@ -59,7 +59,7 @@ class Glue(Classification):
             train, held_out = (_download(self.variant, split) for split in ("train", glue.validation))
             request = replace(request, train=train, eval=held_out)
         layout = text_layout(request, (glue.columns, ("text", "text_pair")[: len(glue.columns)]))
-        return self.build_from_rows(request, lambda source: read(source, layout, request.most_rows), glue.metric)
+        return self.build_from_rows(request, lambda source: read_rows(source, layout, request.most_rows), glue.metric)
 
 
 def _download(variant: str, split: str) -> Any:

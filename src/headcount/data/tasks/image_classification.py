@@ -13,7 +13,7 @@ from torch import Tensor
 from headcount.core.errors import DataError, MissingExtra
 from headcount.core.options import option
 from headcount.data.checks import config_of
-from headcount.data.readers.tables import Group, Layout, Row, Source, read, step_of
+from headcount.data.readers.tables import Group, Layout, Row, Source, read_rows, step_of
 from headcount.data.task import Example, Task, pad
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, to_classes
@@ -78,7 +78,7 @@ def _read(request: TaskRequest, source: Source) -> Iterator[Row]:
     named = {"image": request.image_column, "label": request.label_column}
     images = Group({"image": "image_column"}, (("image",), ("img",), ("pixel_values",)))
     labels = Group({"label": "label_column"}, (("label",), ("labels",), ("fine_label",)))
-    return read(source, Layout((images, labels), {}, {role: name for role, name in named.items() if name}), request.most_rows)
+    return read_rows(source, Layout((images, labels), {}, {role: name for role, name in named.items() if name}), request.most_rows)
 
 
 def _read_folder(folder: Any, most: int | None) -> Iterator[Row]:

@@ -7,7 +7,7 @@ from headcount.data.task_builder import TaskInfo, TaskRequest
 from headcount.data.tasks._windows import TEXT_ARGUMENTS, LanguageModelling
 from headcount.data.tasks.causal_lm import CausalLM
 from headcount.data.tasks.masked_lm import MaskedLM
-from headcount.models.modules import shifts
+from headcount.models.modules import shifts_labels
 
 
 @dataclass(frozen=True)
@@ -18,4 +18,4 @@ class LM(LanguageModelling):
 
     def build(self, request: TaskRequest) -> Task:
         """Returns the task."""
-        return (CausalLM if shifts(request.model) else MaskedLM)(by=self.by).build(request)
+        return (CausalLM if shifts_labels(request.model) else MaskedLM)(by=self.by).build(request)

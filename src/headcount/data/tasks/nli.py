@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headcount.core.errors import DataError
-from headcount.data.readers.tables import PAIRS, read
+from headcount.data.readers.tables import PAIRS, read_rows
 from headcount.data.task import Task
 from headcount.data.task_builder import TaskRequest
 from headcount.data.tasks.classification import Classification, text_layout
@@ -25,4 +25,4 @@ class NLI(Classification):
             raise DataError(f"task '{request.name}' reads pairs: text_column is '{request.text_column}', name text_pair_column as well")
         layout = text_layout(request, PAIRS)
         pairs_only = replace(layout, roles={3: layout.roles[3]})
-        return self.build_from_rows(request, lambda source: read(source, pairs_only, request.most_rows))
+        return self.build_from_rows(request, lambda source: read_rows(source, pairs_only, request.most_rows))

@@ -9,8 +9,8 @@ from typing import Any
 from headcount.core.errors import DataError, unknown
 from headcount.data.metrics import IGNORED, TOKEN_ACCURACY
 from headcount.data.readers.conllu import FIELDS, read_sentences
-from headcount.data.readers.lines import kind_of, lines
-from headcount.data.readers.tables import Group, Layout, Row, Source, read
+from headcount.data.readers.lines import kind_of, read_lines
+from headcount.data.readers.tables import Group, Layout, Row, Source, read_rows
 from headcount.data.task import SPLITS, Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.tasks._labels import LabelledRows, to_classes
@@ -62,7 +62,7 @@ def _read(request: TaskRequest, source: Source) -> Iterator[Row]:
     words = Group({"tokens": "text_column"}, (("tokens",), ("words",)))
     tags = Group({"tags": "label_column"}, (("tags",), ("ner_tags",), ("labels",)))
     named = {"tokens": request.text_column, "tags": request.label_column}
-    return read(source, Layout((words, tags), {}, {role: name for role, name in named.items() if name}), request.most_rows)
+    return read_rows(source, Layout((words, tags), {}, {role: name for role, name in named.items() if name}), request.most_rows)
 
 
 def _read_conll(request: TaskRequest, path: Path) -> Iterator[Row]:
@@ -85,7 +85,7 @@ def _words(request: TaskRequest, path: Path) -> Iterator[tuple[int, tuple[str, s
     if request.text_column or request.label_column:
         raise DataError(f"{path}: the columns of a CoNLL file have no names; the word is the first, the tag the last")
     width = 0
-    for number, text in lines(path):
+    for number, text in read_lines(path):
         cells = text.split("\t") if "\t" in text else text.split()
         if not cells or cells[0] == "-DOCSTART-":
             yield number, None

@@ -12,7 +12,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from headcount.core.errors import DataError
-from headcount.data.text.aligned import Aligned, Reason, Refusal, Refused, Tokens, assign, match
+from headcount.data.text.aligned import Aligned, Reason, Refusal, Refused, Tokens, assign_tokens, match_tokens
 from headcount.data.text.annotated import Annotated
 
 UNLIMITED = 10**6
@@ -69,7 +69,7 @@ class _Encoder:
 
     def align(self, sentence: Annotated, tokens: Tokens) -> Aligned | Refusal:
         """Returns the alignment, truncated if it is too long and `truncate` is set."""
-        aligned = match(sentence, tokens)
+        aligned = match_tokens(sentence, tokens)
         if isinstance(aligned, Refusal) or self.limit is None or len(tokens.ids) <= self.limit:
             return aligned
         if not self.truncate:
@@ -81,7 +81,7 @@ class _Encoder:
         if self.limit < n_special + len(sentence.parts):
             raise DataError(f"max_length {self.limit} leaves no room for text beside {n_special} special tokens; give a greater one")
         short = next(self.tokens([sentence], self.limit - len(self.end)))
-        return replace(assign(sentence, short), truncated=True)
+        return replace(assign_tokens(sentence, short), truncated=True)
 
     def align_each(self, sentences: Iterable[Annotated]) -> Iterator[Aligned | Refusal]:
         """Yields the alignment of each sentence, or the reason why there is none, in order."""

@@ -103,14 +103,14 @@ class Tokens:
     types: list[int] | None
 
 
-def match(sentence: Annotated, tokens: Tokens) -> Aligned | Refusal:
+def match_tokens(sentence: Annotated, tokens: Tokens) -> Aligned | Refusal:
     """Returns the alignment of a sentence with all its tokens, or why there is none."""
     wrong = _wrong_offsets(sentence, tokens)
     if wrong:
         return Refusal(Reason.OFFSETS, sentence, wrong)
     if not sentence.words or all(tokens.special):
         return Refusal(Reason.EMPTY, sentence, f"{len(sentence.words)} words, {tokens.special.count(False)} tokens")
-    aligned = assign(sentence, tokens)
+    aligned = assign_tokens(sentence, tokens)
     bare = next((w for w in aligned.uncovered if sentence.text[sentence.words[w].start : sentence.words[w].end].strip()), None)
     if bare is not None:
         word = sentence.words[bare]
@@ -130,7 +130,7 @@ def _wrong_offsets(sentence: Annotated, tokens: Tokens) -> str | None:
     return None
 
 
-def assign(sentence: Annotated, tokens: Tokens) -> Aligned:
+def assign_tokens(sentence: Annotated, tokens: Tokens) -> Aligned:
     """Returns which word each token belongs to, and which tokens each word has, without any check."""
     groups = _groups(sentence)
     touched = _count_characters(sentence, tokens, groups)

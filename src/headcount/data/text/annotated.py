@@ -101,7 +101,7 @@ def _find_mark_problem(sentence: Annotated) -> str | None:
     return f"word {link[0]} of {n_words} is linked to word {link[1]} of {n_target}" if link else None
 
 
-def base(relation: str) -> str:
+def base_relation(relation: str) -> str:
     """A relation without its subtype: nsubj for nsubj:pass."""
     return relation.partition(":")[0]
 
@@ -128,7 +128,7 @@ def _shift_word(word: Word, characters: int, words: int) -> Word:
     return replace(word, head=head, start=word.start + characters, end=word.end + characters)
 
 
-def inside(surface: str, forms: Sequence[str], start: int) -> list[tuple[int, int]]:
+def word_spans(surface: str, forms: Sequence[str], start: int) -> list[tuple[int, int]]:
     """Returns the characters of each word of a multi-word token at `start`: its own where the forms spell it (do + n't), else all (im)."""
     spelled = "".join(forms)
     if len(spelled) != len(surface) or spelled.lower() != surface.lower():

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from headcount.core.errors import DataError
-from headcount.data.readers.lines import lines
+from headcount.data.readers.lines import read_lines
 from headcount.data.text.annotated import Annotated
 
 LINK = re.compile(r"([0-9]+)-([0-9]+)")
@@ -17,7 +17,7 @@ LINK = re.compile(r"([0-9]+)-([0-9]+)")
 
 def read_links(path: str | Path) -> Iterator[frozenset[tuple[int, int]]]:
     """Yields word alignments, a line for each sentence: `0-0 1-2`, source word and target word, from 0 (the format of fast_align and its kin)."""
-    for number, text in lines(Path(path)):
+    for number, text in read_lines(Path(path)):
         links = [(part, LINK.fullmatch(part)) for part in text.split()]
         wrong = next((part for part, link in links if link is None), None)
         if wrong is not None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from headcount.core.errors import DataError, MissingExtra, unknown
-from headcount.data.text.annotated import Annotated, Word, inside, pair
+from headcount.data.text.annotated import Annotated, Word, pair, word_spans
 
 Parse = Callable[[str], tuple[Word, ...]]
 
@@ -109,7 +109,7 @@ def from_stanza(document: Any) -> tuple[Word, ...]:
     for sentence in document.sentences:
         first = len(words)
         for token in sentence.tokens:
-            spans = inside(token.text, [word.text for word in token.words], token.start_char)
+            spans = word_spans(token.text, [word.text for word in token.words], token.start_char)
             for word, (start, end) in zip(token.words, spans, strict=True):
                 head = first + word.head - 1 if word.head else -1
                 words.append(Word(word.text, word.lemma or "", word.upos or "", head, word.deprel or "", start, end))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headcount.core.errors import DataError, unknown
 from headcount.data.readers.conllu import read_conllu
-from headcount.data.readers.lines import kind_of, lines
-from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, Group, Layout, Row, read
+from headcount.data.readers.lines import kind_of, read_lines
+from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, Group, Layout, Row, read_rows
 from headcount.data.text.annotated import Annotated, Word, pair
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ WORD = re.compile(r"\S+")
 NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?")
 
 
-def plain(text: str, origin: str = "a sentence") -> Annotated:
+def split_words(text: str, origin: str = "a sentence") -> Annotated:
     """Returns a text with its words, without a tree."""
     words = tuple(Word(match[0], "", "", None, "", match.start(), match.end()) for match in WORD.finditer(text))
     if not words:
@@ -67,13 +67,13 @@ def _table(source: Any, label: str, by: By, named: Mapping[str, str]) -> Iterato
     if by != "line":
         raise DataError(f"{label} is a table, which is read by row; leave by={by} out")
     group = Group({"text": "text_column", "text_pair": "text_pair_column"}, (*PAIRS, *SINGLE))
-    rows = read(source, Layout((group,), {1: ("text",), 2: ("text", "text_pair")}, named))
+    rows = read_rows(source, Layout((group,), {1: ("text",), 2: ("text", "text_pair")}, named))
     return _require_some((_row(row, first=not number and not named) for number, row in enumerate(rows)), label)
 
 
 def _row(row: Row, *, first: bool) -> Annotated:
     """Returns the text or pair of a row; in the `first` row of columns without names, raises DataError if the second text is a number."""
-    text = plain(row.text("text"), row.origin)
+    text = split_words(row.text("text"), row.origin)
     if "text_pair" not in row.values:
         return text
     if first and NUMBER.fullmatch(row.text("text_pair").strip()):
@@ -81,16 +81,16 @@ def _row(row: Row, *, first: bool) -> Annotated:
             f"{row.origin}: the second text is {row.text('text_pair')!r}, which is a label rather than a text. Keep the texts alone "
             "(cut -f1 FILE > texts.txt), name the columns in a first line, or read it as a task, classification"
         )
-    return pair(text, plain(row.text("text_pair"), row.origin))
+    return pair(text, split_words(row.text("text_pair"), row.origin))
 
 
 def _lines(path: Path, by: By) -> Iterator[Annotated]:
     """Yields the lines that are not empty, or by=paragraph runs of them."""
-    runs = (list(run) for full, run in groupby(lines(path), lambda line: bool(line[1].strip())) if full)
+    runs = (list(run) for full, run in groupby(read_lines(path), lambda line: bool(line[1].strip())) if full)
     texts = (
         ((run[0][0], "\n".join(text for _, text in run)) for run in runs) if by == "paragraph" else (line for run in runs for line in run)
     )
-    return _require_some((plain(text, f"{path}, line {number}") for number, text in texts), str(path))
+    return _require_some((split_words(text, f"{path}, line {number}") for number, text in texts), str(path))
 
 
 def _require_some(sentences: Iterator[Annotated], label: str) -> Iterator[Annotated]:
@@ -112,16 +112,16 @@ def sentences_of(source: Any) -> Iterator[Annotated]:
 def sentences_of_examples(texts: Iterable[Text]) -> Iterator[Annotated]:
     """Yields the sentences of the examples of a task; words are separated by white space."""
     for text in texts:
-        first = plain(text.text, text.origin)
-        sentence = first if text.pair is None else pair(first, plain(text.pair, text.origin))
-        yield sentence if text.target is None else replace(sentence, target=plain(text.target, text.origin))
+        first = split_words(text.text, text.origin)
+        sentence = first if text.pair is None else pair(first, split_words(text.pair, text.origin))
+        yield sentence if text.target is None else replace(sentence, target=split_words(text.target, text.origin))
 
 
 def _sentence(item: Any, origin: str) -> Annotated:
     if isinstance(item, Annotated):
         return item
     if isinstance(item, str):
-        return plain(item, origin)
+        return split_words(item, origin)
     if isinstance(item, list | tuple) and len(item) == 2 and all(isinstance(part, str) for part in item):
-        return pair(*(plain(part, origin) for part in item))
+        return pair(*(split_words(part, origin) for part in item))
     raise DataError(f"{origin} must be a text, a pair of two texts or an annotated sentence, got {type(item).__name__}")

@@ -24,7 +24,7 @@ class KeptHeads:
     columns: tuple[int, ...] | None = None
 
 
-def relative(model: nn.Module, path: str) -> str:
+def relative_path(model: nn.Module, path: str) -> str:
     """Returns a block's path without the prefix of the base model, the same with and without a task head."""
     prefix = getattr(model, "base_model_prefix", "")
     return path.removeprefix(f"{prefix}.") if prefix and hasattr(model, prefix) else path

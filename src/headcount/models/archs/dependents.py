@@ -13,7 +13,7 @@ from headcount.core.heads import HeadArgument, Projection, Rows, Slice, Unit
 from headcount.models.archs import names
 from headcount.models.archs.families import FULL_WIDTH_NORM
 from headcount.models.archs.geometry import Geometry, family_of
-from headcount.models.modules import is_transposed, join, linear_size
+from headcount.models.modules import is_transposed, join_path, linear_size
 
 MERGE_FIRST = "is wrapped by an adapter; merge it first (model.merge_and_unload())"
 QUANTISED = "is quantised or packed; load the model in a floating-point dtype (or dequantize() it) first"
@@ -53,12 +53,12 @@ def twin_projections(model: nn.Module, module: nn.Module, path: str, geometry: G
     """Returns the further projections of the same heads that a family's row names."""
     parent, twins = path.rpartition(".")[0], []
     for role, name in family_of(module).twins:
-        layer: Any = model.get_submodule(join(parent, name))
+        layer: Any = model.get_submodule(join_path(parent, name))
         if getattr(layer, "is_ghost", False):
             size = layer.value_dim if role == "o" else layer.width
         else:
             size = (linear_size(layer) or (0, 0))[role != "o"] // geometry.n_heads
-        twins.append(Projection(role, join(parent, name), Rows(geometry.n_heads, size), "head"))
+        twins.append(Projection(role, join_path(parent, name), Rows(geometry.n_heads, size), "head"))
     return tuple(twins)
 
 
@@ -94,7 +94,7 @@ def _tensors(module: nn.Module, taken: set[str], path: str) -> Iterator[tuple[st
             continue
         for name, tensor in owner._parameters.items():
             if tensor is not None:
-                yield join(owner_path, name), tensor, owner
+                yield join_path(owner_path, name), tensor, owner
 
 
 def is_shared(path: str) -> bool:

@@ -161,7 +161,7 @@ def _build_block(
 
 def _check_not_a_part(model: nn.Module, paths: Iterable[str], recorded: Collection[str]) -> None:
     """Raises UnsupportedModel for a part of a cut model: the record names its blocks by their paths in the whole model."""
-    for path in map(partial(record.relative, model), paths):
+    for path in map(partial(record.relative_path, model), paths):
         longer = next((name for name in recorded if name.endswith(f".{path}")), None) if path not in recorded else None
         if longer is not None:
             raise UnsupportedModel(
@@ -184,7 +184,7 @@ def detect(model: nn.Module) -> HeadMap:
     recorded = record.read(inner)
     _check_not_a_part(inner, addresses, recorded.keys())
     blocks = [
-        _build_block(inner, path, geometries[path], address, recorded.get(record.relative(inner, path)), sources.get(path, ""))
+        _build_block(inner, path, geometries[path], address, recorded.get(record.relative_path(inner, path)), sources.get(path, ""))
         for path, address in addresses.items()
     ]
     return HeadMap(tuple(blocks), model_type, tuple(refused))

@@ -9,7 +9,7 @@ from torch import nn
 from headcount.core.heads import Layout, Projection, Rows
 from headcount.models.archs import names
 from headcount.models.archs.families import DEFAULT_FUSION, FAMILIES, Family, Fusion
-from headcount.models.modules import attribute, child, inner_path, join, linear_size, whole_number
+from headcount.models.modules import descendant, inner_path, join_path, linear_size, positive_attribute, whole_number
 
 
 class NotUnderstood(Exception):
@@ -59,7 +59,7 @@ def input_projections(module: nn.Module) -> tuple[str, ...] | None:
 def output_projection(module: nn.Module, parent: nn.Module | None, taken: tuple[str, ...]) -> tuple[nn.Module, str, bool] | None:
     """Returns the output projection, its name, and whether it belongs to the parent module (as in BERT)."""
     for name in names.OUTPUTS:
-        layer = child(module, name)
+        layer = descendant(module, name)
         if layer is None or name in taken:
             continue
         if linear_size(layer) is not None:
@@ -68,19 +68,19 @@ def output_projection(module: nn.Module, parent: nn.Module | None, taken: tuple[
         if first is not None and linear_size(first) is not None:
             return first, f"{name}.0", False
     for name in names.SIBLING_OUTPUTS:
-        layer = child(parent, name) if parent is not None else None
+        layer = descendant(parent, name) if parent is not None else None
         if layer is not None and linear_size(layer) is not None:
             return layer, name, True
     return None
 
 
-def counts(module: nn.Module, width: int) -> tuple[int, int]:
+def read_head_counts(module: nn.Module, width: int) -> tuple[int, int]:
     """Returns (heads, dimension of a head's output) from the input size of the output projection; the module counts before its config."""
     config = getattr(module, "config", None)
-    dim = attribute(module, names.VALUE_DIMS) or attribute(module, names.HEAD_DIMS)
-    number = attribute(module, names.HEAD_COUNTS)
+    dim = positive_attribute(module, names.VALUE_DIMS) or positive_attribute(module, names.HEAD_DIMS)
+    number = positive_attribute(module, names.HEAD_COUNTS)
     if number is None and dim is None:
-        number = attribute(config, names.HEAD_COUNTS)
+        number = positive_attribute(config, names.HEAD_COUNTS)
     for heads, size in ((number, dim), (None, dim), (number, None)):
         if heads and size and heads * size == width:
             return heads, size
@@ -101,7 +101,7 @@ def _kv_heads(module: nn.Module, width: int, dim: int, n_heads: int) -> int:
     """Returns the KV heads of a key projection: by the size of a head, since configurations can be wrong; by attribute where sizes differ."""
     if width % dim == 0 and width // dim <= n_heads and n_heads % (width // dim) == 0:
         return width // dim
-    number = attribute(module, names.KV_COUNTS) or n_heads
+    number = positive_attribute(module, names.KV_COUNTS) or n_heads
     _divide_outputs(width, number, "the key projection")
     if n_heads % number:
         raise NotUnderstood(f"{n_heads} query heads are no multiple of {number} KV heads")
@@ -112,7 +112,7 @@ def _read_separate(module: nn.Module, projections: tuple[str, ...], n_heads: int
     q, k, v = projections
     q_out, k_out, v_out = (linear_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
     q_dim = _divide_outputs(q_out, n_heads, f"'{q}'")
-    dim = attribute(module, names.HEAD_DIMS) or q_dim
+    dim = positive_attribute(module, names.HEAD_DIMS) or q_dim
     n_kv = _kv_heads(module, k_out, dim, n_heads)
     k_dim, v_dim = _divide_outputs(k_out, n_kv, f"'{k}'"), _divide_outputs(v_out, n_kv, f"'{v}'")
     if v_dim != value_dim:
@@ -165,7 +165,7 @@ def fused_rows(kind: Fusion, n_heads: int, n_kv: int, dim: int) -> tuple[Rows, R
 def _read_live_rows(module: nn.Module, name: str) -> Rows:
     """Returns the KV heads of a block that has no query heads left."""
     width = linear_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
-    dim = attribute(module, names.HEAD_DIMS)
+    dim = positive_attribute(module, names.HEAD_DIMS)
     if dim is None:
         raise NotUnderstood(f"'{name}' has {width} outputs, and nothing says how many of them are a head")
     return Rows(_divide_outputs(width, dim, f"'{name}'"), dim)
@@ -189,8 +189,8 @@ def read_queries(module: nn.Module, path: str, source: Geometry) -> Geometry:
     size = source.head_dim if ghost else _divide_outputs(linear_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
     if source.n_kv_heads and n_heads % source.n_kv_heads:
         raise NotUnderstood(f"{n_heads} query heads are no multiple of the {source.n_kv_heads} KV heads of the layer whose keys they read")
-    q = Projection("q", inner_path(query, join(path, "q_proj")), Rows(n_heads, size), "head")
-    o = Projection("o", inner_path(layer, join(path, name)), Rows(n_heads, source.value_dim), "head")
+    q = Projection("q", inner_path(query, join_path(path, "q_proj")), Rows(n_heads, size), "head")
+    o = Projection("o", inner_path(layer, join_path(path, name)), Rows(n_heads, source.value_dim), "head")
     return Geometry(n_heads, source.n_kv_heads, source.head_dim, source.value_dim, q, source.k, source.v, o, "separate")
 
 
@@ -203,10 +203,10 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
     if output is None:
         raise NotUnderstood("no output projection was found")
     layer, name, on_parent = output
-    o_path = inner_path(layer, join(path.rpartition(".")[0] if on_parent else path, name))
+    o_path = inner_path(layer, join_path(path.rpartition(".")[0] if on_parent else path, name))
     width = linear_size(layer)[0]  # pyright: ignore[reportOptionalSubscript]
     ghost_dim = whole_number(layer, "value_dim") if getattr(layer, "is_ghost", False) else None
-    n_heads, value_dim = (0, ghost_dim) if ghost_dim else counts(module, width)
+    n_heads, value_dim = (0, ghost_dim) if ghost_dim else read_head_counts(module, width)
     if getattr(module._modules[projections[0]], "is_ghost", False):
         rows_by_role = {role: (projections[min(i, len(projections) - 1)], Rows(0, value_dim)) for i, role in enumerate("qkv")}
         if len(projections) == 3 and not getattr(
@@ -221,7 +221,7 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
     def projection(role: str) -> Projection:
         child_name, rows = rows_by_role[role]
         unit = "head" if role == "q" else "kv_head"
-        return Projection(role, inner_path(module._modules[child_name], join(path, child_name)), rows, unit)  # pyright: ignore[reportArgumentType]
+        return Projection(role, inner_path(module._modules[child_name], join_path(path, child_name)), rows, unit)  # pyright: ignore[reportArgumentType]
 
     q, k, v = projection("q"), projection("k"), projection("v")
     o = Projection("o", o_path, Rows(n_heads, value_dim), "head")

@@ -198,7 +198,7 @@ def _token_map(config: PretrainedConfig) -> dict[int, int]:
     return {token: sizes.VOCAB - 1 - number for number, token in enumerate(unique)}
 
 
-def _shrink(config: PretrainedConfig, tokens: Mapping[int, int], changes: Mapping[str, object]) -> PretrainedConfig:
+def _shrink(config: PretrainedConfig, tokens: Mapping[int, int], changes: Mapping[str, Any]) -> PretrainedConfig:
     """The small configuration; ``changes`` maps dotted attributes to values that no rule touches."""
     attributes = _attributes(config)
     layer_indices = layers.choose_layers(attributes)

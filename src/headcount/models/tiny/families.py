@@ -68,7 +68,7 @@ probabilities in windows, some read images only, some share keys and values betw
 
 
 def variant(name: str) -> FamilyVariant:
-    """The variant of a name."""
+    """Returns the family variant of this name."""
     return next(v for v in (*VARIANTS, *CUT_VARIANTS) if v.name == name)
 
 

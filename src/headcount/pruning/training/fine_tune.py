@@ -19,7 +19,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from headcount.core.errors import DataError, UnsupportedModel
 from headcount.core.plan import Plan
 from headcount.data.checks import check_batch, check_weights
-from headcount.data.stream import Progress, agree, world
+from headcount.data.stream import Progress, broadcast_from_first, rank_and_world_size
 from headcount.data.task import Task
 from headcount.models.modules import device_of, unwrap
 from headcount.models.ownership import holds
@@ -75,7 +75,7 @@ def fine_tune(  # noqa: PLR0913 - every argument is explicit
         checkpoint_folder.mkdir(parents=True, exist_ok=True)
         arguments = _training_arguments(inner, recipe, seed, checkpoint_folder, task, save=folder is not None)
         trainer = _build_trainer(inner, task, recipe, arguments, gates, teacher, progress)
-        checkpoint = agree(last_intact_checkpoint(checkpoint_folder) if world()[0] == 0 else None)
+        checkpoint = broadcast_from_first(last_intact_checkpoint(checkpoint_folder) if rank_and_world_size()[0] == 0 else None)
         return _train(inner, trainer, checkpoint, gates)
 
 
@@ -134,7 +134,7 @@ def _check_training(task: Task, recipe: Recipe, teacher: nn.Module | None) -> No
         )
     if recipe.train_batch % _n_parts(recipe):
         raise DataError(
-            f"a batch of {recipe.train_batch} examples cannot be shared evenly by {world()[1]} processes in "
+            f"a batch of {recipe.train_batch} examples cannot be shared evenly by {rank_and_world_size()[1]} processes in "
             f"{_accumulation_steps(recipe)} steps of accumulation; name a multiple of {_n_parts(recipe)}"
         )
 
@@ -145,7 +145,7 @@ def _accumulation_steps(recipe: Recipe) -> int:
 
 def _n_parts(recipe: Recipe) -> int:
     """Returns the number of forward passes that one batch is divided into."""
-    return world()[1] * _accumulation_steps(recipe)
+    return rank_and_world_size()[1] * _accumulation_steps(recipe)
 
 
 def _build_trainer(

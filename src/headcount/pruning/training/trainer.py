@@ -18,9 +18,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from headcount.core.errors import ArtifactError, NonFinite
 from headcount.core.files import PARTIAL, read_json, sha256, write_json
 from headcount.core.folders import sync_folder
-from headcount.data.losses import divergences
+from headcount.data.losses import kl_divergences
 from headcount.data.metrics import IGNORED
-from headcount.models.modules import Batch, at_least_single, shifts, unwrap
+from headcount.models.modules import Batch, at_least_single, shifts_labels, unwrap
 from headcount.models.observe import evaluating, model_inputs
 from headcount.models.state import forward
 from headcount.pruning.training.gates import GateCallback
@@ -222,9 +222,9 @@ def divergence(teacher: nn.Module, output: Any, batch: Batch) -> Tensor:
     """Returns the mean divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with evaluating(teacher):
         teacher_logits = at_least_single(forward(teacher, model_inputs(batch, teacher)).logits).to(output.logits.device)
-    values, labels = divergences(teacher_logits, at_least_single(output.logits)), batch.get("labels")
+    values, labels = kl_divergences(teacher_logits, at_least_single(output.logits)), batch.get("labels")
     if values.ndim == 2 and isinstance(labels, Tensor) and labels.shape == values.shape:
-        if shifts(unwrap(teacher)):
+        if shifts_labels(unwrap(teacher)):
             values, labels = values[:, :-1], labels[:, 1:]  # what a token predicts is the label of the next
         return values[labels != IGNORED].mean()
     return values.mean()

@@ -121,7 +121,7 @@ def _table_columns(model: nn.Module, heads: HeadMap) -> dict[str, list[int]]:
     recorded = record.read(model)
     columns: dict[str, list[int]] = {}
     for block in heads.blocks:
-        entry = recorded.get(record.relative(model, block.path))
+        entry = recorded.get(record.relative_path(model, block.path))
         if entry is not None and entry.columns:
             columns[f"{block.path}.relative_attention_bias.weight"] = list(entry.columns)
     return columns
