@@ -1,10 +1,12 @@
-"""The result of a study: tables of numbers with their intervals, the verdict in one sentence, and every measurement as plain data."""
+"""The result of a study: tables of numbers with their intervals, figures, the verdict in one sentence, and every measurement as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+
+from headcount.core.figure import Figure
 
 Cell = str | int | float | bool | None
 
@@ -32,6 +34,8 @@ def interval_columns(name: str, format: str, unit: str = "") -> tuple[Column, Co
 class Table:
     """Named columns and rows of cells; `title` says in one line what the table holds. A cell is None where the number is not defined.
 
+    A table that is not `is_printed` is for files alone: it is too long to read, such as one with a row for every head.
+
     Raises:
         ValueError: a row has more or fewer cells than there are columns, or an interval names a column that does not exist.
     """
@@ -40,6 +44,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     title: str = ""
+    is_printed: bool = True
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -63,7 +68,38 @@ class Table:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Returns the table that `to_dict` described."""
         columns = [Column(**{**column, "interval": _pair(column["interval"])}) for column in values["columns"]]
-        return cls(values["name"], tuple(columns), tuple(tuple(row) for row in values["rows"]), values["title"])
+        return cls(values["name"], tuple(columns), tuple(tuple(row) for row in values["rows"]), values["title"], values["is_printed"])
+
+    def format(self) -> FormattedTable:
+        """Returns the table as text: the ends of an interval in parentheses behind their number, and a dash for what is not defined."""
+        ends = {name for column in self.columns for name in column.interval or ()}
+        columns = [column for column in self.columns if column.name not in ends]
+        records = self.records()
+        return FormattedTable(
+            headings=[f"{column.name} ({column.unit})" if column.unit else column.name for column in columns],
+            rows=[[_format_cell(column, record) for column in columns] for record in records],
+            are_numbers=[any(isinstance(record[column.name], int | float) for record in records) for column in columns],
+            have_intervals=[column.interval is not None for column in columns],
+        )
+
+
+class FormattedTable(NamedTuple):
+    """A table as text: headings with units, cells, and for every column whether it holds numbers, and whether these have intervals."""
+
+    headings: list[str]
+    rows: list[list[str]]
+    are_numbers: list[bool]
+    have_intervals: list[bool]
+
+
+def _format_cell(column: Column, record: Mapping[str, Cell]) -> str:
+    def text(name: str) -> str:
+        value = record[name]
+        return "–" if value is None else str(value) if isinstance(value, str) else format(value, column.format)
+
+    if column.interval is None or record[column.interval[0]] is None:
+        return text(column.name)
+    return f"{text(column.name)} ({text(column.interval[0])} … {text(column.interval[1])})"
 
 
 def _pair(names: Sequence[str] | None) -> tuple[str, str] | None:
@@ -80,7 +116,10 @@ class StudyResult:
         sentence: The verdict in one sentence.
         notes: Conditions and reservations, one sentence each.
         measurements: Every number and the conditions under which it was measured, as plain data by name.
-        figures: Figures described as data.
+        figures: The figures, described as data.
+
+    Raises:
+        ValueError: two tables or two figures have one name, or a figure names a table that does not exist.
     """
 
     study: str
@@ -88,12 +127,30 @@ class StudyResult:
     sentence: str
     notes: tuple[str, ...] = ()
     measurements: Mapping[str, Any] = field(default_factory=dict)
-    figures: tuple[Mapping[str, Any], ...] = ()
+    figures: tuple[Figure, ...] = ()
+
+    def __post_init__(self) -> None:
+        for names in ([table.name for table in self.tables], [figure.name for figure in self.figures]):
+            if len(set(names)) < len(names):
+                raise ValueError(f"two tables or two figures of study '{self.study}' have one name: {', '.join(names)}")
+        tables = {table.name for table in self.tables}
+        for figure in self.figures:
+            if figure.table not in tables:
+                raise ValueError(f"figure '{figure.name}' of study '{self.study}' names the table '{figure.table}', which does not exist")
 
     def table(self, name: str) -> Table:
         """Returns the table of that name; KeyError if there is none."""
         tables = {table.name: table for table in self.tables}
         return tables[name]
+
+    def figure(self, name: str) -> Figure:
+        """Returns the figure of that name; KeyError if there is none."""
+        figures = {figure.name: figure for figure in self.figures}
+        return figures[name]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the rows that stand for the study in the tables of a run: the measurement `rows`, or else those of the first table."""
+        return [dict(row) for row in self.measurements["rows"]] if "rows" in self.measurements else self.tables[0].records()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the result as plain data."""
@@ -103,7 +160,7 @@ class StudyResult:
             "sentence": self.sentence,
             "notes": list(self.notes),
             "measurements": dict(self.measurements),
-            "figures": [dict(figure) for figure in self.figures],
+            "figures": [figure.to_dict() for figure in self.figures],
         }
 
     @classmethod
@@ -115,7 +172,7 @@ class StudyResult:
             values["sentence"],
             tuple(values["notes"]),
             values["measurements"],
-            tuple(values["figures"]),
+            tuple(Figure.from_dict(figure) for figure in values["figures"]),
         )
 
 

@@ -18,7 +18,7 @@ from headcount.app.console.session import Session
 from headcount.app.console.text import check_embedded, check_text
 from headcount.behaviour.base import Corpus
 from headcount.core.files import reopened_model
-from headcount.core.study_result import Cell, Column, Table
+from headcount.core.study_result import Table
 from headcount.data.readers.processor import reader_of
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
@@ -63,7 +63,8 @@ def run_study(session: Session, study: Study, request: Request) -> None:
         )
         result = study.measure(context)
     for table in result.tables:
-        print_table(session, table)
+        if table.is_printed:
+            print_table(session, table)
     for sentence in (*result.notes, result.sentence):
         session.line(sentence)
     session.result({"study": study.name, **result.measurements, "notes": list(result.notes), "sentence": result.sentence})
@@ -127,24 +128,10 @@ class ConsoleSources:
 
 
 def print_table(session: Session, table: Table) -> None:
-    """Prints a table; the ends of an interval stand in parentheses behind their number, and undefined numbers are dashes."""
-    ends = {name for column in table.columns for name in column.interval or ()}
-    columns = [column for column in table.columns if column.name not in ends]
-    records = table.records()
-    rows = [[_format_cell(column, record) for column in columns] for record in records]
-    headings = [f"{column.name} ({column.unit})" if column.unit else column.name for column in columns]
-    is_number = {column.name: any(isinstance(record[column.name], int | float) for record in records) for column in columns}
-    right = [heading for heading, column in zip(headings, columns, strict=True) if is_number[column.name] and column.interval is None]
+    """Prints a table; numbers without intervals stand at the right of their column."""
+    formatted = table.format()
+    columns = zip(formatted.headings, formatted.are_numbers, formatted.have_intervals, strict=True)
+    right = [heading for heading, is_number, has_interval in columns if is_number and not has_interval]
     if table.title:
         session.line(table.title)
-    session.table(headings, rows, right=right)
-
-
-def _format_cell(column: Column, record: Mapping[str, Cell]) -> str:
-    def text(name: str) -> str:
-        value = record[name]
-        return "–" if value is None else str(value) if isinstance(value, str) else format(value, column.format)
-
-    if column.interval is None or record[column.interval[0]] is None:
-        return text(column.name)
-    return f"{text(column.name)} ({text(column.interval[0])} … {text(column.interval[1])})"
+    session.table(formatted.headings, formatted.rows, right=right)
