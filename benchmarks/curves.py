@@ -82,7 +82,7 @@ class Curves:
             return paired_t(made.losses - self.dense.losses)
         return paired_bootstrap(self.dense.parts, made.parts, self.task.metric.total, seed=0)
 
-    def told(self, factor: float = 1.0, digits: int = 2) -> str:
+    def describe_dense(self, factor: float = 1.0, digits: int = 2) -> str:
         """The dense model's metric with its 95 % interval by bootstrap over examples, and its loss."""
         low, high = (factor * (end or 0.0) for end in interval(self.dense, self.task.metric.total if self.task.metric else None))
         value = factor * (self.dense.loss if self.dense.value is None else self.dense.value)
@@ -124,13 +124,13 @@ class Curves:
     def order(self, keep: int) -> str:
         """Methods from the least loss to the most, each tested against the next one: paired t over examples, mean over seeds."""
         ranked = sorted((method for method in self.methods if (method, keep) in self.artifacts), key=lambda m: self.mean(m, keep).loss)
-        told = []
+        parts = []
         for first, second in zip(ranked, [*ranked[1:], None], strict=True):
-            told.append(f"{first} ({self.mean(first, keep).loss:.3f})")
+            parts.append(f"{first} ({self.mean(first, keep).loss:.3f})")
             if second is not None:
                 p = paired_t(self.mean(second, keep).losses - self.mean(first, keep).losses).p
-                told.append(f"<{'' if p < 0.05 else '?'} [p = {p:.2g}]")
-        return " ".join(told)
+                parts.append(f"<{'' if p < 0.05 else '?'} [p = {p:.2g}]")
+        return " ".join(parts)
 
     def recovered(self, plain: str, repaired: str, keep: int) -> float:
         """The share of what a method loses that another one of the same plan wins back."""

@@ -97,7 +97,7 @@ def order(name: str, out: Path, limit: int | None, with_recovery: bool = True) -
         out / name, f"demo/{name}", model, task, [*specs, *(recovered if with_recovery else [])], "python benchmarks/embedded.py", limit
     )
     factor = 100.0 if made.dense.metric == "accuracy" else 1.0
-    print(f"\n{made.told(factor)}\n")
+    print(f"\n{made.describe_dense(factor)}\n")
     print(made.table(factor, 1 if factor > 1 or made.dense.metric == "BLEU" else 3))
     for keep in keeps:
         print(f"\n{keep} heads, by loss: {made.order(keep)}")
@@ -111,7 +111,7 @@ def encoder(out: Path, limit: int | None) -> None:
     keeps = [24, 16, 12, 8, 6, 4, 2, 1]
     specs = build_grid(["surgeon", "dsp", "l0"], keeps, 1, PruneSpec.of("random", 1, kinds=("encoder-self",), recipe=recipe))
     made = Curves(out / "encoder", "demo/translator", model, task, specs, "python benchmarks/embedded.py encoder", limit)
-    print(f"\n{made.told()}\n")
+    print(f"\n{made.describe_dense()}\n")
     print(made.table(1.0, 2))
     for method in made.methods:
         within = [keep for keep in keeps if made.change(method, keep).difference >= -0.15]

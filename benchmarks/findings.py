@@ -59,12 +59,12 @@ def study(*words: Any) -> dict[str, Any]:
     """What a command of headcount tells."""
     given = [str(word) for word in words]
     print("headcount", *given, flush=True)
-    told = io.StringIO()
-    with redirect_stdout(told):
+    output = io.StringIO()
+    with redirect_stdout(output):
         code = headcount([*given, "--json", "--quiet"])
     if code:
         sys.exit(code)
-    return json.loads(told.getvalue())
+    return json.loads(output.getvalue())
 
 
 def of_task(options: argparse.Namespace, name: str, *, test: Path | None = None) -> list[Any]:
@@ -120,8 +120,8 @@ def finetuned(options: argparse.Namespace) -> str:
             sure = sum(change["q"] <= 0.05 for change in here)
             separators = [change["difference"] for change in here if change["role"].startswith("delimiter")]
             lost, gained = (sum(c[a] and not c[b] for c in here) for a, b in (("had", "has"), ("has", "had")))
-            told = f"{sum(separators) / len(separators):+.2f}" if separators else ""
-            rows.append([name, layer, f"{moved:.2f}", f"{sure} of {len(here)}", lost, gained, told])
+            delimiter_change = f"{sum(separators) / len(separators):+.2f}" if separators else ""
+            rows.append([name, layer, f"{moved:.2f}", f"{sure} of {len(here)}", lost, gained, delimiter_change])
     header = ("task", "layer", "mean size of change", "changed (q ≤ 0.05)", "roles lost", "roles gained", "mean change of delimiter bias")
     return table(header, rows)
 

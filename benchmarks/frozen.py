@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from curves import Curves, arguments, sizes
 from peers.sidebyside import put
-from results import make_task, read_sst2, told, tuned, untrained
+from results import describe_results, make_task, read_sst2, tuned, untrained
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -144,8 +144,8 @@ def main() -> None:
     wanted = untrained(options.methods.split(","), keeps, options.seeds)
     made = Curves(options.out / "run", "all-mpnet-base-v2", model, task, wanted, "python benchmarks/frozen.py")
     conditions = f"{len(task.calibration)} sentences choose and repair, {len(task.selection)} judge."
-    put(options.document, "frozen", f"{told(made)}\n\n{conditions}")
-    print(f"\n{told(made)}\n\n{conditions}\n{made.failed or ''}")
+    put(options.document, "frozen", f"{describe_results(made)}\n\n{conditions}")
+    print(f"\n{describe_results(made)}\n\n{conditions}\n{made.failed or ''}")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def prune(options: argparse.Namespace) -> None:
     made = Curves(options.out / "run", options.model.name, model, task, wanted, "python benchmarks/language.py")
     ordered = [f"{groups(made.heads, keep)} groups, by loss: {made.order(keep)}" for keep in made.keeps]
     parts = f"{len(task.calibration)} choose and repair, {len(task.selection)} judge, {len(task.report)} are shown"
-    text = "\n\n".join([f"{made.told()}. Windows of {options.length} tokens: {parts}.", perplexities(made), *ordered])
+    text = "\n\n".join([f"{made.describe_dense()}. Windows of {options.length} tokens: {parts}.", perplexities(made), *ordered])
     put(options.document, "language-prune", text)
     print(f"\n{text}\n{made.failed or ''}")
 

@@ -111,14 +111,14 @@ def untrained(methods: Sequence[str], keeps: Sequence[int], seeds: int, *, means
     return repaired + [spec for other in others for spec in build_grid(["gradient", "random"], keeps, seeds, other)]
 
 
-def told(made: Curves) -> str:
+def describe_results(curves: Curves) -> str:
     """Accuracy by method and size, what repair wins back, and the order of the methods by loss, in Markdown."""
-    parts, plain, repaired = [made.told(100.0), made.table(100.0, 1)], "gradient without repair", "gradient + repair"
-    for keep in made.keeps:
-        if {(plain, keep), (repaired, keep)} <= set(made.artifacts) and made.change(plain, keep).difference < 0:
-            won = made.recovered(plain, repaired, keep)
+    parts, plain, repaired = [curves.describe_dense(100.0), curves.table(100.0, 1)], "gradient without repair", "gradient + repair"
+    for keep in curves.keeps:
+        if {(plain, keep), (repaired, keep)} <= set(curves.artifacts) and curves.change(plain, keep).difference < 0:
+            won = curves.recovered(plain, repaired, keep)
             parts.append(f"{keep} heads: repair wins back {100 * won:.0f} % of what gradient ranking loses")
-    parts += [f"{keep} heads, by loss: {made.order(keep)}" for keep in made.keeps]
+    parts += [f"{keep} heads, by loss: {curves.order(keep)}" for keep in curves.keeps]
     return "\n\n".join(parts)
 
 
@@ -135,9 +135,9 @@ def main() -> None:
     model, tokenizer = tuned(options, files)
     task = make_task(options.data_set, model, tokenizer, files)
     wanted = specs(options, len(hc.HeadMap.of(model)))
-    made = Curves(options.out / "run", options.data_set, model, task, wanted, "python benchmarks/results.py")
-    print(f"\n{told(made)}\n")
-    print(made.failed)
+    curves = Curves(options.out / "run", options.data_set, model, task, wanted, "python benchmarks/results.py")
+    print(f"\n{describe_results(curves)}\n")
+    print(curves.failed)
 
 
 if __name__ == "__main__":

@@ -188,12 +188,12 @@ def write_tables(store: Store, document: Path, figure: Path) -> None:
     curves = {(what, stage, axis): store.curve(what, stage, axis) for what in LABELS for stage in EXPECTED for axis in store.grid.sizes}
     write_atomic(figure, draw(curves, list(store.grid.sizes)))
     most = store.grid.along("examples")[-1]
-    told = any(curves["mib", stage, axis] for stage, axes in EXPECTED.items() for axis in axes)
+    has_memory = any(curves["mib", stage, axis] for stage, axes in EXPECTED.items() for axis in axes)
     parts = {
         "conditions": conditions(store),
         "figure": f"![Time and memory along every axis, on logarithmic scales](figures/{figure.name})",
         "time": growth(curves, "seconds"),
-        "memory": growth(curves, "mib") if told else "Not measured: this system tells no peak that can be reset.",
+        "memory": growth(curves, "mib") if has_memory else "Not measured: this system has no counter of peak memory that can be reset.",
         "processes": gains({stage: store.walls(stage) for stage in SHARED}, curves),
         "rates": rates(operations(most), {stage: dict(curves["seconds", stage, "examples"])[most.examples] for stage in SHARED}),
     }

@@ -137,8 +137,8 @@ def table_rows(shape: Shape, machine: Machine, job: Job) -> list[Sequence[str]]:
 
 def _row(machine: Machine, name: str, operations: float, size: float) -> Sequence[str]:
     group = machine.group(size)
-    told = f"{_time(machine.seconds(operations, idle=group))} ({machine.accelerators // group} copies on {group} each)"
-    return name, f"{operations:.1e}", _time(machine.seconds(operations)), told, f"{_gb(size)} for each copy of the model"
+    in_copies = f"{_time(machine.seconds(operations, idle=group))} ({machine.accelerators // group} copies on {group} each)"
+    return name, f"{operations:.1e}", _time(machine.seconds(operations)), in_copies, f"{_gb(size)} for each copy of the model"
 
 
 def _scoring_bytes(shape: Shape, tokens: int) -> float:
@@ -167,8 +167,8 @@ def _dsp_row(shape: Shape, machine: Machine, job: Job, operations: float) -> Seq
     tokens = job.sequences * job.length / machine.accelerators
     states = TRAINED * shape.parameters / machine.accelerators
     kept = tokens * (shape.layers * shape.width * HALF + shape.vocabulary * LOSS) + 2 * HALF * shape.of_layer
-    told = f"{_gb(TRAINED * shape.parameters)} of weights and states, so {_gb(states + kept)} on each of {machine.accelerators}, sharded"
-    return f"DSP, {job.steps} steps", f"{operations:.1e}", _time(machine.seconds(operations)), "–", told
+    memory = f"{_gb(TRAINED * shape.parameters)} of weights and states, so {_gb(states + kept)} on each of {machine.accelerators}, sharded"
+    return f"DSP, {job.steps} steps", f"{operations:.1e}", _time(machine.seconds(operations)), "–", memory
 
 
 def _cutting_row(shape: Shape, machine: Machine) -> Sequence[str]:

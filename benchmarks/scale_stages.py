@@ -147,7 +147,7 @@ SHARED = ("scoring", "ablation", "roles", "dsp")
 
 
 def measured(stage: str, point: Point, clock: Clock = time.process_time) -> dict[str, float]:
-    """Seconds that a stage takes once model and data are there, and its peak memory beyond them in MiB, where that can be told."""
+    """Seconds that a stage takes once model and data are there, and its peak memory beyond them in MiB, where the system measures it."""
     work = STAGES[stage](point)
     _settle()
     _together()

@@ -20,7 +20,7 @@ Curves = Mapping[tuple[str, str, str], Curve]
 """By what is measured, stage and axis."""
 LABELS = {"seconds": "seconds", "mib": "MiB beyond the model"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000")
-"""Of Okabe and Ito, told apart by the colour-blind."""
+"""Of Okabe and Ito, distinct to colour-blind readers."""
 EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "scoring": {"layers": ("1", "1"), "heads": ("0 – 1", "0 – 1"), "length": ("1 – 2", "1 – 2"), "examples": ("1", "0")},
     "ablation": {"layers": ("2", "1"), "heads": ("1 – 2", "0 – 1"), "length": ("1 – 2", "1 – 2"), "examples": ("1", "0")},

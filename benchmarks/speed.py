@@ -71,14 +71,14 @@ def main() -> None:
         for name in list(models)[1:]:
             ratios = [whole / less for whole, less in zip(times["dense"], times[name], strict=True)]
             promised, measured = flops["dense"] / flops[name], statistics.median(ratios)
-            told = {
+            row = {
                 "batch": batch,
                 "heads": name,
                 "promised": round(promised, 3),
                 "measured": round(measured, 3),
                 "kept": round(measured / promised, 3),
             }
-            print(json.dumps(told), flush=True)
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -104,8 +104,8 @@ def trained(options: argparse.Namespace, files: dict[str, list[Path]]) -> tuple[
         model = make_model(tokenizer)
         recipe = Recipe(epochs=options.epochs, rate=1e-3, train_batch=64, warmup=0.1, training_arguments=HOW)
         task = make_task(model, tokenizer, files, "val")
-        told = fine_tune(model, task, recipe, folder=options.out / "training", progress=Said(20))
-        print(told.history[-1], flush=True)
+        trained = fine_tune(model, task, recipe, folder=options.out / "training", progress=Said(20))
+        print(trained.history[-1], flush=True)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return hc.load(folder), PreTrainedTokenizerFast.from_pretrained(folder)
@@ -144,7 +144,7 @@ def main() -> None:
     keeps = [int(keep) for keep in options.keep.split(",")]
     specs = [PruneSpec.of(method, keep, kinds=kinds, recipe=recipe) for method in options.methods.split(",") for keep in keeps]
     made = Curves(options.out / "run", "multi30k", model, task, specs if kinds else [], "python benchmarks/translation.py")
-    print(f"\n{made.told()}\n")
+    print(f"\n{made.describe_dense()}\n")
     if made.artifacts:
         print(made.table(1.0, 2))
         for artifact in (artifact for artifacts in made.artifacts.values() for artifact in artifacts):

@@ -230,9 +230,9 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in options.only:
         readings = groups[name](options)
-        told = [best_heads(readings, options.relations, {} if name == "embedded" else VOITA), by_layer(readings), kinds(readings)]
-        for what, text in zip(("relations", "layers", "kinds"), told, strict=True):
-            put(options.document, f"treebanks-{name}-{what}", text)
+        tables = [best_heads(readings, options.relations, {} if name == "embedded" else VOITA), by_layer(readings), kinds(readings)]
+        for kind, text in zip(("relations", "layers", "kinds"), tables, strict=True):
+            put(options.document, f"treebanks-{name}-{kind}", text)
             print(f"\n{text}\n", flush=True)
 
 

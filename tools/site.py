@@ -33,7 +33,7 @@ USES = {
 }
 CAPTIONS = {
     "importance": "Every head of an embedded model by this score; a dot is away from zero.",
-    "pruners": "Left: the smallest size at which each head is still kept. Right: the metric by heads kept, beside random heads and the whole model.",
+    "pruners": "Left: the smallest size at which each head is still kept. Right: the metric by heads kept, beside random heads and the dense model.",
     "roles": "Left: on which keys a head with this role looks, in an example. Right, where an embedded model can have it: attention there "
     "against chance, which is 1.",
 }

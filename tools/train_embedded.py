@@ -246,8 +246,8 @@ def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float 
         model.config.use_cache = True  # the Trainer turned it off
     model.save_pretrained(out / name)
     tokenizer.save_pretrained(out / name)
-    told = {key: trainer.state.log_history[-1][key] for key in ("train_loss", "epoch", "step")}
-    (out / name / "training.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    summary = {key: trainer.state.log_history[-1][key] for key in ("train_loss", "epoch", "step")}
+    (out / name / "training.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 def _steps(text: str) -> tuple[int, ...]:

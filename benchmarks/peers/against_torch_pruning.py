@@ -231,10 +231,10 @@ def line(family: Family, way: Way, wanted: Wanted, found: Found) -> list[str]:
         ours = f"{same.result}, {same.reload}"
     except hc.HeadcountError as error:
         ours = f"refuses: {said(error)}"
-    return [name, asked, told(found.heads), found.result, ", ".join(found.other) or "no", found.reload or "–", ours]
+    return [name, asked, format_counts(found.heads), found.result, ", ".join(found.other) or "no", found.reload or "–", ours]
 
 
-def told(numbers: Sequence[int]) -> str:
+def format_counts(numbers: Sequence[int]) -> str:
     return " ".join(map(str, numbers)) or "–"
 
 

@@ -30,8 +30,8 @@ export async function ask<A extends Action>(action: A, body: LiveApi[A]["ask"]):
   });
   const answer = parsed(text);
   if (response.ok && answer !== undefined) return answer as LiveApi[A]["answer"];
-  const told = errorOf(answer) ?? (response.status >= 500 ? `The server failed (${response.status}) without saying why; look at its output, or start headcount serve again.` : `The server answered ${response.status} without saying why.`);
-  throw response.status === 409 ? new Busy(told) : new Error(told);
+  const message = errorOf(answer) ?? (response.status >= 500 ? `The server failed (${response.status}) without saying why; look at its output, or start headcount serve again.` : `The server answered ${response.status} without saying why.`);
+  throw response.status === 409 ? new Busy(message) : new Error(message);
 }
 
 function parsed(text: string): unknown {

@@ -111,12 +111,12 @@ export function ArcsView({ units, names, gold, arcs, pinned, first, label }: Arc
   const leaving = arcs.filter((arc) => !inside(arc) && arc.from >= first && arc.from < first + units.length);
   const [above, below] = [gold.length ? highest + 16 : 8, Math.max(reach(arcs) * 0.75, leaving.length ? STUB.down + 14 : 0) + 26];
   const forth = (laid.x[1] ?? 1) < (laid.x[0] ?? 0) ? -1 : 1;
-  const told = [...arcs.filter(inside), ...leaving].slice(0, 60).map((arc) => `${named(names[arc.from])} to ${named(names[arc.to])} ${arc.label}${inside(arc) ? "" : ", outside"}`);
+  const descriptions = [...arcs.filter(inside), ...leaving].slice(0, 60).map((arc) => `${named(names[arc.from])} to ${named(names[arc.to])} ${arc.label}${inside(arc) ? "" : ", outside"}`);
   const [top, bottom] = [above, above + 26];
   const agreed = new Set(arcs.filter((arc) => arc.agrees).map((arc) => `${Math.min(arc.from, arc.to)} ${Math.max(arc.from, arc.to)}`));
   return (
     <Scroll label={label}>
-      <svg class="chart arcs" width={laid.width} height={bottom + below} role="img" aria-label={`${label}: ${told.join("; ")}`}>
+      <svg class="chart arcs" width={laid.width} height={bottom + below} role="img" aria-label={`${label}: ${descriptions.join("; ")}`}>
         <defs>
           <marker id="arrow" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M0 0L8 4L0 8z" fill="context-stroke" /></marker>
         </defs>

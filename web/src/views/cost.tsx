@@ -75,12 +75,12 @@ export function speedsOf(rows: BenchRow[], shapes: [number, number][], called: s
     return removed ? [{ shape, speed: removed.speedup, apart: removed.is_apart }] : [];
   });
   if (!pairs.length) return `No model of ${called} with heads removed was measured.`;
-  const [told, alike] = [pairs.filter((pair) => pair.apart), pairs.filter((pair) => !pair.apart)];
+  const [apart, alike] = [pairs.filter((pair) => pair.apart), pairs.filter((pair) => !pair.apart)];
   const where = (some: typeof pairs): string => (some.length === 1 ? sizeName(some[0]!.shape) : `${some.length} of ${pairs.length} sizes`);
-  if (!told.length) return `With its heads removed, ${called} is ${ALIKE} at ${pairs.length === 1 ? where(pairs) : `any of ${pairs.length} sizes`}: the quartiles overlap (medians ${speedRange(pairs.map((pair) => pair.speed))}).`;
-  const fast = `Removing the heads of ${called} makes a pass ${speedRange(told.map((pair) => pair.speed))}`;
+  if (!apart.length) return `With its heads removed, ${called} is ${ALIKE} at ${pairs.length === 1 ? where(pairs) : `any of ${pairs.length} sizes`}: the quartiles overlap (medians ${speedRange(pairs.map((pair) => pair.speed))}).`;
+  const fast = `Removing the heads of ${called} makes a pass ${speedRange(apart.map((pair) => pair.speed))}`;
   if (!alike.length) return `${fast} ${pairs.length === 1 ? `at ${where(pairs)}` : `over ${pairs.length} sizes of batch and length`}.`;
-  return `${fast} at ${where(told)}; at ${where(alike)} it is ${ALIKE}.`;
+  return `${fast} at ${where(apart)}; at ${where(alike)} it is ${ALIKE}.`;
 }
 
 /** What should make a reader doubt the times. */

@@ -150,12 +150,12 @@ export function PruneForm(): JSX.Element {
     if (busy || isWhole) return;
     const { method, seed, protect, onePerBlock, wholeGroups } = choice.value;
     const unit = wholeGroups || !heads.value.hasGroups ? "kv_group" : "even";
-    const wish: LiveApi["prune"]["ask"] = { method: method.replace(RANKING, ""), keep: keep.value, protect: [...protect], repair: REPAIRS[repair][1], seed, floor: onePerBlock ? 1 : 0, unit };
+    const request: LiveApi["prune"]["ask"] = { method: method.replace(RANKING, ""), keep: keep.value, protect: [...protect], repair: REPAIRS[repair][1], seed, floor: onePerBlock ? 1 : 0, unit };
     const at = runAt.value;
     start(async () => {
-      const made = await ask("prune", wish);
-      learn(at, made.point);
-      return made;
+      const pruned = await ask("prune", request);
+      learn(at, pruned.point);
+      return pruned;
     });
   };
   const isWhole = keep.value >= run.value.heads.length;
