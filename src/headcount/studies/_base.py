@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from headcount.core.errors import OptionError
 from headcount.core.options import Configurable
+from headcount.core.progress import Progress
 from headcount.core.registry import STUDIES
 from headcount.models.provenance import machine_of, model_record
 from headcount.runs.store import Run, describe_run
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from headcount.models.head_map import HeadMap
 
 Input = Literal["model", "task", "text", "run", "comparison"]
-Progress = Callable[[int, int | None], None]
-"""Called with the number of finished pieces of work, and of all pieces where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

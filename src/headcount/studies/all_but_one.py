@@ -70,7 +70,7 @@ def reduce_layers(context: StudyContext, ablation: Ablation, progress: Progress 
     model, task, heads, seed = context.loaded.model, context.task, context.loaded.heads, context.seed
     limit, batch_size = context.limit, context.batch_size
     scores = score(
-        model, task, f"all-but-one:{ablation}", split="selection", seed=seed, limit=limit, batch_size=batch_size, progress=progress
+        model, task, f"all-but-one:{ablation}", split="selection", seed=seed, limit=limit, batch_size=batch_size, progress=progress or False
     )
     means = means_for(model, task, ablation, limit, "selection")
     dense = evaluate(model, task, limit=limit, batch_size=batch_size)
