@@ -94,7 +94,7 @@ def terminal_bar(work: str) -> Iterator[Progress]:
 @contextmanager
 def notebook_bar(work: str) -> Iterator[Progress]:
     """Draws a bar as the output of a notebook's cell, and removes it at the end."""
-    from IPython.display import HTML, display
+    from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
 
     def draw(done: int, total: int | None) -> HTML:
         value = f" value='{done}' max='{total}'" if total else ""
