@@ -313,10 +313,10 @@ def test_names_from_files_cannot_steer_the_terminal() -> None:
 def test_ctrl_c_inside_a_verb_gives_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from headcount.app.cli import ls
 
-    def interrupt() -> None:
+    def interrupt(_kind: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ls, "_kinds", interrupt)
+    monkeypatch.setattr(ls, "_list_names", interrupt)
     code, out, err = run(capsys, "ls")
     assert (code, out, err.strip()) == (130, "", "interrupted")
 

@@ -19,11 +19,12 @@ from headcount.behaviour.views import ViewName, check_input, corpus_examples
 from headcount.core.errors import DataError, unknown
 from headcount.core.heads import Head
 from headcount.core.options import options_of
+from headcount.core.progress import Progress, show_progress
 from headcount.core.registry import ROLES
 from headcount.core.role_table import ALPHA, TAU, RoleTable
 from headcount.core.stats.significance import Adjust
 from headcount.data.checks import check_weights
-from headcount.data.stream import Memory, Progress, Reading, fingerprint, stream
+from headcount.data.stream import Memory, Reading, fingerprint, stream
 from headcount.data.task import Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
@@ -50,7 +51,7 @@ def roles(
     truncate: bool = False,
     batch_size: int | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
 ) -> RoleTable:
     """Tests what every head does: for each head and role the bias of its attention with test, interval and baseline.
 
@@ -71,7 +72,7 @@ def roles(
         truncate: Whether longer sentences are cut off instead of refused. A task has its own.
         batch_size: Examples per forward pass; None for the task's own, else 32. It falls by halves when memory runs out.
         seed: Seed of the permutation test and of random sequences.
-        progress: Called with the examples done and, if known, their number.
+        progress: A bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
 
     Returns:
         A table with one row for each head and role; `labels()` are the roles that each head has, `untested` says why others were not tested.
@@ -96,10 +97,11 @@ def roles(
         batch_size = text.batch_size
     spec = RoleSpec(parse_roles(only), tau, alpha, correct, level, batch_size, seed)
     check_reading(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate, parser=parser)
-    corpus = text
-    if not isinstance(text, Corpus):
+    with show_progress(progress, "testing roles") as advance:
+        if isinstance(text, Corpus):
+            return measure_roles(model, text, spec, progress=advance)
         corpus = read_corpus(model, text, tokenizer, split=split, limit=limit, parser=parser, max_length=max_length, truncate=truncate)
-    return measure_roles(model, corpus, spec, progress=progress)
+        return measure_roles(model, corpus, spec, progress=advance)
 
 
 @dataclass(frozen=True, slots=True)

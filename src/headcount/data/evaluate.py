@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from headcount.core.errors import DataError
 from headcount.core.evaluation import Evaluation
 from headcount.core.plan import Plan
+from headcount.core.progress import Progress, show_progress
 from headcount.data.checks import check_batch
 from headcount.data.chunks import CHUNK
 from headcount.data.losses import ExampleLosses, finite_losses
 from headcount.data.mask import mask
 from headcount.data.metrics import Metric
 from headcount.data.nonfinite import explain_nonfinite
-from headcount.data.stream import Memory, Progress, Reading, fingerprint, stream
+from headcount.data.stream import Memory, Reading, fingerprint, stream
 from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
@@ -56,7 +57,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     limit: int | None = None,
     batch_size: int | None = None,
     plan: Plan | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
     memory: Memory | None = None,
     loss: Callable[[Any, Batch], Tensor] | None = None,
 ) -> Evaluation:
@@ -69,7 +70,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
         limit: Reads at most that many examples.
         batch_size: Examples per batch; by default the task's, else 32. It is halved when memory runs out.
         plan: Evaluates with the heads that the plan removes gated to zero. The model is not cut.
-        progress: Called with the number of examples done and in all.
+        progress: A bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
         memory: Stores the results of chunks, so that an interrupted evaluation resumes.
         loss: (output, batch) -> one number per example, in place of the task's and the model's own loss.
 
@@ -92,8 +93,9 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     if limit is not None and limit < 1:
         raise DataError(f"limit must be 1 or more, got {limit}")
     metric = task.metric if task else None
-    reading = Reading(data, split, limit, batch_size, pad_id(inner), progress, CHUNK, memory)
-    with nullcontext() if plan is None else mask(inner, plan.removed):
+    gates = nullcontext() if plan is None else mask(inner, plan.removed)
+    with show_progress(progress, "evaluating") as advance, gates:
+        reading = Reading(data, split, limit, batch_size, pad_id(inner), advance, CHUNK, memory)
         measurement = _Measurement(inner, ExampleLosses(inner, loss or (task.loss if task else None)), metric)
         chunks = list(stream(reading, measurement))
     parts = np.concatenate([chunk["parts"] for chunk in chunks]) if metric is not None else None

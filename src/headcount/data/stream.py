@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from headcount.core.errors import HeadcountError, NothingLeft, OutOfMemory, memory_ran_out
+from headcount.core.progress import Progress
 from headcount.data.chunks import BATCH, CHUNK, Chunk, chunks, number_of_examples
 from headcount.data.losses import OneByOne
 from headcount.data.task import Data, Split, Task
@@ -31,8 +32,6 @@ StoredResult = tuple[Measured, int | None]
 """The results of a finished chunk, and the batch size that they were computed with."""
 Measure = Callable[[Batch, list[int]], Mapping[str, Tensor]]
 """(batch, the numbers of its examples) -> per-example tensors by name."""
-Progress = Callable[[int, int | None], None]
-"""(examples done, examples in all if known)."""
 SMALL, LONG = 4 * 2**20, 1.0
 """Results of a chunk are stored if they are smaller than that (bytes), or took longer than that (seconds)."""
 

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from headcount.core.errors import DataError, HeadcountError, NonFinite, OptionError, PlanError
 from headcount.core.normalisation import Normalise
+from headcount.core.progress import Progress, show_progress
 from headcount.core.scores import ROUNDING, Scores
 from headcount.core.stats.resampling import pseudovalues
 from headcount.core.stats.samples import Samples
 from headcount.data.checks import check_weights
 from headcount.data.chunks import CHUNK
 from headcount.data.losses import ExampleLosses
-from headcount.data.stream import Measured, Memory, Progress, Reading, stream
+from headcount.data.stream import Measured, Memory, Reading, stream
 from headcount.data.task import Data, Split, Task
 from headcount.importance.base import (
     Accumulator,
@@ -66,7 +67,7 @@ def score(  # noqa: PLR0913 (a public signature is explicit)
     checkpointing: bool = False,
     generate: bool = False,
     adaptive: int | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
 ) -> Scores:
     """Returns how much every head of a model matters by one method.
 
@@ -84,7 +85,7 @@ def score(  # noqa: PLR0913 (a public signature is explicit)
         checkpointing: trades time for memory in the backward pass.
         generate: lets ablations generate text for metrics such as BLEU, which is slow.
         adaptive: stops examining heads once it is clear whether they are among that many lowest units (ablation only).
-        progress: called with the number of examples done and of all examples, or None where that is unknown.
+        progress: a bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
 
     Returns:
         One number per head in the order of `HeadMap.of(model)`, with standard errors and the samples behind them.
@@ -112,7 +113,8 @@ def score(  # noqa: PLR0913 (a public signature is explicit)
         generate=generate,
         adaptive=adaptive,
     )
-    (scores,) = score_all(model, data, [by], settings, progress=progress).values()
+    with show_progress(progress, "scoring") as advance:
+        (scores,) = score_all(model, data, [by], settings, progress=advance).values()
     return scores
 
 
@@ -131,7 +133,7 @@ def score_all(
         data: as for `score`.
         by: methods as text or objects.
         settings: how the data are read and scores are normalised.
-        progress: as for `score`.
+        progress: called with the number of examples done and of all examples, or None where that is unknown.
 
     Raises:
         HeadcountError: as for `score`; the error of the first method that failed.

@@ -14,9 +14,9 @@ from headcount.core.budget import Budget
 from headcount.core.errors import DataError, PlanError
 from headcount.core.heads import Head
 from headcount.core.plan import Plan
+from headcount.core.progress import Progress, show_progress
 from headcount.core.scores import Scores
 from headcount.data.checks import check_weights
-from headcount.data.stream import Progress
 from headcount.data.task import Data, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
@@ -69,7 +69,7 @@ def prune(  # noqa: PLR0913 - every argument is explicit
     recipe: Recipe | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
 ) -> Pruned:
     """Prunes a model to a number of heads, repairs, cuts and verifies it; the model given is not changed.
 
@@ -91,7 +91,7 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         recipe: How methods that train, and the recovery, do so.
         seed: The seed of the method and of its training.
         folder: Where checkpoints of a training go; an interrupted training continues from there.
-        progress: Called with the number of examples done and of all.
+        progress: A bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
 
     Returns:
         The plan, the cut and verified model, and the log of what was done.
@@ -119,7 +119,8 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         recipe=recipe,
         seed=seed,
     )
-    return prune_by_spec(model, data, spec, folder=None if folder is None else Path(folder), progress=progress)
+    with show_progress(progress, "pruning") as advance:
+        return prune_by_spec(model, data, spec, folder=None if folder is None else Path(folder), progress=advance)
 
 
 @holds("pruning")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from headcount.core.errors import OptionError
 from headcount.core.options import Configurable
+from headcount.core.progress import Progress
 from headcount.core.registry import STUDIES
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ ANY_ROLE = "any role"
 Ablation = Literal["zero", "mean", "uniform"]
 """What stands in for removed heads: nothing, their mean output, or uniform attention."""
 Input = Literal["model", "task", "text", "run", "comparison"]
-Progress = Callable[[int, int | None], None]
-"""Called with the number of finished pieces of work, and of all pieces where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

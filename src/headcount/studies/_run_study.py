@@ -14,6 +14,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.errors import OptionError
 from headcount.core.files import opened_model, reopened_model
+from headcount.core.progress import Progress, watch_work
 from headcount.core.study_result import StudyResult
 from headcount.data.open_task import default_task, open_task
 from headcount.data.readers.processor import reader_of
@@ -21,7 +22,7 @@ from headcount.data.task import Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
-from headcount.studies._base import LoadedModel, Progress, Study, StudyContext, new_head_options
+from headcount.studies._base import LoadedModel, Study, StudyContext, new_head_options
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
 
@@ -37,7 +38,7 @@ def study(
     seed: int = 0,
     limit: int | None = None,
     batch_size: int | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
 ) -> StudyResult:
     """Runs an experiment of a paper.
 
@@ -51,7 +52,7 @@ def study(
         seed: The seed of everything that is drawn at random.
         limit: The most examples read of each split; None for all.
         batch_size: Examples per batch; None chooses the largest that fits.
-        progress: Called with the number of finished pieces of work and of all.
+        progress: A bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
 
     Returns:
         Tables with intervals, the verdict in one sentence, and every measurement as plain data.
@@ -77,7 +78,7 @@ def study(
     elif model is None and "comparison" in chosen.info.needs and out is not None:
         record = Run.open(out).record()
         name = reopened_model(record.model.name, record.config)
-    with ExitStack() as stack:
+    with watch_work(progress) as begin, ExitStack() as stack:
         run = None if out is None else stack.enter_context(Run.lead(Path(out)))
         context = StudyContext(
             sources,
@@ -86,7 +87,7 @@ def study(
             seed=seed,
             limit=limit,
             batch_size=batch_size,
-            progress=lambda description, unit="examples": nullcontext(progress or (lambda n_finished, total: None)),
+            progress=lambda description, unit="examples": nullcontext(begin(description, unit) or (lambda n_finished, total: None)),
         )
         return chosen.measure(context)
 

@@ -22,11 +22,11 @@ from headcount.core.errors import DataError, UnsupportedModel
 from headcount.core.evaluation import Evaluation
 from headcount.core.files import opened_model
 from headcount.core.plan import Plan, nearest_whole_units
+from headcount.core.progress import Progress, check_progress, watch_work
 from headcount.core.scores import Scores
 from headcount.data.chunks import chunks
 from headcount.data.open_task import open_task
 from headcount.data.readers.processor import reader_of
-from headcount.data.stream import Progress
 from headcount.data.task import Split, Task
 from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
@@ -57,8 +57,8 @@ from headcount.workflows.roles import roles_into
 from headcount.workflows.score import score_into
 
 NEW_TOKENS = 16
-Watch = Callable[[str, str], Progress]
-"""(a piece of work, its unit) -> the function that is called with its progress."""
+Watch = Callable[[str, str], Progress | None]
+"""(a piece of work, its unit) -> the function that is called with its progress, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,7 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     batch_size: int | None = None,
     seed: int = AnalysisSpec.seed,
     on_step: Callable[[Step], None] | None = None,
+    progress: bool | Progress = True,
 ) -> Run:
     """Does the whole job on a model and a task in the run folder `out`; the same call continues an interrupted one.
 
@@ -146,6 +147,7 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
         batch_size: Examples read at a time; by default what memory allows.
         seed: The seed of everything drawn at random.
         on_step: Called with each finished step.
+        progress: A bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
 
     Returns:
         The run; `run.report()` is the path of its report.
@@ -172,6 +174,7 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
         seed=seed,
     )
     check_names(spec)
+    check_progress(progress)
     folder = local_folder(model) if isinstance(model, str | Path) else None
     live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
     tokenizer = reader_of(live, folder) if tokenizer is None and folder is not None else tokenizer
@@ -180,19 +183,20 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     corpus, why_no_corpus = corpus_for(live, task, tokenizer, text=text)
     name = str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
     command = _format_call(name, task.name, out, text, spec)
-    job = AnalysisJob(
-        name,
-        live,
-        task,
-        spec,
-        corpus,
-        why_no_corpus=why_no_corpus,
-        command=command,
-        tokenizer=tokenizer,
-        folder=folder,
-        config=_describe_opening(model, data),
-    )
-    with Run.lead(Path(out), command=command) as run_folder:
+    with watch_work(progress) as begin, Run.lead(Path(out), command=command) as run_folder:
+        job = AnalysisJob(
+            name,
+            live,
+            task,
+            spec,
+            corpus,
+            why_no_corpus=why_no_corpus,
+            command=command,
+            tokenizer=tokenizer,
+            folder=folder,
+            config=_describe_opening(model, data),
+            watch=begin,
+        )
         for step in run_analysis(job, run_folder):
             if on_step is not None:
                 on_step(step)

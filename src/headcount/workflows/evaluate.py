@@ -44,7 +44,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
         progress: Called with the number of examples done and in all.
     """
     if run is None or rank_and_world_size()[1] > 1:
-        return evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress)
+        return evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress or False)
     inner = unwrap(model)
     fingerprint = fingerprint_of(inner, data, split, limit=limit)
     parts = {**model_key(inner), **task_key(data), "under": dict(under or {}), "split": split, "data": fingerprint}
@@ -52,7 +52,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
     artifact, memory = run.find(key), Chunks(run, name, {"evaluation": name, **parts}, versions, goal=[key])
     if artifact is None:
         with run.log_failure(f"evaluation '{name}'"):
-            evaluation = evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress, memory=memory)
+            evaluation = evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress or False, memory=memory)
             artifact = run.commit(key, *pack_evaluation(evaluation), provenance=versions)
     memory.clear()
     run.present(artifact)

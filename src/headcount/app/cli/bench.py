@@ -19,7 +19,7 @@ Targets = Annotated[
 ]
 Batches = Annotated[str, typer.Option("--batches", metavar="N,…", help="Batch sizes.")]
 Lengths = Annotated[str, typer.Option("--lengths", metavar="N,…", help="Lengths in tokens.")]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each is measured; the median is shown.")]
+Rounds = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often each is measured; the median is shown.")]
 
 
 def parse_numbers(text: str, flag: str) -> list[int]:

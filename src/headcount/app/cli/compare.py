@@ -16,11 +16,12 @@ Methods = Annotated[
     typer.Option(
         "--methods",
         metavar="NAME,…",
-        help="Pruners or importances; options in brackets: rank(by=fisher;again=true). Random is always there.",
+        help="Pruners or importances, with options in brackets: dsp(tau=2). Random is always there.",
+        show_default="surgeon, gradient, random",
     ),
 ]
 Keep = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers, or shares such as 10%,25%,50%,75%.")]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of methods with chance in them.")]
+Seeds = Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Seeds of methods with chance in them.")]
 
 
 DEFAULT_FOLDER = RunOptions()

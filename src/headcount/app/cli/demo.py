@@ -12,7 +12,9 @@ from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.options import Device, Dtype, Seed
 from headcount.app.console.session import Session
 
-Limit = Annotated[int | None, typer.Option("--limit", min=2, help="Read at most that many examples of each split, whatever for.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=2, help="Read at most that many examples of each split, whatever for.")
+]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
 
 

@@ -1,9 +1,7 @@
-"""`headcount ls`: what there is to name on a command line. Lists import no torch; explaining one thing imports its file."""
+"""`headcount ls`: the names that commands take. Lists import no torch; explaining one name imports its file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +20,7 @@ Name = Annotated[
 ]
 
 
-def _family(name: str, family: Family) -> dict[str, Any]:
+def _describe_family(name: str, family: Family) -> dict[str, Any]:
     facts = {
         "projections": "by configuration" if callable(family.fusion) else family.fusion,
         "gate only": family.gate_only,
@@ -33,25 +31,19 @@ def _family(name: str, family: Family) -> dict[str, Any]:
     return {"name": name, "facts": {fact: value for fact, value in facts.items() if value}}
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     return "; ".join(f"{name}: {fact}" for name, fact in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _list_archs() -> list[dict[str, Any]]:
-    return [_family(name, family) for name, family in sorted(FAMILIES.items())]
-
-
-def _list_names(registry: Registry) -> list[dict[str, Any]]:
-    return [{"name": name, "what": registry.summary(name)} for name in registry.names()]
-
-
-def _kinds() -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """Returns all kinds, each with a function that lists its names."""
-    return {"archs": _list_archs, **{kind: partial(_list_names, registry) for kind, registry in KINDS.items()}}
+def _list_names(kind: str) -> list[dict[str, Any]]:
+    """Returns one row for each name of a kind."""
+    if kind == "archs":
+        return [_describe_family(name, family) for name, family in sorted(FAMILIES.items())]
+    return [{"name": name, "what": KINDS[kind].summary(name)} for name in KINDS[kind].names()]
 
 
 def _option_rows(registry: Registry, name: str) -> list[dict[str, str]]:
-    """Returns the declared options of one thing; none for kinds whose things are modules."""
+    """Returns the declared options of a name; none for kinds without declared options."""
     try:
         return describe_options(registry.get(name))
     except OptionError:
@@ -59,7 +51,7 @@ def _option_rows(registry: Registry, name: str) -> list[dict[str, str]]:
 
 
 def _explain(session: Session, kind: str, name: str) -> None:
-    """Prints the documentation of one thing and its options, from the declarations."""
+    """Prints the documentation of a name and its declared options."""
     if kind not in KINDS:
         raise typer.BadParameter(f"{kind} have no text of their own; leave the name out")
     base = name.partition("(")[0].partition(":")[0]
@@ -75,19 +67,19 @@ def _explain(session: Session, kind: str, name: str) -> None:
 @command
 def run(session: Session, kind: Kind = None, name: Name = None) -> None:
     """List all kinds of names, or the names of one kind, or explain one name."""
-    kinds = _kinds()
+    kinds = sorted(("archs", *KINDS))
     if kind is not None and kind not in kinds:
         raise unknown("kind", kind, kinds)
     if kind is not None and name is not None:
         _explain(session, kind, name)
         return
-    rows = kinds[kind]() if kind else [{"kind": name, "names": len(rows())} for name, rows in sorted(kinds.items())]
+    rows = _list_names(kind) if kind else [{"kind": name, "names": len(_list_names(name))} for name in kinds]
     columns = list(rows[0]) if rows else ["name"]
-    session.table(columns, [[_cell(value) for value in row.values()] for row in rows])
+    session.table(columns, [[_format_cell(value) for value in row.values()] for row in rows])
     session.result({"kind": kind, "rows": rows})
     if kind == "archs":
         session.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
     elif kind is None:
-        session.next("ls", next(iter(sorted(kinds))))
+        session.next("ls", kinds[0])
     else:
         session.next("ls", kind, rows[0]["name"])

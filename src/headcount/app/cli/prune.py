@@ -20,7 +20,7 @@ Method = Annotated[
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]
 MethodSeed = Annotated[
-    int | None, typer.Option("--method-seed", min=0, help="The seed of the method, where it is not that of the data (--seed).")
+    int | None, typer.Option("--method-seed", metavar="N", min=0, help="The seed of the method, where it is not that of the data (--seed).")
 ]
 Bench = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how much faster the cut model is.")]
 

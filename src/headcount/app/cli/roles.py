@@ -8,18 +8,11 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import RunOptions, Split, TaskOptions
-from headcount.app.console.options import split
+from headcount.app.console.options import check_choice, split
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text
-from headcount.core.errors import unknown
 
 CORRECTIONS = ("bh", "bonferroni", "none")
-
-
-def _check_correction(name: str) -> str:
-    if name not in CORRECTIONS:
-        raise unknown("correction", name, CORRECTIONS)
-    return name
 
 
 def _check_only(text: str | None) -> str | None:
@@ -34,10 +27,16 @@ Only = Annotated[
         "--only", metavar="NAME,…", callback=_check_only, help="Roles of `headcount ls roles`: all of a name, or one as name:variant."
     ),
 ]
-Tau = Annotated[float, typer.Option("--tau", min=0.0, help="The bias that a head must exceed: 3 is the published threshold.")]
-Alpha = Annotated[float, typer.Option("--alpha", min=1e-6, max=0.5, help="The level of the test after correction.")]
+Tau = Annotated[float, typer.Option("--tau", metavar="X", min=0.0, help="The bias that a head must exceed: 3 is the published threshold.")]
+Alpha = Annotated[float, typer.Option("--alpha", metavar="X", min=1e-6, max=0.5, help="The level of the test after correction.")]
 Correct = Annotated[
-    str, typer.Option("--correct", metavar="HOW", callback=_check_correction, help="bh, bonferroni or none, over all heads and roles.")
+    str,
+    typer.Option(
+        "--correct",
+        metavar="HOW",
+        callback=check_choice("correction", CORRECTIONS),
+        help="bh, bonferroni or none, over all heads and roles.",
+    ),
 ]
 Everything = Annotated[bool, typer.Option("--all", help="Show every head × role, every pair of roles and every disagreement.")]
 DEFAULT_FOLDER = RunOptions()

@@ -36,10 +36,13 @@ Lowest = Annotated[
 Tolerance = Annotated[
     float,
     typer.Option(
-        "--tolerance", callback=_check_tolerance, help="The rise of the loss up to which an ablated head counts as safe to remove."
+        "--tolerance",
+        metavar="X",
+        callback=_check_tolerance,
+        help="The rise of the loss up to which an ablated head counts as safe to remove.",
     ),
 ]
-Level = Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="The confidence of intervals and verdicts.")]
+Level = Annotated[float, typer.Option("--level", metavar="X", min=0.5, max=0.999, help="The confidence of intervals and verdicts.")]
 Stability = Annotated[bool, typer.Option("--stability", help="Also show how stable the ranking is by the number of examples.")]
 AllHeads = Annotated[bool, typer.Option("--all", help="Show every head, however many there are.")]
 Checkpointing = Annotated[bool, declared_option(ScoreSettings, "checkpointing")]

@@ -11,7 +11,7 @@ from headcount.app.console.options import Quiet, Verbose
 from headcount.app.console.session import open_session
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders; two are compared.", show_default=False)]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")]
+Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port; 0 takes a free one.")]
 Host = Annotated[
     str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at; others than 127.0.0.1 open it to the network.")
 ]

@@ -107,7 +107,8 @@ def _option_parameter(option: Option) -> Parameter:
     is_required = option.default is MISSING
     plain: Any = bool if option.is_flag else list[str] if option.is_list else str
     word = option.name.replace("_", "-")
-    metavar = "|".join(map(str, option.choices)) or (word.upper() if not option.is_list else f"{word.upper().removesuffix('S')},…")
+    noun = word.rpartition("-")[2].upper()
+    metavar = "|".join(map(str, option.choices)) or (f"{noun.removesuffix('S')},…" if option.is_list else noun)
     if option.is_positional:
         metavar = metavar.replace(",…", "…")
         information: Any = typer.Argument(metavar=metavar if is_required else f"[{metavar}]", help=f"{option.help}.", show_default=False)

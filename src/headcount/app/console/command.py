@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, getdoc, signature
 from typing import Any, get_type_hints
 
 import typer
@@ -45,7 +45,9 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
     options = [*first, *last, *VERBOSITY]
     run.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {option.name: option.annotation for option in options}
-    run.__doc__ = body.__doc__
+    run.__doc__ = "\n\n".join(
+        paragraph if paragraph.startswith(" ") else " ".join(paragraph.split()) for paragraph in (getdoc(body) or "").split("\n\n")
+    )  # lines are broken to the width of the terminal; formulas, which are indented, stay as they are
     return run
 
 

@@ -1,4 +1,4 @@
-"""Sentences of the command line that several verbs print."""
+"""Sentences that several commands print."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def format_smallest(rows: Sequence[PrunedRow], method: str, number: int | None) 
 def format_training(models: int, fewest: int, most: int, seconds: float) -> str:
     """Returns how many models will train, for how many optimiser steps, and for how long."""
     steps = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    minutes, rest = divmod(round(seconds), 60)
-    duration = f"{minutes} min {rest} s" if minutes else f"{rest} s"
-    who = "1 model trains" if models == 1 else f"{models} models train, each"
-    return f"{who} for {steps} optimiser steps: about {duration} in all on this machine"
+    minutes, remainder = divmod(round(seconds), 60)
+    duration = f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
+    subject = "1 model trains" if models == 1 else f"{models} models train, each"
+    return f"{subject} for {steps} optimiser steps: about {duration} in all on this machine"

@@ -19,11 +19,8 @@ def heat_map(scores: Scores) -> list[str]:
     header = " " * (width + 2) + " ".join(f"{i % 10}" for i in range(grid.shape[1]))
     lines = [header]
     for name, row in zip(names, grid, strict=True):
-        cells = " ".join("·" if math.isnan(value) else _tenth(sign * value, order) for value in row)
+        n_below = [sum(score < sign * value for score in order) for value in row]
+        tenths = [min(9, 10 * number // len(order)) for number in n_below]
+        cells = " ".join("·" if math.isnan(value) else str(tenth) for value, tenth in zip(row, tenths, strict=True))
         lines.append(f"{name:<{width}}  {cells}")
     return lines
-
-
-def _tenth(value: float, order: list[float]) -> str:
-    below = sum(score < value for score in order)
-    return str(min(9, 10 * below // len(order)))

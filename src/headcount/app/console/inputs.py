@@ -26,14 +26,14 @@ TextPairColumn = Annotated[str | None, typer.Option("--text-pair-column", metava
 LabelColumn = Annotated[str | None, typer.Option("--label-column", metavar="NAME", help="The column of the label.")]
 SourceColumn = Annotated[str | None, typer.Option("--source-column", metavar="NAME", help="The column of the text to translate.")]
 TargetColumn = Annotated[str | None, typer.Option("--target-column", metavar="NAME", help="The column of the translation.")]
-MaxLength = Annotated[int | None, typer.Option("--max-length", min=2, help="The longest example, in tokens; see --truncate.")]
+MaxLength = Annotated[int | None, typer.Option("--max-length", metavar="N", min=2, help="The longest example, in tokens; see --truncate.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Truncate longer texts instead of refusing them.")]
 ImageColumn = Annotated[str | None, typer.Option("--image-column", metavar="NAME", help="The column of the image.")]
 TaskOption = Annotated[
     list[str] | None,
     typer.Option("--task-option", metavar="NAME=VALUE", help="An option of this task alone, such as metric=chrf, by=line or num_beams=4."),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Read at most that many examples of each split.")]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Read at most that many examples of each split.")]
 Split = Annotated[str, typer.Option("--split", metavar="NAME", help="calibration, selection or report.")]
 
 

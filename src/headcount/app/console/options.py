@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,16 +37,15 @@ def declared_option(cls: type[Configurable], name: str, metavar: str | None = No
     return typer.Option(f"--{name.replace('_', '-')}", help=declared.help, min=declared.bounds.minimum, metavar=metavar)
 
 
-def _check_dtype(name: str) -> str:
-    if name not in DTYPES:
-        raise unknown("dtype", name, DTYPES)
-    return name
+def check_choice(kind: str, choices: Sequence[str]) -> Callable[[str], str]:
+    """Returns the callback of an option whose value is one of some names; other names raise UnknownName with the nearest one."""
 
+    def check(name: str) -> str:
+        if name not in choices:
+            raise unknown(kind, name, choices)
+        return name
 
-def _check_engine(name: str) -> str:
-    if name not in ENGINES:
-        raise unknown("engine", name, ENGINES)
-    return name
+    return check
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or demo/NAME.", show_default=False)]
@@ -65,15 +65,18 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        callback=_check_engine,
+        callback=check_choice("engine", ENGINES),
         help="Where workers run: local, or ray (a cluster; RUN on storage that all share).",
     ),
 ]
 Join = Annotated[bool, typer.Option("--join", help="Help the process that runs this command in RUN already, from here or another machine.")]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps…")]
-Dtype = Annotated[str, typer.Option("--dtype", metavar="NAME", callback=_check_dtype, help="auto, float64, float32, bfloat16 or float16.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="The seed of everything drawn at random.")]
-Auto = Annotated[str | None, typer.Option("--auto", metavar="CLASS", help="Load as this Auto class, such as AutoModelForCausalLM.")]
+Dtype = Annotated[
+    str,
+    typer.Option("--dtype", metavar="NAME", callback=check_choice("dtype", DTYPES), help="auto, float64, float32, bfloat16 or float16."),
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of everything drawn at random.")]
+Auto = Annotated[str | None, typer.Option("--auto", metavar="CLASS", help="Load by this Auto class of transformers, such as AutoModel.")]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read .bin weights, which are pickles: only if you trust their author.")]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the code that the model folder brings: only if you trust its author.")

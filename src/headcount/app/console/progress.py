@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,11 +24,11 @@ class Pulse:
     def begin(self, work: str, unit: str = "examples") -> None:
         """Names the work that begins now, and what it is counted in."""
         self._work, self._unit, self._start, self._next = work, unit, time.monotonic(), time.monotonic() + FIRST
-        self._done: tuple[int, int | None] | None = None
+        self._counts: tuple[int, int | None] | None = None
 
-    def advance(self, done: int, total: int | None) -> None:
+    def advance(self, n_finished: int, total: int | None) -> None:
         """Sets how much of the work is finished."""
-        self._done = (done, total)
+        self._counts = (n_finished, total)
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -49,27 +48,8 @@ class Pulse:
                 self._report(f"{self._work}: {self._status(now - self._start)}")
 
     def _status(self, seconds: float) -> str:
-        if self._done is None:
+        if self._counts is None:
             return f"{seconds:.0f} s so far"
-        done, total = self._done
-        remaining = f", about {seconds / done * (total - done):.0f} s left" if total and done else ""
-        return f"{done} of {total or '?'} {self._unit}{remaining}"
-
-
-@contextmanager
-def bar(work: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Shows a progress bar on a terminal with the remaining time."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    parts = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*parts, console=Console(file=sys.stderr), transient=True) as progress:
-        task = progress.add_task(work, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        n_finished, total = self._counts
+        remaining = f", about {seconds / n_finished * (total - n_finished):.0f} s left" if total and n_finished else ""
+        return f"{n_finished} of {total or '?'} {self._unit}{remaining}"

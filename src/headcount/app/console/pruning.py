@@ -52,7 +52,11 @@ def declare_option(owner: type, name: str) -> Any:
         text = f"Instead of --keep: {MILLISECONDS if name == 'latency' else text[0].lower() + text[1:]}"
         limits = {"min": 0.0 if name == "latency" else bounds.minimum}
     flags = f"{flag}/--no-{flag[2:]}" if kind == bool | None else flag
-    return Annotated[kind, typer.Option(flags, help=text, metavar=METAVARS.get(name), **limits)]  # pyright: ignore[reportInvalidTypeForm]
+    metavar = METAVARS.get(name) or {int: "N", int | None: "N", float: "X", float | None: "X", str: "NAME"}.get(kind)
+    default = _default(owner, name)
+    show_default: Any = default.replace(",", ", ") if isinstance(default, str) and "," in default else True  # a line breaks at spaces only
+    option = typer.Option(flags, help=text, metavar=metavar, show_default=show_default, **limits)
+    return Annotated[kind, option]  # pyright: ignore[reportInvalidTypeForm]
 
 
 def _default(owner: type, name: str) -> Any:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Any, TextIO
 import typer
 
 from headcount.app.console.flags import flags_of, name_flags
-from headcount.app.console.progress import Pulse, bar
+from headcount.app.console.progress import Pulse
 from headcount.core.errors import HeadcountError
+from headcount.core.progress import Progress, hide_inner_progress, terminal_bar
 
 PACKAGE = Path(__file__).resolve().parents[2]
 WIDE = 400
@@ -70,20 +71,20 @@ class Session:
         """Names the work that begins now; it is shown if it takes long."""
         self.pulse.begin(work)
 
-    def watch(self, work: str, unit: str = "examples") -> Callable[[int, int | None], None]:
+    def watch(self, work: str, unit: str = "examples") -> Progress:
         """Names the work that begins now; returns a function to call with (done, total)."""
         self.pulse.begin(work, unit)
         return self.pulse.advance
 
     @contextmanager
-    def progress(self, work: str, unit: str = "examples") -> Iterator[Callable[[int, int | None], None]]:
+    def progress(self, work: str, unit: str = "examples") -> Iterator[Progress]:
         """Shows progress, as a bar on a terminal, else as a line now and then. Yields a function to call with (done, total)."""
         self.pulse.begin(work, unit)
         if self.quiet or not sys.stderr.isatty():
             yield self.pulse.advance
         else:
             self.pulse.paused = True
-            with bar(work) as advance:
+            with terminal_bar(work) as advance:
                 yield advance
             self.pulse.paused = False
         self.pulse.begin(f"after {work}")
@@ -133,6 +134,7 @@ def open_session(context: typer.Context, *, json: bool, quiet: bool, verbose: bo
         silent = quiet or not leads
         session = Session(results, tuple(context.obj or ()), json, silent, verbose, Pulse((lambda _text: None) if silent else write_error))
         stack.enter_context(session.pulse.beating())
+        stack.enter_context(hide_inner_progress())
         stack.enter_context(redirect_stdout(sys.stderr))
         stack.enter_context(warnings.catch_warnings())
         flags = flags_of(context.command.params)

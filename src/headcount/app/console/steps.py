@@ -8,15 +8,18 @@ from typing import Any
 from headcount.app.console.format import format_training
 from headcount.runs.report.plain import format_p, format_speed
 
+Numbers = Mapping[str, Any]
+"""The numbers of a step by name, as `workflows.analyze` gives and stores them."""
 
-def format_step(name: str, numbers: Mapping[str, Any]) -> str:
+
+def format_step(name: str, numbers: Numbers) -> str:
     """Returns the sentence of a step from its numbers."""
     if "left_out" in numbers:
         return f"left out: {numbers['left_out']}"
     return _SENTENCES[name](numbers)
 
 
-def _find(numbers: Mapping[str, Any]) -> str:
+def _find(numbers: Numbers) -> str:
     sizes = ", ".join(map(str, numbers["keeps"]))
     text = (
         f"{numbers['class_name']}: {numbers['heads']}, {numbers['n_kv_heads']} KV heads, {'/'.join(numbers['layouts'])} projections; "
@@ -28,17 +31,17 @@ def _find(numbers: Mapping[str, Any]) -> str:
     return f"{text}, the whole {units} nearest to {', '.join(f'{100 * share:g} %' for share in numbers['shares'])}"
 
 
-def _evaluate(numbers: Mapping[str, Any]) -> str:
+def _evaluate(numbers: Numbers) -> str:
     dense, none = numbers["whole"], numbers["none"]
     return f"{numbers['task']}, {dense['n_examples']} examples: {_evaluation(dense)}; without any head: {_evaluation(none)}"
 
 
-def _evaluation(numbers: Mapping[str, Any]) -> str:
+def _evaluation(numbers: Numbers) -> str:
     metric = "" if numbers["value"] is None else f", {numbers['metric']} {numbers['value']:.4g}"
     return f"loss {numbers['loss']:.4g} ± {numbers['loss_stderr']:.1g}{metric}"
 
 
-def _score(numbers: Mapping[str, Any]) -> str:
+def _score(numbers: Numbers) -> str:
     text = f"on {numbers['n_examples']} calibration examples {numbers['strongest']} matters most by {numbers['by']}"
     if not numbers["n_judged"]:
         return text
@@ -49,7 +52,7 @@ def _score(numbers: Mapping[str, Any]) -> str:
     )
 
 
-def _roles(numbers: Mapping[str, Any]) -> str:
+def _roles(numbers: Numbers) -> str:
     counts = numbers["counts"]
     frequent = sorted(counts, key=lambda role: (-counts[role], role))[:5]
     text = f"{numbers['heads']} of {numbers['n_heads']} heads have one of the {numbers['n_roles']} roles tested"
@@ -58,14 +61,14 @@ def _roles(numbers: Mapping[str, Any]) -> str:
     return f"{text}, {numbers['multifunctional']} more than one; most often {', '.join(f'{role} ({counts[role]})' for role in frequent)}"
 
 
-def _profiles(numbers: Mapping[str, Any]) -> str:
+def _profiles(numbers: Numbers) -> str:
     text = (
         f"what each head attends to on {numbers['n_sentences']} texts, {numbers['n_shown']} of them whole" if numbers["n_sentences"] else ""
     )
     return ". ".join(filter(None, [text, *(note.rstrip(".") for note in numbers["notes"])]))
 
 
-def _prune(numbers: Mapping[str, Any]) -> str:
+def _prune(numbers: Numbers) -> str:
     models, smallest = numbers["models"], numbers["smallest"]
     least = min((row["keep"] for row in models), default=0)
     best: dict[str, float] = {}
@@ -78,7 +81,7 @@ def _prune(numbers: Mapping[str, Any]) -> str:
     return text + (f"; {len(numbers['failed'])} failed" if numbers["failed"] else "")
 
 
-def _keep(numbers: Mapping[str, Any]) -> str:
+def _keep(numbers: Numbers) -> str:
     change, before, after = numbers["change"], numbers["before"], numbers["after"]
     text = (
         f"{numbers['method']}, {numbers['keep']} heads: loss {numbers['loss']:.4g} ({change['difference']:+.3g}, 95 % {change['low']:+.3g} … "
@@ -90,12 +93,12 @@ def _keep(numbers: Mapping[str, Any]) -> str:
     return f"{text}, {before['kv_bytes_per_token']:,} → {after['kv_bytes_per_token']:,} bytes of KV cache per token"
 
 
-def _load(numbers: Mapping[str, Any]) -> str:
+def _load(numbers: Numbers) -> str:
     weights, outputs = ("equal bit for bit" if numbers[name] else "DIFFER" for name in ("equal_weights", "equal_outputs"))
     return f"{numbers['n_tensors']} tensors {weights}, outputs {outputs}, {numbers['n_heads']} heads under their old addresses"
 
 
-def _bench(numbers: Mapping[str, Any]) -> str:
+def _bench(numbers: Numbers) -> str:
     faster = [row for row in numbers["rows"] if row["name"] == "removed"]
     speeds = ", ".join(f"{format_speed(row['speedup'])} at batch {row['batch']}" for row in faster)
     return f"the smaller model is {speeds} (length {faster[0]['length']}, median of {faster[0]['rounds']})"

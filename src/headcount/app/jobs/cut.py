@@ -35,7 +35,7 @@ def cut_model(session: Session, name: str, request: CutRequest, out: Path, loadi
     model, heads, folder = open_model(session, name, loading)
     if isinstance(source, Scores):
         _check_weights(request, model)
-        plan = Plan.keep_top(source.reorder(heads), _parse_budget(request.keep or ""))
+        plan = Plan.keep_top(source.reorder(heads), Budget(keep=parse_keep(request.keep or "")))
     else:
         plan = source
     _check_plan(plan, model, heads)
@@ -70,10 +70,6 @@ def _read_source(request: CutRequest) -> Plan | Scores:
     if len(scores) != 1:
         raise ArtifactError(f"{path} holds scores by {', '.join(scores) or 'no method'}; choose one (--method NAME)")
     return next(iter(scores.values()))
-
-
-def _parse_budget(keep: str) -> Budget:
-    return Budget(fraction=float(keep[:-1]) / 100) if keep.endswith("%") else Budget(keep=parse_keep(keep))
 
 
 def _check_weights(request: CutRequest, model: nn.Module) -> None:

@@ -17,6 +17,7 @@ from headcount.behaviour.profiles.profile import map_attention
 from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, DataError, HeadcountError, UnknownTokens
 from headcount.core.evaluation import Evaluation, compare_with
+from headcount.core.heads import Head
 from headcount.data.checks import n_positions
 from headcount.data.evaluate import evaluate
 from headcount.data.mask import mask
@@ -151,7 +152,7 @@ def prune(live: LiveRun, request: Any) -> dict[str, Any]:
     limits = Budget(
         floor=read_number(fields["floor"], "floor", 0, len(live.heads)),
         unit=read_choice(fields["unit"], "unit", ("kv_group", "even")),  # pyright: ignore[reportArgumentType]
-        protected=frozenset(live.heads[index] for index in read_heads(fields["protect"], "protect", len(live.heads))),
+        protected=frozenset(Head.parse(live.heads[index]) for index in read_heads(fields["protect"], "protect", len(live.heads))),
     )
     seed = read_number(fields["seed"], "seed", 0, MAX_SEED)
     repair = None if fields["repair"] is None else read_flag(fields["repair"], "repair")

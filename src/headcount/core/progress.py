@@ -1,0 +1,107 @@
+"""The progress of long calls: a bar on a terminal or in a notebook, or a function of the caller."""
+
+from __future__ import annotations
+
+import html
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+
+from headcount.core.errors import OptionError
+
+Progress = Callable[[int, int | None], None]
+"""Called with the number of finished pieces of work, and of all pieces where that is known."""
+_IS_WATCHED = ContextVar("_IS_WATCHED", default=False)
+"""Whether a caller shows the progress already, so that calls within it show none of their own."""
+
+
+def check_progress(progress: bool | Progress) -> None:
+    """Raises OptionError unless `progress` is a bool or a function."""
+    if not isinstance(progress, bool) and not callable(progress):
+        raise OptionError(f"progress must be True, False or a function that takes (done, total); got {progress!r}")
+
+
+@contextmanager
+def hide_inner_progress() -> Iterator[None]:
+    """Keeps the calls within the context from showing bars, because their caller shows progress itself."""
+    token = _IS_WATCHED.set(True)
+    try:
+        yield
+    finally:
+        _IS_WATCHED.reset(token)
+
+
+@contextmanager
+def watch_work(progress: bool | Progress) -> Iterator[Callable[..., Progress | None]]:
+    """Yields a function `begin(work)`, which names the work that begins now and returns the function to call with (done, total).
+
+    With True that function draws a bar on a terminal or in a notebook; elsewhere, within a call that is watched already, and with False it is None.
+
+    Raises:
+        OptionError: `progress` is neither a bool nor a function.
+    """
+    check_progress(progress)
+    open_bar = None if _IS_WATCHED.get() or progress is False else _choose_bar()
+    with hide_inner_progress(), ExitStack() as bars:
+
+        def begin(work: str, unit: str = "examples") -> Progress | None:
+            if not isinstance(progress, bool):
+                return progress
+            bars.close()
+            return None if open_bar is None else bars.enter_context(open_bar(work))
+
+        yield begin
+
+
+@contextmanager
+def show_progress(progress: bool | Progress, work: str) -> Iterator[Progress | None]:
+    """Yields the function to call with the progress of one piece of work; None where nothing is shown (see `watch_work`)."""
+    with watch_work(progress) as begin:
+        yield begin(work)
+
+
+def _choose_bar() -> Callable[[str], AbstractContextManager[Progress]] | None:
+    """Returns the bar of a terminal or of a notebook; None elsewhere, and in all but the first process of a launcher."""
+    if os.environ.get("RANK", "0") != "0":
+        return None
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is not None:
+        return notebook_bar
+    return terminal_bar if sys.stderr is not None and sys.stderr.isatty() else None
+
+
+@contextmanager
+def terminal_bar(work: str) -> Iterator[Progress]:
+    """Draws a bar with the remaining time on the terminal of stderr, and removes it at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    parts = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*parts, console=Console(file=sys.stderr), transient=True) as progress:
+        task = progress.add_task(work, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextmanager
+def notebook_bar(work: str) -> Iterator[Progress]:
+    """Draws a bar as the output of a notebook's cell, and removes it at the end."""
+    from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
+
+    def draw(done: int, total: int | None) -> HTML:
+        value = f" value='{done}' max='{total}'" if total else ""
+        return HTML(f"{html.escape(work)} <progress{value}></progress> {done} of {total or '?'}")
+
+    output = display(draw(0, None), display_id=True)
+    try:
+        yield lambda done, total: output.update(draw(done, total))
+    finally:
+        output.update(HTML(""))
