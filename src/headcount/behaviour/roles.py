@@ -96,9 +96,11 @@ def roles(
         batch_size = text.batch_size
     spec = RoleSpec(parse_roles(only), tau, alpha, correct, level, batch_size, seed)
     check_reading(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate, parser=parser)
-    corpus = text
-    if not isinstance(text, Corpus):
-        corpus = read_corpus(model, text, tokenizer, split=split, limit=limit, parser=parser, max_length=max_length, truncate=truncate)
+    corpus = (
+        text
+        if isinstance(text, Corpus)
+        else read_corpus(model, text, tokenizer, split=split, limit=limit, parser=parser, max_length=max_length, truncate=truncate)
+    )
     return measure_roles(model, corpus, spec, progress=progress)
 
 
