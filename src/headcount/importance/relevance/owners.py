@@ -62,7 +62,7 @@ class Owners:
             isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in tree_flatten(node.arguments)[0]
         )
         for slot, owner in zip(node.outputs, results, strict=True):
-            if slot is not None:
+            if slot is not None and owner is not None:
                 self._by_slot[slot] = _fill_nobody(owner) if has_constants else owner
 
     def _replace_float(self, leaf: Any) -> Any:
