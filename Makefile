@@ -16,10 +16,13 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
 
-# Unit tests, and the laws of gates and cuts on six model families.
+# Unit tests of rooms and files that need few models, and the laws of gates and cuts on six model families: about 100 s of processor time.
+UNIT := tests/core tests/models tests/project/test_forbidden.py tests/importance/test_score_arguments.py \
+  $(addprefix tests/data/test_,losses.py metrics.py) \
+  $(addprefix tests/pruning/test_,prune_spec.py knapsack.py schedules.py layer_strategies.py)
 FAMILIES := bert or gpt2 or llama or t5 or vit or whisper
 test-fast: $(STAMP)
-	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/core $(ARGS)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(UNIT) $(ARGS)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/laws/test_families.py -k "$(FAMILIES)" $(ARGS)
 
 # The numerical laws once more with other vector instructions, which round differently: AVX2 where `make test` used AVX-512, else none.
