@@ -255,3 +255,15 @@ def check_writable(target: Path) -> None:
         raise ArtifactError(f"{target} cannot be created: {above} is a file, not a folder; name another path")
     if not os.access(above, os.W_OK | os.X_OK):
         raise ArtifactError(f"{target} cannot be created: {above} is not writable for you; name another path")
+
+
+def hash_path(path: Path) -> str:
+    """Returns the hash of a file, or of the names and contents of all files of a folder."""
+    digest: Any = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            digest.update(str(file.relative_to(path)).encode())
+            with file.open("rb") as stream:
+                while chunk := stream.read(1 << 20):
+                    digest.update(chunk)
+    return digest.hexdigest()

@@ -65,7 +65,7 @@ def draw_figure(figure: Figure, format: str) -> bytes:
         raise MissingExtra("figures need matplotlib: pip install 'headcount[figures]'") from error
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     buffer = io.BytesIO()
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE):  # pyright: ignore[reportArgumentType]
         draw_canvas(figure).savefig(buffer, format=format, metadata=dates.get(format), dpi=200)
     return buffer.getvalue()
 

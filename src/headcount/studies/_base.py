@@ -107,6 +107,11 @@ class Sources(Protocol):
         """Returns the text of the caller, or else of the task, aligned with the tokens of a model; None if there is neither."""
         ...
 
+    @property
+    def text_key(self) -> str:
+        """What identifies the content of the text that the caller named; empty if it named none."""
+        ...
+
     def opening_record(self, name: str) -> dict[str, Any]:
         """Returns what it takes to open the model of that name and the task again, as plain data."""
         ...
@@ -170,6 +175,14 @@ class StudyContext:
         return self.run
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much work a study is: forward passes of one example each (three for forward and backward), and optimiser steps."""
+
+    passes: float = 0.0
+    steps: float = 0.0
+
+
 @dataclass(frozen=True)
 class Study(Configurable):
     """An experiment of a paper. Its fields are its options, its docstring is its documentation."""
@@ -179,6 +192,10 @@ class Study(Configurable):
     @abstractmethod
     def measure(self, context: StudyContext) -> StudyResult:
         """Runs the experiment and returns its tables, its verdict and every measurement."""
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns how much work `measure` is, for an estimate of its time; nothing where that is not known."""
+        return Effort()
 
     @classmethod
     def parse(cls, study: str | Study) -> Study:

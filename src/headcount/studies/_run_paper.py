@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from headcount.core.errors import HeadcountError
+from headcount.core.files import hash_path
 from headcount.core.options import Configurable
 from headcount.core.study_result import StudyResult
 from headcount.data.evaluate import evaluate, fingerprint_of
@@ -19,6 +18,7 @@ from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.runs.artifacts import ArtifactKey
 from headcount.studies._base import Study, StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, Subject
+from headcount.studies._results import describe_run
 
 KIND = "paper"
 REVISION = 1
@@ -62,7 +62,7 @@ def run_paper(
         context: Model, task, text and the run folder that keeps finished results.
         finished: Called with every item when it is finished, with its result or else the message of its failure.
     """
-    context.describe_run(context.loaded, {"paper": str(paper), "limit": context.limit})
+    describe_run(context, context.loaded, {"paper": str(paper), "limit": context.limit})
     results: dict[str, StudyResult] = {}
     failures: dict[str, str] = {}
     for item in items:
@@ -110,15 +110,4 @@ def hash_named_files(study: Configurable) -> dict[str, str]:
     for value in study.to_dict().values():
         texts += value if isinstance(value, list) else [value]
     paths = {text: Path(text.partition("=")[2] or text) for text in texts if isinstance(text, str) and text}
-    return {text: _hash_path(path) for text, path in paths.items() if path.exists()}
-
-
-def _hash_path(path: Path) -> str:
-    digest: Any = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            digest.update(str(file.relative_to(path)).encode())
-            with file.open("rb") as stream:
-                while chunk := stream.read(1 << 20):
-                    digest.update(chunk)
-    return digest.hexdigest()
+    return {text: hash_path(path) for text, path in paths.items() if path.exists()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from torch import nn
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.errors import OptionError
-from headcount.core.files import opened_model, reopened_model
+from headcount.core.files import hash_path, opened_model, reopened_model
 from headcount.core.progress import Progress, watch_work
 from headcount.core.study_result import StudyResult
 from headcount.data.open_task import default_task, open_task
@@ -165,6 +166,13 @@ class PythonSources:
         """Returns the text of the caller, or else of the task, aligned with the tokens of a model."""
         text = self.text if self.text is not None else task or (self.open_task(loaded) if self.data is not None else None)
         return None if text is None else read_corpus(loaded.model, text, self.read_tokenizer(loaded), limit=self.limit)
+
+    @property
+    def text_key(self) -> str:
+        """The hash of a file, or of the texts themselves."""
+        if isinstance(self.text, str | Path) and Path(self.text).exists():
+            return hash_path(Path(self.text))
+        return "" if self.text is None else hashlib.sha256(repr(self.text).encode()).hexdigest()
 
     def opening_record(self, name: str) -> dict[str, Any]:
         """Returns where the model of that name and the task are opened again."""

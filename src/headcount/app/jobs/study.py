@@ -17,7 +17,7 @@ from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.app.console.text import check_embedded, check_text
 from headcount.behaviour.base import Corpus
-from headcount.core.files import reopened_model
+from headcount.core.files import hash_path, reopened_model
 from headcount.core.study_result import Table
 from headcount.data.readers.processor import reader_of
 from headcount.data.task import Task
@@ -121,6 +121,11 @@ class ConsoleSources:
         assert loaded.folder is not None
         text, embedded, parser = self.request.text, self.request.embedded, self.request.parser
         return open_corpus(self.session, self.data, loaded.model, loaded.folder, task=task, text=text, embedded=embedded, parser=parser)
+
+    @property
+    def text_key(self) -> str:
+        """The hash of the text file, or the name of the embedded text."""
+        return hash_path(self.request.text) if self.request.text is not None else self.request.embedded or ""
 
     def opening_record(self, name: str) -> dict[str, Any]:
         """Returns what it takes to open the model of that name and the task again."""

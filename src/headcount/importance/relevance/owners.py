@@ -53,7 +53,7 @@ class Owners:
                 if node.name in FILLS and not isinstance(arguments.get("value"), Tensor):
                     arguments["value"] = NOBODY
                 moved = node.function(**arguments)
-                results = moved if isinstance(moved, list | tuple) else [moved]
+                results: list[Owner | None] = list(moved) if isinstance(moved, list | tuple) else [moved]
             else:
                 results = [None if slot is None else self._spread(node, slot) for slot in node.outputs]
         except RuntimeError as error:
