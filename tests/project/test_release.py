@@ -83,7 +83,7 @@ def test_what_is_imported_is_declared() -> None:
     found = imported("src")
     assert found - declared == set()
     assert needed - found == set(), "declared, but not imported"
-    assert imported("tests", "tools") - declared - named(extras["test"] + extras["docs"]) == set()
+    assert imported("tests", "tools") - declared - named(extras["test"] + extras["docs"] + extras["check"]) == set()
 
 
 def test_pinned_versions_name_everything_that_is_declared() -> None:
