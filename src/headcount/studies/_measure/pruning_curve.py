@@ -1,0 +1,162 @@
+"""Models pruned by several methods to several sizes, over seeds, in pairs with random heads and with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from headcount.core.budget import Budget
+from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.models.head_map import HeadMap
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
+from headcount.studies._base import Effort, StudyContext
+from headcount.studies._gated import count_levels
+from headcount.studies._grid import Grid, GridPoint, count_by, make_pruning, run_grid
+from headcount.studies._results import correct_rows, describe_run
+from headcount.workflows.prune import build_grid
+
+if TYPE_CHECKING:
+    from headcount.studies.pruning_curve import PruningCurve
+
+LEVELS = tuple(share / 10 for share in range(9, 0, -1))
+RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRow:
+    """One method at one number of heads.
+
+    `mean` with its `interval` and `deviation` is over seeds, `change` from the dense model and `against_random` over examples.
+    """
+
+    method: str
+    n_kept: int
+    share_removed: float
+    n_seeds: int
+    steps: int | None
+    mean: float
+    interval: tuple[float | None, float | None]
+    deviation: float | None
+    change: PairedDifference
+    against_random: PairedDifference | None
+    kept_by_kind: Mapping[str, float]
+    q: float | None = None
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of no difference from random heads; None for these."""
+        return None if self.against_random is None else self.against_random.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """The difference of a method from another one at the same number of heads."""
+
+    n_kept: int
+    method: str
+    other: str
+    change: PairedDifference
+    q: float | None = None
+
+    @property
+    def p(self) -> float:
+        """The p-value of no difference."""
+        return self.change.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The dense model, a row for every method and size, and one for every pair of methods."""
+
+    dense: Evaluation
+    rows: list[CurveRow]
+    pairs: list[PairRow]
+
+
+def build_requests(study: PruningCurve, context: StudyContext) -> list[PruneSpec]:
+    """Returns the requests of all models of a curve."""
+    heads = context.loaded.heads
+    n_free = sum(block.n_heads for block in heads.blocks if not study.kinds or block.kind in study.kinds)
+    keeps = count_levels(study.keep, heads, LEVELS) if not study.kinds else count_kind_levels(study.keep, n_free)
+    recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
+    template = PruneSpec.of(
+        RANDOM, Budget(keep=1), kinds=study.kinds, repair=study.repair, recover=study.recover, recipe=recipe, seed=context.seed
+    )
+    return build_grid(study.methods, keeps, study.seeds, template, first_seed=context.seed)
+
+
+def count_kind_levels(keeps: Sequence[int | float | str], n_heads: int) -> list[int]:
+    """Returns how many heads of some kinds of attention stay at each level, most first."""
+    sizes = keeps or [f"{round(100 * share)}%" for share in LEVELS]
+    return sorted({max(1, Budget(keep=size).heads(n_heads)) for size in sizes}, reverse=True)
+
+
+def estimate_effort(study: PruningCurve, context: StudyContext) -> Effort:
+    """Returns the evaluations of all models, one gradient pass for each ranking, and the steps of those that train."""
+    specs, n_train, n_report = build_requests(study, context), len(context.task.calibration), len(context.task.report)
+    steps = sum(spec.n_steps(n_train) for spec in specs)
+    rankings = len(study.methods) * 3 * min(n_train, 512)
+    return Effort(passes=(len(specs) + 1) * min(n_report, context.limit or n_report) + rankings, steps=steps)
+
+
+def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
+    """Prunes the model of a study by every method to every size, and compares the results."""
+    specs = build_requests(study, context)
+    describe_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
+    grid = run_grid(context, make_pruning(context), specs)
+    return Curves(grid.dense, curve_rows(grid, study.kinds, seed=context.seed), compare_methods(grid, seed=context.seed))
+
+
+def curve_rows(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[CurveRow]:
+    """Returns a row for every point of a grid, those of one method together, most heads first."""
+    free = [block for block in grid.heads.blocks if not kinds or block.kind in kinds]
+    controls = {_count_free(point, grid.heads, kinds): point for point in grid.points if point.method.startswith(RANDOM)}
+    n_free, rows = sum(block.n_heads for block in free), []
+    for method in grid.methods:
+        for point in sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept):
+            n_kept = _count_free(point, grid.heads, kinds)
+            control = None if method.startswith(RANDOM) else controls.get(n_kept)
+            rows.append(
+                CurveRow(
+                    method,
+                    n_kept,
+                    1 - n_kept / n_free,
+                    len(point.seeds),
+                    point.steps,
+                    point.mean,
+                    point.interval,
+                    point.deviation,
+                    point.change,
+                    None if control is None else grid.compare(point, control, seed=seed),
+                    count_by(grid.heads.blocks, point.survivors),
+                )
+            )
+    return correct_rows(rows)
+
+
+def _count_free(point: GridPoint, heads: HeadMap, kinds: Sequence[str]) -> int:
+    """Returns how many heads of some kinds of attention (of all, if none are named) stay at a point."""
+    counts = count_by(heads.blocks, point.survivors)
+    return round(sum(number for kind, number in counts.items() if not kinds or kind in kinds))
+
+
+def compare_methods(grid: Grid, *, seed: int = 0) -> list[PairRow]:
+    """Returns every pair of methods other than random at each number of heads that both have."""
+    methods, rows = [method for method in grid.methods if not method.startswith(RANDOM)], []
+    for n_kept in sorted({point.n_kept for point in grid.points}, reverse=True):
+        for method, other in combinations(methods, 2):
+            first, second = grid.point(method, n_kept), grid.point(other, n_kept)
+            if first is not None and second is not None:
+                rows.append(PairRow(n_kept, method, other, grid.compare(first, second, seed=seed)))
+    return correct_rows(rows)
