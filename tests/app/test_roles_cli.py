@@ -58,7 +58,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             ("--text", "long.txt"),
             1,
-            "long.txt, line 2 has 162 tokens, but at most 128 are allowed; to cut texts: max_length=128, truncate=True",
+            "long.txt, line 2 has 162 tokens, but at most 128 are allowed; to cut texts: --max-length 128, --truncate",
         ),
         (("--text", "ok.txt", "--max-length", "1000"), 1, "max_length is 1000, but the model has positions for 128"),
         (("--text", "ok.txt", "--limit", "0"), 2, "--limit"),

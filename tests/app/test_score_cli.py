@@ -180,7 +180,7 @@ BAD: dict[str, Bad] = {
     "long text": lambda tmp, _: (
         ["--train", lines(tmp / "d.csv", ["text,label", *(f"{t},yes" for t in sentences(9)), f"{' '.join(sentences(30))},no"])],
         1,
-        r"d\.csv, line 11 has \d+ tokens, but at most 40 are allowed.*max_length=40, truncate=True",
+        r"d\.csv, line 11 has \d+ tokens, but at most 40 are allowed.*--max-length 40, --truncate",
     ),
     "wrong column": lambda tmp, _: (
         ["--train", labelled(tmp / "d.csv", HALF), "--text-column", "txt"],
