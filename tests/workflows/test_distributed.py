@@ -22,12 +22,12 @@ torch.set_num_threads(1)
 import headcount as hc
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import output_tensors
-from headcount.testing.laws import emptying
+from headcount.testing.laws import emptying_plan
 from headcount.models.tiny.build import tiny_model
 
 dist.init_process_group("gloo")
 model = tiny_model("bert", auto="AutoModelForSequenceClassification")
-small = hc.cut(model, emptying(hc.HeadMap.of(model).blocks[0])).train()
+small = hc.cut(model, emptying_plan(hc.HeadMap.of(model).blocks[0])).train()
 wrapped = torch.nn.parallel.DistributedDataParallel(small)
 optimiser = torch.optim.SGD(wrapped.parameters(), 1e-2)
 batch = probe_inputs(small, seed=dist.get_rank())
