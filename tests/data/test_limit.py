@@ -267,11 +267,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             writer.write_table(pyarrow.table({"text": texts, "label": pyarrow.array([group % 2] * rows)}, schema=schema))
     code = (
         "import resource, sys, warnings; from pathlib import Path; warnings.simplefilter('ignore')\n"
-        "from headcount.data.readers.tables import Layout, read; import pyarrow.parquet\n"
+        "from headcount.data.readers.tables import Layout, read_rows; import pyarrow.parquet\n"
         "from headcount.data.tasks.classification import text_layout\n"
         "from headcount.data.task_builder import TaskRequest; found = text_layout(TaskRequest('classification', None))\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "before = peak(); print(sum(1 for _ in read((Path(sys.argv[1]),), found, 100_000)), (peak() - before) // 1024)"
+        "before = peak(); print(sum(1 for _ in read_rows((Path(sys.argv[1]),), found, 100_000)), (peak() - before) // 1024)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "a.parquet")], capture_output=True, text=True, check=True, timeout=120

@@ -155,7 +155,9 @@ class ExampleLosses:
         if self._loss is not None:
             return self._loss(output, batch)
         if self._rule is None and not self.one_by_one:
-            self._choose_rule(output, batch)
+            _own_loss(output)  # raises for a model without one
+            self._rule = _find_rule(output, batch)
+            self.one_by_one = self._rule is None
         if self.one_by_one:
             return self._single_loss(output, batch)
         assert self._rule is not None
@@ -163,11 +165,6 @@ class ExampleLosses:
         if result is None:
             raise UnsupportedModel("a later batch has other inputs or labels than the first one; score data of one kind at a time")
         return result[0]
-
-    def _choose_rule(self, output: Any, batch: Batch) -> None:
-        _own_loss(output)
-        self._rule = _find_rule(output, batch)
-        self.one_by_one = self._rule is None
 
     def _single_loss(self, output: Any, batch: Batch) -> Losses:
         loss = _own_loss(output)
