@@ -102,7 +102,7 @@ def _input_parameters(info: StudyInfo) -> list[Parameter]:
         annotations += [("device", Device, "auto"), ("dtype", Dtype, "auto")]
     if info.uses("text"):
         annotations += [("text", File, None), ("embedded", Embedded, None), ("parser", Parser, None)]
-    if info.uses("run"):
+    if "comparison" not in info.needs:
         annotations.append(("out", OutRequired, Parameter.empty) if "run" in info.needs else ("out", Out, None))
     return [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint) for name, hint, default in annotations]
 
@@ -170,6 +170,7 @@ class Request:
 
 def run_study(session: Session, study: Study, request: Request) -> None:
     """Runs a study on what a command line names, and prints its tables, its notes and its verdict."""
+    from headcount.studies import _results
     from headcount.studies._base import StudyContext
 
     needs, data = study.info.needs, request.model_and_data()
@@ -191,7 +192,7 @@ def run_study(session: Session, study: Study, request: Request) -> None:
             note_training=lambda estimate: session.note(format_training(**asdict(estimate))),
             **data.reading,
         )
-        result = study.measure(context)
+        result = _results.run_study(study, context)
     for table in result.tables:
         if table.is_printed:
             print_table(session, table)
