@@ -59,7 +59,6 @@ def test_a_run_keeps_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixt
         ("layers", {}, OptionError, "study layers needs a model"),
         ("layers", {"model": "demo/entailment", "text": ["a"]}, OptionError, "study layers uses no text; leave text out"),
         ("layers", {"model": "demo/entailment", "limit": 0}, OptionError, "limit must be 1 or more; got 0"),
-        ("all-but-one", {"model": "demo/entailment", "out": "run"}, OptionError, "uses no run folder; leave out out"),
         ("role-pruning(role=any)", {"model": "demo/encoder"}, OptionError, "needs a run folder; name it with out"),
         ("transfer:runs/a+runs/b", {"model": "demo/encoder"}, OptionError, "uses no model"),
         ("survivors", {}, OptionError, "needs a run folder"),

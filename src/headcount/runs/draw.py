@@ -51,6 +51,7 @@ STYLE: dict[str, Any] = {
 LETTERS = 46
 """Letters of small text in one line of the figure."""
 MOST_TICKS = 24
+FEW_COLUMNS = 6
 
 
 def draw_figure(figure: Figure, format: str) -> bytes:
@@ -84,15 +85,11 @@ def draw_canvas(figure: Figure) -> Any:
 def _height(figure: Figure) -> float:
     """Returns the height in inches: room for the title, for the legend below, and for the rows of heat maps and lying bars."""
     lines = len(wrap(figure.title, LETTERS)) + (figure.n is not None)
-    height = 0.25 + 0.13 * lines + 0.14 * len(_legend_rows(_labels(figure)))
+    height = 0.25 + 0.13 * lines + 0.14 * _count_legend_lines(_labels(figure))
     if isinstance(figure, HeatMap):
-        names = 0.15 * max((len(_wrap_name(row)) for row in figure.rows), default=1)
-        return (
-            height
-            + 0.9
-            + max(0.16, names) * len(figure.rows)
-            + 0.06 * max(map(len, figure.columns), default=0) * _is_upright(figure.columns)
-        )
+        names = 0.13 * max((len(_wrap_name(row)) for row in figure.rows), default=1)
+        letters = max((len(line) for lines in _column_lines(figure.columns) for line in lines), default=0)
+        return height + 0.9 + max(0.16, names) * len(figure.rows) + 0.06 * letters * _is_upright(figure.columns)
     if isinstance(figure, BarFigure) and figure.is_horizontal:
         names = 0.13 * max((len(_wrap_name(name)) for name in figure.categories), default=1)
         beside = 1 if figure.is_stacked else len(figure.bars)
@@ -113,13 +110,11 @@ def _labels(figure: Figure) -> list[str]:
     return labels if len(labels) > 1 or isinstance(figure, HeatMap) else []
 
 
-def _legend_rows(labels: Sequence[str]) -> list[str]:
-    """Returns the lines of text that the legend takes below the figure."""
-    if not labels:
-        return []
-    columns = _legend_columns(labels)
-    lines = [line for label in labels for line in wrap(readable(label), LETTERS - 6)]
-    return lines if columns == 1 else lines[: -(-len(labels) // columns)]
+def _count_legend_lines(labels: Sequence[str]) -> int:
+    """Returns how many lines of text the legend takes below the figure."""
+    if labels and (columns := _legend_columns(labels)) > 1:
+        return -(-len(labels) // columns)
+    return sum(len(wrap(readable(label), LETTERS - 6)) for label in labels)
 
 
 def _legend_columns(labels: Sequence[str]) -> int:
@@ -140,6 +135,11 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
 def _is_upright(names: Sequence[str]) -> bool:
     """Whether the names of categories must stand upright to fit side by side."""
     return sum(len(name) + 2 for name in names) > LETTERS - 8
+
+
+def _column_lines(columns: Sequence[str]) -> list[list[str]]:
+    """Returns the lines of the names of columns; of many columns, whose names have room for a single line, one."""
+    return [_wrap_name(column) if len(columns) <= FEW_COLUMNS else [readable(column)] for column in columns]
 
 
 def _wrap_name(name: str) -> list[str]:
@@ -241,9 +241,9 @@ def _draw_heat_map(canvas: Any, panel: Any, figure: HeatMap) -> None:
     colours.set_bad("#dddddd")
     image = panel.imshow(np.ma.masked_invalid(grid), cmap=colours, vmin=low, vmax=high, aspect="auto")
     panel.set_yticks(range(len(figure.rows)), ["\n".join(_wrap_name(row)) for row in figure.rows])
-    names = [readable(column) for column in figure.columns]
+    names = ["\n".join(lines) for lines in _column_lines(figure.columns)]
     step = -(-len(names) // (2 * MOST_TICKS))
-    panel.set_xticks(range(0, len(names), step), names[::step], rotation=90 if _is_upright(names) else 0)
+    panel.set_xticks(range(0, len(names), step), names[::step], rotation=90 if _is_upright(figure.columns) else 0)
     panel.set(xlabel=readable(figure.x.title), ylabel=readable(figure.y.title))
     for spine in panel.spines.values():
         spine.set_visible(False)

@@ -109,8 +109,13 @@ def _contents_by_name(result: StudyResult) -> dict[str, Callable[[], bytes]]:
     """Returns the files of a result by name, each as a function that makes its content."""
     contents: dict[str, Callable[[], bytes]] = {}
     for table in result.tables:
-        contents[f"{safe_name(table.name)}.csv"] = partial(lambda table: table_to_csv(table).encode(), table)
-        contents[f"{safe_name(table.name)}.tex"] = partial(lambda table: table_to_latex(table).encode(), table)
+        contents[f"{_stem(table.name)}.csv"] = partial(lambda table: table_to_csv(table).encode(), table)
+        contents[f"{_stem(table.name)}.tex"] = partial(lambda table: table_to_latex(table).encode(), table)
     for figure in result.figures:
-        contents |= {f"{safe_name(figure.name)}.{format}": partial(draw_figure, figure, format) for format in FORMATS}
+        contents |= {f"{_stem(figure.name)}.{format}": partial(draw_figure, figure, format) for format in FORMATS}
     return {**contents, RESULT: lambda: json_bytes(result.to_dict())}
+
+
+def _stem(name: str) -> str:
+    """Returns the name of a file without a dot, which LaTeX would take for the beginning of its format."""
+    return safe_name(name).replace(".", "-")

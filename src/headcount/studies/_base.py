@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,7 +41,7 @@ class StudyInfo:
     Attributes:
         paper: The paper and the part of it that holds the experiment.
         needs: The inputs without which it cannot run: a `model`, a `task`, a `text` to measure roles on, a `run` folder that keeps its
-            evaluations and models, or the run folder of a finished `comparison`.
+            evaluations and models, or the run folder of a finished `comparison`. Every study can keep its result in a run folder.
         optional: Further inputs that it can use.
     """
 
@@ -51,7 +51,7 @@ class StudyInfo:
 
     def uses(self, input: Input) -> bool:
         """Whether the study needs an input or can use it."""
-        return input in self.needs | self.optional
+        return input in self.needs | self.optional or input == "run"
 
 
 @dataclass(frozen=True)
@@ -206,6 +206,12 @@ class Study(Configurable):
             OptionError: a value has the wrong type or is out of range.
         """
         return STUDIES.parse(study, Study)
+
+
+def role_family(roles: Iterable[str]) -> str:
+    """Returns the family of a head with these roles, the part of a role before its colon: `no role`, or `several` for roles of more than one."""
+    families = sorted({role.partition(":")[0] for role in roles})
+    return families[0] if len(families) == 1 else "several" if families else "no role"
 
 
 def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:

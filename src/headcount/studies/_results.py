@@ -1,18 +1,24 @@
-"""The description of a run by a study, its rows as an artifact of the run, which writes them as a table, and the correction of p-values."""
+"""What studies share with their run folder: its description, the result as an artifact and as files; and the correction of p-values."""
 
 from __future__ import annotations
 
+import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
+from headcount.core.errors import MissingExtra
+from headcount.core.files import canonical
 from headcount.core.stats.significance import benjamini_hochberg
+from headcount.core.study_result import StudyResult
 from headcount.models.provenance import machine_of, model_record, provenance
-from headcount.runs.artifacts import ArtifactKey
+from headcount.runs.artifacts import ArtifactKey, safe_name
 from headcount.runs.describe import describe_run as describe
-from headcount.runs.store import Run
+from headcount.runs.study_files import STUDIES as STUDY_FILES
+from headcount.runs.study_files import write_study_files
 from headcount.runs.tables import STUDY
-from headcount.studies._base import LoadedModel, StudyContext
+from headcount.studies._base import LoadedModel, Study, StudyContext
 
 
 class TestedRow(Protocol):
@@ -60,7 +66,20 @@ def describe_run(context: StudyContext, loaded: LoadedModel, config: Mapping[str
         context.run.describe(record, loaded.heads)
 
 
-def keep_rows(run: Run | None, study: str, request: Mapping[str, object], rows: Sequence[Mapping[str, object]]) -> None:
-    """Commits the rows of a study to a run, if there is one that this process leads."""
-    if run is not None and run.leads:
-        run.present(run.commit(ArtifactKey(STUDY, study, dict(request)), {"rows": [dict(row) for row in rows]}, provenance=provenance()))
+def run_study(study: Study, context: StudyContext) -> StudyResult:
+    """Runs a study; the run folder, if there is one that this process leads, keeps the result as an artifact, and its tables and figures as files.
+
+    Without matplotlib no figure is drawn, and a warning names the remedy.
+    """
+    result, run = study.measure(context), context.run
+    if run is None or not run.leads:
+        return result
+    request = {"model": context.model_name, "task": context.sources.task_name, "seed": context.seed, "limit": context.limit}
+    measurements = hashlib.sha256(canonical(result.to_dict())).hexdigest()  # names alone do not tell data and models apart
+    key = ArtifactKey(STUDY, study.name, {"study": study.to_dict(), **request, "result": measurements})
+    run.present(run.commit(key, {"result": result.to_dict(), "rows": result.rows()}, provenance=provenance()))
+    try:
+        write_study_files(result, run.folder / STUDY_FILES / safe_name(study.name))
+    except MissingExtra as error:
+        warnings.warn(f"the figures of study {study.name} are not drawn: {error}", stacklevel=2)
+    return result

@@ -24,6 +24,7 @@ from headcount.data.task_builder import TaskBuilder
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
 from headcount.studies._base import LoadedModel, Study, StudyContext, new_head_options
+from headcount.studies._results import run_study
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
 
@@ -90,7 +91,7 @@ def study(
             batch_size=batch_size,
             progress=lambda description, unit="examples": nullcontext(begin(description, unit) or (lambda n_finished, total: None)),
         )
-        return chosen.measure(context)
+        return run_study(chosen, context)
 
 
 def _check_inputs(study: Study, inputs: Mapping[str, object]) -> None:
@@ -102,7 +103,7 @@ def _check_inputs(study: Study, inputs: Mapping[str, object]) -> None:
         "model": info.uses("model") or "comparison" in info.needs,
         "task": info.uses("task") or reads_text,
         "text": reads_text,
-        "run folder": info.uses("run") or "comparison" in info.needs,
+        "run folder": True,
     }
     needs = {
         "model": "model" in info.needs,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
@@ -29,12 +30,13 @@ class AllButOne(Study):
         from headcount.studies._measure.all_but_one import reduce_layers
 
         task = context.task
-        rows = reduce_layers(context, self.how)
+        rows = reduce_layers(context, self.name, self.how)
         metric = task.metric.name if task.metric else ""
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric),),
             sentence=_verdict(rows),
+            figures=(_figure(rows),),
             measurements={"model": context.model_name, "task": task.name, "how": self.how, "layers": [asdict(row) for row in rows]},
         )
 
@@ -62,6 +64,22 @@ def _table(rows: Sequence[LayerRow], metric: str) -> Table:
         for row in rows
     ]
     return Table("layers", columns, tuple(cells))
+
+
+def _figure(rows: Sequence[LayerRow]) -> BarFigure:
+    layers = rows[:-1]  # the last row is that of all layers at once
+    rises = [row.rise.interval for row in layers]
+    return BarFigure(
+        name="layers",
+        title="Rise of the loss when one layer is reduced to its best head",
+        x=Axis("layer"),
+        y=Axis("rise of the loss", "nats"),
+        table="layers",
+        n=rows[0].n_examples,
+        categories=tuple(row.block for row in layers),
+        bars=(Bars("rise of the loss", *zip(*rises, strict=True)),),
+        is_horizontal=True,
+    )
 
 
 def _verdict(rows: Sequence[LayerRow]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies._base import Study, StudyContext, StudyInfo
@@ -28,7 +29,7 @@ class ByType(Study):
         """Returns a row for every type of attention in the model."""
         from headcount.studies._measure.by_type import measure_types
 
-        ranking, rows = measure_types(context, self.by)
+        ranking, rows = measure_types(context, self.name, self.by)
         task, by = context.task, ranking.method
         metric = task.metric.name if task.metric else ""
         dense = f" {metric} of the dense model {rows[0].metric:.4g}." if metric else ""
@@ -41,6 +42,7 @@ class ByType(Study):
                 f"Changes of the loss on the report split when heads are removed.{dense}",
                 f"Means and shares are those of raw scores; the lower half is that of {ranking.label}.",
             ),
+            figures=(_figure(rows),),
             measurements={**measurements, "types": [asdict(row) for row in rows]},
         )
 
@@ -64,6 +66,23 @@ def _table(rows: Sequence[TypeRow], by: str, metric: str) -> Table:
             changes += [change.difference, change.low, change.high, *([value] if metric else [])]
         cells.append((row.kind, row.n_heads, row.mean, row.low, row.high, row.share, *changes))
     return Table("types", tuple(columns), tuple(cells))
+
+
+def _figure(rows: Sequence[TypeRow]) -> BarFigure:
+    changes = {
+        "without the lower half": [row.without_half.interval for row in rows],
+        "without any": [row.without_all.interval for row in rows],
+    }
+    return BarFigure(
+        name="types",
+        title="Rise of the loss without heads of one type of attention",
+        x=Axis("type of attention"),
+        y=Axis("rise of the loss", "nats"),
+        table="types",
+        n=rows[0].n_examples,
+        categories=tuple(row.kind for row in rows),
+        bars=tuple(Bars(label, *zip(*intervals, strict=True)) for label, intervals in changes.items()),
+    )
 
 
 def _verdict(rows: Sequence[TypeRow]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import KW_ONLY, asdict, astuple, dataclass
 from typing import TYPE_CHECKING
 
 from headcount.core.errors import OptionError
+from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
@@ -48,6 +49,10 @@ class Compensation(Study):
             tables=(_change_table(changes.rows), _evenness_table(changes.evenness)),
             sentence=_verdict(changes.rows),
             notes=(f"After fine-tuning by one recipe: pruned {pruned.label}, dense {dense.label}.",),
+            figures=(
+                _figure(changes.rows, "weights", ("q", "k", "v", "o"), "relative change of weights"),
+                _figure(changes.rows, "importance", ("importance",), "ln of the ratio of importance after to before"),
+            ),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -80,6 +85,26 @@ def _evenness_table(rows: Sequence[Evenness]) -> Table:
     columns = (Column("part"), Column("between layers", format=".0%"), Column("p", format=".2g"), Column(correlation, format="+.2f"))
     title = "Share of the variance of the differences that lies between layers; p of heads permuted over layers"
     return Table("evenness", columns, tuple(astuple(row) for row in rows), title)
+
+
+def _figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity: str) -> LineFigure:
+    layers = list(dict.fromkeys(row.layer for row in rows if row.layer != "all"))
+    lines = []
+    for part in parts:
+        of_part = {row.layer: row for row in rows if row.part == part}
+        values = [(of_part[layer].difference, of_part[layer].low, of_part[layer].high) for layer in layers]
+        lines.append(Line(part, tuple(map(float, range(len(layers)))), *zip(*values, strict=True)))
+    return LineFigure(
+        name=name,
+        title="Change of the heads that stay in the fine-tuning after pruning, beyond that in the dense model",
+        x=Axis("layer", ticks=tuple((float(number), layer) for number, layer in enumerate(layers))),
+        y=Axis(f"difference in {quantity}"),
+        table="changes",
+        n=next(row.heads for row in rows if row.layer == "all"),
+        n_unit="heads",
+        lines=tuple(lines),
+        references=(Reference("as in the dense model", 0.0),),
+    )
 
 
 def _verdict(rows: Sequence[ChangeRow]) -> str:

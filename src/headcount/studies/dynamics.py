@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import Study, StudyContext, StudyInfo
@@ -41,6 +42,7 @@ class Dynamics(Study):
             tables=(_table(curves, self.hold),),
             sentence=_verdict(curves.checkpoints, self.hold),
             notes=(*_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalise_label}."),
+            figures=(_figure(curves, self.hold),),
             measurements={
                 "by": curves.by,
                 "normalise": curves.normalise,
@@ -66,6 +68,24 @@ def _table(curves: Curves, hold: float) -> Table:
         cells.append((label, summary.dense.score, *remaining, summary.removable))
     title = "Share of each checkpoint's own score above chance that remains, by the share of heads removed"
     return Table("checkpoints", tuple(columns), tuple(cells), title)
+
+
+def _figure(curves: Curves, hold: float) -> LineFigure:
+    lines = []
+    for summary in curves.checkpoints:
+        rows = sorted((row for row in curves.rows if row.checkpoint == summary.checkpoint), key=lambda row: row.removed)
+        intervals = zip(*(row.share.interval for row in rows), strict=True)
+        lines.append(Line(summary.checkpoint.label, tuple(row.removed for row in rows), *intervals))
+    return LineFigure(
+        name="curves",
+        title="Share of each checkpoint's own score above chance that remains when heads are removed",
+        x=Axis("heads removed", is_share=True),
+        y=Axis("score above chance that remains", is_share=True),
+        table="checkpoints",
+        n=curves.checkpoints[0].dense.n_examples,
+        lines=tuple(lines),
+        references=(Reference(f"{hold:.0%} of the score", hold),),
+    )
 
 
 def _notes(checkpoints: Sequence[CheckpointSummary]) -> list[str]:

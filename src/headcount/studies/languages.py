@@ -5,6 +5,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING
 
 from headcount.core.errors import OptionError
+from headcount.core.figure import Axis, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
@@ -63,6 +64,7 @@ class Languages(Study):
             tables=tuple(tables),
             sentence=_verdict(losses),
             notes=tuple(_notes(losses)),
+            figures=(_figure(losses),),
             measurements={
                 **losses.request,
                 "rows": [row.to_dict() for row in losses.rows],
@@ -85,6 +87,28 @@ def _loss_table(losses: LanguageLosses) -> Table:
             shares += (None, None, None) if row is None else row.share.interval_lost
         cells.append((without, *shares))
     return Table("lost", tuple(headings), tuple(cells), "Share of its own score above chance that each model loses in each language")
+
+
+def _figure(losses: LanguageLosses) -> HeatMap:
+    row_of = {(row.model, row.language, row.without): row for row in losses.rows}
+    removals = tuple(dict.fromkeys(row.without for row in losses.rows))
+    cells = [[row_of.get((model, language, without)) for model, language in losses.columns] for without in removals]
+    sizes = {row.n_examples for row in losses.rows}
+    return HeatMap(
+        name="lost",
+        title="Share of its own score above chance that each model loses in each language",
+        x=Axis("language"),
+        y=Axis("without"),
+        table="lost",
+        n=min(sizes) if len(sizes) == 1 else None,
+        n_unit="examples in each language",
+        rows=removals,
+        columns=tuple(language if len(losses.models) == 1 else f"{model}: {language}" for model, language in losses.columns),
+        values=tuple(tuple(None if row is None else row.share.interval_lost[0] for row in cells_of_row) for cells_of_row in cells),
+        value=Axis("share of the score above chance that is lost", is_share=True),
+        marks=tuple(tuple(row is not None and row.q <= SIGNIFICANT for row in cells_of_row) for cells_of_row in cells),
+        mark_label=f"a change of the score with q ≤ {SIGNIFICANT}",
+    )
 
 
 def _notes(losses: LanguageLosses) -> Iterator[str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, astuple, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
@@ -22,7 +23,7 @@ class Layers(Study):
 
     _: KW_ONLY
     how: Ablation = option("zero", "What stands in for the removed heads: nothing, their mean output, or uniform attention")
-    info = StudyInfo(paper="Budhraja et al. 2020", needs=frozenset({"model", "task"}), optional=frozenset({"run"}))
+    info = StudyInfo(paper="Budhraja et al. 2020", needs=frozenset({"model", "task"}))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every group of layers and, by stack, consecutive against spread-out pairs."""
@@ -35,6 +36,7 @@ class Layers(Study):
             tables=(_group_table(rows, metric), *([_pair_table(pairs)] if pairs else [])),
             sentence=_verdict(rows, metric),
             notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples.",),
+            figures=(_group_figure(rows, metric, dense.n_examples), *([_pair_figure(pairs, dense.n_examples)] if pairs else [])),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -82,6 +84,38 @@ def _pair_table(pairs: Sequence[PairRow]) -> Table:
     )
     title = "Rise of the loss without two layers, and its excess over that of the two one by one: consecutive against spread-out pairs"
     return Table("pairs", columns, tuple(astuple(pair) for pair in pairs), title)
+
+
+def _group_figure(rows: Sequence[GroupRow], metric: str, n_examples: int) -> BarFigure:
+    groups = [row for row in rows if row.group.kind in ("third", "layer")]
+    return BarFigure(
+        name="groups",
+        title=f"Change of {metric} when layers lose their heads",
+        x=Axis("layers without heads"),
+        y=Axis(f"change of {metric}"),
+        table="groups",
+        n=n_examples,
+        categories=tuple(row.group.name for row in groups),
+        bars=(Bars(f"change of {metric}", *zip(*(row.drop.score.interval for row in groups), strict=True)),),
+        is_horizontal=True,
+    )
+
+
+def _pair_figure(pairs: Sequence[PairRow], n_examples: int) -> BarFigure:
+    names = [f"{pair.quantity}, {pair.stack}" if pair.stack else pair.quantity for pair in pairs]
+    return BarFigure(
+        name="pairs",
+        title="Rise of the loss without two layers, and its excess over that of the two one by one",
+        x=Axis("quantity of the loss"),
+        y=Axis("mean over pairs of layers", "nats"),
+        table="pairs",
+        n=n_examples,
+        categories=tuple(names),
+        bars=(
+            Bars("consecutive pairs", tuple(pair.consecutive for pair in pairs)),
+            Bars("spread-out pairs", tuple(pair.spread for pair in pairs)),
+        ),
+    )
 
 
 def _verdict(rows: Sequence[GroupRow], metric: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
@@ -47,6 +48,7 @@ class RolePruning(Study):
             tables=(_table(rows, metric),),
             sentence=_verdict(rows),
             notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples.",),
+            figures=(_figure(rows, metric, dense.n_examples),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -87,6 +89,25 @@ def _table(rows: Sequence[RoleLevel], metric: str) -> Table:
         for row in sorted(rows, key=lambda row: (-row.choice.keep, row.choice.role, row.choice.variant))
     ]
     return Table("rows", columns, tuple(cells))
+
+
+def _figure(rows: Sequence[RoleLevel], metric: str, n_examples: int) -> LineFigure:
+    lines = []
+    for role, variant in dict.fromkeys((row.choice.role, row.choice.variant) for row in rows):
+        of_line = sorted((row for row in rows if (row.choice.role, row.choice.variant) == (role, variant)), key=lambda row: row.choice.keep)
+        label = {"prune": f"{role}: pruned first", "spare": f"{role}: pruned last", "random": "random heads"}[variant]
+        intervals = zip(*(row.against["dense"].score.interval for row in of_line), strict=True)
+        lines.append(Line(label, tuple(float(row.choice.keep) for row in of_line), *intervals, is_control=not role))
+    return LineFigure(
+        name="roles",
+        title=f"Change of {metric} when the heads of a role go first or last",
+        x=Axis("heads that stay"),
+        y=Axis(f"change of {metric} from the dense model"),
+        table="rows",
+        n=n_examples,
+        lines=tuple(lines),
+        references=(Reference("dense model", 0.0),),
+    )
 
 
 def _verdict(rows: Sequence[RoleLevel]) -> str:

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.figure import Axis, BarFigure, Bars, Counts, Histogram, Points, ScatterFigure
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo
+from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo, role_family
 
 if TYPE_CHECKING:
+    from headcount.core.role_table import RoleTable
+    from headcount.core.scores import Scores
     from headcount.studies._measure.roles_importance import RoleRow
+
+
+N_BINS = 20
+"""Bins of the histogram of scores."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +35,14 @@ class RolesImportance(Study):
         """Returns every role that some heads have and some lack, against every importance."""
         from headcount.studies._measure.roles_importance import measure_roles_and_scores, rank_roles
 
-        table, scores = measure_roles_and_scores(context, self.by)
+        table, scores = measure_roles_and_scores(context, self.name, self.by)
         rows = sorted(rank_roles(table, scores, seed=context.seed), key=lambda row: (row.method, row.p))
         return StudyResult(
             study=str(self),
-            tables=(_table(rows),),
+            tables=(_table(rows), _head_table(table, scores)),
             sentence=_verdict(rows),
             notes=("Rank 1 is the head to keep first: a negative difference means that heads with the role matter more.",),
+            figures=(_head_figure(table, scores), *([_rank_figure(rows)] if rows else [])),
             measurements={"model": context.model_name, "task": context.task.name, "rows": [asdict(row) for row in rows]},
         )
 
@@ -51,6 +59,69 @@ def _table(rows: Sequence[RoleRow]) -> Table:
     )
     names = ("method", "role", "n_heads", "rank_with", "rank_without", "difference", "low", "high", "q")
     return Table("rows", columns, tuple(tuple(getattr(row, name) for name in names) for row in rows))
+
+
+def _head_table(table: RoleTable, scores: Mapping[str, Scores]) -> Table:
+    labels = table.labels()
+    columns = (Column("head"), Column("family"), Column("roles"), *(Column(method, format=".4g") for method in scores))
+    rows = []
+    for index, head in enumerate(table.heads):
+        values = [of_method.values[index] for of_method in scores.values()]
+        rows.append((str(head), role_family(labels[head]), ", ".join(labels[head]), *values))
+    return Table("heads", columns, tuple(rows), "Roles and scores of every head", is_printed=False)
+
+
+def _head_figure(table: RoleTable, scores: Mapping[str, Scores]) -> ScatterFigure | Histogram:
+    """Returns every head by its first two scores, coloured by the family of its roles; a histogram if there is one score."""
+    labels = table.labels()
+    family_of = [role_family(labels[head]) for head in table.heads]
+    families = sorted(set(family_of), key=lambda family: (family == "no role", family == "several", family))
+    members = {family: [index for index, of_head in enumerate(family_of) if of_head == family] for family in families}
+    first, *further = scores.values()
+    about_heads = {"name": "heads", "table": "heads", "n": len(table.heads), "n_unit": "heads"}
+    if not further:
+        low, high = min(first.values), max(first.values)
+        edges = tuple(low + ((high - low) or 1.0) * number / N_BINS for number in range(N_BINS + 1))
+        bin_of = [max(0, sum(value >= edge for edge in edges[:-1]) - 1) for value in first.values]
+        counts = {
+            family: tuple(sum(bin_of[index] == number for index in of_family) for number in range(N_BINS))
+            for family, of_family in members.items()
+        }
+        groups = tuple(Counts(family, numbers) for family, numbers in counts.items())
+        title = f"Heads by {first.method}, with the family of their roles"
+        return Histogram(title=title, x=Axis(first.label), y=Axis("heads"), edges=edges, groups=groups, **about_heads)
+    second = further[0]
+    points = tuple(
+        Points(
+            family,
+            tuple(second.values[index] for index in of_family),
+            tuple(first.values[index] for index in of_family),
+            tuple(str(table.heads[index]) for index in of_family),
+        )
+        for family, of_family in members.items()
+    )
+    title = f"Every head by {first.method} and {second.method}, with the family of its roles"
+    return ScatterFigure(title=title, x=Axis(second.label), y=Axis(first.label), groups=points, **about_heads)
+
+
+def _rank_figure(rows: Sequence[RoleRow]) -> BarFigure:
+    roles, row_of = tuple(dict.fromkeys(row.role for row in rows)), {(row.method, row.role): row for row in rows}
+    bars = []
+    for method in dict.fromkeys(row.method for row in rows):
+        cells = [row_of[method, role] for role in roles]
+        bars.append(Bars(method, *zip(*((row.difference, row.low, row.high) for row in cells), strict=True)))
+    return BarFigure(
+        name="ranks",
+        title="Mean rank of heads with a role minus that of heads without; below 0, heads with the role matter more",
+        x=Axis("role"),
+        y=Axis("difference of mean ranks"),
+        table="rows",
+        n=None,
+        n_unit="heads",
+        categories=roles,
+        bars=tuple(bars),
+        is_horizontal=True,
+    )
 
 
 def _verdict(rows: Sequence[RoleRow]) -> str:

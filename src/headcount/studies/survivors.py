@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, astuple, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.figure import Axis, BarFigure, Bars, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
 from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.survivors import Level, Survival
+    from headcount.studies._measure.survivors import FamilyCount, Level, Survival
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,14 @@ class Survivors(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns, by method and role, the share of levels that heads survive, and the survivors with the role at every level."""
-        from headcount.studies._measure.survivors import compare_survivors, measure_roles, read_survivors, read_units
-        from headcount.studies._results import keep_rows
+        from headcount.studies._measure.survivors import compare_survivors, count_families, measure_roles, read_survivors, read_units
 
         run = context.required_run
         survivor_sets, trained = read_survivors(run, dense_roles=self.dense_roles)
         table = measure_roles(context, run)
         levels, survival = compare_survivors(table, survivor_sets, units=read_units(run), seed=context.seed)
+        families = count_families(table, survivor_sets)
         record = run.record()
-        request = {"weights": record.model.weights, "roles": table.data, "seed": context.seed, "dense roles": self.dense_roles}
-        keep_rows(run, self.name, request, [asdict(row) for row in levels])
         shown_levels = [row for row in levels if self.all or row.role == ANY_ROLE or row.q <= SIGNIFICANT]
         shown_survival = [row for row in survival if self.all or row.role == ANY_ROLE or row.q <= SIGNIFICANT]
         counts = f"{len(shown_levels)} of {len(levels)} tests of method × level × role are shown"
@@ -50,9 +49,10 @@ class Survivors(Study):
             notes.append(_note_trained(trained, self.dense_roles))
         return StudyResult(
             study=str(self),
-            tables=(_survival_table(shown_survival), _level_table(shown_levels)),
+            tables=(_survival_table(shown_survival), _level_table(shown_levels), _family_table(families)),
             sentence=_verdict(survival),
             notes=tuple(notes),
+            figures=(*_family_figures(families, len(table.heads)), *_share_figures(levels)),
             measurements={
                 "run": str(run.folder),
                 "model": record.model.name,
@@ -108,6 +108,67 @@ def _level_table(rows: Sequence[Level]) -> Table:
     names = ("method", "keep", "seeds", "role", "survivors_with", "survivors", "share", "chance", "p", "q")
     cells = tuple(tuple(getattr(row, name) for name in names) for row in rows)
     return Table("levels", columns, cells, "Share of the survivors that have a role, by level")
+
+
+def _family_table(families: Sequence[FamilyCount]) -> Table:
+    columns = (Column("method"), Column("heads"), Column("seeds"), Column("family"), Column("survivors", format=".1f"))
+    title = "Heads that stay by the family of their roles, mean over seeds"
+    return Table("families", columns, tuple(astuple(row) for row in families), title, is_printed=False)
+
+
+def _family_figures(families: Sequence[FamilyCount], n_heads: int) -> list[BarFigure]:
+    """Returns, by method, the heads that stay at every level, stacked by the family of their roles."""
+    figures = []
+    names = sorted({row.family for row in families}, key=lambda family: (family == "no role", family == "several", family))
+    for number, method in enumerate(dict.fromkeys(row.method for row in families), 1):
+        of_method = {(row.keep, row.family): row for row in families if row.method == method}
+        keeps = sorted({keep for keep, _ in of_method})
+        figures.append(
+            BarFigure(
+                name=f"families {number}",
+                title=f"Families of roles among the heads that stay under {method}",
+                x=Axis("heads that stay"),
+                y=Axis("heads", "mean over seeds"),
+                table="families",
+                n=n_heads,
+                n_unit="heads before pruning",
+                categories=tuple(map(str, keeps)),
+                bars=tuple(Bars(family, tuple(of_method[keep, family].survivors for keep in keeps)) for family in names),
+                is_stacked=True,
+            )
+        )
+    return figures
+
+
+def _share_figures(levels: Sequence[Level]) -> list[LineFigure]:
+    """Returns the share of the heads that stay with a role, by method and level; none if all heads have a role, or none has."""
+    rows = [row for row in levels if row.role == ANY_ROLE]
+    if not rows:
+        return []
+    lines = []
+    for method in dict.fromkeys(row.method for row in rows):
+        of_method = sorted((row for row in rows if row.method == method), key=lambda row: row.keep)
+        lines.append(
+            Line(
+                method,
+                tuple(float(row.keep) for row in of_method),
+                tuple(row.share for row in of_method),
+                is_control=method.startswith("random"),
+            )
+        )
+    return [
+        LineFigure(
+            name="share",
+            title="Share of the heads that stay with a role",
+            x=Axis("heads that stay"),
+            y=Axis("heads with a role", is_share=True),
+            table="levels",
+            n=rows[0].heads_tested,
+            n_unit="heads before pruning",
+            lines=tuple(lines),
+            references=(Reference("by chance", rows[0].chance),),
+        )
+    ]
 
 
 def _verdict(survival: Sequence[Survival]) -> str:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.figure import Axis, Points, ScatterFigure
 from headcount.core.options import option
-from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
+    from headcount.core.scores import Scores
     from headcount.studies._measure.transfer import Pair
 
 
@@ -29,13 +31,21 @@ class Transfer(Study):
         """Returns every pair of runs for every importance that all of them have."""
         from headcount.studies._measure.transfer import correlate_scores, read_scores
 
-        pairs = [pair for scores in read_scores(self.runs, self.by).values() for pair in correlate_scores(scores, seed=context.seed)]
+        by_method = read_scores(context, self.runs, self.by)
+        pairs = [pair for scores in by_method.values() for pair in correlate_scores(scores, seed=context.seed)]
         notes = [
             f"{pair.a} and {pair.b} were scored on the same examples, so their agreement says nothing about other data."
             for pair in pairs
             if pair.same_data
         ]
-        return StudyResult(str(self), (_table(pairs),), _verdict(pairs), tuple(notes), {"pairs": [asdict(pair) for pair in pairs]})
+        return StudyResult(
+            study=str(self),
+            tables=(_table(pairs), _head_table(by_method)),
+            sentence=_verdict(pairs),
+            notes=tuple(notes),
+            measurements={"pairs": [asdict(pair) for pair in pairs]},
+            figures=tuple(_figure(number, pair, by_method[pair.method]) for number, pair in enumerate(pairs, 1)),
+        )
 
 
 def _table(pairs: Sequence[Pair]) -> Table:
@@ -60,6 +70,36 @@ def _table(pairs: Sequence[Pair]) -> Table:
         lowest = pair.lowest
         rows.append((pair.method, pair.a, pair.b, *numbers, pair.spearman.p, lowest.shared, lowest.k, lowest.expected * lowest.k))
     return Table("pairs", columns, tuple(rows))
+
+
+def _head_table(by_method: Mapping[str, Mapping[str, Scores]]) -> Table:
+    columns = (Column("method"), Column("run"), Column("head"), Column("score", format=".4g"))
+    rows = [
+        (method, run, str(head), value)
+        for method, by_run in by_method.items()
+        for run, scores in by_run.items()
+        for head, value in zip(scores.heads, scores.values, strict=True)
+    ]
+    return Table("heads", columns, tuple(rows), "Scores of every head in every run", is_printed=False)
+
+
+def _figure(number: int, pair: Pair, by_run: Mapping[str, Scores]) -> ScatterFigure:
+    a, b = by_run[pair.a], by_run[pair.b]
+    values_of_b = dict(zip(b.heads, b.values, strict=True))
+    points = Points("heads", tuple(a.values), tuple(values_of_b[head] for head in a.heads), tuple(map(str, a.heads)))
+    estimates = {"Pearson": pair.pearson, "Spearman": pair.spearman}
+    texts = [f"{name} {format_interval(estimate.value, estimate.low, estimate.high, '.2f')}" for name, estimate in estimates.items()]
+    return ScatterFigure(
+        name=f"pair {number}",
+        title=f"Scores of every head in two runs by {pair.method}",
+        x=Axis(pair.a),
+        y=Axis(pair.b),
+        table="heads",
+        n=len(a.heads),
+        n_unit="heads",
+        groups=(points,),
+        note=", ".join(texts),
+    )
 
 
 def _verdict(pairs: Sequence[Pair]) -> str:

@@ -97,7 +97,7 @@ def _input_parameters(info: StudyInfo) -> list[Parameter]:
         annotations += [("device", Device, "auto"), ("dtype", Dtype, "auto")]
     if info.uses("text"):
         annotations += [("text", File, None), ("embedded", Embedded, None), ("parser", Parser, None)]
-    if info.uses("run"):
+    if "comparison" not in info.needs:
         annotations.append(("out", OutRequired, Parameter.empty) if "run" in info.needs else ("out", Out, None))
     return [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint) for name, hint, default in annotations]
 

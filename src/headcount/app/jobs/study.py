@@ -24,6 +24,7 @@ from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
 from headcount.studies._base import LoadedModel, Study, StudyContext, new_head_options
+from headcount.studies._results import run_study as keep_study
 from headcount.surgery.load import load
 
 
@@ -61,7 +62,7 @@ def run_study(session: Session, study: Study, request: Request) -> None:
             limit=data.limit,
             batch_size=data.examples_per_batch,
         )
-        result = study.measure(context)
+        result = keep_study(study, context)
     for table in result.tables:
         if table.is_printed:
             print_table(session, table)

@@ -13,7 +13,7 @@ from headcount.importance.score import score
 from headcount.models.gates import HeadGates
 from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import means_for
-from headcount.studies._results import correct_rows
+from headcount.studies._results import correct_rows, describe_run
 
 EVERYWHERE = "everywhere"
 
@@ -28,12 +28,14 @@ class LayerRow:
     rise: Difference
     metric: float | None
     metric_change: Difference | None
+    n_examples: int
     p: float
     q: float = 1.0
 
 
-def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
+def reduce_layers(context: StudyContext, study: str, ablation: Ablation) -> list[LayerRow]:
     """Returns a row for every block reduced to its best head, and a last one for the best head everywhere at once."""
+    describe_run(context, context.loaded, {"study": study, "how": ablation, "limit": context.limit})
     model, task, heads, seed = context.loaded.model, context.task, context.loaded.heads, context.seed
     limit, batch_size = context.limit, context.batch_size
     with context.progress("scoring") as advance:
@@ -54,5 +56,5 @@ def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
         if task.metric is not None and dense.parts is not None and pruned.parts is not None:
             change = paired_bootstrap(dense.parts, pruned.parts, task.metric.total, seed=seed)
         rise = paired_t(pruned.losses - dense.losses)
-        rows.append(LayerRow(name, tuple(map(str, kept_heads)), chosen_rise, rise, pruned.value, change, rise.p))
+        rows.append(LayerRow(name, tuple(map(str, kept_heads)), chosen_rise, rise, pruned.value, change, dense.n_examples, rise.p))
     return correct_rows(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.studies._base import StudyContext
 from headcount.studies._gated import count_heads
-from headcount.studies._results import correct_rows, describe_run, keep_rows
+from headcount.studies._results import correct_rows, describe_run
 from headcount.studies._tuning import note_training, tune_model
 from headcount.workflows.prune import Pruning
 
@@ -124,9 +124,7 @@ def measure_changes(study: Compensation, context: StudyContext) -> Changes:
         pruned = tune_model(context, f"after {request.name}", small, recipe, by=by, progress=advance)
     with context.progress("fine-tuning the dense model") as advance:
         dense = tune_model(context, "dense", loaded.model, recipe, by=by, progress=advance)
-    changes = compare_changes(pruned, dense, plan, seed=context.seed)
-    keep_rows(run, study.name, {**pruning.base_key, "spec": request.to_dict(), "by": by}, [asdict(row) for row in changes.rows])
-    return changes
+    return compare_changes(pruned, dense, plan, seed=context.seed)
 
 
 def compare_changes(pruned: Artifact, dense: Artifact, plan: Plan, *, seed: int = 0) -> Changes:

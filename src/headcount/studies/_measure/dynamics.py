@@ -20,7 +20,7 @@ from headcount.pruning.repair.repair import refit
 from headcount.pruning.training.trainer import checkpoints as checkpoint_folders
 from headcount.studies._base import LoadedModel, StudyContext
 from headcount.studies._gated import Drop, Share, admit_model, chance_of, count_levels, evaluate_without, measure_drop, share_left
-from headcount.studies._results import describe_run, keep_rows
+from headcount.studies._results import describe_run
 from headcount.surgery.source import local_folder
 from headcount.workflows.score import score_into
 
@@ -182,17 +182,6 @@ def measure_curves(study: Dynamics, context: StudyContext) -> Curves:
             dense, curve = measure_curve(context, loaded, task, checkpoint, keeps, by=by, repair=study.repair)
         rows += curve
         summaries.append(summarise_curve(checkpoint, dense, curve, study.hold))
-    request = {
-        "checkpoints": [checkpoint.name for checkpoint in checkpoints],
-        "keep": keeps,
-        "by": by,
-        "normalise": normalise,
-        "repair": study.repair,
-        "task": context.sources.task_name,
-        "limit": context.limit,
-        "seed": context.seed,
-    }
-    keep_rows(context.required_run, study.name, request, [row.to_dict() for row in rows])
     return Curves(by, normalise, summaries, rows)
 
 

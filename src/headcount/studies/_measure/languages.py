@@ -32,7 +32,7 @@ from headcount.studies._gated import (
     share_left,
 )
 from headcount.studies._measure.layers import LAYER, THIRD, group_layers
-from headcount.studies._results import correct_rows, describe_run, keep_rows
+from headcount.studies._results import correct_rows, describe_run
 from headcount.studies._tuning import load_with_head, train_model
 from headcount.workflows.prune import Pruning
 
@@ -65,6 +65,7 @@ class LossRow:
     dense: float
     loss: float
     value: float | None
+    n_examples: int
     drop: Drop
     share: Share
     p: float
@@ -73,7 +74,7 @@ class LossRow:
     def to_dict(self) -> dict[str, object]:
         """Returns the row as plain data."""
         names = {"model": self.model, "language": self.language, "kind": self.kind, "without": self.without}
-        scores = {"dense": self.dense, "loss": self.loss, "value": self.value}
+        scores = {"dense": self.dense, "loss": self.loss, "value": self.value, "n_examples": self.n_examples}
         share = {**self.share.to_dict(), "lost": self.share.interval_lost[0]}
         return {**names, **scores, **self.drop.to_dict(), **share, "p": self.p, "q": self.q}
 
@@ -147,7 +148,6 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
         "keep": ",".join(map(str, study.keep)) or None,
         "tune": tuning.to_dict() if study.fine_tune else None,
     }
-    keep_rows(context.run, study.name, {**request, "limit": context.limit, "seed": context.seed}, [row.to_dict() for row in rows])
     columns = [(subject.name, language) for subject in subjects for language in subject.tasks]
     return LanguageLosses(models, columns, request, rows, between, gaps)
 
@@ -183,7 +183,7 @@ def prune_languages(
             drop = measure_drop(dense, pruned, task, seed=context.seed)
             share = share_left(dense, pruned, task, chances[language], seed=context.seed)
             names = subject.name, language, removal.kind, removal.name
-            rows.append(LossRow(*names, dense.score, pruned.loss, pruned.value, drop, share, drop.score.p))
+            rows.append(LossRow(*names, dense.score, pruned.loss, pruned.value, dense.n_examples, drop, share, drop.score.p))
     return correct_rows(rows), evaluations
 
 

@@ -16,7 +16,7 @@ from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
 from headcount.studies._base import Ablation, Progress, StudyContext
 from headcount.studies._gated import Drop, Share, chance_of, evaluate_without, means_for, measure_drop, share_left
-from headcount.studies._results import correct_rows, describe_run, keep_rows
+from headcount.studies._results import correct_rows, describe_run
 
 THIRD, LAYER, CONSECUTIVE, SPREAD = "third", "layer", "consecutive", "spread"
 
@@ -158,11 +158,11 @@ def _compare_pairs(groups: Sequence[Group], evaluations: Mapping[tuple[str, str]
 
 
 def measure_layers(context: StudyContext, study: str, ablation: Ablation) -> tuple[Evaluation, list[GroupRow], list[PairRow]]:
-    """Returns what `remove_layers` measures on the model and task of a study, and keeps it in its run folder."""
+    """Returns what `remove_layers` measures on the model and task of a study."""
     describe_run(context, context.loaded, {"study": study, "how": ablation, "limit": context.limit})
     task = context.task
     with context.progress("removing layers", "groups") as advance:
-        dense, rows, pairs = remove_layers(
+        return remove_layers(
             context.loaded.model,
             task,
             ablation=ablation,
@@ -172,6 +172,3 @@ def measure_layers(context: StudyContext, study: str, ablation: Ablation) -> tup
             limit=context.limit,
             batch_size=context.batch_size,
         )
-    request = {"model": context.model_name, "task": task.name, "data": dense.data, "how": ablation}
-    keep_rows(context.run, study, request, [row.to_dict() for row in rows])
-    return dense, rows, pairs

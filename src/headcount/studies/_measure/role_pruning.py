@@ -22,7 +22,7 @@ from headcount.runs.results import unpack_pruned
 from headcount.runs.sweep import sweep
 from headcount.studies._base import Progress, StudyContext
 from headcount.studies._gated import Drop, average_evaluations, count_levels, measure_drop
-from headcount.studies._results import correct_rows, describe_run, keep_rows
+from headcount.studies._results import correct_rows, describe_run
 from headcount.studies._tuning import note_training
 from headcount.workflows.prune import Pruning
 
@@ -63,8 +63,6 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     note_training(context, pruning, [choice.request(template, draw) for choice in choices for draw in draws])
     with context.progress("pruning", "models") as advance:
         dense, rows = prune_roles(pruning, choices, template, draws=draws, progress=advance)
-    request = {"roles": list(study.role), "keep": keeps, "seeds": study.seeds, "seed": context.seed, "spec": template.to_dict()}
-    keep_rows(run, study.name, {**pruning.base_key, **request}, [row.to_dict() for row in rows])
     return RolePruningResult(dense, heads_by_role, rows)
 
 

@@ -17,7 +17,7 @@ from headcount.models.provenance import model_record
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import PRUNED, method_label
 from headcount.runs.store import Run
-from headcount.studies._base import ANY_ROLE, StudyContext
+from headcount.studies._base import ANY_ROLE, StudyContext, role_family
 from headcount.studies._results import correct_rows
 from headcount.workflows.roles import read_roles, roles_into
 
@@ -61,6 +61,30 @@ class Survival:
     difference: float
     p: float
     q: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyCount:
+    """How many survivors of one method and number of heads have roles of one family alone, mean over seeds."""
+
+    method: str
+    keep: int
+    seeds: int
+    family: str
+    survivors: float
+
+
+def count_families(table: RoleTable, survivor_sets: SurvivorSets) -> list[FamilyCount]:
+    """Returns the survivors of every method and number of heads by the family of their roles; families that no head has are left out."""
+    family_of = {head: role_family(labels) for head, labels in table.labels().items()}
+    families = sorted(set(family_of.values()))
+    return [
+        FamilyCount(
+            method, keep, len(sets), family, sum(family_of.get(head) == family for survivors in sets for head in survivors) / len(sets)
+        )
+        for (method, keep), sets in survivor_sets.items()
+        for family in families
+    ]
 
 
 class Group(NamedTuple):

@@ -13,6 +13,7 @@ from headcount.core.stats.ranks import Overlap
 from headcount.importance.verdicts import signed_samples
 from headcount.runs.scores import all_scores, check_same_heads
 from headcount.runs.store import Run
+from headcount.studies._base import StudyContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> l
     return pairs
 
 
-def read_scores(folders: Sequence[str], by: str | None) -> dict[str, dict[str, Scores]]:
+def read_scores(context: StudyContext, folders: Sequence[str], by: str | None) -> dict[str, dict[str, Scores]]:
     """Returns for every importance that all runs have its scores by run; without `by`, only those that depend on examples.
 
     Raises:
@@ -66,6 +67,8 @@ def read_scores(folders: Sequence[str], by: str | None) -> dict[str, dict[str, S
     if by is not None and by not in shared:
         lacking = next(name for name, scores in scores_by_run.items() if by not in scores)
         raise ArtifactError(f"{lacking} has no scores by '{by}'; it has {', '.join(scores_by_run[lacking]) or 'none'}")
+    if context.run is not None:
+        context.run.describe_like(Run.open(folders[0]), command=context.command, seed=context.seed)
     methods = [by] if by is not None else sorted(shared)
     by_method = {method: {name: scores[method] for name, scores in scores_by_run.items()} for method in methods}
     sampled = {

@@ -1,0 +1,135 @@
+"""Every study returns figures whose numbers stand in its tables, and a run folder keeps the result and its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import result, run
+from toys import files, shared, task
+
+import headcount as hc
+from headcount.core.figure import Figure
+from headcount.core.registry import STUDIES
+from headcount.runs.store import Run
+from headcount.runs.study_files import RESULT
+from headcount.studies.all_but_one import AllButOne
+
+pytest.importorskip("matplotlib")
+ENTAILMENT = "demo/entailment"
+SENTENCES = ["the small dog sees a cat .", "a man reads the old book ."] * 8
+REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
+    "all-but-one": ("all-but-one", ENTAILMENT, ENTAILMENT, {}),
+    "by-type": ("by-type", "demo/translator", "demo/translation", {"limit": 4}),
+    "compensation": ("compensation(keep=12;method=magnitude;steps=2;train_batch=4)", ENTAILMENT, ENTAILMENT, {}),
+    "dynamics": ("dynamics:demo/entailment-english(keep=50%+25%;by=magnitude)", ENTAILMENT, ENTAILMENT, {"limit": 40}),
+    "finetune-roles": ("finetune-roles:demo/entailment(only=offset)", "demo/encoder", None, {"text": SENTENCES}),
+    "languages": (
+        "languages(tasks=demo/entailment+demo/entailment-tavi;against=demo/entailment-english;keep=50%;method=magnitude)",
+        ENTAILMENT,
+        None,
+        {"limit": 40},
+    ),
+    "layers": ("layers", ENTAILMENT, ENTAILMENT, {}),
+    "role-pruning": ("role-pruning(role=offset:-1;seeds=2;keep=50%+75%)", "demo/encoder", "demo/text", {}),
+    "roles-importance": ("roles-importance", "demo/encoder", "demo/text", {}),
+    "survivors": ("survivors", None, None, {"text": SENTENCES}),
+    "transfer": ("transfer:{folder}/a+{folder}/b", None, None, {}),
+}
+FIGURES = {
+    "all-but-one": ["layers"],
+    "by-type": ["types"],
+    "compensation": ["weights", "importance"],
+    "dynamics": ["curves"],
+    "finetune-roles": ["roles"],
+    "languages": ["lost"],
+    "layers": ["groups", "pairs"],
+    "role-pruning": ["roles"],
+    "roles-importance": ["heads", "ranks"],
+    "survivors": ["families 1", "families 2", "share"],
+    "transfer": ["pair 1"],
+}
+PLACED = ("x", "counts", "edges", "ticks", "n", "references")
+"""Fields of figures whose numbers need not stand in the table: places on an axis, counts and lines for comparison."""
+
+
+def prepare(study: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if study == "transfer":
+        for name, data in (("a", ENTAILMENT), ("b", "demo/entailment-tavi")):
+            assert run(capsys, "score", ENTAILMENT, "--task", data, "--by", "fluctuation", "--limit", 8, "--out", folder / name)[0] == 0
+    elif study == "survivors":
+        words = ("--task", "demo/text", "--methods", "magnitude", "--keep", "25%,50%", "--seeds", 2, "--no-repair", "--limit", 8)
+        assert run(capsys, "compare", "demo/encoder", *words, "--out", folder / "run")[0] == 0
+
+
+def numbers_of(value: Any, *, name: str = "") -> Iterator[float]:
+    """The numbers that a figure shows, apart from those of its axes."""
+    if name in PLACED:
+        return
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            yield from numbers_of(entry, name=key)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from numbers_of(entry)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def test_every_study_is_tried() -> None:
+    assert set(REQUESTS) == set(FIGURES) == set(STUDIES.names())
+
+
+@pytest.mark.filterwarnings("ignore::headcount.core.errors.UnknownTokens")
+@pytest.mark.parametrize("name", REQUESTS)
+def test_figures_show_what_the_tables_hold(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    prepare(name, tmp_path, capsys)
+    text, model, data, options = REQUESTS[name]
+    limit = {} if name in ("transfer", "survivors") else {"limit": 8}
+    study = text.format(folder=tmp_path)
+    measured = hc.study(study, model, data, **{**limit, **options}, out=tmp_path / "run")
+    assert [figure.name for figure in measured.figures] == FIGURES[name]
+    for figure in measured.figures:
+        cells = {cell for row in measured.table(figure.table).rows for cell in row}
+        numbers = list(numbers_of(figure.to_dict()))
+        assert numbers and set(numbers) <= cells, f"numbers of {figure.name} that do not stand in table {figure.table}"
+        assert Figure.from_dict(json.loads(json.dumps(figure.to_dict()))) == figure
+
+    folder = tmp_path / "run" / "studies" / name
+    stems = {figure.replace(" ", "-") for figure in FIGURES[name]}
+    assert {path.stem for path in folder.glob("*.svg")} == {path.stem for path in folder.glob("*.pdf")} == stems
+    assert len(list(folder.glob("*.csv"))) == len(list(folder.glob("*.tex"))) == len(measured.tables)
+    stored = json.loads((folder / RESULT).read_text())
+    assert stored == json.loads(json.dumps(measured.to_dict())) == json.loads(json.dumps(hc.StudyResult.from_dict(stored).to_dict()))
+    (artifact,) = Run.open(tmp_path / "run").results("study").values()
+    assert artifact.content["result"] == stored and (tmp_path / "run" / f"study-{name}.csv").is_file()
+    assert run(capsys, "check", tmp_path / "run")[0] == 0
+
+
+def test_the_same_study_gives_the_same_files(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    hc.study("all-but-one", ENTAILMENT, ENTAILMENT, limit=8, out=out)
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (out / "studies").rglob("*.*")}
+    hc.study("all-but-one", ENTAILMENT, ENTAILMENT, limit=8, out=out)
+    assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (out / "studies").rglob("*.*")}
+    hc.study("by-type(by=magnitude)", ENTAILMENT, ENTAILMENT, limit=8, out=out)
+    assert {path.name for path in (out / "studies").iterdir()} == {"all-but-one", "by-type"}
+    assert set(Run.open(out).results("study")) == {"all-but-one", "by-type"}
+
+
+def test_a_run_of_another_model_is_refused_before_any_work(tmp_path: Path) -> None:
+    hc.study(AllButOne(), shared("encoder"), task("encoder", 20), out=tmp_path / "run")
+    before = files(tmp_path / "run")
+    with pytest.raises(hc.HeadcountError, match="is a run of another model"):
+        hc.study("all-but-one", ENTAILMENT, ENTAILMENT, limit=8, out=tmp_path / "run")
+    assert files(tmp_path / "run") == before
+
+
+def test_the_command_line_keeps_results_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ("study", "all-but-one", ENTAILMENT, "--task", ENTAILMENT, "--limit", 8, "--out", tmp_path / "run")
+    printed = result(capsys, *words)
+    stored = json.loads((tmp_path / "run" / "studies" / "all-but-one" / RESULT).read_text())
+    assert stored["measurements"]["layers"] == printed["layers"] and stored["sentence"] == printed["sentence"]
