@@ -34,7 +34,7 @@ from headcount.core.files import (
 from headcount.core.folders import finish_replacement
 from headcount.core.heads import HeadIndex
 from headcount.runs.artifacts import SUFFIX, Artifact, ArtifactKey, Damaged, Foreign, read_artifact, safe_name
-from headcount.runs.describe import describe_heads, timestamp
+from headcount.runs.describe import describe_heads, timestamp, versions
 from headcount.runs.layout import ARTIFACTS, HEADS, LOG, MODELS, QUARANTINE, RESULT_KINDS, RUN, is_run, listed_path, prepare_folder
 from headcount.runs.lock import RunLock, kernel_locks
 from headcount.runs.records import Kind, hash_of, read_record, write_record
@@ -122,7 +122,7 @@ class Run:
         if before is not None:
             self._check_model(before, theirs)
         elif self.leads:
-            changes = {"command": command, "created": _now(), "updated": _now(), "seed": seed, "versions": versions()}
+            changes = {"command": command, "created": timestamp(), "updated": timestamp(), "seed": seed, "versions": versions()}
             nothing = {"data": {}, "models": {}, "compared": (), "results": {}}
             self._pending = theirs.model_copy(update={**changes, **nothing}), other.heads()
 

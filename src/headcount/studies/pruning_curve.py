@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class PruningCurve(Study):
     """How much does the model lose as heads go? Every method at every number of heads, over seeds, in pairs with random heads and with each other.
 
-    Michel et al. 2019 (Fig. 3) and Li et al. 2021 (Fig. 2, 3). Seeds are averaged example by example; a difference is paired over the examples of the
-    report split, by Tango's score method where every example is right or wrong, else by a bootstrap. The interval of a mean over seeds is Student's t,
-    and is given from three seeds on.
+    Michel et al. 2019 (Fig. 3) and Li et al. 2021 (Fig. 2, 3). Seeds are averaged example by example; a difference is paired over the examples of
+    the report split, by Tango's score method where every example is right or wrong, else by a bootstrap. The interval of a mean over seeds is
+    Student's t, from three seeds on.
     """
 
     _: KW_ONLY
