@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from headcount.core.errors import ArtifactError, MissingExtra
+from headcount.core.figure import Figure
 from headcount.core.files import json_bytes, make_folder, read_json, remove, write_atomic
 from headcount.core.study_result import StudyResult, Table
 from headcount.runs.artifacts import safe_name
@@ -105,6 +106,11 @@ def write_study_files(result: StudyResult, folder: Path) -> list[Path]:
     return paths
 
 
+def figure_file(figure: Figure, format: str) -> str:
+    """Returns the name of the file of a figure."""
+    return f"{_stem(figure.name)}.{format}"
+
+
 def _contents_by_name(result: StudyResult) -> dict[str, Callable[[], bytes]]:
     """Returns the files of a result by name, each as a function that makes its content."""
     contents: dict[str, Callable[[], bytes]] = {}
@@ -112,7 +118,7 @@ def _contents_by_name(result: StudyResult) -> dict[str, Callable[[], bytes]]:
         contents[f"{_stem(table.name)}.csv"] = partial(lambda table: table_to_csv(table).encode(), table)
         contents[f"{_stem(table.name)}.tex"] = partial(lambda table: table_to_latex(table).encode(), table)
     for figure in result.figures:
-        contents |= {f"{_stem(figure.name)}.{format}": partial(draw_figure, figure, format) for format in FORMATS}
+        contents |= {figure_file(figure, format): partial(draw_figure, figure, format) for format in FORMATS}
     return {**contents, RESULT: lambda: json_bytes(result.to_dict())}
 
 

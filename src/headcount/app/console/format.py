@@ -15,10 +15,16 @@ def format_smallest(rows: Sequence[PrunedRow], method: str, number: int | None) 
     return str(number) if number is not None else f"none of {len(sizes)} tried" if sizes else "nothing was removed"
 
 
+def format_duration(seconds: float) -> str:
+    """Returns a duration in hours and minutes, minutes and seconds, or seconds."""
+    minutes, remainder = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
+
+
 def format_training(models: int, fewest: int, most: int, seconds: float) -> str:
     """Returns how many models will train, for how many optimiser steps, and for how long."""
     steps = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    minutes, remainder = divmod(round(seconds), 60)
-    duration = f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
     subject = "1 model trains" if models == 1 else f"{models} models train, each"
-    return f"{subject} for {steps} optimiser steps: about {duration} in all on this machine"
+    return f"{subject} for {steps} optimiser steps: about {format_duration(seconds)} in all on this machine"

@@ -1,0 +1,62 @@
+"""`headcount paper`: all experiments of a paper on one model. The further inputs of a paper are its declared fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headcount.app.cli.study import OutRequired
+from headcount.app.console.declared import build_declared_command, build_group
+from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.session import Session
+from headcount.app.console.text import Embedded, File, Parser
+from headcount.core.registry import PAPERS
+
+Only = Annotated[
+    str | None, typer.Option("--only", metavar="ITEM,…", help="Items of the paper alone, by id or place: M1, 'Fig. 3'.", show_default=False)
+]
+ListItems = Annotated[bool, typer.Option("--list", help="List the items and what each needs, and stop.")]
+
+
+def build() -> typer.Typer:
+    """Returns the group of all papers."""
+    summary = "The experiments of a paper on your model: its figures and tables from one command that can be stopped and resumed."
+    return build_group("paper", PAPERS, summary, build_command)
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRequest:
+    """The inputs that a command line names for the experiments of a paper."""
+
+    common: TaskOptions
+    out: Path
+    text: Path | None = None
+    embedded: str | None = None
+    parser: str | None = None
+    only: str | None = None
+    list_items: bool = False
+
+
+def build_command(name: str) -> Any:
+    """Returns the command of a paper: its declared options, and those of its model, data and text."""
+    inputs: list[tuple[str, Any, Any]] = [
+        ("common", TaskOptions, Parameter.empty),
+        ("out", OutRequired, Parameter.empty),
+        ("only", Only, None),
+        ("list_items", ListItems, False),
+        ("text", File, None),
+        ("embedded", Embedded, None),
+        ("parser", Parser, None),
+    ]
+    return build_declared_command(name, PAPERS.get(name), inputs, _run)
+
+
+def _run(session: Session, paper: Any, values: Mapping[str, Any]) -> None:
+    from headcount.app.jobs.paper import run_paper_items
+
+    run_paper_items(session, paper, PaperRequest(**values))

@@ -1,0 +1,112 @@
+"""Commands made from declarations: a group with one command for everything that a registry holds, whose options are its declared ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
+from inspect import Parameter, Signature, getdoc
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from headcount.app.console.command import command
+from headcount.app.console.pruning import split_methods
+from headcount.app.console.session import Session
+from headcount.core.errors import OptionError, unknown
+from headcount.core.options import Configurable, Option, format_value, options_of, parse_value
+from headcount.core.registry import Registry
+
+
+def build_group(name: str, registry: Registry, summary: str, build_command: Callable[[str], Any]) -> typer.Typer:
+    """Returns a group of commands, one for every registered name; its help reads their summaries without importing them."""
+
+    class Group(TyperGroup):
+        """The registered names as commands."""
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            """Returns every registered name."""
+            return registry.names()
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            """Returns a command without options, for the list of commands; None for an unknown name."""
+            return TyperCommand(cmd_name, help=registry.summary(cmd_name)) if cmd_name in registry.names() else None
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            """Returns the command named by the first argument with all its options."""
+            first, *following = args
+            if first.startswith("-"):
+                return super().resolve_command(ctx, args)
+            if first not in registry.names():
+                raise unknown(registry.singular, first, registry.names())
+            return first, build_command(first), following
+
+    app = typer.Typer(name=name, cls=Group, add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
+    app.callback(help=summary)(lambda: None)
+    return app
+
+
+def build_declared_command(
+    name: str,
+    cls: type[Configurable],
+    inputs: Sequence[tuple[str, Any, Any]],
+    run: Callable[[Session, Any, Mapping[str, Any]], None],
+) -> Any:
+    """Returns a command that makes an object of `cls` from its declared options and calls `run(session, object, values of the inputs)`.
+
+    Args:
+        name: The name of the command.
+        cls: The class whose declared options are options of the command.
+        inputs: Further parameters, each as its name, annotation and default (`Parameter.empty` if it must be given).
+        run: Does the work.
+    """
+    declared = options_of(cls)
+    further = [Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=hint) for option, hint, default in inputs]
+    required = [parameter for parameter in further if parameter.default is Parameter.empty]
+    parameters = [*required, *map(option_parameter, declared), *(parameter for parameter in further if parameter not in required)]
+
+    def body(session: Session, **values: Any) -> None:
+        options = {option.name: parse_option(option, values.pop(option.name), name) for option in declared}
+        try:
+            run(session, cls(**{option: value for option, value in options.items() if value is not MISSING}), values)
+        except OptionError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    body.__signature__ = Signature([Parameter("session", Parameter.POSITIONAL_OR_KEYWORD), *parameters])  # pyright: ignore[reportFunctionMemberAccess]
+    body.__annotations__ = {"session": Session, **{parameter.name: parameter.annotation for parameter in parameters}}
+    body.__doc__ = getdoc(cls)
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    app.command(name)(command(body))
+    return typer.main.get_command(app)
+
+
+def option_parameter(option: Option) -> Parameter:
+    """Returns the command-line argument or option of a declared option; values are read as text and checked by the object that declares it."""
+    is_required = option.default is MISSING
+    plain: Any = bool if option.is_flag else list[str] if option.is_list else str
+    word = option.name.replace("_", "-")
+    noun = word.rpartition("-")[2].upper()
+    metavar = "|".join(map(str, option.choices)) or (f"{noun.removesuffix('S')},…" if option.is_list else noun)
+    if option.is_positional:
+        metavar = metavar.replace(",…", "…")
+        information: Any = typer.Argument(metavar=metavar if is_required else f"[{metavar}]", help=f"{option.help}.", show_default=False)
+    else:
+        default = (
+            "" if is_required or option.default in (None, (), False) else f" (default: {format_value(option.default).replace('+', ',')})"
+        )
+        flag = f"--{word}/--no-{word}" if option.is_flag else f"--{word}"
+        information = typer.Option(flag, metavar=None if option.is_flag else metavar, help=f"{option.help}{default}.", show_default=False)
+    hint = Annotated[plain if is_required else plain | None, information]
+    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=Parameter.empty if is_required else None, annotation=hint)
+
+
+def parse_option(option: Option, value: Any, owner: str) -> Any:
+    """Returns the value of a declared option for that of the command line, MISSING if that has none; `owner` is the name of what declares it.
+
+    A list is a repeated option or a text with commas; commas of NAME=VALUE and within parentheses divide nothing.
+    """
+    if value is None or value == []:
+        return MISSING
+    if isinstance(value, list) and not option.is_positional:
+        value = [part for text in value for part in ([text] if "=" in text.partition("(")[0] else split_methods(text))]
+    return value if isinstance(value, bool) else parse_value(option, value, owner)

@@ -1,0 +1,127 @@
+"""`headcount paper`: lists the experiments of a paper, says how long they take, runs those that can run, and writes their files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import typer
+
+from headcount.app.cli.paper import PaperRequest
+from headcount.app.cli.study import Request
+from headcount.app.console.format import format_duration, format_training
+from headcount.app.console.inputs import RunOptions
+from headcount.app.console.options import split
+from headcount.app.console.run_folder import open_run
+from headcount.app.console.session import Session
+from headcount.app.console.text import check_embedded
+from headcount.app.jobs.study import ConsoleSources
+from headcount.core.errors import HeadcountError, MissingExtra
+from headcount.core.study_result import StudyResult
+from headcount.runs.artifacts import safe_name
+from headcount.runs.paper_files import PAPERS, PaperEntry, PaperPage, write_paper_files
+from headcount.runs.store import Run
+from headcount.studies._base import StudyContext
+from headcount.studies._paper import Item, Paper, PaperResult, choose_items
+from headcount.studies._run_paper import estimate_seconds, list_items, run_paper
+
+INPUTS = {"text": "--text FILE", "languages": "--languages NAME=FILE"}
+"""How an input is named on the command line, where its name alone does not say it."""
+
+
+def run_paper_items(session: Session, paper: Paper, request: PaperRequest) -> None:
+    """Lists the experiments of a paper and runs those that can run; one that fails does not stop the others."""
+    data = request.common
+    check_embedded(request.text, request.embedded)
+    source_request = Request(common=data, text=request.text, embedded=request.embedded, parser=request.parser)
+    with open_run(session, RunOptions(request.out)) as run:
+        if run is None:
+            raise typer.BadParameter("paper is led by one process; start it without torchrun")
+        context = StudyContext(
+            ConsoleSources(session, data, source_request),
+            model=data.model,
+            run=run,
+            seed=data.seed,
+            command=session.command,
+            progress=session.progress,
+            note=session.note,
+            note_training=lambda estimate: session.note(format_training(**asdict(estimate))),
+            limit=data.limit,
+            batch_size=data.examples_per_batch,
+        )
+        items = choose_items(list_items(paper, context), split(request.only or ""))
+        session.table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
+        if request.list_items:
+            session.result({"paper": paper.name, "items": [{"id": i.id, "title": i.title, "state": describe_state(i)} for i in items]})
+            return
+        n_running = sum(item.study is not None for item in items)
+        with session.progress("estimating the time"):
+            seconds = estimate_seconds(items, context)
+        session.note(f"{n_running} of {len(items)} items run: about {format_duration(seconds)} on this machine")
+        result = _run_items(session, paper, items, context)
+        summary = _write_files(session, run, context, result)
+    n_done, n_failed = len(result.results), len(result.failures)
+    session.line(f"{n_done} of {len(items)} items of {paper.name} are in {summary}")
+    session.result(
+        {
+            "paper": paper.name,
+            "out": str(request.out),
+            "summary": str(summary),
+            "items": {item.id: _item_to_dict(item, result) for item in items},
+        }
+    )
+    if n_failed:
+        raise HeadcountError(f"{n_failed} of {n_running} items failed: {', '.join(result.failures)}; the others are finished")
+
+
+def describe_state(item: Item) -> str:
+    """Returns whether an item can run, or what it lacks."""
+    if item.study is not None:
+        return "runs"
+    needs = " and ".join(INPUTS.get(name, f"--{name.replace('_', '-')} {name.rpartition('_')[2].upper()}") for name in item.lacks)
+    return f"needs {needs}" if needs else item.reason
+
+
+def _run_items(session: Session, paper: Paper, items: Sequence[Item], context: StudyContext) -> PaperResult:
+    start = time.monotonic()
+
+    def show(item: Item, result: StudyResult | None, reason: str) -> None:
+        duration = format_duration(time.monotonic() - start)
+        session.line(f"{item.id:<4} {result.sentence if result is not None else f'failed: {reason}'} ({duration} so far)")
+
+    return run_paper(paper, items, context, finished=show)
+
+
+def _write_files(session: Session, run: Run, context: StudyContext, result: PaperResult) -> str:
+    """Writes figures, tables, summary and bibliography; returns the path of the summary."""
+    paper, task = result.paper, context.task
+    entries = [
+        PaperEntry(item.id, item.title, item.part, result.results.get(item.id), _reason(item, result), item.published)
+        for item in result.items
+    ]
+    n_examples = {split: len(task.split(split)) for split in ("calibration", "selection", "report")}
+    sizes = ", ".join(f"{number} {split}" for split, number in n_examples.items())
+    conditions = [
+        f"Model: {context.model_name}. Task: {task.name} ({sizes} examples). Seed: {context.seed}.",
+        *(["A small version (quick): few sizes, seeds, steps and examples."] if paper.quick else []),
+        f"Made by: `{context.command}`",
+    ]
+    page = PaperPage(paper.name, paper.info.title, paper.info.bibtex(paper.name), conditions, entries)
+    folder = run.folder / PAPERS / safe_name(paper.name)
+    try:
+        return str(write_paper_files(page, folder))
+    except MissingExtra as error:
+        session.note(f"no figure is drawn: {error}")
+        return str(folder / "summary.md")
+
+
+def _reason(item: Item, result: PaperResult) -> str:
+    return result.failures.get(item.id, "" if item.id in result.results else describe_state(item))
+
+
+def _item_to_dict(item: Item, result: PaperResult) -> dict[str, object]:
+    if item.id not in result.results:
+        return {"title": item.title, "reason": _reason(item, result)}
+    measured = result.results[item.id]
+    return {"title": item.title, "sentence": measured.sentence, "tables": {table.name: table.records() for table in measured.tables}}
