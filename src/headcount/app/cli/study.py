@@ -11,11 +11,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import Limit, TaskName, TaskOptions
+from headcount.app.console.inputs import Limit, RunOptions, TaskName, TaskOptions
 from headcount.app.console.options import Device, Dtype, Out, Seed
 from headcount.app.console.pruning import split_methods
+from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser
+from headcount.app.console.text import Embedded, File, Parser, check_embedded, check_text
 from headcount.core.errors import OptionError, unknown
 from headcount.core.options import Option, format_value, options_of, parse_value
 from headcount.core.registry import STUDIES
@@ -73,9 +74,12 @@ def build_command(name: str) -> Any:
         options = {option.name: _parse_option(option, values.pop(option.name), name) for option in declared}
         try:
             study = cls(**{option: value for option, value in options.items() if value is not MISSING})
-            from headcount.app.jobs.study import run_study
+            request = Request(**values)
+            request.check_text(cls.info)
+            with open_run(session, RunOptions(request.out or request.comparison)) as run_folder:
+                from headcount.app.jobs.study import run_study
 
-            run_study(session, study, Request(**values))
+                run_study(session, study, request, run_folder)
         except OptionError as error:
             raise typer.BadParameter(str(error)) from error
 
@@ -149,3 +153,15 @@ class Request:
     embedded: str | None = None
     parser: str | None = None
     out: Path | None = None
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a text or a task is named."""
+        task = self.task if self.common is None else self.common.task
+        return self.text is not None or self.embedded is not None or task is not None
+
+    def check_text(self, info: StudyInfo) -> None:
+        """Raises BadParameter unless the text that a study needs is named, once and with only those options that apply to it."""
+        if "text" in info.needs or ("comparison" in info.needs and self.has_text):
+            check_text(self.common or TaskOptions("", task=self.task), self.text, self.embedded)
+        check_embedded(self.text, self.embedded)

@@ -10,11 +10,9 @@ import typer
 
 from headcount.app.cli.study import Request
 from headcount.app.console.corpus import open_corpus
-from headcount.app.console.inputs import ModelOptions, RunOptions, TaskOptions
+from headcount.app.console.inputs import ModelOptions, TaskOptions
 from headcount.app.console.models import open_model, open_named_task
-from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import check_embedded, check_text
 from headcount.behaviour.base import Corpus
 from headcount.core.files import reopened_model
 from headcount.core.study_result import Cell, Column, Table
@@ -38,28 +36,23 @@ def model_and_data(request: Request) -> TaskOptions:
     return TaskOptions(name, task=request.task, limit=request.limit, seed=request.seed, **loading._asdict())
 
 
-def run_study(session: Session, study: Study, request: Request) -> None:
+def run_study(session: Session, study: Study, request: Request, run: Run | None) -> None:
     """Runs a study on what a command line names, and prints its tables, its notes and its verdict."""
-    needs, data = study.info.needs, model_and_data(request)
-    sources = ConsoleSources(session, data, request)
-    if "text" in needs or ("comparison" in needs and sources.has_text):
-        check_text(data, request.text, request.embedded)
-    check_embedded(request.text, request.embedded)
-    with open_run(session, RunOptions(request.out or request.comparison)) as run:
-        if needs & {"run", "comparison"} and run is None:
-            raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
-        context = StudyContext(
-            sources,
-            model=data.model or None,
-            run=run,
-            seed=data.seed,
-            command=session.command,
-            progress=session.progress,
-            note=session.note,
-            limit=data.limit,
-            batch_size=data.examples_per_batch,
-        )
-        result = study.measure(context)
+    if study.info.needs & {"run", "comparison"} and run is None:
+        raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
+    data = model_and_data(request)
+    context = StudyContext(
+        ConsoleSources(session, data, request),
+        model=data.model or None,
+        run=run,
+        seed=data.seed,
+        command=session.command,
+        progress=session.progress,
+        note=session.note,
+        limit=data.limit,
+        batch_size=data.examples_per_batch,
+    )
+    result = study.measure(context)
     for table in result.tables:
         print_table(session, table)
     for sentence in (*result.notes, result.sentence):
@@ -83,7 +76,7 @@ class ConsoleSources:
     @property
     def has_text(self) -> bool:
         """Whether a text or a task is named."""
-        return self.request.text is not None or self.request.embedded is not None or self.data.task is not None
+        return self.request.has_text
 
     def load_model(self, name: str, **options: Any) -> LoadedModel:
         """Returns the model of a folder, hub id or embedded name."""
