@@ -124,7 +124,7 @@ def names_of_another_model(kit: Kit) -> Call:
     return _cut(kit, table({f"dec.L{layer}H{head}": 0.5 for layer in range(2) for head in range(6)}))
 
 
-@case("score tables", "holds scores by magnitude, random", "choose one, such as method='magnitude'")
+@case("score tables", "holds scores by magnitude, random", "choose one, such as --method magnitude")
 def several_methods(kit: Kit) -> Call:
     return _cut(kit, (kit.stock.run() / "scores.csv").read_bytes())
 

@@ -11,6 +11,7 @@ from headcount.app.console.command import command
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.options import split
 from headcount.app.console.pruning import TRAINING, build_recipe, group_options, parse_keep, split_methods
+from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_embedded
 from headcount.core.budget import Budget
@@ -74,6 +75,7 @@ def run(
     """Map, score, label, profile and prune the heads of a model, keep and measure the best smaller one, and write the report."""
     check_embedded(text, embedded)
     spec = amount.spec(limit=data.limit, seed=data.seed)
-    from headcount.app.jobs.analyze import analyze_model
+    with lead_run(session, out, "analyze is led by one process; start it without torchrun") as run_folder:
+        from headcount.app.jobs.analyze import analyze_model
 
-    analyze_model(session, data, spec, out, text=text, embedded=embedded, parser=parser)
+        analyze_model(session, data, spec, run_folder, text=text, embedded=embedded, parser=parser)

@@ -9,6 +9,7 @@ import typer
 from headcount.app.console.command import command
 from headcount.app.console.inputs import RunOptions, TaskOptions
 from headcount.app.console.pruning import DEFAULT_PRUNING, PruningOptions
+from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 
 Methods = Annotated[
@@ -40,6 +41,7 @@ def run(
     """Prune by every method to every number of heads, and show what each costs against the dense model on the same examples."""
     if folder.out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
-    from headcount.app.jobs.compare import compare_methods
+    with open_run(session, folder) as run_folder:
+        from headcount.app.jobs.compare import compare_methods
 
-    compare_methods(session, data, methods, keep, seeds, folder, pruning)
+        compare_methods(session, data, methods, keep, seeds, pruning, run_folder)

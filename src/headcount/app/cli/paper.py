@@ -13,8 +13,9 @@ import typer
 from headcount.app.cli.study import OutRequired
 from headcount.app.console.declared import build_declared_command, build_group
 from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser
+from headcount.app.console.text import Embedded, File, Parser, check_embedded
 from headcount.core.registry import PAPERS
 
 Only = Annotated[
@@ -57,6 +58,9 @@ def build_command(name: str) -> Any:
 
 
 def _run(session: Session, paper: Any, values: Mapping[str, Any]) -> None:
-    from headcount.app.jobs.paper import run_paper_items
+    request = PaperRequest(**values)
+    check_embedded(request.text, request.embedded)
+    with lead_run(session, request.out, "paper is led by one process; start it without torchrun") as run:
+        from headcount.app.jobs.paper import run_paper_items
 
-    run_paper_items(session, paper, PaperRequest(**values))
+        run_paper_items(session, paper, request, run)

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import TaskOptions, parse_pairs
+from headcount.app.console.inputs import RunOptions, TaskOptions, parse_pairs
 from headcount.app.console.pruning import DEFAULT_PRUNING, DEFAULT_SIZE, MethodOptions, PruningOptions, SizeOptions, add_options
+from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 
 Method = Annotated[
@@ -40,6 +41,7 @@ def run(
     """Prune to K heads, repair, cut, verify, evaluate against the dense model in pairs, and save the smaller model."""
     method_text = add_options(method, parse_pairs(option, "--option"))
     seed = data.seed if method_seed is None else method_seed
-    from headcount.app.jobs.prune import prune_model
+    with open_run(session, RunOptions(out)) as run_folder:
+        from headcount.app.jobs.prune import prune_model
 
-    prune_model(session, data, method_text, size, pruning, out, seed=seed, measures_speed=bench)
+        prune_model(session, data, method_text, size, pruning, run_folder, seed=seed, measures_speed=bench)

@@ -9,6 +9,7 @@ import typer
 from headcount.app.console.command import command
 from headcount.app.console.inputs import RunOptions, Split, TaskOptions
 from headcount.app.console.options import check_choice, split
+from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text
 
@@ -59,8 +60,9 @@ def run(
 ) -> None:
     """Label every head with what it does, how strongly, and how sure that is: on a text, or on the texts or images of a task."""
     check_text(data, text, embedded)
-    from headcount.app.jobs.roles import RoleRequest, label_heads
+    with open_run(session, folder) as run_folder:
+        from headcount.app.jobs.roles import RoleRequest, label_heads
 
-    names = split(only) if only else None
-    request = RoleRequest(names, tau, alpha, correct, text=text, embedded=embedded, parser=parser, split=split_name)
-    label_heads(session, data, request, folder, show_all=everything)
+        names = split(only) if only else None
+        request = RoleRequest(names, tau, alpha, correct, text=text, embedded=embedded, parser=parser, split=split_name)
+        label_heads(session, data, request, run_folder, show_all=everything)

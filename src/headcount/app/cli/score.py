@@ -10,6 +10,7 @@ import typer
 from headcount.app.console.command import command
 from headcount.app.console.inputs import RunOptions, Split, TaskOptions
 from headcount.app.console.options import declared_option, split
+from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.importance.settings import ScoreSettings
 
@@ -79,7 +80,8 @@ def run(
         checkpointing=checkpointing,
         generate=generate,
     )
-    from headcount.app.jobs.score import VerdictOptions, score_heads
+    with open_run(session, folder) as run_folder:
+        from headcount.app.jobs.score import VerdictOptions, score_heads
 
-    verdict_options = VerdictOptions(lowest, tolerance, level)
-    score_heads(session, data, split(by), settings, folder, verdict_options, shows_stability=stability, shows_all=all_heads)
+        verdict_options = VerdictOptions(lowest, tolerance, level)
+        score_heads(session, data, split(by), settings, run_folder, verdict_options, shows_stability=stability, shows_all=all_heads)

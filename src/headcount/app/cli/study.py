@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console.declared import build_declared_command, build_group
-from headcount.app.console.inputs import Limit, TaskName, TaskOptions
+from headcount.app.console.inputs import Limit, RunOptions, TaskName, TaskOptions
 from headcount.app.console.options import Device, Dtype, Out, Seed
+from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser
+from headcount.app.console.text import Embedded, File, Parser, check_embedded, check_text
 from headcount.core.registry import STUDIES
 
 if TYPE_CHECKING:
@@ -38,9 +39,12 @@ def build_command(name: str) -> Any:
 
 
 def _run(session: Session, study: Any, values: Mapping[str, Any]) -> None:
-    from headcount.app.jobs.study import run_study
+    request = Request(**values)
+    request.check_text(study.info)
+    with open_run(session, RunOptions(request.out or request.comparison)) as run:
+        from headcount.app.jobs.study import run_study
 
-    run_study(session, study, Request(**values))
+        run_study(session, study, request, run)
 
 
 def _list_inputs(info: StudyInfo) -> list[tuple[str, Any, Any]]:
@@ -73,3 +77,15 @@ class Request:
     embedded: str | None = None
     parser: str | None = None
     out: Path | None = None
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a text or a task is named."""
+        task = self.task if self.common is None else self.common.task
+        return self.text is not None or self.embedded is not None or task is not None
+
+    def check_text(self, info: StudyInfo) -> None:
+        """Raises BadParameter unless the text that a study needs is named, once and with only those options that apply to it."""
+        if "text" in info.needs or ("comparison" in info.needs and self.has_text):
+            check_text(self.common or TaskOptions("", task=self.task), self.text, self.embedded)
+        check_embedded(self.text, self.embedded)

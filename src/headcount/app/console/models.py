@@ -1,4 +1,4 @@
-"""Opening the MODEL and the task of a command line."""
+"""Opening the MODEL and the task of a command line, and describing them in a run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from headcount.data.task import SPLITS, Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
+from headcount.models.provenance import machine_of, model_record
+from headcount.runs.store import Run, describe_run
 from headcount.surgery.load import cut_class, load
 from headcount.surgery.source import build_from_config, class_of, local_folder, read_config
 from headcount.surgery.verify import float_dtype
@@ -116,3 +118,17 @@ def open_without_weights(session: Session, name: str, loading: ModelOptions) -> 
     session.note(f"{folder} holds no weights: mapped from its configuration alone")
     note_model(session, model, heads)
     return model, heads
+
+
+def describe(run: Run, session: Session, data: TaskOptions, model: nn.Module, heads: HeadMap, config: Mapping[str, object]) -> None:
+    """Describes the run in its run.json; raises ArtifactError for the folder of another model."""
+    session.doing("hashing the weights")
+    record = describe_run(
+        model_record(model, data.model),
+        command=session.command,
+        seed=data.seed,
+        task=data.task or "",
+        config={**config, "opened": data.opening_record()},
+        machine=machine_of(model),
+    )
+    run.describe(record, heads)

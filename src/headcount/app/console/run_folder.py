@@ -1,4 +1,4 @@
-"""The run folder of a command: locked before any work is done, with the workers that share the work."""
+"""The run folder of a command: locked before torch is imported and any work is done, with the workers that share the work."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
-from torch import nn
 
-from headcount.app.console.inputs import RunOptions, TaskOptions
+from headcount.app.console.inputs import RunOptions
 from headcount.app.console.options import LOCAL, RAY
 from headcount.app.console.session import Session
 from headcount.app.console.stop import Terminated
 from headcount.core.errors import ArtifactError, MissingExtra, NothingLeft
-from headcount.models.head_map import HeadMap
-from headcount.models.provenance import machine_of, model_record
 from headcount.runs.artifacts import SUFFIX
-from headcount.runs.describe import describe_run
 from headcount.runs.layout import ARTIFACTS, is_run
 from headcount.runs.lock import Busy
-from headcount.runs.store import Run
+
+if TYPE_CHECKING:
+    from headcount.runs.store import Run
 
 PATIENCE, HASTE = 10.0, 1.5
 """Seconds that workers have to end by themselves: when no work is left, and when the command was stopped or failed."""
@@ -33,6 +32,8 @@ PATIENCE, HASTE = 10.0, 1.5
 @contextmanager
 def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
     """Yields the run, locked while the context lasts; None without a folder, and in all but the first process of a launcher."""
+    from headcount.runs.store import Run  # imports numpy, which help texts do without
+
     if options.out is None:
         if options.join or options.workers > 1:
             raise typer.BadParameter("--workers and --join share the work through a run folder: name it with --out")
@@ -78,20 +79,6 @@ def _resumable(session: Session, out: Path) -> Iterator[None]:
         finished = f"{n_finished} finished artifacts are kept in {out}" if n_finished else "nothing was finished yet"
         session.note(f"stopped; {finished}. To resume: {session.command}")
         raise
-
-
-def describe(run: Run, session: Session, data: TaskOptions, model: nn.Module, heads: HeadMap, config: Mapping[str, object]) -> None:
-    """Describes the run in its run.json; raises ArtifactError for the folder of another model."""
-    session.doing("hashing the weights")
-    record = describe_run(
-        model_record(model, data.model),
-        command=session.command,
-        seed=data.seed,
-        task=data.task or "",
-        config={**config, "opened": data.opening_record()},
-        machine=machine_of(model),
-    )
-    run.describe(record, heads)
 
 
 def _worker_arguments(session: Session) -> list[str]:

@@ -10,7 +10,6 @@ from torch import nn
 from headcount.app.console.corpus import open_corpus
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import open_model, open_named_task
-from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
 from headcount.behaviour.base import Corpus
@@ -27,35 +26,34 @@ def analyze_model(
     session: Session,
     data: TaskOptions,
     spec: AnalysisSpec,
-    out: Path,
+    run: Run,
     *,
     text: Path | None,
     embedded: str | None,
     parser: str | None,
 ) -> None:
     """Runs all steps of an analysis in a run folder, or those that it does not hold yet."""
-    with lead_run(session, out, "analyze is led by one process; start it without torchrun") as run:
-        check_names(spec)
-        model, _, folder = open_model(session, data.model, data.loading)
-        task = open_named_task(session, data, model, folder)
-        corpus, why_no_corpus = _open_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
-        texts = {"text": absolute_path(text) if text else None, "embedded": embedded}
-        job = AnalysisJob(
-            data.model,
-            model,
-            task,
-            spec,
-            corpus,
-            why_no_corpus=why_no_corpus,
-            command=session.command,
-            tokenizer=reader_of(model, folder, data.trust_remote_code),
-            folder=folder,
-            config={"opened": data.opening_record() | {name: value for name, value in texts.items() if value}},
-            watch=session.watch,
-        )
-        records = run_steps(session, job, run)
-        session.result({"out": str(out), "steps": records})
-        session.next("serve", out)
+    check_names(spec)
+    model, _, folder = open_model(session, data.model, data.loading)
+    task = open_named_task(session, data, model, folder)
+    corpus, why_no_corpus = _open_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
+    texts = {"text": absolute_path(text) if text else None, "embedded": embedded}
+    job = AnalysisJob(
+        data.model,
+        model,
+        task,
+        spec,
+        corpus,
+        why_no_corpus=why_no_corpus,
+        command=session.command,
+        tokenizer=reader_of(model, folder, data.trust_remote_code),
+        folder=folder,
+        config={"opened": data.opening_record() | {name: value for name, value in texts.items() if value}},
+        watch=session.watch,
+    )
+    records = run_steps(session, job, run)
+    session.result({"out": str(run.folder), "steps": records})
+    session.next("serve", run.folder)
 
 
 def run_steps(session: Session, job: AnalysisJob, run: Run, prefix: str = "") -> list[dict[str, Any]]:

@@ -6,16 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-import typer
-
 from headcount.app.cli.paper import PaperRequest
 from headcount.app.cli.study import Request
 from headcount.app.console.format import format_duration, format_training
-from headcount.app.console.inputs import RunOptions
 from headcount.app.console.options import split
-from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import check_embedded
 from headcount.app.jobs.study import ConsoleSources
 from headcount.core.errors import HeadcountError, MissingExtra
 from headcount.core.study_result import StudyResult
@@ -30,37 +25,33 @@ INPUTS = {"text": "--text FILE", "languages": "--languages NAME=FILE"}
 """How an input is named on the command line, where its name alone does not say it."""
 
 
-def run_paper_items(session: Session, paper: Paper, request: PaperRequest) -> None:
+def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: Run) -> None:
     """Lists the experiments of a paper and runs those that can run; one that fails does not stop the others."""
     data = request.common
-    check_embedded(request.text, request.embedded)
     source_request = Request(common=data, text=request.text, embedded=request.embedded, parser=request.parser)
-    with open_run(session, RunOptions(request.out)) as run:
-        if run is None:
-            raise typer.BadParameter("paper is led by one process; start it without torchrun")
-        context = StudyContext(
-            ConsoleSources(session, data, source_request),
-            model=data.model,
-            run=run,
-            seed=data.seed,
-            command=session.command,
-            progress=session.progress,
-            note=session.note,
-            note_training=lambda estimate: session.note(format_training(**asdict(estimate))),
-            limit=data.limit,
-            batch_size=data.examples_per_batch,
-        )
-        items = choose_items(list_items(paper, context), split(request.only or ""))
-        session.table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
-        if request.list_items:
-            session.result({"paper": paper.name, "items": [{"id": i.id, "title": i.title, "state": describe_state(i)} for i in items]})
-            return
-        n_running = sum(item.study is not None for item in items)
-        with session.progress("estimating the time"):
-            seconds = estimate_seconds(items, context)
-        session.note(f"{n_running} of {len(items)} items run: about {format_duration(seconds)} on this machine")
-        result = _run_items(session, paper, items, context)
-        summary = _write_files(session, run, context, result)
+    context = StudyContext(
+        ConsoleSources(session, data, source_request),
+        model=data.model,
+        run=run,
+        seed=data.seed,
+        command=session.command,
+        progress=session.progress,
+        note=session.note,
+        note_training=lambda estimate: session.note(format_training(**asdict(estimate))),
+        limit=data.limit,
+        batch_size=data.examples_per_batch,
+    )
+    items = choose_items(list_items(paper, context), split(request.only or ""))
+    session.table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
+    if request.list_items:
+        session.result({"paper": paper.name, "items": [{"id": i.id, "title": i.title, "state": describe_state(i)} for i in items]})
+        return
+    n_running = sum(item.study is not None for item in items)
+    with session.progress("estimating the time"):
+        seconds = estimate_seconds(items, context)
+    session.note(f"{n_running} of {len(items)} items run: about {format_duration(seconds)} on this machine")
+    result = _run_items(session, paper, items, context)
+    summary = _write_files(session, run, context, result)
     n_done, n_failed = len(result.results), len(result.failures)
     session.line(f"{n_done} of {len(items)} items of {paper.name} are in {summary}")
     session.result(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import typer
 
 from headcount.app.console.format import format_training
-from headcount.app.console.inputs import RunOptions, TaskOptions
-from headcount.app.console.models import open_model, open_named_task
+from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.models import describe, open_model, open_named_task
 from headcount.app.console.pruning import PruningOptions, SizeOptions, parse_heads, show_table
-from headcount.app.console.run_folder import describe, open_run
 from headcount.app.console.session import Session
 from headcount.core.plan import Plan
 from headcount.models.head_map import HeadMap
@@ -34,47 +32,46 @@ def prune_model(
     method: str,
     size: SizeOptions,
     options: PruningOptions,
-    out: Path,
+    run: Run | None,
     *,
     seed: int,
     measures_speed: bool,
 ) -> None:
     """Prunes a model in a run folder, and prints the smaller one against the dense one."""
-    with open_run(session, RunOptions(out)) as run:
-        pruner = Pruner.parse(method)
-        spec = options.spec(pruner, size.budget(pruner.sizes_itself), seed=seed)
-        model, heads, folder = open_model(session, data.model, data.loading)
-        if size.keep is not None:
-            spec = spec.resized(parse_heads(size.keep, heads, options.attention))
-        check_request(spec, model, heads)
-        if run is None:
-            raise typer.BadParameter(
-                "prune keeps its results in a run folder, which one process leads; torchrun trains with headcount.prune in Python"
-            )
-        describe(run, session, data, model, heads, {"spec": spec.to_dict(), "limit": data.limit})
-        task = open_named_task(session, data, model, folder)
-        bench_sizes = BenchSizes(BATCHES, LENGTHS) if measures_speed else None
-        pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes)
-        with session.progress("evaluating the dense model"):
-            dense = pruning.evaluate_dense()
-        artifact = _compute_artifact(session, run, pruning, spec, heads, method)
-        rows = pruning.rows(dense, [artifact])
-        show_table(session, dense, rows)
-        timings = pruning.timings(artifact)
-        _show_timings(session, timings)
-        model_folder = pruning.model_folder(artifact.key)
-        session.note(f"the model: {model_folder}")
-        session.result(
-            {
-                "model": data.model,
-                "out": str(out),
-                "folder": str(model_folder),
-                "plan": artifact.content["removed"],
-                "rows": [row.to_dict() for row in rows],
-                "bench": timings,
-            }
+    pruner = Pruner.parse(method)
+    spec = options.spec(pruner, size.budget(pruner.sizes_itself), seed=seed)
+    model, heads, folder = open_model(session, data.model, data.loading)
+    if size.keep is not None:
+        spec = spec.resized(parse_heads(size.keep, heads, options.attention))
+    check_request(spec, model, heads)
+    if run is None:
+        raise typer.BadParameter(
+            "prune keeps its results in a run folder, which one process leads; torchrun trains with headcount.prune in Python"
         )
-        session.next("check", model_folder)
+    describe(run, session, data, model, heads, {"spec": spec.to_dict(), "limit": data.limit})
+    task = open_named_task(session, data, model, folder)
+    bench_sizes = BenchSizes(BATCHES, LENGTHS) if measures_speed else None
+    pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes)
+    with session.progress("evaluating the dense model"):
+        dense = pruning.evaluate_dense()
+    artifact = _compute_artifact(session, run, pruning, spec, heads, method)
+    rows = pruning.rows(dense, [artifact])
+    show_table(session, dense, rows)
+    timings = pruning.timings(artifact)
+    _show_timings(session, timings)
+    model_folder = pruning.model_folder(artifact.key)
+    session.note(f"the model: {model_folder}")
+    session.result(
+        {
+            "model": data.model,
+            "out": str(run.folder),
+            "folder": str(model_folder),
+            "plan": artifact.content["removed"],
+            "rows": [row.to_dict() for row in rows],
+            "bench": timings,
+        }
+    )
+    session.next("check", model_folder)
 
 
 def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneSpec, heads: HeadMap, method: str) -> Artifact:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from headcount.app.console.corpus import open_corpus
-from headcount.app.console.inputs import RunOptions, TaskOptions
-from headcount.app.console.models import open_model
-from headcount.app.console.run_folder import describe, open_run
+from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.models import describe, open_model
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.spec import RoleSpec, parse_roles
 from headcount.core.role_table import BestHead, RoleScore, RoleTable
 from headcount.runs.report.commands import task_words
+from headcount.runs.store import Run
 from headcount.workflows.roles import roles_into
 
 N_SHOWN = 5
@@ -184,27 +184,26 @@ class RoleRequest:
     split: str = "calibration"
 
 
-def label_heads(session: Session, data: TaskOptions, request: RoleRequest, folder: RunOptions, *, show_all: bool) -> None:
-    """Tests roles on a text, in a run folder if one is named, and prints the labels of all heads."""
-    with open_run(session, folder) as run:
-        roles = parse_roles(request.only)
-        spec = RoleSpec(roles, request.tau, request.alpha, request.correct, batch_size=data.examples_per_batch, seed=data.seed)  # pyright: ignore[reportArgumentType]
-        model, heads, model_folder = open_model(session, data.model, data.loading)
-        text, embedded = request.text, request.embedded
-        if run is not None:
-            options = {"only": request.only, "tau": request.tau, "alpha": request.alpha, "correct": request.correct, "seed": data.seed}
-            describe(run, session, data, model, heads, {"text": str(text or embedded or data.task), **options})
-        corpus = open_corpus(session, data, model, model_folder, text=text, embedded=embedded, parser=request.parser, split=request.split)
-        session.note(f"read: {_describe_corpus(corpus)}")
-        with session.progress("roles") as advance:
-            table = roles_into(run, model, corpus, spec, progress=advance)
-        if run is not None:
-            session.note(f"stored in {folder.out}")
-        _show_table(session, table, show_all)
-        session.result(_to_dict(data.model, table))
-        named_text = ["--text", text] if text else ["--embedded", embedded or ""]
-        words = task_words(data._asdict()) if data.task is not None else [*named_text, "--task", "TASK"]
-        session.next("study", "roles-importance", data.model, *words)
+def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: Run | None, *, show_all: bool) -> None:
+    """Tests roles on a text, in a run if there is one, and prints the labels of all heads."""
+    roles = parse_roles(request.only)
+    spec = RoleSpec(roles, request.tau, request.alpha, request.correct, batch_size=data.examples_per_batch, seed=data.seed)  # pyright: ignore[reportArgumentType]
+    model, heads, folder = open_model(session, data.model, data.loading)
+    text, embedded = request.text, request.embedded
+    if run is not None:
+        options = {"only": request.only, "tau": request.tau, "alpha": request.alpha, "correct": request.correct, "seed": data.seed}
+        describe(run, session, data, model, heads, {"text": str(text or embedded or data.task), **options})
+    corpus = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=request.parser, split=request.split)
+    session.note(f"read: {_describe_corpus(corpus)}")
+    with session.progress("roles") as advance:
+        table = roles_into(run, model, corpus, spec, progress=advance)
+    if run is not None:
+        session.note(f"stored in {run.folder}")
+    _show_table(session, table, show_all)
+    session.result(_to_dict(data.model, table))
+    named_text = ["--text", text] if text else ["--embedded", embedded or ""]
+    words = task_words(data._asdict()) if data.task is not None else [*named_text, "--task", "TASK"]
+    session.next("study", "roles-importance", data.model, *words)
 
 
 def _to_dict(model: str, table: RoleTable) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from headcount.app.console.heat_map import heat_map
-from headcount.app.console.inputs import RunOptions, TaskOptions
-from headcount.app.console.models import open_model, open_named_task
-from headcount.app.console.run_folder import describe, open_run
+from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.models import describe, open_model, open_named_task
 from headcount.app.console.session import Session
 from headcount.core.scores import Scores
 from headcount.core.stats import agreement as stats
@@ -17,6 +16,7 @@ from headcount.core.stats.agreement import Agreement
 from headcount.importance.score import parse_methods
 from headcount.importance.settings import ScoreSettings
 from headcount.importance.verdicts import Verdict, agreements, check_lowest, measures_loss, stabilities, verdicts
+from headcount.runs.store import Run
 from headcount.workflows.score import score_into
 
 N_SHOWN = 48
@@ -130,36 +130,35 @@ def score_heads(
     data: TaskOptions,
     by: Sequence[str],
     settings: ScoreSettings,
-    folder: RunOptions,
+    run: Run | None,
     options: VerdictOptions,
     *,
     shows_stability: bool,
     shows_all: bool,
 ) -> None:
-    """Scores all heads by some methods, in a run folder if one is named, and prints scores and verdicts."""
-    with open_run(session, folder) as run:
-        methods = parse_methods(by)
-        model, heads, model_folder = open_model(session, data.model, data.loading)
-        check_lowest(options.lowest, len(heads.units()))
-        if run is not None:
-            describe(run, session, data, model, heads, {"by": list(map(str, methods)), **settings.to_dict(), "limit": data.limit})
-        task = open_named_task(session, data, model, model_folder) if any(method.reads_data for method in methods) else None
-        with session.progress("scoring") as advance:
-            scores = score_into(run, model, task, methods, settings, progress=advance)
-        if run is not None:
-            session.note(f"kept in {folder.out}")
-        report = ScoreReport(
-            scores,
-            {
-                name: verdicts(table, k=options.lowest, tolerance=options.tolerance, level=options.level, seed=data.seed)
-                for name, table in scores.items()
-            },
-            agreements(scores, seed=data.seed) if "ablation" in scores else {},
-            {name: stabilities(table, seed=data.seed) for name, table in scores.items()} if shows_stability else {},
-        )
-        _show_report(session, report, options.level, shows_all)
-        session.result({"model": data.model, **report.to_dict()})
-        session.next("study", "transfer", *([folder.out, "OTHER_RUN"] if folder.out is not None else ["--help"]))
+    """Scores all heads by some methods, in a run if there is one, and prints scores and verdicts."""
+    methods = parse_methods(by)
+    model, heads, folder = open_model(session, data.model, data.loading)
+    check_lowest(options.lowest, len(heads.units()))
+    if run is not None:
+        describe(run, session, data, model, heads, {"by": list(map(str, methods)), **settings.to_dict(), "limit": data.limit})
+    task = open_named_task(session, data, model, folder) if any(method.reads_data for method in methods) else None
+    with session.progress("scoring") as advance:
+        scores = score_into(run, model, task, methods, settings, progress=advance)
+    if run is not None:
+        session.note(f"kept in {run.folder}")
+    report = ScoreReport(
+        scores,
+        {
+            name: verdicts(table, k=options.lowest, tolerance=options.tolerance, level=options.level, seed=data.seed)
+            for name, table in scores.items()
+        },
+        agreements(scores, seed=data.seed) if "ablation" in scores else {},
+        {name: stabilities(table, seed=data.seed) for name, table in scores.items()} if shows_stability else {},
+    )
+    _show_report(session, report, options.level, shows_all)
+    session.result({"model": data.model, **report.to_dict()})
+    session.next("study", "transfer", *([run.folder, "OTHER_RUN"] if run is not None else ["--help"]))
 
 
 def _show_report(session: Session, report: ScoreReport, level: float, all_heads: bool) -> None:

@@ -11,11 +11,9 @@ import typer
 from headcount.app.cli.study import Request
 from headcount.app.console.corpus import open_corpus
 from headcount.app.console.format import format_training
-from headcount.app.console.inputs import ModelOptions, RunOptions, TaskOptions
+from headcount.app.console.inputs import ModelOptions, TaskOptions
 from headcount.app.console.models import open_model, open_named_task
-from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import check_embedded, check_text
 from headcount.behaviour.base import Corpus
 from headcount.core.files import hash_path, reopened_model
 from headcount.core.study_result import Table
@@ -40,29 +38,24 @@ def model_and_data(request: Request) -> TaskOptions:
     return TaskOptions(name, task=request.task, limit=request.limit, seed=request.seed, **loading._asdict())
 
 
-def run_study(session: Session, study: Study, request: Request) -> None:
+def run_study(session: Session, study: Study, request: Request, run: Run | None) -> None:
     """Runs a study on what a command line names, and prints its tables, its notes and its verdict."""
-    needs, data = study.info.needs, model_and_data(request)
-    sources = ConsoleSources(session, data, request)
-    if "text" in needs or ("comparison" in needs and sources.has_text):
-        check_text(data, request.text, request.embedded)
-    check_embedded(request.text, request.embedded)
-    with open_run(session, RunOptions(request.out or request.comparison)) as run:
-        if needs & {"run", "comparison"} and run is None:
-            raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
-        context = StudyContext(
-            sources,
-            model=data.model or None,
-            run=run,
-            seed=data.seed,
-            command=session.command,
-            progress=session.progress,
-            note=session.note,
-            note_training=lambda estimate: session.note(format_training(**asdict(estimate))),
-            limit=data.limit,
-            batch_size=data.examples_per_batch,
-        )
-        result = keep_study(study, context)
+    if study.info.needs & {"run", "comparison"} and run is None:
+        raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
+    data = model_and_data(request)
+    context = StudyContext(
+        ConsoleSources(session, data, request),
+        model=data.model or None,
+        run=run,
+        seed=data.seed,
+        command=session.command,
+        progress=session.progress,
+        note=session.note,
+        note_training=lambda estimate: session.note(format_training(**asdict(estimate))),
+        limit=data.limit,
+        batch_size=data.examples_per_batch,
+    )
+    result = keep_study(study, context)
     for table in result.tables:
         if table.is_printed:
             print_table(session, table)
@@ -87,7 +80,7 @@ class ConsoleSources:
     @property
     def has_text(self) -> bool:
         """Whether a text or a task is named."""
-        return self.request.text is not None or self.request.embedded is not None or self.data.task is not None
+        return self.request.has_text
 
     def load_model(self, name: str, *, as_configured: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
         """Returns the model of a folder, hub id or embedded name, of the class that the command line chose unless `as_configured`."""
