@@ -27,7 +27,7 @@ DIVERGING = ("#7f3b08", "#e08214", "#fee0b6", "#f7f7f7", "#d8daeb", "#8073ac", "
 MARKERS, LINES, HATCHES = "osD^vP*X", ("-", "--", "-.", ":"), ("", "///", "...", "xx")
 SMALL = 7.0
 """Points: the smallest text."""
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "svg.hashsalt": "headcount",
     "svg.fonttype": "path",  # letters as shapes, so that no viewer replaces the font and cuts a label
     "pdf.fonttype": 42,

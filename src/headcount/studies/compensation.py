@@ -93,7 +93,8 @@ def _figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity
     for part in parts:
         of_part = {row.layer: row for row in rows if row.part == part}
         values = [(of_part[layer].difference, of_part[layer].low, of_part[layer].high) for layer in layers]
-        lines.append(Line(part, tuple(map(float, range(len(layers)))), *zip(*values, strict=True)))
+        differences, low, high = zip(*values, strict=True)
+        lines.append(Line(part, tuple(map(float, range(len(layers)))), differences, low, high))
     return LineFigure(
         name=name,
         title="Change of the heads that stay in the fine-tuning after pruning, beyond that in the dense model",

@@ -74,8 +74,8 @@ def _figure(curves: Curves, hold: float) -> LineFigure:
     lines = []
     for summary in curves.checkpoints:
         rows = sorted((row for row in curves.rows if row.checkpoint == summary.checkpoint), key=lambda row: row.removed)
-        intervals = zip(*(row.share.interval for row in rows), strict=True)
-        lines.append(Line(summary.checkpoint.label, tuple(row.removed for row in rows), *intervals))
+        remaining, low, high = zip(*(row.share.interval for row in rows), strict=True)
+        lines.append(Line(summary.checkpoint.label, tuple(row.removed for row in rows), remaining, low, high))
     return LineFigure(
         name="curves",
         title="Share of each checkpoint's own score above chance that remains when heads are removed",

@@ -96,8 +96,8 @@ def _figure(rows: Sequence[RoleLevel], metric: str, n_examples: int) -> LineFigu
     for role, variant in dict.fromkeys((row.choice.role, row.choice.variant) for row in rows):
         of_line = sorted((row for row in rows if (row.choice.role, row.choice.variant) == (role, variant)), key=lambda row: row.choice.keep)
         label = {"prune": f"{role}: pruned first", "spare": f"{role}: pruned last", "random": "random heads"}[variant]
-        intervals = zip(*(row.against["dense"].score.interval for row in of_line), strict=True)
-        lines.append(Line(label, tuple(float(row.choice.keep) for row in of_line), *intervals, is_control=not role))
+        changes, low, high = zip(*(row.against["dense"].score.interval for row in of_line), strict=True)
+        lines.append(Line(label, tuple(float(row.choice.keep) for row in of_line), changes, low, high, is_control=not role))
     return LineFigure(
         name="roles",
         title=f"Change of {metric} when the heads of a role go first or last",
