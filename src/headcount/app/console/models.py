@@ -21,7 +21,8 @@ from headcount.data.task_builder import TaskBuilder
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
 from headcount.models.provenance import machine_of, model_record
-from headcount.runs.store import Run, describe_run
+from headcount.runs.describe import describe_run
+from headcount.runs.store import Run
 from headcount.surgery.load import cut_class, load
 from headcount.surgery.source import build_from_config, class_of, local_folder, read_config
 from headcount.surgery.verify import float_dtype
