@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from command_line import result, run
 from toys import files, shared, task
 
 import headcount as hc
+from headcount.core.errors import MissingExtra
 from headcount.core.figure import Figure
 from headcount.core.registry import STUDIES
+from headcount.core.study_result import Column, Table
 from headcount.runs.store import Run
 from headcount.runs.study_files import RESULT
+from headcount.studies._base import Study, StudyContext, StudyInfo
 from headcount.studies.all_but_one import AllButOne
 
 pytest.importorskip("matplotlib")
@@ -126,6 +130,42 @@ def test_a_run_of_another_model_is_refused_before_any_work(tmp_path: Path) -> No
     with pytest.raises(hc.HeadcountError, match="is a run of another model"):
         hc.study("all-but-one", ENTAILMENT, ENTAILMENT, limit=8, out=tmp_path / "run")
     assert files(tmp_path / "run") == before
+
+
+def test_a_study_of_ones_own_is_kept_without_doing_anything_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(STUDIES, "_registered", dict(STUDIES._registered))
+
+    @STUDIES.register("count-heads")
+    @dataclass(frozen=True)
+    class CountHeads(Study):
+        """How many heads are there? Author et al. 2024."""
+
+        info = StudyInfo(paper="Author et al. 2024", needs=frozenset({"model"}))
+
+        def measure(self, context: StudyContext) -> hc.StudyResult:
+            heads = Table("heads", (Column("head"),), tuple((str(head),) for head in context.loaded.heads))
+            return hc.StudyResult(str(self), (heads,), f"{len(heads.rows)} heads.")
+
+    assert hc.study("count-heads", shared("encoder"), out=tmp_path / "run").sentence == "12 heads."
+    run_folder = Run.open(tmp_path / "run")
+    assert run_folder.record().config["study"] == "count-heads"
+    assert len(run_folder.results("study")["count-heads"].content["rows"]) == 12
+    assert {path.name for path in (tmp_path / "run" / "studies" / "count-heads").iterdir()} == {"heads.csv", "heads.tex", RESULT}
+
+
+@pytest.mark.filterwarnings("default:the figures of study")
+def test_without_matplotlib_the_result_is_kept_and_the_remedy_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(figure: Figure, format: str) -> bytes:
+        raise MissingExtra("figures need matplotlib: pip install 'headcount[figures]'")
+
+    monkeypatch.setattr("headcount.runs.study_files.draw_figure", refuse)
+    words = ("study", "all-but-one", ENTAILMENT, "--task", ENTAILMENT, "--limit", 8, "--out", tmp_path / "run")
+    code, out, err = run(capsys, *words)
+    assert code == 0 and "layers can be reduced to one head" in out
+    assert "the figures of study all-but-one are not drawn: figures need matplotlib: pip install 'headcount[figures]'" in err
+    assert {path.name for path in (tmp_path / "run" / "studies" / "all-but-one").iterdir()} == {"layers.csv", "layers.tex", RESULT}
 
 
 def test_the_command_line_keeps_results_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -69,9 +69,16 @@ def describe_run(context: StudyContext, loaded: LoadedModel, config: Mapping[str
 def run_study(study: Study, context: StudyContext) -> StudyResult:
     """Runs a study; the run folder, if there is one that this process leads, keeps the result as an artifact, and its tables and figures as files.
 
-    Without matplotlib no figure is drawn, and a warning names the remedy.
+    Without matplotlib no figure is drawn, and a warning names the remedy. A study that needs a run folder describes it itself.
+
+    Raises:
+        ArtifactError: the run folder belongs to another model.
     """
-    result, run = study.measure(context), context.run
+    run, needs = context.run, study.info.needs
+    if run is not None and context.model is not None and not needs & {"run", "comparison"}:
+        options = {name: value for name, value in study.to_dict().items() if name != "name"}
+        describe_run(context, context.loaded, {"study": study.name, **options, "limit": context.limit})
+    result = study.measure(context)
     if run is None or not run.leads:
         return result
     request = {"model": context.model_name, "task": context.sources.task_name, "seed": context.seed, "limit": context.limit}

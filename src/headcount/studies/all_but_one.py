@@ -30,7 +30,7 @@ class AllButOne(Study):
         from headcount.studies._measure.all_but_one import reduce_layers
 
         task = context.task
-        rows = reduce_layers(context, self.name, self.how)
+        rows = reduce_layers(context, self.how)
         metric = task.metric.name if task.metric else ""
         return StudyResult(
             study=str(self),

@@ -29,7 +29,7 @@ class ByType(Study):
         """Returns a row for every type of attention in the model."""
         from headcount.studies._measure.by_type import measure_types
 
-        ranking, rows = measure_types(context, self.name, self.by)
+        ranking, rows = measure_types(context, self.by)
         task, by = context.task, ranking.method
         metric = task.metric.name if task.metric else ""
         dense = f" {metric} of the dense model {rows[0].metric:.4g}." if metric else ""

@@ -32,7 +32,7 @@ class FinetuneRoles(Study):
         """Returns every head and role that both models were tested for, with the paired difference."""
         from headcount.studies._measure.finetune_roles import measure_changes
 
-        changes = measure_changes(context, self.name, self.tuned, self.only)
+        changes = measure_changes(context, self.tuned, self.only)
         significant = sorted((change for change in changes if change.q <= SIGNIFICANT), key=lambda change: -abs(change.difference))
         layers = _layer_table(changes)
         return StudyResult(

@@ -29,7 +29,7 @@ class Layers(Study):
         """Returns a row for every group of layers and, by stack, consecutive against spread-out pairs."""
         from headcount.studies._measure.layers import measure_layers
 
-        dense, rows, pairs = measure_layers(context, self.name, self.how)
+        dense, rows, pairs = measure_layers(context, self.how)
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),

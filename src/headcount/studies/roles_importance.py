@@ -35,7 +35,7 @@ class RolesImportance(Study):
         """Returns every role that some heads have and some lack, against every importance."""
         from headcount.studies._measure.roles_importance import measure_roles_and_scores, rank_roles
 
-        table, scores = measure_roles_and_scores(context, self.name, self.by)
+        table, scores = measure_roles_and_scores(context, self.by)
         rows = sorted(rank_roles(table, scores, seed=context.seed), key=lambda row: (row.method, row.p))
         return StudyResult(
             study=str(self),

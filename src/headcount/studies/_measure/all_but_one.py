@@ -13,7 +13,7 @@ from headcount.importance.score import score
 from headcount.models.gates import HeadGates
 from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import means_for
-from headcount.studies._results import correct_rows, describe_run
+from headcount.studies._results import correct_rows
 
 EVERYWHERE = "everywhere"
 
@@ -33,9 +33,8 @@ class LayerRow:
     q: float = 1.0
 
 
-def reduce_layers(context: StudyContext, study: str, ablation: Ablation) -> list[LayerRow]:
+def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
     """Returns a row for every block reduced to its best head, and a last one for the best head everywhere at once."""
-    describe_run(context, context.loaded, {"study": study, "how": ablation, "limit": context.limit})
     model, task, heads, seed = context.loaded.model, context.task, context.loaded.heads, context.seed
     limit, batch_size = context.limit, context.batch_size
     with context.progress("scoring") as advance:

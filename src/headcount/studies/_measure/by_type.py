@@ -16,7 +16,6 @@ from headcount.importance.base import Importance
 from headcount.importance.score import score
 from headcount.models.head_map import HeadMap
 from headcount.studies._base import StudyContext
-from headcount.studies._results import describe_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +90,9 @@ def compare_types(
     return rows
 
 
-def measure_types(context: StudyContext, study: str, by: str) -> tuple[Scores, list[TypeRow]]:
+def measure_types(context: StudyContext, by: str) -> tuple[Scores, list[TypeRow]]:
     """Returns the ranking of the heads by an importance, and a row for every type of attention."""
     importance = Importance.parse(by)
-    describe_run(context, context.loaded, {"study": study, "by": str(importance), "limit": context.limit})
     model, task, limit, batch_size = context.loaded.model, context.task, context.limit, context.batch_size
     with context.progress("scoring") as advance:
         raw = score(model, task, str(importance), normalise="none", seed=context.seed, limit=limit, batch_size=batch_size, progress=advance)

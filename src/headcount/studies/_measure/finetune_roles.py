@@ -15,7 +15,7 @@ from headcount.core.heads import Head
 from headcount.core.stats.significance import paired_t
 from headcount.data.task import Task
 from headcount.studies._base import LoadedModel, StudyContext
-from headcount.studies._results import correct_rows, describe_run
+from headcount.studies._results import correct_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,13 @@ def _open_task(context: StudyContext, before: LoadedModel, after: LoadedModel) -
             raise error from None
 
 
-def measure_changes(context: StudyContext, study: str, tuned: str, only: Sequence[str]) -> list[RoleChange]:
+def measure_changes(context: StudyContext, tuned: str, only: Sequence[str]) -> list[RoleChange]:
     """Returns the changes of roles from the model of a study to its fine-tuned self, on the text of the caller or of the task.
 
     Raises:
         DataError: there is no text to measure roles on.
     """
     before = context.loaded
-    describe_run(context, before, {"study": study, "tuned": tuned, "only": list(only), "limit": context.limit})
     after = context.sources.load_model(tuned, as_configured=True)
     task = _open_task(context, before, after) if context.sources.task_name else None
     corpus = context.sources.open_corpus(before, task)

@@ -16,7 +16,7 @@ from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
 from headcount.studies._base import Ablation, Progress, StudyContext
 from headcount.studies._gated import Drop, Share, chance_of, evaluate_without, means_for, measure_drop, share_left
-from headcount.studies._results import correct_rows, describe_run
+from headcount.studies._results import correct_rows
 
 THIRD, LAYER, CONSECUTIVE, SPREAD = "third", "layer", "consecutive", "spread"
 
@@ -157,9 +157,8 @@ def _compare_pairs(groups: Sequence[Group], evaluations: Mapping[tuple[str, str]
     return rows
 
 
-def measure_layers(context: StudyContext, study: str, ablation: Ablation) -> tuple[Evaluation, list[GroupRow], list[PairRow]]:
+def measure_layers(context: StudyContext, ablation: Ablation) -> tuple[Evaluation, list[GroupRow], list[PairRow]]:
     """Returns what `remove_layers` measures on the model and task of a study."""
-    describe_run(context, context.loaded, {"study": study, "how": ablation, "limit": context.limit})
     task = context.task
     with context.progress("removing layers", "groups") as advance:
         return remove_layers(

@@ -16,7 +16,7 @@ from headcount.importance.base import Importance
 from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import ANY_ROLE, StudyContext
-from headcount.studies._results import correct_rows, describe_run
+from headcount.studies._results import correct_rows
 
 ALPHA = 0.05
 
@@ -98,7 +98,7 @@ def _bisect_end(p_of: Callable[[float], float], inside: float, outside: float) -
     return inside
 
 
-def measure_roles_and_scores(context: StudyContext, study: str, by: Sequence[str]) -> tuple[RoleTable, dict[str, Scores]]:
+def measure_roles_and_scores(context: StudyContext, by: Sequence[str]) -> tuple[RoleTable, dict[str, Scores]]:
     """Returns the roles of the heads and their scores by every importance.
 
     Raises:
@@ -106,7 +106,6 @@ def measure_roles_and_scores(context: StudyContext, study: str, by: Sequence[str
     """
     loaded, task = context.loaded, context.task
     methods = [str(Importance.parse(name)) for name in by]
-    describe_run(context, loaded, {"study": study, "by": methods, "limit": context.limit})
     corpus = context.sources.open_corpus(loaded, task)
     if corpus is None:
         raise DataError("roles are measured on a text; name one, or a task with texts")
