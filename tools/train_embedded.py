@@ -39,7 +39,7 @@ from transformers import (
 
 from headcount.core.errors import unknown
 from headcount.data.embedded import english, tavi
-from headcount.data.embedded.entailment import LABELS, Pair, draw_pair, text_of
+from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of
 from headcount.data.embedded.grammar import Clause, draw_clause
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.stories import draw_story
@@ -82,7 +82,7 @@ def _sentences(random: Random, number: int) -> list[Clause]:
     return draw_split(random, "train", number, draw_clause, lambda clause: str(english.say(clause)))
 
 
-def _said(language: ModuleType, pairs: list[Pair]) -> list[tuple[str, str]]:
+def _said(language: ModuleType, pairs: list[EntailmentPair]) -> list[tuple[str, str]]:
     return [(str(language.say(pair.premise)), str(language.say(pair.hypothesis))) for pair in pairs]
 
 

@@ -232,12 +232,12 @@ def test_few_rows_of_a_sorted_file_are_read_and_all_labels_are_among_them(
     source = WRITERS[kind](tmp_path, texts, [number * LABELS // ROWS for number in range(ROWS)])
     numbers: set[int] = set()
 
-    class Noted(tables.Row):
+    class Noted(tables.TableRow):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             numbers.add(self.number)
 
-    monkeypatch.setattr(tables, "Row", Noted)
+    monkeypatch.setattr(tables, "TableRow", Noted)
     with pytest.warns(PartlyRead, match=rf"of {ROWS:,}|of {ROWS + 1:,}"):
         task = open_task("classification", live, build_tokenizer(), train=source, limit=5)
     read = len(numbers)

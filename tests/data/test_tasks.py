@@ -49,7 +49,7 @@ from headcount.data.open_task import default_task, open_task
 from headcount.data.readers.tables import TABLES
 from headcount.data.task import SPLITS, Task
 from headcount.data.task_builder import ARGUMENTS, TaskBuilder, TaskInfo, TaskRequest
-from headcount.data.text.sentences import read_text
+from headcount.data.text.sentences import read_annotated
 
 SIZES: dict[str, Any] = {
     "vocab_size": 240,
@@ -349,7 +349,7 @@ def test_a_table_of_texts_is_one_to_language_models_and_roles(tmp_path: Path, ki
     plain = open_task("lm(by=line)", model("causal"), TOKENIZER, train=write(tmp_path / "a.txt", said))
     made = open_task("lm(by=line)", model("causal"), TOKENIZER, train=path)
     assert [list(made.split(split)) for split in SPLITS] == [list(plain.split(split)) for split in SPLITS]
-    assert [sentence.text for sentence in read_text(path)] == said
+    assert [sentence.text for sentence in read_annotated(path)] == said
 
 
 def test_a_column_of_texts_without_a_header_is_enough(tmp_path: Path) -> None:

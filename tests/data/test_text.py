@@ -26,11 +26,11 @@ from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.readers.conllu import entity_name_field, find_clusters, read_conllu
 from headcount.data.task import Text
 from headcount.data.text.align import align_all
-from headcount.data.text.aligned import Aligned, Reason, Refusal, Tokens, match_tokens
+from headcount.data.text.aligned import Aligned, Reason, SentenceRefusal, Tokens, match_tokens
 from headcount.data.text.annotated import Annotated, Note, Word, base_relation, pair
 from headcount.data.text.parallel import read_links, translations
 from headcount.data.text.parsers import from_spacy, from_stanza, parse_sentences, parser_of, spacy_parser, stanza_parser
-from headcount.data.text.sentences import read_text, sentences_of, sentences_of_examples, split_words
+from headcount.data.text.sentences import read_annotated, sentences_of, sentences_of_examples, split_words
 
 TEXTS = (
     "The dog doesn't see the old cat near the river.",
@@ -315,7 +315,7 @@ def test_refused_sentences_are_counted_and_shown() -> None:
 @pytest.mark.parametrize("offsets", [[(2, 3), (0, 1)], [(0, 1), (2, 9)], [(1, 0), (2, 3)]])
 def test_offsets_out_of_order_or_bounds_are_refused(offsets: list[tuple[int, int]]) -> None:
     found = match_tokens(split_words("a b"), Tokens([1, 2], ["a", "b"], offsets, [0, 0], [False, False], None))
-    assert isinstance(found, Refusal)
+    assert isinstance(found, SentenceRefusal)
     assert found.reason is Reason.OFFSETS
 
 
@@ -443,7 +443,7 @@ def test_the_embedded_trees_come_back_from_their_file(tmp_path: Path) -> None:
     expected = draw_sentences("english", 40, seed=3)
     found = list(read_conllu(path))
     assert [replace(one, origin="") for one in found] == [replace(one, origin="") for one in expected]
-    assert list(read_text(path)) == found
+    assert list(read_annotated(path)) == found
 
 
 @pytest.mark.parametrize(
@@ -511,11 +511,11 @@ def test_coreference_within_a_sentence(tmp_path: Path) -> None:
 
 def test_lines_and_paragraphs(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one two", "", "three  four ", "five", "", "")
-    by_line = list(read_text(path))
+    by_line = list(read_annotated(path))
     assert [one.text for one in by_line] == ["one two", "three  four ", "five"]
     assert by_line[1].origin == f"{path}, line 3"
     assert by_line[1].words == (Word("three", "", "", None, "", 0, 5), Word("four", "", "", None, "", 7, 11))
-    paragraphs = list(read_text(str(path), by="paragraph"))
+    paragraphs = list(read_annotated(str(path), by="paragraph"))
     assert [one.text for one in paragraphs] == ["one two", "three  four \nfive"]
     assert [one.origin for one in paragraphs] == [f"{path}, line 1", f"{path}, line 3"]
 
@@ -539,12 +539,12 @@ def test_tables_by_any_column(tmp_path: Path) -> None:
     write(tmp_path / "t.tsv", "\t".join(rows[0]), *("\t".join(one.values()) for one in rows))
     expected = [("a dog runs", "it moves"), ("b", "c d")]
     for source in [*(tmp_path / f"t.{kind}" for kind in ("parquet", "jsonl", "csv", "tsv")), datasets.Dataset.from_list(rows)]:
-        assert [tuple(text for _, text in one.parts) for one in read_text(source)] == expected
-        assert [one.text for one in read_text(source, text_column="other")] == ["x y", "z"]
-        assert [one.pair_at for one in read_text(source, text_column="other", text_pair_column="premise")] == [3, 1]
+        assert [tuple(text for _, text in one.parts) for one in read_annotated(source)] == expected
+        assert [one.text for one in read_annotated(source, text_column="other")] == ["x y", "z"]
+        assert [one.pair_at for one in read_annotated(source, text_column="other", text_pair_column="premise")] == [3, 1]
     bare = write(tmp_path / "bare.tsv", "a dog\tit", "b\tc d")
-    assert [tuple(text for _, text in one.parts) for one in read_text(bare)] == [("a dog", "it"), ("b", "c d")]
-    assert [one.text for one in read_text(write(tmp_path / "one.tsv", "a dog", "b"))] == ["a dog", "b"]
+    assert [tuple(text for _, text in one.parts) for one in read_annotated(bare)] == [("a dog", "it"), ("b", "c d")]
+    assert [one.text for one in read_annotated(write(tmp_path / "one.tsv", "a dog", "b"))] == ["a dog", "b"]
 
 
 @pytest.mark.parametrize(
@@ -564,12 +564,12 @@ def test_tables_by_any_column(tmp_path: Path) -> None:
 )
 def test_unusable_texts_are_errors(tmp_path: Path, name: str, rows: list[str], options: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        list(read_text(write(tmp_path / name, *rows), **options))
+        list(read_annotated(write(tmp_path / name, *rows), **options))
 
 
 def test_unknown_ways_to_divide() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'line'"):
-        read_text("a.txt", by="lines")  # pyright: ignore[reportArgumentType]
+        read_annotated("a.txt", by="lines")  # pyright: ignore[reportArgumentType]
 
 
 # translations
@@ -747,9 +747,9 @@ def test_texts_pairs_datasets_and_examples_of_tasks_become_sentences(tmp_path: P
 def test_a_label_is_not_read_as_the_second_text(tmp_path: Path) -> None:
     path = write(tmp_path / "sst.tsv", "a dog\t1", "b\t0")
     with pytest.raises(DataError, match="line 1: the second text is '1', which is a label rather than a text"):
-        list(read_text(path))
+        list(read_annotated(path))
     named = write(tmp_path / "named.tsv", "question\tanswer", "how many\t42")
-    assert [one.pair_at for one in read_text(named, text_column="question", text_pair_column="answer")] == [8]
+    assert [one.pair_at for one in read_annotated(named, text_column="question", text_pair_column="answer")] == [8]
 
 
 # languages

@@ -95,7 +95,7 @@ def _manifest(stock: Stock, path: Path) -> Callable[[], object]:
     path.write_bytes((stock.cut() / "heads.json").read_bytes())
 
     def read() -> None:
-        listed = manifest.read(path.parent)
+        listed = manifest.read_manifest(path.parent)
         if listed is not None:
             manifest.check_files(path.parent, listed)
 

@@ -69,7 +69,7 @@ def read_model(base: Path) -> Any:
 
 def read_listed_model(base: Path) -> Any:
     """The same, and what heads.json says of it."""
-    listed = manifest.read(base / "model")
+    listed = manifest.read_manifest(base / "model")
     if listed is None:
         raise ArtifactError("the folder has no manifest, of which load warns")
     return listed, read_model(base)

@@ -17,7 +17,7 @@ import headcount as hc
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.randomness import fork_rng, pass_rng
 from headcount.models.state import forward
-from headcount.surgery.verify import run
+from headcount.surgery.verify import forward_outputs
 
 
 def in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> list[Any]:
@@ -30,7 +30,7 @@ def test_overlapping_passes_leave_the_random_state_as_it_was() -> None:
     models = [build("encoder"), build("encoder")]
     inputs = probe_inputs(models[0])
     for model in models:
-        run(model, inputs)  # the first pass of a model runs alone
+        forward_outputs(model, inputs)  # the first pass of a model runs alone
     second_runs, first_ended = threading.Event(), threading.Event()
     models[0].get_input_embeddings().register_forward_hook(lambda *_: second_runs.wait(60) and None)
 
@@ -41,12 +41,12 @@ def test_overlapping_passes_leave_the_random_state_as_it_was() -> None:
     models[1].get_input_embeddings().register_forward_hook(wait_for_first)
 
     def run_first() -> None:
-        run(models[0], inputs)
+        forward_outputs(models[0], inputs)
         first_ended.set()
 
     torch.manual_seed(123)
     state = torch.get_rng_state()
-    in_two_threads(run_first, lambda: run(models[1], inputs))
+    in_two_threads(run_first, lambda: forward_outputs(models[1], inputs))
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -63,9 +63,9 @@ def test_models_that_draw_numbers_do_not_take_those_of_another_thread() -> None:
     for model in models:
         model.get_input_embeddings().register_forward_hook(add_noise)
     inputs = probe_inputs(models[0])
-    expected = [run(model, inputs) for model in models]
+    expected = [forward_outputs(model, inputs) for model in models]
     meeting.reset()
-    outputs = in_two_threads(lambda: run(models[0], inputs), lambda: run(models[1], inputs))
+    outputs = in_two_threads(lambda: forward_outputs(models[0], inputs), lambda: forward_outputs(models[1], inputs))
     for ours, theirs in zip(expected, outputs, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
@@ -78,7 +78,7 @@ def test_passes_of_models_without_draws_run_side_by_side() -> None:
     for model in models:
         forward(model, inputs)
         model.get_input_embeddings().register_forward_hook(lambda *_: meeting.wait(60) and None)
-    in_two_threads(lambda: forward(models[0], inputs), lambda: run(models[1], inputs))
+    in_two_threads(lambda: forward(models[0], inputs), lambda: forward_outputs(models[1], inputs))
 
 
 def test_draws_inside_an_inner_section_are_noticed() -> None:

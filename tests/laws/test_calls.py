@@ -19,7 +19,7 @@ from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.families import VARIANTS, variant
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.fine_tune import fine_tune
-from headcount.surgery.verify import difference, run, run_gated
+from headcount.surgery.verify import difference, forward_outputs, run_gated
 from headcount.testing.calls import probe_task, require_calls_change_nothing
 from headcount.testing.fingerprint import ModelChanged, require_unchanged
 from headcount.testing.laws import DoesNotApply, Subject, emptying_plan, uneven_plan
@@ -82,7 +82,7 @@ def test_the_law_notices_a_model_that_was_not_put_back(what: str, monkeypatch: p
     batch = probe_inputs(model, length=length)
     monkeypatch.setattr(state.ModelState, "restore", lambda self: None)
     with pytest.raises(ModelChanged, match="changed"), require_unchanged(model, "run"):
-        run(model, batch)
+        forward_outputs(model, batch)
 
 
 def test_a_router_keeps_its_precision() -> None:
@@ -102,9 +102,9 @@ def test_a_pass_does_not_depend_on_those_before(model_type: str, overrides: dict
     """A short input left BigBird without sparse attention, a long one dynamic rotary positions with other frequencies."""
     model = tiny_model(model_type, **overrides)
     first, second = (probe_inputs(model, length=length) for length in lengths)
-    expected = run(model, first)
-    run(model, second)
-    assert all(torch.equal(a, b) for a, b in zip(run(model, first), expected, strict=True))
+    expected = forward_outputs(model, first)
+    forward_outputs(model, second)
+    assert all(torch.equal(a, b) for a, b in zip(forward_outputs(model, first), expected, strict=True))
 
 
 def test_scores_do_not_depend_on_the_order_of_examples() -> None:
@@ -129,22 +129,22 @@ def test_a_cut_of_sparse_attention_equals_the_gates_on_short_and_long_inputs(mod
     model = tiny_model(model_type)
     short, long = probe_inputs(model, length=9), probe_inputs(model)
     assert long["input_ids"].shape[1] > 28
-    dense = run(model, long)
+    dense = forward_outputs(model, long)
     blocks = Subject.of(model).cuttable
     for plan in (uneven_plan(blocks), emptying_plan(blocks[0])):
         small = hc.cut(model, plan)
         loaded = hc.load(hc.save(small, tmp_path / f"{len(plan.removed)}"))
         for batch in (short, long, short):
             expected = run_gated(model, plan, batch)
-            assert difference(run(small, batch), expected) < 1e-9
-            assert difference(run(loaded, batch), expected) < 1e-9
-    assert difference(run(model, long), dense) == 0
+            assert difference(forward_outputs(small, batch), expected) < 1e-9
+            assert difference(forward_outputs(loaded, batch), expected) < 1e-9
+    assert difference(forward_outputs(model, long), dense) == 0
 
 
 def test_attention_that_a_switch_hides_is_refused() -> None:
     model = tiny_model("big_bird")
     with pytest.raises(UnsupportedModel, match="original_full"), hc.mask(model, ["L0H0"], how="uniform"):
-        run(model, probe_inputs(model, length=9))
+        forward_outputs(model, probe_inputs(model, length=9))
 
 
 def test_training_on_short_batches_keeps_sparse_attention() -> None:
@@ -179,9 +179,9 @@ def test_passes_that_return_attention_leave_no_hooks() -> None:
     model = tiny_model("llama", attn="eager")
     batch = {**probe_inputs(model), "output_attentions": True}
     with require_unchanged(model, "run"):
-        run(model, batch)
+        forward_outputs(model, batch)
     for _ in range(2):
         with torch.no_grad():
             assert len(model(**batch).attentions) == 2
     with require_unchanged(model, "run"):
-        run(model, batch)
+        forward_outputs(model, batch)

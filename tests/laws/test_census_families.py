@@ -12,7 +12,7 @@ from headcount.core.errors import ProbeError, UnsupportedModel
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.tiny.build import build_model, tiny_config, tiny_model
-from headcount.surgery.verify import difference, run
+from headcount.surgery.verify import difference, forward_outputs
 from headcount.testing.laws import DoesNotApply, Subject, gate_zero_is_no_attention, generation_agrees
 
 
@@ -24,12 +24,12 @@ def test_a_gate_silences_the_convolution_of_a_nystromformer_head() -> None:
         gate_zero_is_no_attention(subject)
     block = subject.heads.blocks[0]
     with hc.mask(model, [block.heads[1]]):
-        gated = run(model, subject.batch)
+        gated = forward_outputs(model, subject.batch)
     with torch.no_grad():
         rows = slice(block.head_dim, 2 * block.head_dim)
         for name in ("weight", "bias"):
             model.get_parameter(f"{block.v.path}.{name}")[rows] = 0.0
-    assert difference(gated, run(model, subject.batch)) < 1e-9
+    assert difference(gated, forward_outputs(model, subject.batch)) < 1e-9
 
 
 def test_generation_leaves_block_sparse_attention_on() -> None:
@@ -49,7 +49,7 @@ def test_persistent_buffers_of_a_float64_model(tmp_path: Path) -> None:
     assert again.get_buffer("rotary_pos_emb.inv_freq").dtype == torch.float64
     assert torch.equal(again.get_buffer("rotary_pos_emb.inv_freq"), model.get_buffer("rotary_pos_emb.inv_freq"))
     batch = probe_inputs(model)
-    assert all(map(torch.equal, run(again, batch), run(model, batch)))
+    assert all(map(torch.equal, forward_outputs(again, batch), forward_outputs(model, batch)))
 
 
 def test_names_that_differ_by_the_prefix_of_the_base_model(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_table_of_positions_that_grew(tmp_path: Path) -> None:
     assert len(model.get_buffer("model.encoder.embed_positions.weights")) > n_rows
     again = hc.load(hc.save(model, tmp_path / "model"))
     for batch in (short, long):
-        assert all(map(torch.equal, run(again, batch), run(model, batch)))
+        assert all(map(torch.equal, forward_outputs(again, batch), forward_outputs(model, batch)))
 
 
 def test_parameters_that_the_class_makes_in_float32(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import output_tensors
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.draw import draw_weights
-from headcount.surgery.verify import difference, run
+from headcount.surgery.verify import difference, forward_outputs
 from headcount.testing.calls import outputs_loss, probe_task
 from headcount.testing.fingerprint import require_unchanged
 from headcount.testing.laws import Subject, check_model, uneven_plan
@@ -63,7 +63,7 @@ def test_gates_of_lilt_act_on_text_and_layout() -> None:
     attention = model.encoder.layer[0].attention
     with hc.mask(model, ["L0H2"]):
         handles = [getattr(attention, name).dense.register_forward_pre_hook(keep(name)) for name in ("output", "layout_output")]
-        run(model, batch)
+        forward_outputs(model, batch)
     for handle in handles:
         handle.remove()
     for merged in seen.values():

@@ -27,7 +27,7 @@ from headcount.surgery.cost import cost
 from headcount.surgery.cut import cut
 from headcount.surgery.export import portable
 from headcount.surgery.export.onnx import Onnx
-from headcount.surgery.verify import difference, run
+from headcount.surgery.verify import difference, forward_outputs
 from headcount.testing.laws import emptying_plan, uneven_plan
 
 
@@ -44,13 +44,13 @@ def test_a_uneven_cut_after_a_uniform_one_loads_and_exports(name: str, tmp_path:
         block = hc.HeadMap.of(middle).blocks[-1]
         small = cut(middle, hc.Plan.removing(block.groups()[0]))
         again = hc.load(hc.save(small, tmp_path / "small", overwrite=(tmp_path / "small").exists()))
-        assert difference(run(again, batch), run(small, batch)) == 0
+        assert difference(forward_outputs(again, batch), forward_outputs(small, batch)) == 0
         assert hc.HeadMap.of(again).heads == hc.HeadMap.of(small).heads
         for source in (middle, again):
             out = hc.export(source, tmp_path / "whole", overwrite=(tmp_path / "whole").exists())
             whole = type(model).from_pretrained(out)
             assert {n: p.shape for n, p in whole.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
-            assert difference(run(whole, batch), run(source, batch)) < 1e-9
+            assert difference(forward_outputs(whole, batch), forward_outputs(source, batch)) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3"])
@@ -59,7 +59,7 @@ def test_latent_attention_keeps_its_sizes(name: str, tmp_path: Path) -> None:
     small = cut(model, uniform(model))
     assert getattr(small.config, "head_dim", None) == getattr(model.config, "head_dim", None)
     again = hc.load(hc.save(small, tmp_path / "out"))
-    assert difference(run(again, probe_inputs(model)), run(small, probe_inputs(model))) < 1e-6
+    assert difference(forward_outputs(again, probe_inputs(model)), forward_outputs(small, probe_inputs(model))) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["fsmt", "mlcd_vision_model", "bert"])

@@ -20,7 +20,7 @@ from headcount.data.evaluate import evaluate
 from headcount.data.metrics import PERPLEXITY
 from headcount.pruning.base import Choice, PruneContext, Pruner
 from headcount.pruning.methods import rank as rank_file
-from headcount.pruning.methods.fisher import exchange_units, gate_gradients
+from headcount.pruning.methods.fisher import exchange_units, gate_gradients_of_examples
 from headcount.pruning.scope import GroupLimits, _share_out
 
 INFORMED = ("rank", "rank by=ablation", "surgeon", "surgeon rounds=1 rivals=no", "surgeon rounds=4 rivals=no", "fisher")
@@ -273,7 +273,7 @@ def test_gate_gradients_are_those_of_single_examples() -> None:
     model, data = build("encoder"), task("encoder", 9)
     model.train()
     work = PruneContext(model, hc.HeadMap.of(model), data, hc.Budget(keep=3))
-    found = gate_gradients(work, 9)
+    found = gate_gradients_of_examples(work, 9)
     assert model.training and all(p.requires_grad for p in model.parameters())
     model.eval()
     for number, example in enumerate(data.calibration):

@@ -11,7 +11,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
 from headcount.data.task import Task
 from headcount.studies._gated import measure_drop, relative_gap, share_left
-from headcount.studies._measure.dynamics import Checkpoint, CurveRow, summarise_curve
+from headcount.studies._measure.dynamics import Checkpoint, CheckpointRow, summarise_curve
 
 N = 200
 
@@ -44,7 +44,7 @@ def test_at_chance_no_share_is_defined(number: int) -> None:
     share = share_left(right(number), right(number), toy(ACCURACY), 0.3)
     assert share.remaining is None and share.reason.endswith("than chance, 0.3") == (number <= 60)
     checkpoint, drop = Checkpoint("a", 1), measure_drop(right(number), right(number), toy(ACCURACY))
-    rows = [CurveRow(checkpoint, 1, 0.9, 1.0, None, drop, share)]
+    rows = [CheckpointRow(checkpoint, 1, 0.9, 1.0, None, drop, share)]
     assert summarise_curve(checkpoint, right(number), rows, 0.9).removable is None
 
 

@@ -53,8 +53,8 @@ def test_notebook_tables_escape_everything(text: str) -> None:
     table = RoleTable((row,), (Head("", 0, 0),))
     for made in (scores, table):
         check(made._repr_html_(), ALLOWED)
-    check(notebook.table((text,), [(text,)], text), ALLOWED)
-    check(notebook.grid([text], [[1.0, float("nan")]], text), ALLOWED)
+    check(notebook.html_table((text,), [(text,)], text), ALLOWED)
+    check(notebook.html_grid([text], [[1.0, float("nan")]], text), ALLOWED)
 
 
 def test_notebooks_show_what_there_is(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_notebooks_show_what_there_is(tmp_path: Path) -> None:
     assert "<td>L2</td><td>0, 3</td>" in plan and "3 heads go, 1 are protected" in plan
     scores = hc.Scores((Head("", 0, 0), Head("", 1, 1)), (0.25, 4.0), method="gradient")._repr_html_()
     assert scores.count("<td></td>") == 2 and 'title="4"' in scores and 'title="0.25"' in scores
-    many = notebook.table(("a",), [(i,) for i in range(100)])
+    many = notebook.html_table(("a",), [(i,) for i in range(100)])
     assert many.count("<tr>") == notebook.MAX_ROWS + 2 and "and 80 more" in many
 
 

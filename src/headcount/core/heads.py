@@ -199,7 +199,7 @@ class AttentionBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedModule:
     """A module with attention that is not supported, with the reason."""
 
     path: str
@@ -213,7 +213,7 @@ class HeadIndex(Sequence[Head]):
 
     blocks: tuple[AttentionBlock, ...]
     model_type: str = ""
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedModule, ...] = ()
 
     @property
     def heads(self) -> tuple[Head, ...]:

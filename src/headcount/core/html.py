@@ -18,7 +18,7 @@ def text(value: object) -> str:
     return html.escape("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in plain))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> str:
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> str:
     """Returns an HTML table of the first rows, with the number of rows left out."""
     head = "".join(f"<th>{text(column)}</th>" for column in columns)
     body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows[:MAX_ROWS])
@@ -26,7 +26,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str
     return f"<table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}{more}</tbody></table>"
 
 
-def grid(names: Sequence[str], values: Sequence[Sequence[float]], caption: str = "") -> str:
+def html_grid(names: Sequence[str], values: Sequence[Sequence[float]], caption: str = "") -> str:
     """Returns an HTML table of numbers as coloured cells on one scale; NaN is an empty cell."""
     finite = [value for row in values for value in row if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=1.0)

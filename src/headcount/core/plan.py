@@ -132,7 +132,7 @@ class Plan:
         for head in self.removed:
             blocks.setdefault(str(head).rpartition("H")[0], []).append(head.index)
         rows = [(name, ", ".join(map(str, heads))) for name, heads in blocks.items()]
-        return notebook.table(("block", "heads that go"), rows, f"{len(self.removed)} heads go, {len(self.protected)} are protected")
+        return notebook.html_table(("block", "heads that go"), rows, f"{len(self.removed)} heads go, {len(self.protected)} are protected")
 
 
 def _shape(heads: HeadIndex, weights: str) -> MadeFor:

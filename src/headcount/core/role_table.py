@@ -196,7 +196,7 @@ class RoleTable:
         caption = (
             f"{len(rows)} of {len(self.heads)} heads have one of {len(self.roles())} roles (bias above {self.tau:g}, q ≤ {self.alpha:g})"
         )
-        return html.table(("head", "roles"), rows, caption)
+        return html.html_table(("head", "roles"), rows, caption)
 
     def _heads_by_role(self) -> dict[str, set[Head]]:
         owners: dict[str, set[Head]] = {role: set() for role in self.roles()}

@@ -266,7 +266,7 @@ class Scores:
         names, values = self.grid()
         way = "more" if self.higher_is_keep else "less"
         rounding = f", rounding moves scores by up to {max(self.columns[ROUNDING]):.2g}" if ROUNDING in self.columns else ""
-        return notebook.grid(names, values.tolist(), f"{self.label}: {way} means keep, {self.n_examples} examples{rounding}")
+        return notebook.html_grid(names, values.tolist(), f"{self.label}: {way} means keep, {self.n_examples} examples{rounding}")
 
 
 RUN_COLUMNS = frozenset({"method", "head", "stack", "layer", "index", "score", "stderr", "rank"})

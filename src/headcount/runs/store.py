@@ -382,7 +382,7 @@ class Run:
         kinds = Counter(name.partition("/")[0] for name in record.results)
         rows = [("model", f"{record.model.name} ({record.model.class_name})"), ("task", record.task), ("command", record.command)]
         rows += [("updated", record.updated), ("results", ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())))]
-        return notebook.table(("run", str(self.folder)), rows, "run.report() writes the report and returns its path")
+        return notebook.html_table(("run", str(self.folder)), rows, "run.report() writes the report and returns its path")
 
     # Log and damaged files.
 

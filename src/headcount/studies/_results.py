@@ -46,7 +46,7 @@ def correct_rows(rows: Sequence[Row]) -> list[Row]:
     return [replace(row, **value) for row, value in zip(rows, values, strict=True)]  # pyright: ignore[reportArgumentType]
 
 
-def describe_run(context: StudyContext, loaded: LoadedModel, config: Mapping[str, object]) -> None:
+def describe_study_run(context: StudyContext, loaded: LoadedModel, config: Mapping[str, object]) -> None:
     """Writes the model and the configuration of a study to the run folder of the context, if there is one.
 
     Raises:
@@ -77,7 +77,7 @@ def run_study(study: Study, context: StudyContext) -> StudyResult:
     run, needs = context.run, study.info.needs
     if run is not None and context.model is not None and not needs & {"run", "comparison"}:
         options = {name: value for name, value in study.to_dict().items() if name != "name"}
-        describe_run(context, context.loaded, {"study": study.name, **options, "limit": context.limit})
+        describe_study_run(context, context.loaded, {"study": study.name, **options, "limit": context.limit})
     result = study.measure(context)
     if run is None or not run.leads:
         return result

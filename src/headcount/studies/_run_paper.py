@@ -18,7 +18,7 @@ from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.runs.artifacts import ArtifactKey
 from headcount.studies._base import Study, StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, Subject
-from headcount.studies._results import describe_run
+from headcount.studies._results import describe_study_run
 
 KIND = "paper"
 REVISION = 1
@@ -62,7 +62,7 @@ def run_paper(
         context: Model, task, text and the run folder that keeps finished results.
         finished: Called with every item when it is finished, with its result or else the message of its failure.
     """
-    describe_run(context, context.loaded, {"paper": str(paper), "limit": context.limit})
+    describe_study_run(context, context.loaded, {"paper": str(paper), "limit": context.limit})
     results: dict[str, StudyResult] = {}
     failures: dict[str, str] = {}
     for item in items:

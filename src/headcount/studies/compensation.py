@@ -40,9 +40,9 @@ class Compensation(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the differences by part over all survivors and by layer, and how evenly they are spread over layers."""
-        from headcount.studies._measure.compensation import measure_changes
+        from headcount.studies._measure.compensation import measure_compensation
 
-        changes = measure_changes(self, context)
+        changes = measure_compensation(self, context)
         pruned, dense = changes.scores["pruned"], changes.scores["dense"]
         return StudyResult(
             study=str(self),

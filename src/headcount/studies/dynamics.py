@@ -10,7 +10,7 @@ from headcount.core.study_result import Column, StudyResult, Table, interval_col
 from headcount.studies._base import Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.dynamics import CheckpointSummary, Curves
+    from headcount.studies._measure.dynamics import CheckpointCurves, CheckpointSummary
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Dynamics(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""
-        from headcount.studies._measure.dynamics import measure_curves
+        from headcount.studies._measure.dynamics import measure_checkpoints
 
-        curves = measure_curves(self, context)
+        curves = measure_checkpoints(self, context)
         return StudyResult(
             study=str(self),
             tables=(_table(curves, self.hold),),
@@ -54,7 +54,7 @@ class Dynamics(Study):
         )
 
 
-def _table(curves: Curves, hold: float) -> Table:
+def _table(curves: CheckpointCurves, hold: float) -> Table:
     shares = sorted({row.removed for row in curves.rows})
     row_of = {(row.checkpoint.label, row.removed): row for row in curves.rows}
     columns = [Column("checkpoint"), Column(curves.checkpoints[0].dense.metric or "loss", format=".4g")]
@@ -70,7 +70,7 @@ def _table(curves: Curves, hold: float) -> Table:
     return Table("checkpoints", tuple(columns), tuple(cells), title)
 
 
-def _figure(curves: Curves, hold: float) -> LineFigure:
+def _figure(curves: CheckpointCurves, hold: float) -> LineFigure:
     lines = []
     for summary in curves.checkpoints:
         rows = sorted((row for row in curves.rows if row.checkpoint == summary.checkpoint), key=lambda row: row.removed)

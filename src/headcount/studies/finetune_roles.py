@@ -10,7 +10,7 @@ from headcount.core.study_result import Column, StudyResult, Table, interval_col
 from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.finetune_roles import RoleChange
+    from headcount.studies._measure.finetune_roles import HeadRoleChange
 
 MOST_ROWS = 30
 
@@ -30,9 +30,9 @@ class FinetuneRoles(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every head and role that both models were tested for, with the paired difference."""
-        from headcount.studies._measure.finetune_roles import measure_changes
+        from headcount.studies._measure.finetune_roles import measure_role_changes
 
-        changes = measure_changes(context, self.tuned, self.only)
+        changes = measure_role_changes(context, self.tuned, self.only)
         significant = sorted((change for change in changes if change.q <= SIGNIFICANT), key=lambda change: -abs(change.difference))
         layers = _layer_table(changes)
         return StudyResult(
@@ -49,7 +49,7 @@ class FinetuneRoles(Study):
         )
 
 
-def _change_table(changes: Sequence[RoleChange]) -> Table:
+def _change_table(changes: Sequence[HeadRoleChange]) -> Table:
     columns = (
         Column("head"),
         Column("role"),
@@ -67,8 +67,8 @@ def _change_table(changes: Sequence[RoleChange]) -> Table:
     return Table("changes", columns, tuple(rows))
 
 
-def _layer_table(changes: Sequence[RoleChange]) -> Table:
-    by_layer: dict[str, list[RoleChange]] = {}
+def _layer_table(changes: Sequence[HeadRoleChange]) -> Table:
+    by_layer: dict[str, list[HeadRoleChange]] = {}
     for change in changes:
         by_layer.setdefault(str(change.head).rpartition("H")[0], []).append(change)
     columns = (Column("layer"), Column("mean |change|", format=".3f"), Column("roles lost"), Column("roles gained"))
@@ -84,14 +84,14 @@ def _layer_table(changes: Sequence[RoleChange]) -> Table:
     return Table("layers", columns, tuple(rows), "Mean size of all changes by layer")
 
 
-def _by_role_and_layer(changes: Sequence[RoleChange]) -> dict[tuple[str, str], list[RoleChange]]:
-    groups: dict[tuple[str, str], list[RoleChange]] = {}
+def _by_role_and_layer(changes: Sequence[HeadRoleChange]) -> dict[tuple[str, str], list[HeadRoleChange]]:
+    groups: dict[tuple[str, str], list[HeadRoleChange]] = {}
     for change in changes:
         groups.setdefault((change.role, str(change.head).rpartition("H")[0]), []).append(change)
     return groups
 
 
-def _role_table(changes: Sequence[RoleChange]) -> Table:
+def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
     columns = (
         Column("role"),
         Column("layer"),
@@ -112,7 +112,7 @@ def _role_table(changes: Sequence[RoleChange]) -> Table:
     return Table("roles", columns, tuple(rows), "Sieve bias before and after fine-tuning by role and layer", is_printed=False)
 
 
-def _figure(changes: Sequence[RoleChange]) -> HeatMap:
+def _figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
     groups = _by_role_and_layer(changes)
     roles, layers = (tuple(dict.fromkeys(key[position] for key in groups)) for position in (0, 1))
 
@@ -138,7 +138,7 @@ def _figure(changes: Sequence[RoleChange]) -> HeatMap:
     )
 
 
-def _verdict(changes: Sequence[RoleChange], significant: Sequence[RoleChange], layers: Table) -> str:
+def _verdict(changes: Sequence[HeadRoleChange], significant: Sequence[HeadRoleChange], layers: Table) -> str:
     most = max(layers.records(), key=lambda row: float(row["mean |change|"] or 0), default=None)
     largest = "" if most is None else f"; changes are largest in {most['layer']}"
     return f"{len(significant)} of {len(changes)} heads × roles changed (q ≤ {SIGNIFICANT}){largest}."

@@ -10,7 +10,7 @@ from headcount.core.study_result import Column, StudyResult, Table, format_inter
 from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.layers import GroupRow, PairRow
+    from headcount.studies._measure.layers import GroupRow, LayerPairRow
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _group_table(rows: Sequence[GroupRow], metric: str) -> Table:
     return Table("groups", columns, tuple(cells))
 
 
-def _pair_table(pairs: Sequence[PairRow]) -> Table:
+def _pair_table(pairs: Sequence[LayerPairRow]) -> Table:
     columns = (
         Column("stack"),
         Column("of the loss"),
@@ -101,7 +101,7 @@ def _group_figure(rows: Sequence[GroupRow], metric: str, n_examples: int) -> Bar
     )
 
 
-def _pair_figure(pairs: Sequence[PairRow], n_examples: int) -> BarFigure:
+def _pair_figure(pairs: Sequence[LayerPairRow], n_examples: int) -> BarFigure:
     names = [f"{pair.quantity}, {pair.stack}" if pair.stack else pair.quantity for pair in pairs]
     return BarFigure(
         name="pairs",

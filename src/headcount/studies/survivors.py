@@ -33,11 +33,17 @@ class Survivors(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns, by method and role, the share of levels that heads survive, and the survivors with the role at every level."""
-        from headcount.studies._measure.survivors import compare_survivors, count_families, measure_roles, read_survivors, read_units
+        from headcount.studies._measure.survivors import (
+            compare_survivors,
+            count_families,
+            read_or_measure_roles,
+            read_survivors,
+            read_units,
+        )
 
         run = context.required_run
         survivor_sets, trained = read_survivors(run, dense_roles=self.dense_roles)
-        table = measure_roles(context, run)
+        table = read_or_measure_roles(context, run)
         levels, survival = compare_survivors(table, survivor_sets, units=read_units(run), seed=context.seed)
         families = count_families(table, survivor_sets)
         record = run.record()

@@ -11,7 +11,7 @@ from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
     from headcount.core.scores import Scores
-    from headcount.studies._measure.transfer import Pair
+    from headcount.studies._measure.transfer import ScoreAgreement
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Transfer(Study):
         )
 
 
-def _table(pairs: Sequence[Pair]) -> Table:
+def _table(pairs: Sequence[ScoreAgreement]) -> Table:
     columns = (
         Column("method"),
         Column("run"),
@@ -83,7 +83,7 @@ def _head_table(by_method: Mapping[str, Mapping[str, Scores]]) -> Table:
     return Table("heads", columns, tuple(rows), "Scores of every head in every run", is_printed=False)
 
 
-def _figure(number: int, pair: Pair, by_run: Mapping[str, Scores]) -> ScatterFigure:
+def _figure(number: int, pair: ScoreAgreement, by_run: Mapping[str, Scores]) -> ScatterFigure:
     a, b = by_run[pair.a], by_run[pair.b]
     values_of_b = dict(zip(b.heads, b.values, strict=True))
     points = Points("heads", tuple(a.values), tuple(values_of_b[head] for head in a.heads), tuple(map(str, a.heads)))
@@ -102,7 +102,7 @@ def _figure(number: int, pair: Pair, by_run: Mapping[str, Scores]) -> ScatterFig
     )
 
 
-def _verdict(pairs: Sequence[Pair]) -> str:
+def _verdict(pairs: Sequence[ScoreAgreement]) -> str:
     values = [pair.spearman.value for pair in pairs]
     n_significant = sum(pair.spearman.p <= SIGNIFICANT for pair in pairs)
     span = f"{min(values):.2f}" if len(values) == 1 else f"{min(values):.2f} to {max(values):.2f}"

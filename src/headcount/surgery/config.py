@@ -168,7 +168,7 @@ def write_uniform_cut(model: nn.Module, heads: HeadMap, before: dict[str, tuple[
     for name, config, change in named:
         assign_values(config, change)
         assign_values(_part(model.config, name), change)
-    record.write(model, record.read(model), values)
+    record.write_cut_record(model, record.read_cut_record(model), values)
     for block in heads.blocks:
         module = model.get_submodule(block.path)
         if hasattr(module, "config"):
@@ -192,7 +192,7 @@ def undo_uniform_cut(model: nn.Module, heads: HeadMap) -> None:
                 counts = {name: now[name in names.KV_COUNTS] for name in own if name in (*names.HEAD_COUNTS, *names.KV_COUNTS)}
                 setattr(module, "config", ConfigView(base_config(module.config), counts))  # noqa: B010
     assign_values(model.config, values)
-    record.write(model, record.read(model), {})
+    record.write_cut_record(model, record.read_cut_record(model), {})
 
 
 def assign_values(config: Any, change: Mapping[str, int | None]) -> None:

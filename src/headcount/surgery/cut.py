@@ -22,7 +22,7 @@ from headcount.surgery.caches import keep_caches_apart, requiring_separate_cache
 from headcount.surgery.config import undo_uniform_cut, write_uniform_cut
 from headcount.surgery.named_heads import follow_cut, original_fields
 from headcount.surgery.reshape import Cut, cuts_of, n_head_elements, n_kept_elements, n_removed_from_tables, reshape
-from headcount.surgery.verify import HALF, check_equal, copy_in_float32, every_block_runs, float_dtype, run, run_gated
+from headcount.surgery.verify import HALF, check_equal, copy_in_float32, every_block_runs, float_dtype, forward_outputs, run_gated
 
 NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs",
           "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # fmt: skip
@@ -119,7 +119,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     with _undo_on_error(target):
         _carry_out(target, heads, plan)
         try:
-            check_equal(expected, run(target, batch), dtype, "the cut model")
+            check_equal(expected, forward_outputs(target, batch), dtype, "the cut model")
         except VerificationError:
             raise
         except Exception as error:  # the model's own code fails in its own ways on sizes that it does not expect
@@ -131,7 +131,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
             exact, exact_batch = reference
             check_equal(
                 run_gated(exact, plan, exact_batch, heads),
-                run(copy_in_float32(target, {})[0], exact_batch),
+                forward_outputs(copy_in_float32(target, {})[0], exact_batch),
                 torch.float32,
                 "the cut model in float32",
             )

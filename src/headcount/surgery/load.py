@@ -59,7 +59,7 @@ def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     if positions:
         reshape(model, cuts_of(heads, positions), columns)
     keep_caches_apart(model, heads)
-    record.write(model, record.read(model) | built_small, values)
+    record.write_cut_record(model, record.read_cut_record(model) | built_small, values)
     if lists:
         record.write_named(model, lists)
 
@@ -190,7 +190,7 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
             f"{path} was pruned by transformers 4 (config.pruned_heads). Import it with headcount.load_legacy(folder), or on the command "
             "line with headcount load-legacy"
         )
-    listed = manifest.read(path)
+    listed = manifest.read_manifest(path)
     if listed is not None:
         manifest.check_files(path, listed)
     elif config.get(record.KEY):

@@ -77,7 +77,7 @@ def hash_files(folder: Path) -> dict[str, FileEntry]:
     return {path.name: FileEntry(bytes=path.stat().st_size, sha256=sha256(path)) for path in files}
 
 
-def write(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes heads.json with its seal."""
     write_atomic(folder / NAME, _pack(manifest))
 
@@ -98,7 +98,7 @@ def _check_version(path: Path, content: Any) -> None:
         raise ArtifactError(f"{path} has schema version {version!r:.20} and this headcount reads {SCHEMA}; {remedy}.")
 
 
-def read(folder: Path) -> Manifest | None:
+def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of a folder, its seal checked; None where there is none."""
     path = folder / NAME
     if not path.exists():
@@ -139,7 +139,7 @@ def problems_of(folder: Path, manifest: Manifest) -> Iterator[Problem]:
 def problems_of_folder(folder: Path) -> Iterator[Problem]:
     """Every problem of a saved model by its folder, its manifest included."""
     try:
-        manifest = read(folder)
+        manifest = read_manifest(folder)
         if manifest is None:
             yield Problem("missing", NAME, f"{folder / NAME} is missing, so the files of the model cannot be checked; save the model again")
         else:

@@ -20,7 +20,7 @@ OWNERS = ("generation_config", "config")
 Pairs = list[list[int]]
 
 
-def read_fields(model: Any) -> dict[str, Pairs]:
+def read_named_heads(model: Any) -> dict[str, Pairs]:
     """The lists of heads that a model's configurations hold now, by dotted name."""
     owners = {owner: getattr(model, owner, None) for owner in OWNERS}
     fields = {f"{owner}.{field}": getattr(config, field, None) for owner, config in owners.items() for field in FIELDS}
@@ -53,7 +53,7 @@ def _current_pairs(heads: HeadMap, name: str, originals: Pairs) -> Pairs:
 
 def original_fields(model: nn.Module, heads: HeadMap) -> dict[str, Pairs]:
     """The lists as the dense model has them, heads that were removed since included; a list that was edited after a cut counts as it is."""
-    recorded, fields = record.read_named(model), read_fields(model)
+    recorded, fields = record.read_named(model), read_named_heads(model)
     originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _current_pairs(heads, name, pairs)}
     return originals | {name: _original_pairs(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
 

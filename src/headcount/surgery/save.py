@@ -114,7 +114,7 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
         listing.notes = list(notes)
         (fresh / "README.md").write_text(write_card(listing, plain=builds_same(model, model.config, heads)), encoding="utf-8")
         listing.files = manifest.hash_files(fresh)
-        manifest.write(fresh, listing)
+        manifest.write_manifest(fresh, listing)
     if push_to_hub is not None:
         _push(target, push_to_hub)
     return target
@@ -122,7 +122,7 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
 
 def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
     """Refuses a part of a cut model: its configuration builds other head counts, and the record of the cut belongs to the whole."""
-    recorded = record.read(model)
+    recorded = record.read_cut_record(model)
     dense = built_heads(model)
     counts = {block.path: block.n_heads for block in dense.blocks} if dense else {}
     for block in heads.blocks:

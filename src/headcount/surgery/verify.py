@@ -36,7 +36,7 @@ def gates_of(heads: HeadMap, plan: Plan) -> Tensor:
     return torch.tensor([0.0 if head in removed else 1.0 for head in heads], dtype=torch.float64)
 
 
-def run(model: nn.Module, batch: Batch) -> list[Tensor]:
+def forward_outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
     """Returns the outputs of a plain forward pass in eval mode; models that draw random numbers even there draw the same ones every time."""
     with evaluating(model), pass_rng(model, seed=0):
         return [tensor.detach().clone() for tensor in output_tensors(model(**batch))]
@@ -47,7 +47,7 @@ def run_gated(model: nn.Module, plan: Plan, batch: Batch, heads: HeadMap | None 
     gates = HeadGates(model, heads=heads)
     gates.values = gates_of(gates.heads, plan)
     with gates:
-        return run(model, batch)
+        return forward_outputs(model, batch)
 
 
 def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:

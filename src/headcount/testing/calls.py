@@ -28,7 +28,7 @@ from headcount.surgery.cost import cost
 from headcount.surgery.cut import cut
 from headcount.surgery.export_base import export
 from headcount.surgery.save import save
-from headcount.surgery.verify import run
+from headcount.surgery.verify import forward_outputs
 from headcount.testing.fingerprint import require_unchanged
 
 Call = Callable[[], Any]
@@ -60,7 +60,7 @@ def calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan | None, 
 
     def run_masked(intervention: Replacement) -> None:
         with mask(model, heads[:1], intervention, data=[batch] if intervention == "mean" else None):
-            run(model, batch)
+            forward_outputs(model, batch)
 
     calls: dict[str, Call] = {
         "HeadMap.verify": lambda: heads.verify(model, batch),

@@ -33,7 +33,7 @@ from headcount.models.tiny.build import ShrinkError, build_model, tiny_config
 from headcount.models.tiny.build import model_class as natural_class
 from headcount.models.tiny.float64 import Float64
 from headcount.surgery.cut import cut
-from headcount.surgery.verify import difference, gates_of, run, run_gated
+from headcount.surgery.verify import difference, forward_outputs, gates_of, run_gated
 from headcount.testing.laws import (
     DoesNotApply,
     LawBroken,
@@ -150,7 +150,7 @@ def _comparison_batch(model: nn.Module) -> dict[str, Any] | None:
     """Inputs other than those that `cut` is verified on; None where the dense model gives nothing finite on dummy inputs."""
     try:
         batch = probe_inputs(model, batch=3, seed=7)
-        outputs = run(model, batch)
+        outputs = forward_outputs(model, batch)
     except Exception:  # the verdict on this error is that of `verify`, which meets it too
         return None
     return batch if any(bool(output.isfinite().any()) for output in outputs) else None
@@ -198,7 +198,7 @@ def _blocks_that_run(subject: Subject) -> list[AttentionBlock]:
         for block in subject.heads.blocks:
             layer = subject.model.get_submodule(block.o.path)
             stack.callback(layer.register_forward_pre_hook(lambda *_, path=block.path: paths.add(path)).remove)
-        run(subject.model, subject.batch)
+        forward_outputs(subject.model, subject.batch)
     return [block for block in subject.heads.blocks if block.path in paths]
 
 
@@ -211,10 +211,10 @@ def _cut_and_compare(subject: Subject, plan: Plan) -> nn.Module:
                 small = cut(subject.model, plan)
         except HeadcountError:
             raise error from None
-    gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
+    gap = difference(forward_outputs(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
     if not gap <= subject.tolerance:
         with Float64():
-            gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
+            gap = difference(forward_outputs(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
     if not gap <= subject.tolerance:
         raise LawBroken(f"the cut differs from the gates by {gap:.3g} on inputs that it was not verified on")
     return small

@@ -31,7 +31,7 @@ from headcount.surgery.config import base_config
 from headcount.surgery.cut import cut, removed_parameters
 from headcount.surgery.load import load
 from headcount.surgery.save import save
-from headcount.surgery.verify import TOLERANCE, difference, float_dtype, gates_of, run, run_gated
+from headcount.surgery.verify import TOLERANCE, difference, float_dtype, forward_outputs, gates_of, run_gated
 
 
 class LawBroken(HeadcountError, AssertionError):
@@ -131,9 +131,9 @@ def every_gate_acts(subject: Subject) -> str:
 
 def gate_one_is_identity(subject: Subject) -> str:
     """Gates of one change no bit."""
-    plain = run(subject.model, subject.batch)
+    plain = forward_outputs(subject.model, subject.batch)
     with HeadGates(subject.model, torch.ones(len(subject.heads), dtype=torch.float64), heads=subject.heads):
-        _require(_equal(plain, run(subject.model, subject.batch)), "gates of one changed the output")
+        _require(_equal(plain, forward_outputs(subject.model, subject.batch)), "gates of one changed the output")
     return "bit-identical"
 
 
@@ -146,7 +146,7 @@ def _state(model: nn.Module) -> tuple[Any, ...]:
 def leaving_restores(subject: Subject) -> str:
     """Leaving a context, also by an exception, leaves hooks, gradients, modes, random state and attention implementation as they were."""
     model, batch = subject.model, subject.batch
-    before, plain = _state(model), run(model, batch)
+    before, plain = _state(model), forward_outputs(model, batch)
     seed = torch.get_rng_state()
     with HeadGates(model, torch.zeros(len(subject.heads)), heads=subject.heads):
         pass
@@ -154,7 +154,7 @@ def leaving_restores(subject: Subject) -> str:
     for intervention in ("zero", "uniform"):
         try:
             with HeadGates(model, torch.zeros(len(subject.heads)), how=intervention, heads=subject.heads):
-                run(model, batch)
+                forward_outputs(model, batch)
                 raise _Interruption
         except _Interruption:
             pass
@@ -162,7 +162,7 @@ def leaving_restores(subject: Subject) -> str:
             if intervention == "zero":
                 raise
     _require(_state(model) == before, "the model was not left as it was found")
-    _require(_equal(plain, run(model, batch)), "the output changed after leaving")
+    _require(_equal(plain, forward_outputs(model, batch)), "the output changed after leaving")
     return "hooks, gradients, modes, random state, attention implementation"
 
 
@@ -175,14 +175,14 @@ def gate_zero_is_no_attention(subject: Subject) -> str:
     values = torch.ones(len(subject.heads), dtype=torch.float64)
     values[::3] = 0.0
     with HeadGates(subject.model, values, heads=subject.heads), eager(subject.model):
-        gated = run(subject.model, subject.batch)
+        gated = forward_outputs(subject.model, subject.batch)
 
     def silence(block: AttentionBlock, probabilities: Tensor, _visible: Tensor) -> Tensor:
         return probabilities * values[subject.heads.positions(block)].to(probabilities).view(1, -1, 1, 1)
 
     try:
         with AttentionTap(subject.model, subject.heads.blocks, silence):
-            masked = run(subject.model, subject.batch)
+            masked = forward_outputs(subject.model, subject.batch)
     except UnsupportedModel as error:
         raise DoesNotApply(f"attention probabilities cannot be replaced: {error}") from error
     gap = difference(gated, masked)
@@ -202,7 +202,7 @@ def cut_equals_gate(subject: Subject) -> str:
     worst = 0.0
     for name, plan in _plans(subject).items():
         small = cut(subject.model, plan, inputs=subject.batch)
-        gap = difference(run(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
+        gap = difference(forward_outputs(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
         _require(gap <= subject.tolerance, f"{name}: the cut differs from the gates by {gap:.3g}")
         worst = max(worst, gap)
     return f"difference {worst:.1e} over {len(_plans(subject))} plans"
@@ -273,7 +273,7 @@ def cutting_twice_is_cutting_once(subject: Subject) -> str:
     second = Plan.removing(next(unit for unit in middle_heads.units() if last[0] in unit))
     twice = cut(middle, second, inputs=subject.batch)
     once = cut(subject.model, Plan.removing([*first.removed, *second.removed]), inputs=subject.batch)
-    gap = difference(run(twice, subject.batch), run(once, subject.batch))
+    gap = difference(forward_outputs(twice, subject.batch), forward_outputs(once, subject.batch))
     _require(gap <= subject.tolerance, f"cutting twice differs from cutting once by {gap:.3g}")
     _require(list(HeadMap.of(twice)) == list(HeadMap.of(once)), "cutting twice leaves other heads than cutting once")
     return f"difference {gap:.1e}"
@@ -299,7 +299,7 @@ def casts_survive_saving(subject: Subject) -> str:
                 module.weight[module.padding_idx] = 0.5
     batch = {k: v.bfloat16() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in subject.batch.items()}
     try:
-        run(model, batch)
+        forward_outputs(model, batch)
     except Exception as error:  # complex rotations and other code that has no bfloat16
         raise DoesNotApply(f"the model does not run in bfloat16: {type(error).__name__}: {error}") from error
     require_equal_reload(model, batch)
@@ -328,7 +328,7 @@ def require_equal_reload(model: nn.Module, batch: Batch) -> None:
         _require(ours.keys() == theirs.keys(), f"the {kind}s changed between save and load: {sorted(ours.keys() ^ theirs.keys())[:3]}")
         changed = [name for name in ours if ours[name].dtype != theirs[name].dtype or not _same_bits(ours[name], theirs[name])]
         _require(not changed, f"a {kind} changed between save and load: {', '.join(changed[:3])}")
-    before, after = run(model, batch), run(again, batch)
+    before, after = forward_outputs(model, batch), forward_outputs(again, batch)
     same = len(before) == len(after) and all(a.dtype == b.dtype and _same_bits(a, b) for a, b in zip(before, after, strict=True))
     _require(same, "the output changed between save and load")
     _require(HeadMap.of(model).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
@@ -340,7 +340,7 @@ def impossible_plans_raise(subject: Subject) -> str:
     wrong = [Plan.removing([Head(last.stack, last.layer, last.n_original)]), Plan.removing([Head(last.stack, 10**5, 0)])]
     grouped = next((b for b in subject.heads.blocks if b.can_cut and b.group_size > 1 and b.n_kv_heads > 1), None)
     wrong += [Plan.removing(grouped.heads[:1])] if grouped else []
-    before, plain = copy.deepcopy(subject.model.state_dict()), run(subject.model, subject.batch)
+    before, plain = copy.deepcopy(subject.model.state_dict()), forward_outputs(subject.model, subject.batch)
     for plan in wrong:
         try:
             cut(subject.model, plan, in_place=True, inputs=subject.batch)
@@ -348,7 +348,7 @@ def impossible_plans_raise(subject: Subject) -> str:
             continue
         raise LawBroken(f"an impossible plan ({plan.removed[0]}) was carried out")
     _require(_equal(list(before.values()), list(subject.model.state_dict().values())), "an impossible plan changed a tensor")
-    _require(_equal(plain, run(subject.model, subject.batch)), "an impossible plan changed the output")
+    _require(_equal(plain, forward_outputs(subject.model, subject.batch)), "an impossible plan changed the output")
     return f"{len(wrong)} plans refused"
 
 

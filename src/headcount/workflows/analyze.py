@@ -48,7 +48,7 @@ from headcount.runs.results import PrunedRecord, find_best, smallest_safe
 from headcount.runs.store import Run
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
-from headcount.surgery.verify import difference, gates_of, run, run_gated
+from headcount.surgery.verify import difference, forward_outputs, gates_of, run_gated
 from headcount.workflows.analysis_spec import DEFAULT_SHARES, AnalysisSpec, BenchSizes
 from headcount.workflows.evaluate import evaluate_into
 from headcount.workflows.profiles import profiles_into
@@ -417,10 +417,10 @@ def _verify_saved(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: 
         "load",
         n_tensors=len(theirs),
         equal_weights=ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours),
-        equal_outputs=all(torch.equal(a, b) for a, b in zip(run(small, batch), run(loaded, batch), strict=True)),
+        equal_outputs=all(torch.equal(a, b) for a, b in zip(forward_outputs(small, batch), forward_outputs(loaded, batch), strict=True)),
         n_heads=len(HeadMap.of(loaded)),
     )
-    yield _step(job, "verify", effect=difference(run(small, batch), run_gated(job.model, plan, batch, heads)))
+    yield _step(job, "verify", effect=difference(forward_outputs(small, batch), run_gated(job.model, plan, batch, heads)))
     if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":
         options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
         prompt = {name: value[:, : value.shape[1] // 2] for name, value in batch.items()}

@@ -28,6 +28,6 @@ def run(
     Damaged, missing and foreign files are named, with exit code 1. If all files of a model are intact, the laws are proved: gates change the
     output and leave no trace, a cut equals the gates, and a reloaded model equals the saved one.
     """
-    from headcount.app.jobs.check import check_target
+    from headcount.app.jobs.check import check_run_or_model
 
-    return check_target(session, target, heads, loading)
+    return check_run_or_model(session, target, heads, loading)

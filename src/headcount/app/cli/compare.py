@@ -42,6 +42,6 @@ def run(
     if folder.out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
     with open_run(session, folder) as run_folder:
-        from headcount.app.jobs.compare import compare_methods
+        from headcount.app.jobs.compare import compare_pruners
 
-        compare_methods(session, data, methods, keep, seeds, pruning, run_folder)
+        compare_pruners(session, data, methods, keep, seeds, pruning, run_folder)

@@ -42,9 +42,9 @@ def _run(session: Session, study: Any, values: Mapping[str, Any]) -> None:
     request = Request(**values)
     request.check_text(study.info)
     with open_run(session, RunOptions(request.out or request.comparison)) as run:
-        from headcount.app.jobs.study import run_study
+        from headcount.app.jobs.study import run_study_command
 
-        run_study(session, study, request, run)
+        run_study_command(session, study, request, run)
 
 
 def _list_inputs(info: StudyInfo) -> list[tuple[str, Any, Any]]:

@@ -19,7 +19,7 @@ from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.readers.processor import reader_of
 from headcount.data.task import Task
 from headcount.data.text.annotated import Annotated
-from headcount.data.text.sentences import read_text
+from headcount.data.text.sentences import read_annotated
 
 
 def open_corpus(
@@ -48,7 +48,7 @@ def open_corpus(
         raise ArtifactError(f"{folder} holds no tokenizer, so no text can be read; save the model's tokenizer there (tokenizer.json)")
     sentences: Iterable[Annotated]
     if embedded is None:
-        sentences = read_text(text, **({} if task else {name: getattr(data, name) for name in TEXT_COLUMNS}))
+        sentences = read_annotated(text, **({} if task else {name: getattr(data, name) for name in TEXT_COLUMNS}))
     elif embedded == "translation":
         sentences = draw_translations(number=data.limit or SENTENCES, seed=data.seed)
     else:

@@ -19,7 +19,7 @@ from headcount.surgery.manifest import NAME, problems_of_folder
 from headcount.testing import laws
 
 
-def check_target(session: Session, target: str, heads: str | None, loading: ModelOptions) -> int:
+def check_run_or_model(session: Session, target: str, heads: str | None, loading: ModelOptions) -> int:
     """Verifies the files of a run or of a model, and proves the laws on a model whose files are intact; returns the exit code."""
     folder = Path(target)
     finish_replacement(folder)

@@ -20,7 +20,7 @@ from headcount.runs.store import Run
 from headcount.workflows.prune import Pruning, build_grid, compare, estimate_training
 
 
-def compare_methods(
+def compare_pruners(
     session: Session, data: TaskOptions, methods: str, keep: str, seeds: int, options: PruningOptions, run: Run | None
 ) -> None:
     """Prunes by every method to every number of heads in a run folder, and prints each against the dense model."""

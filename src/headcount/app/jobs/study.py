@@ -38,7 +38,7 @@ def model_and_data(request: Request) -> TaskOptions:
     return TaskOptions(name, task=request.task, limit=request.limit, seed=request.seed, **loading._asdict())
 
 
-def run_study(session: Session, study: Study, request: Request, run: Run | None) -> None:
+def run_study_command(session: Session, study: Study, request: Request, run: Run | None) -> None:
     """Runs a study on what a command line names, and prints its tables, its notes and its verdict."""
     if study.info.needs & {"run", "comparison"} and run is None:
         raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from headcount.app.serve.fields import read_choice, read_fields, read_flag, read_heads, read_number, read_text
+from headcount.app.serve.fields import read_choice, read_fields, read_flag, read_heads, read_number, read_text_field
 from headcount.app.serve.live_run import LiveRun
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
@@ -45,7 +45,7 @@ MAX_SEED = 2**31 - 1
 def attend(live: LiveRun, request: Any) -> dict[str, Any]:
     """Returns the attention of all heads on a new sentence; an encoder–decoder also reads a translation, its own if none is given."""
     fields = read_fields(request, ("text", "pair"))
-    first, second = read_text(fields["text"], "text"), read_text(fields["pair"], "pair", optional=True)
+    first, second = read_text_field(fields["text"], "text"), read_text_field(fields["pair"], "pair", optional=True)
     model, tokenizer = live.model(), live.tokenizer()
     if tokenizer is None:
         raise ArtifactError(f"{live.record.model.name} has no tokenizer, so it reads no text")
@@ -145,10 +145,10 @@ def ablate(live: LiveRun, request: Any) -> dict[str, Any]:
     }
 
 
-def prune(live: LiveRun, request: Any) -> dict[str, Any]:
+def prune_run(live: LiveRun, request: Any) -> dict[str, Any]:
     """Prunes to so many heads by a method of the run, or of the registry, and writes the model into the run folder."""
     fields = read_fields(request, ("method", "keep", "protect", "repair"), PRUNE_DEFAULTS)
-    method, keep = str(read_text(fields["method"], "method")), read_number(fields["keep"], "keep", 1, len(live.heads) - 1)
+    method, keep = str(read_text_field(fields["method"], "method")), read_number(fields["keep"], "keep", 1, len(live.heads) - 1)
     limits = Budget(
         floor=read_number(fields["floor"], "floor", 0, len(live.heads)),
         unit=read_choice(fields["unit"], "unit", ("kv_group", "even")),  # pyright: ignore[reportArgumentType]

@@ -22,7 +22,7 @@ def read_fields(request: Any, names: Sequence[str], defaults: Mapping[str, Any] 
     return {**(defaults or {}), **request}
 
 
-def read_text(value: Any, name: str, *, optional: bool = False) -> str | None:
+def read_text_field(value: Any, name: str, *, optional: bool = False) -> str | None:
     """Returns a text that is not empty; None if it is optional and missing."""
     if optional and (value is None or value == ""):
         return None

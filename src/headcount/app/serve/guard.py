@@ -27,7 +27,7 @@ SECURE_HEADERS = [
 """Headers of every answer."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is not answered, with HTTP status and reason."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -70,7 +70,7 @@ class Guard:
         try:
             self._check(scope, headers)
             body = await self._body(receive, headers) if scope["method"] == "POST" else b""
-        except Refused as refused:
+        except RequestRefused as refused:
             await answer(send, refused.status, {"error": refused.reason})
             return
 
@@ -81,17 +81,17 @@ class Guard:
 
     def _check(self, scope: Any, headers: dict[str, str]) -> None:
         if sum(name.lower() == b"host" for name, _ in scope["headers"]) != 1:
-            raise Refused(400, "a request names one host")
+            raise RequestRefused(400, "a request names one host")
         name = host_name(headers["host"])
         if name not in self.names and not is_address(name):
-            raise Refused(403, "this server answers under localhost and addresses only")
+            raise RequestRefused(403, "this server answers under localhost and addresses only")
         origin = headers.get("origin")
         if origin is not None and origin != f"{scope.get('scheme', 'http')}://{headers['host']}":
-            raise Refused(403, "requests from other pages are refused")
+            raise RequestRefused(403, "requests from other pages are refused")
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise Refused(403, "requests from other pages are refused")
+            raise RequestRefused(403, "requests from other pages are refused")
         if scope["method"] not in ("GET", "HEAD", "POST"):
-            raise Refused(405, "only GET, HEAD and POST are answered")
+            raise RequestRefused(405, "only GET, HEAD and POST are answered")
         self._check_token(scope, headers)
 
     def _check_token(self, scope: Any, headers: dict[str, str]) -> None:
@@ -100,21 +100,21 @@ class Guard:
         else:
             token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if not secrets.compare_digest(token.encode(), self.token.encode()):
-            raise Refused(403, "open the address that headcount serve printed: it carries the token of this launch")
+            raise RequestRefused(403, "open the address that headcount serve printed: it carries the token of this launch")
 
     async def _body(self, receive: Any, headers: dict[str, str]) -> bytes:
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Refused(415, "a request carries JSON (content-type: application/json)")
+            raise RequestRefused(415, "a request carries JSON (content-type: application/json)")
         if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > MAX_BODY:
-            raise Refused(413, f"a request has at most {MAX_BODY} bytes")
+            raise RequestRefused(413, f"a request has at most {MAX_BODY} bytes")
         body, more = b"", True
         while more:
             message = await receive()
             if message["type"] != "http.request":
-                raise Refused(400, "the request ended early")
+                raise RequestRefused(400, "the request ended early")
             body, more = body + message.get("body", b""), message.get("more_body", False)
             if len(body) > MAX_BODY:
-                raise Refused(413, f"a request has at most {MAX_BODY} bytes")
+                raise RequestRefused(413, f"a request has at most {MAX_BODY} bytes")
         return body
 
 

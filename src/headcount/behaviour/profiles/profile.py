@@ -18,7 +18,7 @@ from headcount.behaviour.base import MIN_OCCURRENCES, Corpus
 from headcount.behaviour.catalogue.syntax import Syntax
 from headcount.behaviour.profiles.measure import KeyKinds, ProfileProbe, observable_blocks
 from headcount.behaviour.profiles.numbers import DISTANCES, NO_WORD, STRONGEST, affordable_queries, distances, nearest
-from headcount.behaviour.profiles.sample import STRETCH, choose_sentences, generator, sample_tokens
+from headcount.behaviour.profiles.sample import STRETCH, choose_sentences, make_purpose_generator, sample_tokens
 from headcount.behaviour.profiles.sentence import describe_query, describe_side, token_texts
 from headcount.behaviour.views import VIEWS, ViewName, check_input, corpus_examples, view_name
 from headcount.core.errors import DataError, HeadcountError
@@ -262,7 +262,7 @@ class _Summary:
 
     def _find_examples(self, view: ViewName, heads: list[int]) -> Iterator[Examples]:
         """Yields for every head of a view its most confident queries, some of the middle, and some at random."""
-        random = generator(self.seed, 3)
+        random = make_purpose_generator(self.seed, 3)
         stored = sorted(self.probe.stored_rows.get(view, {}).items())
         keys = self.corpus.targets if view == "target" else self.corpus.sentences
         n_front = 1 if view == "target" else 0  # the start token of a decoder

@@ -12,7 +12,7 @@ STRETCH = 4
 """Where too few sentences are short enough, longer ones are shown, up to that many times the length."""
 
 
-def generator(seed: int, purpose: int) -> np.random.Generator:
+def make_purpose_generator(seed: int, purpose: int) -> np.random.Generator:
     """Returns the random numbers of one purpose under a seed."""
     return np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, purpose], dtype=np.uint64)))
 
@@ -25,7 +25,7 @@ def sample_tokens(ordinary: Sequence[Sequence[bool]], number: int, seed: int) ->
         number: How many tokens are drawn in all.
         seed: Seed of the choice.
     """
-    random = generator(seed, 1)
+    random = make_purpose_generator(seed, 1)
     remaining = {example: random.permutation(np.flatnonzero(row)).tolist() for example, row in enumerate(ordinary)}
     order = random.permutation(len(ordinary)).tolist()
     tokens: dict[int, list[int]] = {}
@@ -44,7 +44,7 @@ def choose_sentences(sentences: Sequence[Aligned], targets: Sequence[Aligned], n
     They are drawn from those of at most `longest` tokens, sentences with trees first; where there are too few, the shortest of the others follow.
     """
     lengths = [max(len(s.ids), len(targets[i].ids) + 1 if targets else 0) for i, s in enumerate(sentences)]
-    order = generator(seed, 2).permutation(len(sentences)).tolist()
+    order = make_purpose_generator(seed, 2).permutation(len(sentences)).tolist()
     fitting = [i for i in order if lengths[i] <= longest]
     fitting.sort(key=lambda i: not any(word.head is not None for word in sentences[i].annotated.words))
     longer = sorted((i for i in order if longest < lengths[i] <= STRETCH * longest), key=lambda i: (lengths[i], i))

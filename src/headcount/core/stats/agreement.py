@@ -12,7 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.ranks import Overlap, ends, overlap
 from headcount.core.stats.resampling import Draw, bootstrap, draw_with_replacement, replicate
-from headcount.core.stats.samples import Array, Estimate, Samples, count, derive_seed, generator, require_scalar, tail, to_matching_arrays
+from headcount.core.stats.samples import (
+    Array,
+    Estimate,
+    Samples,
+    count,
+    derive_seed,
+    make_generator,
+    require_scalar,
+    tail,
+    to_matching_arrays,
+)
 
 Correlation = Literal["spearman", "pearson"]
 
@@ -166,7 +176,7 @@ def _subsets(samples: Samples, groups: int, repeats: int, seed: int, sets: int) 
 
 
 def _draw_disjoint(n_groups: int, groups: int, sets: int, seed: int) -> Draw:
-    rng = generator(seed)
+    rng = make_generator(seed)
 
     def draw(rows: int) -> NDArray:
         order = rng.permuted(np.broadcast_to(np.arange(n_groups), (rows, n_groups)), axis=1)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, Intervals, count, finite, table, tail, to_matching_arrays
+from headcount.core.stats.samples import Array, Intervals, check_replicates, count, finite, tail, to_matching_arrays
 
 Units = Sequence[Sequence[int]]
 End = Literal["lowest", "highest"]
@@ -46,7 +46,7 @@ def rank_intervals(
     replicates: ArrayLike, *, higher_is_keep: bool = True, level: float = 0.95, ties: Sequence[int] | None = None
 ) -> Intervals:
     """Returns the interval of ranks of every head that holds at least `level` of the replicates. Heads whose scores tie have wide intervals."""
-    replicate_ranks = ranks(table(replicates), higher_is_keep=higher_is_keep, ties=ties)
+    replicate_ranks = ranks(check_replicates(replicates), higher_is_keep=higher_is_keep, ties=ties)
     edge = tail(level) / 2
     low, high = np.quantile(replicate_ranks, [edge, 1 - edge], axis=0, method="inverted_cdf").astype(np.int64)
     return Intervals(low, high)
@@ -57,7 +57,7 @@ def lowest(replicates: ArrayLike, k: int, *, higher_is_keep: bool = True, units:
 
     With `units` (heads that are removed together: KV groups) k counts units, and a unit is ranked by the mean of its members.
     """
-    scores = table(replicates)
+    scores = check_replicates(replicates)
     groups = unit_list(scores.shape[-1], units)
     of_units = None if ties is None else [min(ties[head] for head in unit) for unit in groups]
     return to_heads(lowest_units(scores, k, groups, higher_is_keep, of_units).mean(0), groups)

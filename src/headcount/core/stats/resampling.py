@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, Intervals, Samples, count, finite, generator, require_scalar, table, tail
+from headcount.core.stats.samples import Array, Intervals, Samples, check_replicates, count, finite, make_generator, require_scalar, tail
 
 Combine = Callable[[Array], Array]  # mean features [..., heads, features] -> [..., heads]
 Draw = Callable[[int], NDArray]  # rows -> how often each set of each row takes each group, [rows, sets, groups]
@@ -30,7 +30,7 @@ def bootstrap(samples: Samples, *, seed: int, repeats: int = 2000, combine: Comb
 
 def draw_with_replacement(groups: int, seed: int) -> Draw:
     """Returns a function that draws as many groups as there are, with replacement, as one set per row."""
-    rng = generator(seed)
+    rng = make_generator(seed)
 
     def draw(rows: int) -> NDArray:
         picks = rng.integers(0, groups, size=(rows, groups)) + np.arange(rows)[:, None] * groups
@@ -63,7 +63,7 @@ def intervals(replicates: ArrayLike, level: float = 0.95, *, samples: Samples | 
 
     BCa (Efron 1987): percentiles Φ(z₀ + (z₀ + z)/(1 − a(z₀ + z))), z₀ from the share of replicates below the estimate, a from the jackknife.
     """
-    scores = table(replicates)
+    scores = check_replicates(replicates)
     edges = np.array([tail(level) / 2, 1 - tail(level) / 2])
     if samples is None:
         low, high = np.quantile(scores, edges, axis=0)

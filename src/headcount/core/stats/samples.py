@@ -146,7 +146,7 @@ def require_scalar(samples: Samples) -> Samples:
     return samples.drop_empty_groups()
 
 
-def generator(seed: int) -> np.random.Generator:
+def make_generator(seed: int) -> np.random.Generator:
     """Returns the random number generator of a seed."""
     try:
         number = operator.index(seed)
@@ -159,11 +159,11 @@ def generator(seed: int) -> np.random.Generator:
 
 def derive_seed(seed: int, number: int) -> int:
     """Returns the seed of part `number` of a computation."""
-    generator(seed)
+    make_generator(seed)
     return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0])
 
 
-def table(replicates: ArrayLike) -> Array:
+def check_replicates(replicates: ArrayLike) -> Array:
     """Returns the replicates as a finite array [repeats, heads]."""
     array = finite(replicates, "replicates")
     if array.ndim != 2:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.resampling import draw_with_replacement
-from headcount.core.stats.samples import Array, count, finite, generator, tail, to_matching_arrays
+from headcount.core.stats.samples import Array, count, finite, make_generator, tail, to_matching_arrays
 
 Adjust = Literal["bh", "bonferroni", "none"]
 _EXACT = 16  # up to 2^16 sign patterns are listed, beyond that drawn
@@ -185,7 +185,7 @@ def sign_flip(
     turned = -values if alternative == "less" else values
     exact = len(values) <= _EXACT
     total = 2 ** len(values) if exact else count(repeats, "repeats", 1)
-    rng, step, extreme = generator(seed), max(1, _CELLS // max(values[0].size, len(values))), 0
+    rng, step, extreme = make_generator(seed), max(1, _CELLS // max(values[0].size, len(values))), 0
     for start in range(0, total, step):
         rows = min(step, total - start)
         bits = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from headcount.data.embedded.grammar import Clause, Phrase, Relative
 from headcount.data.embedded.lexicon import Place, Verb
-from headcount.data.embedded.trees import Node, Sentence, finish_sentence, make_node
+from headcount.data.embedded.trees import Sentence, TreeNode, finish_sentence, make_node
 
 VOWELS = "aeiou"
 
 
-def _article(phrase: Phrase) -> Node | None:
+def _article(phrase: Phrase) -> TreeNode | None:
     if phrase.definite:
         return make_node("the", "the", "DET", "det")
     if phrase.plural:
@@ -18,7 +18,7 @@ def _article(phrase: Phrase) -> Node | None:
     return make_node("an" if next_word[0] in VOWELS else "a", "a", "DET", "det")
 
 
-def _noun(phrase: Phrase, relation: str) -> Node:
+def _noun(phrase: Phrase, relation: str) -> TreeNode:
     article = _article(phrase)
     before = [article] if article else []
     if phrase.adjective:
@@ -32,17 +32,17 @@ def _noun(phrase: Phrase, relation: str) -> Node:
     return noun
 
 
-def _locative(location: tuple[Place, Phrase], relation: str) -> Node:
+def _locative(location: tuple[Place, Phrase], relation: str) -> TreeNode:
     noun = _noun(location[1], relation)
     noun.before.insert(0, make_node(location[0].word, location[0].word, "ADP", "case"))
     return noun
 
 
-def _finite(verb: Verb, plural: bool, relation: str) -> Node:
+def _finite(verb: Verb, plural: bool, relation: str) -> TreeNode:
     return make_node(verb.plain if plural else verb.third, verb.plain, "VERB", relation)
 
 
-def _relative(relative: Relative, head: Phrase) -> Node:
+def _relative(relative: Relative, head: Phrase) -> TreeNode:
     pronoun = make_node("that", "that", "PRON", "nsubj" if relative.of_subject else "obj")
     if relative.of_subject:
         verb = _finite(relative.verb, head.plural, "acl:relcl")

@@ -18,7 +18,7 @@ LABELS = ("entailment", "neutral", "contradiction")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class EntailmentPair:
     """A premise, a hypothesis and the label between them."""
 
     premise: Clause
@@ -26,7 +26,7 @@ class Pair:
     label: str
 
 
-def text_of(pair: Pair) -> str:
+def text_of(pair: EntailmentPair) -> str:
     """Returns premise and hypothesis in English, whatever language the pair is put into: its identity."""
     return f"{english.say(pair.premise)} | {english.say(pair.hypothesis)}"
 
@@ -106,11 +106,11 @@ def _follows(premise: Clause, hypothesis: Clause) -> bool:
 MAKERS = {"entailment": _draw_entailed, "neutral": _draw_neutral, "contradiction": _draw_contradiction}
 
 
-def draw_pair(random: Random) -> Pair:
+def draw_pair(random: Random) -> EntailmentPair:
     """Returns a pair with a label drawn evenly; premises are affirmative."""
     label = random.choice(LABELS)
     while True:
         premise = draw_clause(random, negation=0.0)
         hypothesis = MAKERS[label](random, premise)
         if hypothesis is not None:
-            return Pair(premise, hypothesis, label)
+            return EntailmentPair(premise, hypothesis, label)

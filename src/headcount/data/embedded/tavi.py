@@ -9,14 +9,14 @@ from __future__ import annotations
 from headcount.data.embedded import lexicon
 from headcount.data.embedded.grammar import Clause, Phrase, Relative
 from headcount.data.embedded.lexicon import Place
-from headcount.data.embedded.trees import Node, Sentence, finish_sentence, make_node
+from headcount.data.embedded.trees import Sentence, TreeNode, finish_sentence, make_node
 
 
 def _agreement(phrase: Phrase) -> str:
     return lexicon.GENDER_SUFFIX[phrase.noun.gender] + (lexicon.PLURAL_SUFFIX if phrase.plural else "")
 
 
-def _noun(phrase: Phrase, relation: str, case: str = "") -> Node:
+def _noun(phrase: Phrase, relation: str, case: str = "") -> TreeNode:
     agreement = _agreement(phrase)
     article = lexicon.DEFINITE_STEM if phrase.definite else lexicon.INDEFINITE_STEM
     before = [make_node(article + agreement, article, "DET", "det")]
@@ -30,11 +30,11 @@ def _noun(phrase: Phrase, relation: str, case: str = "") -> Node:
     return make_node(form, phrase.noun.stem, "NOUN", relation, before)
 
 
-def _locative(location: tuple[Place, Phrase], relation: str) -> Node:
+def _locative(location: tuple[Place, Phrase], relation: str) -> TreeNode:
     return _noun(location[1], relation, location[0].suffix)
 
 
-def _relative(relative: Relative, head: Phrase) -> Node:
+def _relative(relative: Relative, head: Phrase) -> TreeNode:
     suffix = lexicon.SUBJECT_PARTICIPLE if relative.of_subject else lexicon.OBJECT_PARTICIPLE
     participle = make_node(relative.verb.stem + suffix + _agreement(head), relative.verb.stem, "VERB", "acl:relcl")
     if relative.participant:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class TreeWord:
     """A word: its form, lemma, part of speech, the number of its head (from 1; 0 for the root) and its relation to it."""
 
     form: str
@@ -20,7 +20,7 @@ class Word:
 class Sentence:
     """Words in order; `str` gives the text, words set apart by spaces."""
 
-    words: tuple[Word, ...]
+    words: tuple[TreeWord, ...]
 
     def __str__(self) -> str:
         return " ".join(word.form for word in self.words)
@@ -34,30 +34,32 @@ class Sentence:
 
 
 @dataclass(slots=True)
-class Node:
+class TreeNode:
     """A word of a tree that is being built, with its dependents before and after it."""
 
     form: str
     lemma: str
     pos: str
     relation: str
-    before: list[Node]
-    after: list[Node]
+    before: list[TreeNode]
+    after: list[TreeNode]
 
-    def flat(self) -> list[Node]:
+    def flat(self) -> list[TreeNode]:
         """This node and all below it, in the order of the sentence."""
         return [n for child in self.before for n in child.flat()] + [self] + [n for child in self.after for n in child.flat()]
 
 
-def make_node(form: str, lemma: str, pos: str, relation: str, before: list[Node] | None = None, after: list[Node] | None = None) -> Node:
+def make_node(
+    form: str, lemma: str, pos: str, relation: str, before: list[TreeNode] | None = None, after: list[TreeNode] | None = None
+) -> TreeNode:
     """Returns a node with dependents."""
-    return Node(form, lemma, pos, relation, before or [], after or [])
+    return TreeNode(form, lemma, pos, relation, before or [], after or [])
 
 
-def finish_sentence(root: Node) -> Sentence:
+def finish_sentence(root: TreeNode) -> Sentence:
     """Returns the sentence of a tree, with a full stop added."""
     root.after.append(make_node(".", ".", "PUNCT", "punct"))
     order = root.flat()
     numbers = {id(n): i for i, n in enumerate(order, 1)}
     head = {id(child): numbers[id(n)] for n in order for child in (*n.before, *n.after)}
-    return Sentence(tuple(Word(n.form, n.lemma, n.pos, head.get(id(n), 0), n.relation) for n in order))
+    return Sentence(tuple(TreeWord(n.form, n.lemma, n.pos, head.get(id(n), 0), n.relation) for n in order))

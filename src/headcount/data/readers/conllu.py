@@ -26,7 +26,7 @@ MENTION = re.compile(r"(\()?([^()]+)(\))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ConlluLine:
     """A line of a CoNLL-U file, split into its columns."""
 
     path: Path
@@ -53,7 +53,7 @@ class Line:
         return {name: value for name, _, value in (part.partition("=") for part in self.cells[9].split("|"))}
 
 
-def read_sentences(path: Path) -> Iterator[tuple[list[str], list[Line]]]:
+def read_sentences(path: Path) -> Iterator[tuple[list[str], list[ConlluLine]]]:
     """Yields the comments and the lines of each run of lines, in order; comments may stand alone.
 
     Raises:
@@ -69,12 +69,12 @@ def read_sentences(path: Path) -> Iterator[tuple[list[str], list[Line]]]:
             yield comments, sentence
 
 
-def _line(path: Path, number: int, text: str, *, first: bool) -> Line:
+def _line(path: Path, number: int, text: str, *, first: bool) -> ConlluLine:
     cells = text.split("\t")
     if len(cells) != len(FIELDS):
         hint = " This is no CoNLL-U file." if first and not NUMBER.fullmatch(cells[0]) else ""
         raise DataError(f"{path}, line {number} has {len(cells)} columns, but CoNLL-U has {len(FIELDS)}, set apart by tabs.{hint}")
-    line = Line(path, number, cells)
+    line = ConlluLine(path, number, cells)
     if not line.form:
         raise line.error("the form is empty; a word has characters")
     return line
@@ -84,8 +84,8 @@ def _line(path: Path, number: int, text: str, *, first: bool) -> Line:
 class _Token:
     """What stands in the text: a word, or several under one form."""
 
-    row: Line
-    words: list[Line]
+    row: ConlluLine
+    words: list[ConlluLine]
 
     @property
     def space_after(self) -> bool:
@@ -97,12 +97,12 @@ class _Sentence:
     """A sentence while its lines are read."""
 
     tokens: list[_Token] = field(default_factory=list)
-    words: list[Line] = field(default_factory=list)
+    words: list[ConlluLine] = field(default_factory=list)
     last: int = 0
     """The last word of the multi-word token that is open."""
     empty_mentions: int = 0
 
-    def add(self, row: Line) -> None:
+    def add(self, row: ConlluLine) -> None:
         number = NUMBER.fullmatch(row.cells[0])
         if number is None or (number["last"] and number["empty"]):
             raise row.error(f"the ID is {row.cells[0]!r}; it is a number (1), a range (1-2) or an empty node (1.1)")
@@ -117,7 +117,7 @@ class _Sentence:
         else:
             self._add_word(row, int(number["first"]))
 
-    def _add_word(self, row: Line, number: int) -> None:
+    def _add_word(self, row: ConlluLine, number: int) -> None:
         if number != len(self.words) + 1:
             raise row.error(f"word {number} follows word {len(self.words)}; words are numbered from 1 without gaps")
         self.words.append(row)
@@ -144,7 +144,7 @@ def read_conllu(path: str | Path) -> Iterator[Annotated]:
         raise DataError(f"{path} holds no sentence; a CoNLL-U file has a line of {len(FIELDS)} columns for each word")
 
 
-def _build_sentence(rows: Sequence[Line], text: str | None, name_field: int) -> Annotated:
+def _build_sentence(rows: Sequence[ConlluLine], text: str | None, name_field: int) -> Annotated:
     sentence = _Sentence()
     for row in rows:
         sentence.add(row)
@@ -166,7 +166,7 @@ def _build_sentence(rows: Sequence[Line], text: str | None, name_field: int) -> 
     return Annotated(text, words, entities, origin=rows[0].position, notes=notes)
 
 
-def _build_word(row: Line, head: int | None, span: tuple[int, int]) -> Word:
+def _build_word(row: ConlluLine, head: int | None, span: tuple[int, int]) -> Word:
     _, form, lemma, upos, _, _, _, relation, _, _ = row.cells
     return Word(form, form if form == "_" else _cell_value(lemma), _cell_value(upos), head, _cell_value(relation), *span)
 
@@ -201,7 +201,7 @@ def _find_starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
     return starts if end == len(text) else None
 
 
-def _read_heads(words: Sequence[Line]) -> list[int | None]:
+def _read_heads(words: Sequence[ConlluLine]) -> list[int | None]:
     """Returns the governor of every word, counted from 0, -1 for roots; None for all where the column is empty throughout."""
     if all(row.cells[6] == "_" for row in words):
         return [None] * len(words)
@@ -213,7 +213,7 @@ def _read_heads(words: Sequence[Line]) -> list[int | None]:
     return list(heads)
 
 
-def _read_head(row: Line, n_words: int) -> int:
+def _read_head(row: ConlluLine, n_words: int) -> int:
     text = row.cells[6]
     if not (text.isascii() and text.isdecimal()):
         raise row.error(f"the head of '{row.form}' is {text!r}; it is the number of a word, or 0 for the root")
@@ -223,7 +223,7 @@ def _read_head(row: Line, n_words: int) -> int:
     return int(text) - 1
 
 
-def _check_reaches_root(number: int, row: Line, heads: Sequence[int]) -> None:
+def _check_reaches_root(number: int, row: ConlluLine, heads: Sequence[int]) -> None:
     for _ in heads:
         number = heads[number]
         if number < 0:

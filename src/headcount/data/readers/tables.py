@@ -53,7 +53,7 @@ def warn_of_unread_rows(source: str, number: int, total: int | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """The values of one example by role, and its position in the data."""
 
     values: Mapping[str, Any]
@@ -82,7 +82,7 @@ class ClassLabel(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ColumnGroup:
     """Columns that are found together: their roles, the argument that names each, and the names they usually have, tried in order."""
 
     arguments: Mapping[str, str]
@@ -95,13 +95,13 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """How a task finds its columns: as the user named them, by usual names, or without a header by their order.
 
     `roles` are the roles in order, by the number of columns.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[ColumnGroup, ...]
     roles: Mapping[int, tuple[str, ...]]
     named: Mapping[str, str]
 
@@ -121,7 +121,7 @@ class Layout:
                 raise DataError(f"{source} has no column '{column}' for the {role}.{hint} It has {_quote_names(header)}")
         return columns
 
-    def _usual(self, group: Group, header: Sequence[str]) -> dict[str, str] | None:
+    def _usual(self, group: ColumnGroup, header: Sequence[str]) -> dict[str, str] | None:
         names = next((names for names in group.usual if all(name in header for name in names)), None)
         return None if names is None else dict(zip(group.roles, names, strict=False))
 
@@ -142,7 +142,7 @@ def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names) or "none"
 
 
-def read_rows(source: Source, layout: Layout, most: int | None = None) -> Iterator[Row]:
+def read_rows(source: Source, layout: ColumnLayout, most: int | None = None) -> Iterator[TableRow]:
     """Yields the rows of files or of a dataset; of a source with more than `most` rows at most so many, spread evenly over it."""
     if not isinstance(source, tuple):
         return _read_dataset(source, layout, most)
@@ -182,7 +182,7 @@ def _line_step(most: int | None, *paths: Path) -> int:
     return step_of(" + ".join(map(str, paths)), counts[paths[0]], most)
 
 
-def _read_dataset(dataset: Any, layout: Layout, most: int | None) -> Iterator[Row]:
+def _read_dataset(dataset: Any, layout: ColumnLayout, most: int | None) -> Iterator[TableRow]:
     columns = layout.columns(dataset.column_names, "the dataset")
     names = {role: _class_names(dataset, column) for role, column in columns.items()}
     step = step_of("the dataset", len(dataset), most) if hasattr(dataset, "__len__") else 1
@@ -216,11 +216,11 @@ def _load_saved(path: Path) -> Any:
     return datasets.load_from_disk(str(path))
 
 
-def _read_parallel(paths: tuple[Path, ...], layout: Layout, most: int | None) -> Iterator[Row]:
+def _read_parallel(paths: tuple[Path, ...], layout: ColumnLayout, most: int | None) -> Iterator[TableRow]:
     source = " + ".join(path.name for path in paths)
     order = layout.by_order(len(paths), source)
     for number, cells in read_parallel_lines(paths, _line_step(most, *paths)):
-        yield Row({role: cells[index] for role, index in order.items()}, source, number)
+        yield TableRow({role: cells[index] for role, index in order.items()}, source, number)
 
 
 def _read_csv(path: Path, most: int | None) -> Iterator[tuple[int, list[str]]]:
@@ -245,7 +245,7 @@ def _read_all_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}, line {reader.line_num} is no csv: {error}; check its quotes") from error
 
 
-def _read_cells(path: Path, layout: Layout, table: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
+def _read_cells(path: Path, layout: ColumnLayout, table: Iterator[tuple[int, list[str]]]) -> Iterator[TableRow]:
     first = next(table, None)
     if first is None:
         return
@@ -256,10 +256,10 @@ def _read_cells(path: Path, layout: Layout, table: Iterator[tuple[int, list[str]
     for number, cells in table if has_header else chain([first], table):
         if len(cells) != width:
             raise DataError(f"{path}, line {number} has {len(cells)} columns, but the first line has {width}; give every line the same")
-        yield Row({role: cells[index] for role, index in order.items()}, str(path), number)
+        yield TableRow({role: cells[index] for role, index in order.items()}, str(path), number)
 
 
-def _read_json(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
+def _read_json(path: Path, layout: ColumnLayout, most: int | None) -> Iterator[TableRow]:
     records = _read_records(path, _line_step(most, path))
     first = next(records, None)
     if first is None:
@@ -278,7 +278,7 @@ def _read_records(path: Path, every: int) -> Iterator[tuple[int, dict[str, Any]]
         yield number, record
 
 
-def _read_parquet(path: Path, layout: Layout, most: int | None) -> Iterator[Row]:
+def _read_parquet(path: Path, layout: ColumnLayout, most: int | None) -> Iterator[TableRow]:
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -310,10 +310,12 @@ def _read_parquet_rows(file: Any, source: str, columns: list[str], most: int | N
         yield from enumerate(islice(rows, share), starts[group])
 
 
-def _select_columns(records: Iterable[tuple[int, Any]], header: Sequence[str], layout: Layout, source: str, unit: str) -> Iterator[Row]:
+def _select_columns(
+    records: Iterable[tuple[int, Any]], header: Sequence[str], layout: ColumnLayout, source: str, unit: str
+) -> Iterator[TableRow]:
     columns = layout.columns(header, source)
     for number, record in records:
         absent = next((column for column in columns.values() if record.get(column) is None), None)
         if absent is not None:
             raise DataError(f"{source}, {unit} {number} has no value in column '{absent}'; fill it, or remove the row")
-        yield Row({role: record[column] for role, column in columns.items()}, source, number, unit)
+        yield TableRow({role: record[column] for role, column in columns.items()}, source, number, unit)

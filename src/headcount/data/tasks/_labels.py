@@ -10,7 +10,7 @@ from typing import Any
 from headcount.core.errors import DataError
 from headcount.data.checks import config_of
 from headcount.data.metrics import ACCURACY, BY_NAME, PEARSON, Metric
-from headcount.data.readers.tables import ClassLabel, Row, Source, source_label
+from headcount.data.readers.tables import ClassLabel, Source, TableRow, source_label
 from headcount.data.task_builder import TaskRequest
 
 Labelled = tuple[str, Any]
@@ -76,11 +76,11 @@ def _to_number(position: str, value: Any) -> float:
 class LabelledRows:
     """Reads rows and counts the labels of each source, of all rows that are read, also those that a limited task drops."""
 
-    def __init__(self, read: Callable[[Source], Iterable[Row]], labels_of: Callable[[Row], Iterable[Any]]) -> None:
+    def __init__(self, read: Callable[[Source], Iterable[TableRow]], labels_of: Callable[[TableRow], Iterable[Any]]) -> None:
         self._read, self._labels_of = read, labels_of
         self._counts: dict[str, Counter[str]] = {}
 
-    def __call__(self, source: Source) -> Iterator[Row]:
+    def __call__(self, source: Source) -> Iterator[TableRow]:
         """Yields the rows of a source."""
         counts = self._counts[source_label(source)] = Counter()
         for row in self._read(source):

@@ -15,7 +15,7 @@ from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.checks import n_positions
 from headcount.data.metrics import FROM_TEXTS, IGNORED
-from headcount.data.readers.tables import Group, Layout, Source, read_rows
+from headcount.data.readers.tables import ColumnGroup, ColumnLayout, Source, read_rows
 from headcount.data.task import SPLITS, Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.tasks._splits import for_each_split, read_splits
@@ -82,8 +82,8 @@ class TextToText(GeneratedText):
         _check_model(request)
         check_tokenizer(request)
         columns = {"source": request.source_column, "target": request.target_column}
-        groups = (Group({"source": "source_column"}, self.source_names), Group({"target": "target_column"}, self.target_names))
-        layout = Layout(groups, {2: ("source", "target")}, {role: name for role, name in columns.items() if name})
+        groups = (ColumnGroup({"source": "source_column"}, self.source_names), ColumnGroup({"target": "target_column"}, self.target_names))
+        layout = ColumnLayout(groups, {2: ("source", "target")}, {role: name for role, name in columns.items() if name})
 
         def read_pairs(source: Source) -> Iterator[TextPair]:
             return (TextPair(row.text("source"), row.text("target"), row.origin) for row in read_rows(source, layout, request.most_rows))

@@ -139,7 +139,7 @@ def check_tokens(request: TaskRequest, ids: Sequence[int], position: str, limit:
         raise DataError(f"{position}: token id {max(ids)}, but the model's vocabulary ends at {size - 1}; use the model's own tokenizer")
 
 
-def pad_id(request: TaskRequest) -> int:
+def padding_token(request: TaskRequest) -> int:
     """Returns the token that fills short rows, which is masked: the model's (some find the end of a text by it), the tokenizer's, or 0."""
     config = text_config(request.model)
     tokens = (getattr(config, "pad_token_id", None), getattr(request.tokenizer, "pad_token_id", None))
@@ -153,7 +153,7 @@ def special_ids(request: TaskRequest) -> frozenset[int]:
 
 def make_task(request: TaskRequest, examples: Mapping[Split, Packed], metric: Metric, texts: Texts | None = None) -> Task:
     """Returns the task of tokenised examples, which are padded to batches."""
-    fill = pad_id(request)
+    fill = padding_token(request)
     _warn_of_unknown(request, examples.values(), texts)
     return Task(
         request.name,

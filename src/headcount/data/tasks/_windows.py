@@ -15,7 +15,17 @@ from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.metrics import IGNORED
 from headcount.data.readers.lines import count_lines, kind_of, read_lines
-from headcount.data.readers.tables import SINGLE, TABLES, Group, Layout, Source, read_rows, source_label, step_of, warn_of_unread_rows
+from headcount.data.readers.tables import (
+    SINGLE,
+    TABLES,
+    ColumnGroup,
+    ColumnLayout,
+    Source,
+    read_rows,
+    source_label,
+    step_of,
+    warn_of_unread_rows,
+)
 from headcount.data.task import Split, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskRequest
 from headcount.data.tasks._splits import read_splits
@@ -90,7 +100,7 @@ def _rows(request: TaskRequest, source: Source, most: int | None) -> Iterator[tu
     """Yields position and text of each line or row; of a source with more than `most`, at most so many, spread evenly over it."""
     if not isinstance(source, tuple) or kind_of(source[0]) in TABLES or source[0].is_dir():
         named = {"text": request.text_column} if request.text_column else {}
-        layout = Layout((Group({"text": "text_column"}, SINGLE),), {1: ("text",)}, named)
+        layout = ColumnLayout((ColumnGroup({"text": "text_column"}, SINGLE),), {1: ("text",)}, named)
         yield from ((row.origin, row.text("text")) for row in read_rows(source, layout, most))
         return
     if request.text_column:

@@ -8,14 +8,14 @@ from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.checks import config_of
 from headcount.data.metrics import ACCURACY, Metric
-from headcount.data.readers.tables import PAIRS, SINGLE, Group, Layout, Row, Source, read_rows
+from headcount.data.readers.tables import PAIRS, SINGLE, ColumnGroup, ColumnLayout, Source, TableRow, read_rows
 from headcount.data.task import Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, to_classes, to_numbers
 from headcount.data.tasks._splits import for_each_split, read_splits
-from headcount.data.tasks._tokenize import Packed, check_head, check_tokenizer, encode, make_task, pad_id
+from headcount.data.tasks._tokenize import Packed, check_head, check_tokenizer, encode, make_task, padding_token
 
-LABEL = Group({"label": "label_column"}, (("label",), ("labels",), ("score",)))
+LABEL = ColumnGroup({"label": "label_column"}, (("label",), ("labels",), ("score",)))
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Classification(TaskBuilder):
         config = config_of(request.model)
         if getattr(config, "pad_token_id", None) is None and not hasattr(config, "type_vocab_size"):
             raise DataError(
-                f"the configuration has no pad_token_id, so that a batch cannot be padded; set model.config.pad_token_id = {pad_id(request)}"
+                f"the configuration has no pad_token_id, so that a batch cannot be padded; set model.config.pad_token_id = {padding_token(request)}"
             )
 
-    def build_from_rows(self, request: TaskRequest, read_rows: Callable[[Source], Iterable[Row]], default: Metric = ACCURACY) -> Task:
+    def build_from_rows(self, request: TaskRequest, read_rows: Callable[[Source], Iterable[TableRow]], default: Metric = ACCURACY) -> Task:
         """Returns the task of rows that hold text, label and perhaps text_pair; they are read again for the texts."""
         labelled = LabelledRows(read_rows, lambda row: [row.values["label"]])
 
-        def rows_by_split() -> dict[Split, list[Row]]:
+        def rows_by_split() -> dict[Split, list[TableRow]]:
             return read_splits(request, labelled, _content)
 
         metric, rows = choose_metric(request, self.metric, default), rows_by_split()
@@ -67,31 +67,31 @@ class Classification(TaskBuilder):
         return make_task(request, examples, metric, texts)
 
 
-def text_layout(request: TaskRequest, usual_names: Sequence[tuple[str, ...]] = (*PAIRS, *SINGLE)) -> Layout:
+def text_layout(request: TaskRequest, usual_names: Sequence[tuple[str, ...]] = (*PAIRS, *SINGLE)) -> ColumnLayout:
     """Returns how the columns of texts and label are found."""
     names = {"text": request.text_column, "text_pair": request.text_pair_column, "label": request.label_column}
     if names["text_pair"] and not names["text"]:
         raise DataError(f"text_pair_column is '{names['text_pair']}', but text_column is not given; name both")
-    texts = Group({"text": "text_column", "text_pair": "text_pair_column"}, usual_names)
+    texts = ColumnGroup({"text": "text_column", "text_pair": "text_pair_column"}, usual_names)
     roles = {2: ("text", "label"), 3: ("text", "text_pair", "label")}
-    return Layout((texts, LABEL), roles, {role: name for role, name in names.items() if name})
+    return ColumnLayout((texts, LABEL), roles, {role: name for role, name in names.items() if name})
 
 
-def _content(row: Row) -> bytes:
+def _content(row: TableRow) -> bytes:
     """Returns what makes two examples equal: their texts."""
     return "\0".join(str(value) for role, value in row.values.items() if role != "label").encode()
 
 
-def _text(row: Row) -> Text:
+def _text(row: TableRow) -> Text:
     return Text(row.origin, row.text("text"), row.text("text_pair") if "text_pair" in row.values else None)
 
 
-def _labels(request: TaskRequest, rows: Sequence[Row]) -> Sequence[float]:
+def _labels(request: TaskRequest, rows: Sequence[TableRow]) -> Sequence[float]:
     labels = [(row.origin, row.values["label"]) for row in rows]
     return to_numbers(labels) if n_labels(request) == 1 else to_classes(request, labels)
 
 
-def _examples(request: TaskRequest, rows: Sequence[Row], labels: Sequence[float]) -> Iterator[dict[str, Any]]:
+def _examples(request: TaskRequest, rows: Sequence[TableRow], labels: Sequence[float]) -> Iterator[dict[str, Any]]:
     texts = [_text(row) for row in rows]
     inputs = [(text.origin, text.text if text.pair is None else (text.text, text.pair)) for text in texts]
     for example, label in zip(encode(request, inputs), labels, strict=True):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from headcount.core.errors import DataError
 from headcount.core.options import option, options_of
 from headcount.data.embedded import english, tavi
-from headcount.data.embedded.entailment import Pair, draw_pair, text_of
+from headcount.data.embedded.entailment import EntailmentPair, draw_pair, text_of
 from headcount.data.embedded.grammar import Clause, draw_clause
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.stories import draw_story
@@ -48,10 +48,10 @@ def _sentences(language: Language, clauses: Sequence[Clause]) -> Iterator[tuple[
 
 
 def _entailment(language: Language) -> EmbeddedData:
-    def text(pair: Pair, position: str) -> Text:
+    def text(pair: EntailmentPair, position: str) -> Text:
         return Text(position, str(language.say(pair.premise)), str(language.say(pair.hypothesis)))
 
-    def examples(request: TaskRequest, pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
+    def examples(request: TaskRequest, pairs: Sequence[EntailmentPair]) -> Iterator[dict[str, Any]]:
         labels = to_classes(request, [(f"pair {number}", pair.label) for number, pair in enumerate(pairs)])
         texts = (text(pair, f"pair {number}") for number, pair in enumerate(pairs))
         encoded = encode(request, ((pair.origin, (pair.text, pair.pair)) for pair in texts))

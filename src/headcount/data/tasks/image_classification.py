@@ -13,7 +13,7 @@ from torch import Tensor
 from headcount.core.errors import DataError, MissingExtra
 from headcount.core.options import option
 from headcount.data.checks import config_of
-from headcount.data.readers.tables import Group, Layout, Row, Source, read_rows, step_of
+from headcount.data.readers.tables import ColumnGroup, ColumnLayout, Source, TableRow, read_rows, step_of
 from headcount.data.task import Example, Task, pad
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, to_classes
@@ -26,7 +26,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".
 class Pictures(Sequence[Example]):
     """Examples whose images are read when they are used."""
 
-    def __init__(self, rows: Sequence[Row], labels: Sequence[int], pixels: Callable[[Row], Tensor]) -> None:
+    def __init__(self, rows: Sequence[TableRow], labels: Sequence[int], pixels: Callable[[TableRow], Tensor]) -> None:
         self._rows, self._labels, self._pixels = rows, labels, pixels
 
     def __len__(self) -> int:
@@ -70,27 +70,27 @@ class ImageClassification(TaskBuilder):
         return Task(request.name, pictures["calibration"], pictures["selection"], pictures["report"], collate=pad, metric=metric)
 
 
-def _read(request: TaskRequest, source: Source) -> Iterator[Row]:
+def _read(request: TaskRequest, source: Source) -> Iterator[TableRow]:
     if isinstance(source, tuple) and len(source) == 1 and source[0].is_dir() and not (source[0] / "state.json").exists():
         if request.image_column or request.label_column:
             raise DataError(f"{source[0]} is a folder of images, which has no columns; leave image_column and label_column out")
         return _read_folder(source[0], request.most_rows)
     named = {"image": request.image_column, "label": request.label_column}
-    images = Group({"image": "image_column"}, (("image",), ("img",), ("pixel_values",)))
-    labels = Group({"label": "label_column"}, (("label",), ("labels",), ("fine_label",)))
-    return read_rows(source, Layout((images, labels), {}, {role: name for role, name in named.items() if name}), request.most_rows)
+    images = ColumnGroup({"image": "image_column"}, (("image",), ("img",), ("pixel_values",)))
+    labels = ColumnGroup({"label": "label_column"}, (("label",), ("labels",), ("fine_label",)))
+    return read_rows(source, ColumnLayout((images, labels), {}, {role: name for role, name in named.items() if name}), request.most_rows)
 
 
-def _read_folder(folder: Any, most: int | None) -> Iterator[Row]:
+def _read_folder(folder: Any, most: int | None) -> Iterator[TableRow]:
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     if not classes:
         raise DataError(f"{folder} holds no folder; it must hold one for each class, named after the label")
     images = [(label, path) for label in classes for path in sorted(label.iterdir()) if path.suffix.lower() in ENDINGS]
     for label, path in images[:: step_of(str(folder), len(images), most)]:
-        yield Row({"image": path, "label": label.name}, str(path), 0)
+        yield TableRow({"image": path, "label": label.name}, str(path), 0)
 
 
-def _content(row: Row) -> bytes:
+def _content(row: TableRow) -> bytes:
     image = row.values["image"]
     if hasattr(image, "read_bytes"):
         return image.read_bytes()
@@ -99,7 +99,7 @@ def _content(row: Row) -> bytes:
     return np.asarray(image).tobytes()
 
 
-def _picture(row: Row) -> Any:
+def _picture(row: TableRow) -> Any:
     """Returns the image as PIL has it, or as an array; only bytes and folders are read, never a path that stands in the data."""
     value = row.values["image"]
     source = io.BytesIO(value["bytes"]) if isinstance(value, dict) and value.get("bytes") else value
@@ -119,7 +119,7 @@ def _picture(row: Row) -> Any:
         raise DataError(f"{row.origin} is no image that can be read: {error}") from error
 
 
-def _pixels(request: TaskRequest, row: Row) -> Tensor:
+def _pixels(request: TaskRequest, row: TableRow) -> Tensor:
     image, channels = _picture(row), getattr(config_of(request.model), "num_channels", 3)
     if hasattr(image, "convert"):
         image = image.convert("L" if channels == 1 else "RGB")
@@ -139,7 +139,7 @@ def _to_tensor(image: Any) -> Tensor:
     return values.float() if values.is_floating_point() else values.float() / 255
 
 
-def _check_size(request: TaskRequest, row: Row, pixels: Tensor) -> None:
+def _check_size(request: TaskRequest, row: TableRow, pixels: Tensor) -> None:
     config = config_of(request.model)
     size = getattr(config, "image_size", None)
     sizes = (size, size) if isinstance(size, int) else tuple(size) if size else tuple(pixels.shape[1:])

@@ -10,7 +10,7 @@ from headcount.core.errors import DataError, unknown
 from headcount.data.metrics import IGNORED, TOKEN_ACCURACY
 from headcount.data.readers.conllu import FIELDS, read_sentences
 from headcount.data.readers.lines import kind_of, read_lines
-from headcount.data.readers.tables import Group, Layout, Row, Source, read_rows
+from headcount.data.readers.tables import ColumnGroup, ColumnLayout, Source, TableRow, read_rows
 from headcount.data.task import SPLITS, Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.tasks._labels import LabelledRows, to_classes
@@ -42,7 +42,7 @@ class TokenClassification(TaskBuilder):
             raise DataError(f"task '{request.name}' needs a fast tokenizer, which knows the word of each piece; load it by AutoTokenizer")
         labelled = LabelledRows(lambda source: _read(request, source), _list_tags)
 
-        def rows_by_split() -> dict[Split, list[Row]]:
+        def rows_by_split() -> dict[Split, list[TableRow]]:
             return read_splits(request, labelled, lambda row: "\0".join(row.values["tokens"]).encode())
 
         def read_texts(split: Split) -> Iterator[Text]:
@@ -56,16 +56,16 @@ class TokenClassification(TaskBuilder):
         return make_task(request, examples, TOKEN_ACCURACY, Texts(read_texts, request.max_length, request.truncate))
 
 
-def _read(request: TaskRequest, source: Source) -> Iterator[Row]:
+def _read(request: TaskRequest, source: Source) -> Iterator[TableRow]:
     if isinstance(source, tuple) and len(source) == 1 and kind_of(source[0]) in CONLL:
         return (_read_conllu if kind_of(source[0]) == ".conllu" else _read_conll)(request, source[0])
-    words = Group({"tokens": "text_column"}, (("tokens",), ("words",)))
-    tags = Group({"tags": "label_column"}, (("tags",), ("ner_tags",), ("labels",)))
+    words = ColumnGroup({"tokens": "text_column"}, (("tokens",), ("words",)))
+    tags = ColumnGroup({"tags": "label_column"}, (("tags",), ("ner_tags",), ("labels",)))
     named = {"tokens": request.text_column, "tags": request.label_column}
-    return read_rows(source, Layout((words, tags), {}, {role: name for role, name in named.items() if name}), request.most_rows)
+    return read_rows(source, ColumnLayout((words, tags), {}, {role: name for role, name in named.items() if name}), request.most_rows)
 
 
-def _read_conll(request: TaskRequest, path: Path) -> Iterator[Row]:
+def _read_conll(request: TaskRequest, path: Path) -> Iterator[TableRow]:
     """Yields a row for each sentence; its number is that of its first line."""
     sentence: list[tuple[str, str]] = []
     first = 0
@@ -74,10 +74,10 @@ def _read_conll(request: TaskRequest, path: Path) -> Iterator[Row]:
             first = first if sentence else number
             sentence.append(pair)
         elif sentence:
-            yield Row({"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}, str(path), first)
+            yield TableRow({"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}, str(path), first)
             sentence = []
     if sentence:
-        yield Row({"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}, str(path), first)
+        yield TableRow({"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}, str(path), first)
 
 
 def _words(request: TaskRequest, path: Path) -> Iterator[tuple[int, tuple[str, str] | None]]:
@@ -98,7 +98,7 @@ def _words(request: TaskRequest, path: Path) -> Iterator[tuple[int, tuple[str, s
         yield number, (cells[0], cells[-1])
 
 
-def _read_conllu(request: TaskRequest, path: Path) -> Iterator[Row]:
+def _read_conllu(request: TaskRequest, path: Path) -> Iterator[TableRow]:
     """Yields a row for each sentence, of its words alone: neither multi-word tokens (1-2) nor empty nodes (1.1)."""
     word, tag = request.text_column or "form", request.label_column or "upos"
     for name in (word, tag):
@@ -108,10 +108,10 @@ def _read_conllu(request: TaskRequest, path: Path) -> Iterator[Row]:
         words = [line for line in sentence if line.cells[0].isdecimal()]
         columns = {role: [line.cells[FIELDS.index(name)] for line in words] for role, name in (("tokens", word), ("tags", tag))}
         if words:
-            yield Row(columns, str(path), words[0].number)
+            yield TableRow(columns, str(path), words[0].number)
 
 
-def _check(row: Row) -> None:
+def _check(row: TableRow) -> None:
     tokens, tags = row.values["tokens"], row.values["tags"]
     if not isinstance(tokens, list) or not isinstance(tags, list) or not all(isinstance(word, str) for word in tokens):
         raise DataError(f"{row.origin}: tokens must be a list of words, and tags a list of labels")
@@ -119,12 +119,12 @@ def _check(row: Row) -> None:
         raise DataError(f"{row.origin} has {len(tokens)} words, but {len(tags)} labels")
 
 
-def _list_tags(row: Row) -> list[Any]:
+def _list_tags(row: TableRow) -> list[Any]:
     """Returns the tags of a row; none where they are no list, which `_check` refuses when the row is used."""
     return row.values["tags"] if isinstance(row.values["tags"], list) else []
 
 
-def _examples(request: TaskRequest, rows: Sequence[Row]) -> Iterator[dict[str, list[int]]]:
+def _examples(request: TaskRequest, rows: Sequence[TableRow]) -> Iterator[dict[str, list[int]]]:
     limit = longest(request)
     labels = iter(to_classes(request, [(f"{row.origin}, word {n}", tag) for row in rows for n, tag in enumerate(row.values["tags"], 1)]))
     for row in rows:

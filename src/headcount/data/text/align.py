@@ -12,7 +12,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from headcount.core.errors import DataError
-from headcount.data.text.aligned import Aligned, Reason, Refusal, Refused, Tokens, assign_tokens, match_tokens
+from headcount.data.text.aligned import Aligned, Reason, RefusalCounts, SentenceRefusal, Tokens, assign_tokens, match_tokens
 from headcount.data.text.annotated import Annotated
 
 UNLIMITED = 10**6
@@ -67,10 +67,10 @@ class _Encoder:
             None if types is None else [*types, *types[-1:] * n_end],
         )
 
-    def align(self, sentence: Annotated, tokens: Tokens) -> Aligned | Refusal:
+    def align(self, sentence: Annotated, tokens: Tokens) -> Aligned | SentenceRefusal:
         """Returns the alignment, truncated if it is too long and `truncate` is set."""
         aligned = match_tokens(sentence, tokens)
-        if isinstance(aligned, Refusal) or self.limit is None or len(tokens.ids) <= self.limit:
+        if isinstance(aligned, SentenceRefusal) or self.limit is None or len(tokens.ids) <= self.limit:
             return aligned
         if not self.truncate:
             raise DataError(
@@ -83,7 +83,7 @@ class _Encoder:
         short = next(self.tokens([sentence], self.limit - len(self.end)))
         return replace(assign_tokens(sentence, short), truncated=True)
 
-    def align_each(self, sentences: Iterable[Annotated]) -> Iterator[Aligned | Refusal]:
+    def align_each(self, sentences: Iterable[Annotated]) -> Iterator[Aligned | SentenceRefusal]:
         """Yields the alignment of each sentence, or the reason why there is none, in order."""
         remaining = iter(sentences)
         while chunk := list(islice(remaining, TOKENIZED_AT_ONCE)):
@@ -102,7 +102,7 @@ def align_all(
     add_special_tokens: bool = True,
     as_target: bool = False,
     end: Sequence[int] = (),
-) -> tuple[list[Aligned], Refused]:
+) -> tuple[list[Aligned], RefusalCounts]:
     """Returns every sentence that can be aligned, in order, and an account of those that cannot.
 
     Args:
@@ -126,11 +126,11 @@ def align_all(
     encoder = _Encoder(tokenizer, limit, truncate, add_special_tokens, as_target, tuple(end))
     alignments: list[Aligned] = []
     counts: Counter[Reason] = Counter()
-    examples: dict[Reason, tuple[Refusal, ...]] = {}
+    examples: dict[Reason, tuple[SentenceRefusal, ...]] = {}
     for result in encoder.align_each(sentences):
-        if isinstance(result, Refusal):
+        if isinstance(result, SentenceRefusal):
             counts[result.reason] += 1
             examples[result.reason] = (*examples.get(result.reason, ()), result)[:EXAMPLES]
         else:
             alignments.append(result)
-    return alignments, Refused(counts, examples)
+    return alignments, RefusalCounts(counts, examples)

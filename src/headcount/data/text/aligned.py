@@ -26,7 +26,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SentenceRefusal:
     """A sentence that cannot be aligned, and what is wrong with it."""
 
     reason: Reason
@@ -38,11 +38,11 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusalCounts:
     """How many sentences were refused for each reason, and the first of them."""
 
     counts: Mapping[Reason, int] = field(default_factory=dict)
-    examples: Mapping[Reason, tuple[Refusal, ...]] = field(default_factory=dict)
+    examples: Mapping[Reason, tuple[SentenceRefusal, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(self.counts.values())
@@ -103,18 +103,18 @@ class Tokens:
     types: list[int] | None
 
 
-def match_tokens(sentence: Annotated, tokens: Tokens) -> Aligned | Refusal:
+def match_tokens(sentence: Annotated, tokens: Tokens) -> Aligned | SentenceRefusal:
     """Returns the alignment of a sentence with all its tokens, or why there is none."""
     wrong = _wrong_offsets(sentence, tokens)
     if wrong:
-        return Refusal(Reason.OFFSETS, sentence, wrong)
+        return SentenceRefusal(Reason.OFFSETS, sentence, wrong)
     if not sentence.words or all(tokens.special):
-        return Refusal(Reason.EMPTY, sentence, f"{len(sentence.words)} words, {tokens.special.count(False)} tokens")
+        return SentenceRefusal(Reason.EMPTY, sentence, f"{len(sentence.words)} words, {tokens.special.count(False)} tokens")
     aligned = assign_tokens(sentence, tokens)
     bare = next((w for w in aligned.uncovered if sentence.text[sentence.words[w].start : sentence.words[w].end].strip()), None)
     if bare is not None:
         word = sentence.words[bare]
-        return Refusal(Reason.UNCOVERED, sentence, f"word {bare} ({word.form!r}) at characters {word.start}:{word.end}")
+        return SentenceRefusal(Reason.UNCOVERED, sentence, f"word {bare} ({word.form!r}) at characters {word.start}:{word.end}")
     return aligned
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headcount.core.errors import DataError, unknown
 from headcount.data.readers.conllu import read_conllu
 from headcount.data.readers.lines import kind_of, read_lines
-from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, Group, Layout, Row, read_rows
+from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, ColumnGroup, ColumnLayout, TableRow, read_rows
 from headcount.data.text.annotated import Annotated, Word, pair
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def split_words(text: str, origin: str = "a sentence") -> Annotated:
     return Annotated(text, words, origin=origin)
 
 
-def read_text(
+def read_annotated(
     source: str | Path | Any, *, by: By = "line", text_column: str | None = None, text_pair_column: str | None = None
 ) -> Iterator[Annotated]:
     """Yields the sentences of a treebank (.conllu), of a table or a datasets.Dataset, or of plain text (any other file), one at a time.
@@ -66,12 +66,12 @@ def read_text(
 def _table(source: Any, label: str, by: By, named: Mapping[str, str]) -> Iterator[Annotated]:
     if by != "line":
         raise DataError(f"{label} is a table, which is read by row; leave by={by} out")
-    group = Group({"text": "text_column", "text_pair": "text_pair_column"}, (*PAIRS, *SINGLE))
-    rows = read_rows(source, Layout((group,), {1: ("text",), 2: ("text", "text_pair")}, named))
+    group = ColumnGroup({"text": "text_column", "text_pair": "text_pair_column"}, (*PAIRS, *SINGLE))
+    rows = read_rows(source, ColumnLayout((group,), {1: ("text",), 2: ("text", "text_pair")}, named))
     return _require_some((_row(row, first=not number and not named) for number, row in enumerate(rows)), label)
 
 
-def _row(row: Row, *, first: bool) -> Annotated:
+def _row(row: TableRow, *, first: bool) -> Annotated:
     """Returns the text or pair of a row; in the `first` row of columns without names, raises DataError if the second text is a number."""
     text = split_words(row.text("text"), row.origin)
     if "text_pair" not in row.values:
@@ -105,7 +105,7 @@ def _require_some(sentences: Iterator[Annotated], label: str) -> Iterator[Annota
 def sentences_of(source: Any) -> Iterator[Annotated]:
     """Yields the sentences of a file, a datasets.Dataset, or of texts, pairs of texts (two strings) and annotated sentences in any mixture."""
     if isinstance(source, str | os.PathLike) or hasattr(source, "column_names"):
-        return read_text(source)
+        return read_annotated(source)
     return (_sentence(item, f"sentence {number}") for number, item in enumerate(source))
 
 

@@ -26,7 +26,7 @@ from headcount.importance.relevance.operations import (
     share_among_terms,
 )
 from headcount.importance.relevance.rules import Rule
-from headcount.importance.relevance.tape import Arguments, Node
+from headcount.importance.relevance.tape import Arguments, TapeNode
 
 PIECE = 1 << 19
 """How many terms are in memory at a time; a piece should stay in the cache."""
@@ -35,7 +35,7 @@ LinearMap = Callable[[Tensor, Tensor], Tensor]
 """(input, weight) -> result, linear in both."""
 
 
-def pass_matrix_product(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_matrix_product(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A matrix product, plus an addend where there is one, scaled by alpha and beta."""
     names = {"mm": ("self", "mat2"), "bmm": ("self", "mat2"), "addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2")}[node.name]
     lhs, rhs = (node.arguments[name] for name in names)
@@ -62,7 +62,7 @@ def pass_matrix_product(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return [((lhs if is_slot(lhs) else rhs).index, share)]
 
 
-def pass_linear(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_linear(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A linear layer: the bias is a term of the same sum."""
     _check_constant_weights(node)
     source, relevance = node.arguments["input"], first_relevance(upstream)
@@ -74,13 +74,13 @@ def pass_linear(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return [(source.index, share)]
 
 
-def _check_constant_weights(node: Node) -> None:
+def _check_constant_weights(node: TapeNode) -> None:
     """Raises UnsupportedModel if weight or bias of a layer descend from the model's inputs."""
     if is_slot(node.arguments["weight"]) or is_slot(node.arguments["bias"]):
         raise node.error("has weights that depend on the input")
 
 
-def pass_convolution(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_convolution(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A convolution with a constant kernel."""
     _check_constant_weights(node)
     source, relevance, function = node.arguments["input"], first_relevance(upstream), node.function
@@ -95,7 +95,7 @@ def pass_convolution(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return [(source.index, share)]
 
 
-def pass_normalisation(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_normalisation(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A normalisation v = k x + c: its statistics, hence k and c, are constants; c takes its share as leakage."""
     source = node.arguments["input"]
     x = walk.value(source)
@@ -106,7 +106,7 @@ def pass_normalisation(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return share_among_terms(walk, node, first_relevance(upstream), [source, None], [linear_part, result - linear_part])
 
 
-def _normalisation_slope(node: Node, x: Tensor, arguments: Arguments) -> Tensor:
+def _normalisation_slope(node: TapeNode, x: Tensor, arguments: Arguments) -> Tensor:
     """Returns k of a normalisation v = k (x − mean) + bias: the weight over the standard deviation."""
     weight = arguments.get("weight")
     if node.name == "native_layer_norm":

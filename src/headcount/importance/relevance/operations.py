@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headcount.importance.relevance.rules import Rule, add_all, share_sum
-from headcount.importance.relevance.tape import Arguments, Node, Slot
+from headcount.importance.relevance.tape import Arguments, Slot, TapeNode
 
 ELEMENTWISE = (
     "gelu", "silu", "relu", "relu6", "tanh", "sigmoid", "elu", "celu", "selu", "leaky_relu", "mish", "softplus", "hardtanh", "hardswish",
@@ -59,7 +59,7 @@ class Walk(Protocol):
         """Returns the tensor of an argument, in the precision of the walk; other arguments as they are."""
         ...
 
-    def leak(self, node: Node, amount: Tensor) -> None:
+    def leak(self, node: TapeNode, amount: Tensor) -> None:
         """Books relevance, shaped like the node's result, as taken by constants or ε."""
         ...
 
@@ -68,7 +68,7 @@ Upstream = Sequence[Tensor | None]
 """The relevance of each result of a node."""
 Shares = list[tuple[int, Tensor]]
 """(slot, relevance) for each slot that a node read."""
-OperationRule = Callable[[Walk, Node, Upstream], Shares]
+OperationRule = Callable[[Walk, TapeNode, Upstream], Shares]
 
 
 def is_slot(argument: Any) -> TypeGuard[Slot]:
@@ -93,7 +93,7 @@ def clamp_finite(term: Tensor) -> Tensor:
     return term.clamp(min=-limit, max=limit)
 
 
-def share_among_terms(walk: Walk, node: Node, relevance: Tensor, arguments: list[Any], terms: list[Tensor]) -> Shares:
+def share_among_terms(walk: Walk, node: TapeNode, relevance: Tensor, arguments: list[Any], terms: list[Tensor]) -> Shares:
     """Shares relevance among the terms of an elementwise sum, one for each argument; those of constants leak."""
     fractions, lost = share_sum(walk.rule, terms)
     for position, argument in enumerate(arguments):
@@ -106,7 +106,7 @@ def share_among_terms(walk: Walk, node: Node, relevance: Tensor, arguments: list
     return [(argument.index, undo_broadcast(amount, walk.value(argument))) for argument, amount in amounts if is_slot(argument)]
 
 
-def pass_to_input(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_to_input(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """Activations, softmax and copies: all relevance goes to the input."""
     slots = [(name, leaf) for name, leaf in node.arguments.items() if isinstance(leaf, Slot)]
     if len(slots) != 1 or slots[0][0] not in ("self", "input"):
@@ -115,7 +115,7 @@ def pass_to_input(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return [(slot.index, undo_broadcast(first_relevance(upstream), walk.value(slot)))]
 
 
-def pass_addition(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_addition(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A sum or a difference of two: shared among the terms."""
     relevance, sign = first_relevance(upstream), {"add": 1, "sub": -1, "rsub": 1}[node.name]
     operands = [node.arguments["self"], node.arguments["other"]]
@@ -128,7 +128,7 @@ def pass_addition(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return share_among_terms(walk, node, relevance, operands, [lhs * -scale if node.name == "rsub" else lhs, rhs * (sign * scale)])
 
 
-def pass_product(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_product(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A product: all relevance goes to the factor that is no constant; if none is, it is shared among the two."""
     relevance, factors = first_relevance(upstream), [node.arguments["self"], node.arguments["other"]]
     if all(map(is_slot, factors)):
@@ -137,7 +137,7 @@ def pass_product(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return [(factor.index, undo_broadcast(relevance, walk.value(factor)))]
 
 
-def pass_quotient(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_quotient(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A quotient by a constant, or by a sum over an axis that makes its parts add up to 1: all relevance goes to the numerator."""
     source, divisor = node.arguments["self"], node.arguments["other"]
     if is_slot(divisor):
@@ -148,7 +148,7 @@ def pass_quotient(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return pass_product(walk, node, upstream)
 
 
-def pass_glu(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_glu(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A gated linear unit u σ(w), u and w being halves of one input: shared among the two factors."""
     source, axis, relevance = node.arguments["self"], node.arguments.get("dim", -1), first_relevance(upstream)
     signal, gate = walk.value(source).chunk(2, axis)
@@ -157,7 +157,7 @@ def pass_glu(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return [(source.index, torch.cat([relevance * signal_share, relevance * gate_share], axis))]
 
 
-def pass_sum(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_sum(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A linear operation whose weights are not negative (sum, mean, pooling): shared among the terms."""
     relevance = first_relevance(upstream)
     leaves, slots = _float_arguments(walk, node)
@@ -174,7 +174,7 @@ def pass_sum(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return [(slot, up * of_up + down * of_down) for slot, up, of_up, down, of_down in terms if slot is not None]
 
 
-def pass_accumulation(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_accumulation(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """Terms added to some entries of a tensor, as experts add to their tokens: shared there; elsewhere all relevance goes to the tensor."""
     assert node.function is not None
     relevance, target = first_relevance(upstream), node.arguments["self"]
@@ -188,7 +188,7 @@ def pass_accumulation(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return shares
 
 
-def pass_move(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_move(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """An operation that only moves, copies or picks entries: relevance goes back to where each entry came from."""
     assert node.function is not None
     if node.arguments.get("accumulate"):
@@ -205,7 +205,7 @@ def pass_move(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return list(zip((slot for slot in slots if slot is not None), back, strict=True))
 
 
-def _leak_fill(walk: Walk, node: Node, leaves: list[Tensor], slots: list[int | None], upstream: Upstream) -> None:
+def _leak_fill(walk: Walk, node: TapeNode, leaves: list[Tensor], slots: list[int | None], upstream: Upstream) -> None:
     """Books the relevance of entries that a moving operation filled from constants."""
     if node.name not in FILLS and all(slot is not None for slot in slots):
         return
@@ -217,7 +217,7 @@ def _leak_fill(walk: Walk, node: Node, leaves: list[Tensor], slots: list[int | N
     walk.leak(node, first_relevance(upstream) * node.function(**arguments))
 
 
-def pass_copy(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_copy(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A tensor filled with the entries of another."""
     source = node.arguments["src"]
     if is_slot(source):
@@ -226,13 +226,13 @@ def pass_copy(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return []
 
 
-def pass_view(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_view(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A view of the same entries in the same order."""
     slot = node.arguments["self"]
     return [(slot.index, first_relevance(upstream).reshape(walk.value(slot).shape))]
 
 
-def pass_restride(walk: Walk, node: Node, upstream: Upstream) -> Shares:
+def pass_restride(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     """A tensor with another memory layout and the same entries."""
     value = walk.value(node.arguments["self"])
     steps = zip(value.shape, value.stride(), node.arguments["stride"], strict=False)
@@ -241,7 +241,7 @@ def pass_restride(walk: Walk, node: Node, upstream: Upstream) -> Shares:
     return pass_view(walk, node, upstream)
 
 
-def _float_arguments(walk: Walk, node: Node) -> tuple[list[Tensor], list[int | None]]:
+def _float_arguments(walk: Walk, node: TapeNode) -> tuple[list[Tensor], list[int | None]]:
     """Returns the floating-point tensors among the arguments in order, and their slots (None for constants)."""
     leaves = [leaf for leaf in tree_flatten(node.arguments)[0] if _is_float(leaf)]
     return [walk.value(leaf) for leaf in leaves], [leaf.index if isinstance(leaf, Slot) else None for leaf in leaves]
@@ -251,13 +251,13 @@ def _is_float(leaf: Any) -> bool:
     return isinstance(leaf, Slot) or (isinstance(leaf, Tensor) and leaf.is_floating_point())
 
 
-def _replace_floats(node: Node, leaves: Sequence[Tensor]) -> Arguments:
+def _replace_floats(node: TapeNode, leaves: Sequence[Tensor]) -> Arguments:
     """Returns the node's arguments with its floating-point tensors replaced, in order."""
     replacements = iter(leaves)
     return tree_map(lambda leaf: next(replacements) if _is_float(leaf) else leaf, node.arguments)
 
 
-def _apply_with_transpose(node: Node, leaves: Sequence[Tensor]) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+def _apply_with_transpose(node: TapeNode, leaves: Sequence[Tensor]) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
     """Returns the result of a linear operation on other floating-point tensors, and its transpose."""
     assert node.function is not None
     tracked = [leaf.detach().requires_grad_() for leaf in leaves]

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headcount.importance.relevance.operations import FILLS, MATRIX_PRODUCTS, MOVES, SUMS, VIEWS
-from headcount.importance.relevance.tape import Node, Slot, Tape
+from headcount.importance.relevance.tape import Slot, Tape, TapeNode
 
 Owner = Int[Tensor, " ..."]
 NOBODY = -1
@@ -45,7 +45,7 @@ class Owners:
         result = torch.zeros(self.n_examples, dtype=torch.float64, device=values.device)
         return result.index_add_(0, owner.reshape(-1).clamp(min=0), values.reshape(-1).double())
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: TapeNode) -> None:
         """Finds the owners of a node's results."""
         try:
             if node.name in MOVES and node.function is not None:
@@ -72,7 +72,7 @@ class Owners:
         is_float = isinstance(leaf, Tensor) and leaf.is_floating_point()
         return torch.full((), NOBODY, dtype=torch.int32, device=leaf.device).expand(leaf.shape) if is_float else leaf
 
-    def _spread(self, node: Node, slot: int) -> Owner:
+    def _spread(self, node: TapeNode, slot: int) -> Owner:
         """Returns the owners of a result whose batch axis is that of its largest operand."""
         shape = self.tape.values[slot].shape
         largest, value = max(self.tape.find_values(node.arguments), key=lambda pair: pair[1].numel())
@@ -95,7 +95,7 @@ class Owners:
             return self._scatter(node)
         return _reduce_axes(owner, node).reshape(shape) if node.name in SUMS and value.shape != shape else owner.expand(shape)
 
-    def _scatter(self, node: Node) -> Owner:
+    def _scatter(self, node: TapeNode) -> Owner:
         """Returns the owners of a tensor to some of whose entries others were added: those of the added entries, there."""
         arguments = {name: self._replace_float(value) for name, value in node.arguments.items()}
         if node.name == "scatter_add":
@@ -115,7 +115,7 @@ def _fill_nobody(owner: Owner) -> Owner:
     return owner
 
 
-def _reduce_axes(owner: Owner, node: Node) -> Owner:
+def _reduce_axes(owner: Owner, node: TapeNode) -> Owner:
     """Returns the owners of a sum or mean over axes."""
     axes = node.arguments.get("dim")
     axes = list(range(owner.ndim)) if axes is None or axes == [] else [axes] if isinstance(axes, int) else list(axes)

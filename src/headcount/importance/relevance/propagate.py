@@ -38,7 +38,7 @@ from headcount.importance.relevance.operations import (
 )
 from headcount.importance.relevance.owners import Owners
 from headcount.importance.relevance.rules import RelevanceError, Rule
-from headcount.importance.relevance.tape import Node, Slot, Tape
+from headcount.importance.relevance.tape import Slot, Tape, TapeNode
 from headcount.models.modules import Batch
 
 LOGITS = ("logits", "logits_per_image", "prediction_logits")
@@ -63,7 +63,7 @@ OPERATION_RULES: dict[str, OperationRule] = {
 """The rule of every operation, by its name."""
 
 
-def rule_of(node: Node) -> OperationRule:
+def rule_of(node: TapeNode) -> OperationRule:
     """Returns the rule of a node.
 
     Raises:
@@ -102,7 +102,7 @@ class BackwardWalk:
         value = self.tape.values[argument.index] if isinstance(argument, Slot) else argument
         return value.to(self.dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
-    def leak(self, node: Node, amount: Tensor) -> None:
+    def leak(self, node: TapeNode, amount: Tensor) -> None:
         """Books relevance, shaped like the node's first result, as taken by constants or ε."""
         slot = node.outputs[0]
         assert slot is not None
@@ -129,7 +129,7 @@ class BackwardWalk:
             arrived += 0 if relevance is None else self.owners.sum_by_example(relevance, slot).to(arrived)
         return WalkResult(arrived, self.leaked, by_slot)
 
-    def _propagate(self, node: Node, upstream: list[Tensor | None]) -> None:
+    def _propagate(self, node: TapeNode, upstream: list[Tensor | None]) -> None:
         """Adds the relevance of a node's results to the slots that it read."""
         for slot, share in rule_of(node)(self, node, upstream):
             earlier = self._relevance.get(slot)

@@ -48,7 +48,7 @@ Arguments = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TapeNode:
     """One operation.
 
     Attributes:
@@ -83,7 +83,7 @@ class Node:
 class Tape:
     """Nodes in the order in which they ran, and the value of every slot; `sources` are the slots of the inputs."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[TapeNode] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
 
@@ -295,7 +295,7 @@ class TapeRecorder(TorchDispatchMode):
         return self._slots[id(value)]
 
     def _add_node(self, name: str, function: Callable[..., Any] | None, arguments: Arguments, outputs: tuple[int | None, ...]) -> None:
-        self.tape.nodes.append(Node(name, function, arguments, outputs, self.module_stack[-1][0] if self.module_stack else ""))
+        self.tape.nodes.append(TapeNode(name, function, arguments, outputs, self.module_stack[-1][0] if self.module_stack else ""))
 
 
 def operation_name(func: Any) -> str:

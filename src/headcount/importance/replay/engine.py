@@ -29,7 +29,7 @@ from headcount.core.heads import AttentionBlock
 from headcount.data.stream import reraise_memory
 from headcount.importance.replay.last_position import NarrowLayer, propose_narrow_layers
 from headcount.importance.replay.packing import packed_linears
-from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_gap, rounding_tolerance
+from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_difference, rounding_tolerance
 from headcount.importance.replay.routes import Recording, Route, Survey, find_routes
 from headcount.importance.replay.stacking import tile
 from headcount.models.attention import eager
@@ -230,7 +230,7 @@ def run_trial(gates: HeadGates, model_pass: ModelPass) -> TrialResult:
     trial, baseline = _sample(model_pass)
     can_stack = _can_stack(trial, baseline)
     with packed_linears(trial.model):
-        can_pack = relative_gap(trial.result(), baseline) <= PACKED_TOLERANCE
+        can_pack = relative_difference(trial.result(), baseline) <= PACKED_TOLERANCE
     replayer = Replayer(gates, _find_routes(gates, trial, can_stack))
     if not replayer.survey.routes:
         return TrialResult(replayer, can_stack, can_pack)
@@ -256,7 +256,7 @@ def drop_harmful_options(model_pass: ModelPass) -> ModelPass:
     bare = replace(model_pass, options={})
     _, bare_result = _sample(bare)
     try:
-        return model_pass if relative_gap(_sample(model_pass)[1], bare_result) <= rounding_tolerance(model_pass.model) else bare
+        return model_pass if relative_difference(_sample(model_pass)[1], bare_result) <= rounding_tolerance(model_pass.model) else bare
     except Exception as error:  # a model whose code does not take the option
         reraise_memory(error)
         return bare
@@ -278,7 +278,7 @@ def _can_stack(trial: ModelPass, baseline: Any) -> bool:
     """Whether the result of an example does not depend on how many others share its batch."""
     try:
         expected = tree_map(lambda tensor: tile(tensor, 0, 2), baseline)
-        return relative_gap(trial.result(2), expected) <= rounding_tolerance(trial.model)
+        return relative_difference(trial.result(2), expected) <= rounding_tolerance(trial.model)
     except Exception:  # anything that a model's code raises on a stacked batch; if memory is short for two rows, nothing is stacked
         return False
 
@@ -310,8 +310,8 @@ def _explain_mismatch(replayer: Replayer, trial: ModelPass, recording: Recording
     except Exception as error:  # anything that a model's code raises on recorded outputs
         reraise_memory(error)
         return f"replay failed: {type(error).__name__}: {error}"
-    difference = relative_gap(result, tree_map(lambda *tensors: torch.cat(tensors), expected, baseline))
+    difference = relative_difference(result, tree_map(lambda *tensors: torch.cat(tensors), expected, baseline))
     # An intervention of little effect proves little: then the two must agree to rounding.
     tolerance = rounding_tolerance(replayer.model)
-    allowed = min(tolerance, max(MAX_MISSED_EFFECT * relative_gap(expected, baseline), tolerance / 5))
+    allowed = min(tolerance, max(MAX_MISSED_EFFECT * relative_difference(expected, baseline), tolerance / 5))
     return "" if difference <= allowed else f"replay differs from gates by {difference:.2g}"

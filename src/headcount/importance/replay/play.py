@@ -24,7 +24,7 @@ from headcount.data.stream import reraise_memory
 from headcount.importance.replay.calls import Forward, replace_forwards
 from headcount.importance.replay.last_position import NarrowLayer, find_read_positions, select_positions
 from headcount.importance.replay.routes import Recording, Route, Survey, record_pass
-from headcount.importance.replay.stacking import Layout, batch_rows, first_rows, stack_batch, tile
+from headcount.importance.replay.stacking import OutputLayout, batch_rows, first_rows, stack_batch, tile
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, device_of
 from headcount.models.randomness import pass_rng
@@ -92,7 +92,7 @@ def first_copy(result: Any) -> Any:
     return tree_map(lambda tensor: tensor[0], result)
 
 
-def relative_gap(result: Any, expected: Any) -> float:
+def relative_difference(result: Any, expected: Any) -> float:
     """Returns the largest difference of two results, relative to the largest number (or one); infinite if shape or finiteness differ."""
     (tensors, spec), (expected_tensors, expected_spec) = tree_flatten(result), tree_flatten(expected)
     if spec != expected_spec:
@@ -173,7 +173,7 @@ class Replayer:
         except Exception as error:  # a module, or a reader, that does not work on one position
             reraise_memory(error)
             return False
-        return relative_gap(first_copy(result), baseline) <= rounding_tolerance(self.model)
+        return relative_difference(first_copy(result), baseline) <= rounding_tolerance(self.model)
 
 
 class _UniformRecording(Recording):
@@ -182,7 +182,7 @@ class _UniformRecording(Recording):
     The contexts of the second copy are kept and then replaced by those of the first, so that all inputs of the next block are unchanged.
     """
 
-    def __init__(self, layouts: Mapping[str, Layout], axes: Mapping[str, int]) -> None:
+    def __init__(self, layouts: Mapping[str, OutputLayout], axes: Mapping[str, int]) -> None:
         super().__init__()
         self.layouts, self.axes = layouts, axes
 
@@ -215,7 +215,7 @@ def gate_contexts(context: Tensor, gates: Tensor, axis: int, alternative: Tensor
 
 
 def make_replayed_forwards(
-    route: Route, recording: Recording, layouts: Mapping[str, Layout], projected: Tensor, copies: int
+    route: Route, recording: Recording, layouts: Mapping[str, OutputLayout], projected: Tensor, copies: int
 ) -> dict[str, Forward]:
     """Returns forward passes that return stacked recorded outputs, and `projected` as the output of the block's projection."""
 

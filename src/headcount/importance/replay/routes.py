@@ -25,7 +25,7 @@ from headcount.importance.replay.calls import (
     only_call,
     record_calls,
 )
-from headcount.importance.replay.stacking import Layout, flatten, row_axis
+from headcount.importance.replay.stacking import OutputLayout, flatten, row_axis
 from headcount.models.ownership import for_owner
 
 Run = Callable[[int], Any]
@@ -70,7 +70,7 @@ class Survey:
     """
 
     routes: dict[str, Route] = field(default_factory=dict)
-    layouts: dict[str, Layout] = field(default_factory=dict)
+    layouts: dict[str, OutputLayout] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     calls: Calls = field(default_factory=dict)
     altered: frozenset[str] = frozenset()
@@ -254,7 +254,7 @@ class Recording:
         self.order.append(block.o.path)
         return None
 
-    def fits(self, order: Sequence[str], layouts: Mapping[str, Layout]) -> bool:
+    def fits(self, order: Sequence[str], layouts: Mapping[str, OutputLayout]) -> bool:
         """Whether the pass ran as the one that the routes were found on."""
         return self.order == list(order) and all(self.specs[path] == layouts[path].spec for path in self.outputs)
 
@@ -285,13 +285,13 @@ class _DoubledOutputs:
 
     def __init__(self, single: _SingleOutputs) -> None:
         self.single = single
-        self.layouts: dict[str, Layout] = {}
+        self.layouts: dict[str, OutputLayout] = {}
         self.axes: dict[str, int | str] = {}
         self.unstackable: dict[str, str] = {}
 
     def keep(self, path: str, output: Any) -> None:
         try:
-            self.layouts[path] = Layout.between(self.single.outputs[path], output)
+            self.layouts[path] = OutputLayout.between(self.single.outputs[path], output)
         except (ValueError, KeyError) as error:
             self.unstackable[path] = str(error)
 

@@ -81,14 +81,14 @@ def flatten(output: Any) -> tuple[list[Any], TreeSpec]:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class OutputLayout:
     """How the output of one module holds its rows: its structure, and the row axis of each leaf."""
 
     spec: TreeSpec
     axes: Axes
 
     @classmethod
-    def between(cls, single: Any, double: Any) -> Layout:
+    def between(cls, single: Any, double: Any) -> OutputLayout:
         """Returns the layout of a module from its outputs for a batch and for two stacked copies of it.
 
         Raises:

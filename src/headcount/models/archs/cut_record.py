@@ -61,7 +61,7 @@ def _raw(model: nn.Module) -> Any:
     return getattr(getattr(model, "config", None), KEY, None)
 
 
-def read(model: nn.Module) -> dict[str, KeptHeads]:
+def read_cut_record(model: nn.Module) -> dict[str, KeptHeads]:
     """Returns what is left of each cut block of a live model, by path relative to the base model."""
     return parse(_raw(model))
 
@@ -71,7 +71,7 @@ def replaced_values(model: nn.Module) -> dict[str, int | None]:
     return dict((_raw(model) or {}).get("replaced", {}))
 
 
-def write(model: nn.Module, blocks: dict[str, KeptHeads], values: Mapping[str, int | None] | None = None) -> None:
+def write_cut_record(model: nn.Module, blocks: dict[str, KeptHeads], values: Mapping[str, int | None] | None = None) -> None:
     """Puts the record into the model's configuration; `values` are those that a uniform cut replaced there."""
     entries: dict[str, dict[str, object]] = {}
     for path, block in blocks.items():

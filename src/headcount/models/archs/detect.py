@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from headcount.core.errors import UnsupportedModel
-from headcount.core.heads import AttentionBlock, Head, Refusal
+from headcount.core.heads import AttentionBlock, Head, RefusedModule
 from headcount.models.archs import cut_record as record
 from headcount.models.archs import names
 from headcount.models.archs.addresses import BlockAddress, addresses_of
@@ -75,12 +75,12 @@ def _examine_reader(module: nn.Module, path: str, source: Geometry | None) -> Ge
         return str(error)
 
 
-def _walk(model: nn.Module) -> tuple[dict[str, Geometry], dict[str, str], list[Refusal]]:
+def _walk(model: nn.Module) -> tuple[dict[str, Geometry], dict[str, str], list[RefusedModule]]:
     """Returns geometries by path, for blocks that read keys and values of another block the path of that, and refusals."""
     modules = dict(model.named_modules())
     sources: dict[str, str] = {}
     geometries: dict[str, Geometry] = {}
-    refused: dict[str, Refusal] = {}
+    refused: dict[str, RefusedModule] = {}
     for path, module in modules.items():
         if refused.keys() & _ancestors(path):
             continue
@@ -92,7 +92,7 @@ def _walk(model: nn.Module) -> tuple[dict[str, Geometry], dict[str, str], list[R
         if isinstance(result, Geometry):
             geometries[path] = result
         elif isinstance(result, str):
-            refused[path] = Refusal(path, type(module).__name__, result)
+            refused[path] = RefusedModule(path, type(module).__name__, result)
     refused |= _find_unexplained(modules, {*geometries, *refused})
     return geometries, sources, list(refused.values())
 
@@ -103,14 +103,14 @@ def _ancestors(path: str) -> set[str]:
     return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
 
 
-def _find_unexplained(modules: dict[str, nn.Module], known: set[str]) -> dict[str, Refusal]:
+def _find_unexplained(modules: dict[str, nn.Module], known: set[str]) -> dict[str, RefusedModule]:
     """Returns refusals of modules that are named like attention, have weights, and are neither known nor part of a known module."""
     containers = set().union(*map(_ancestors, known)) if known else set()
-    unexplained: dict[str, Refusal] = {}
+    unexplained: dict[str, RefusedModule] = {}
     for path, module in modules.items():
         if path in containers or not _looks_like_attention(module) or _ancestors(path) & (known | unexplained.keys()):
             continue
-        unexplained[path] = Refusal(path, type(module).__name__, "no query, key and value projections were recognised")
+        unexplained[path] = RefusedModule(path, type(module).__name__, "no query, key and value projections were recognised")
     return unexplained
 
 
@@ -181,7 +181,7 @@ def detect(model: nn.Module) -> HeadMap:
         reasons = "; ".join(f"{r.class_name} at '{r.path}': {r.reason}" for r in refused[:3]) or "it has no attention modules"
         raise UnsupportedModel(f"no attention heads were found in {type(inner).__name__} ({model_type}): {reasons}")
     addresses = addresses_of(inner, {path: inner.get_submodule(path) for path in geometries})
-    recorded = record.read(inner)
+    recorded = record.read_cut_record(inner)
     _check_not_a_part(inner, addresses, recorded.keys())
     blocks = [
         _build_block(inner, path, geometries[path], address, recorded.get(record.relative_path(inner, path)), sources.get(path, ""))

@@ -56,7 +56,7 @@ def input_projections(module: nn.Module) -> tuple[str, ...] | None:
     return (fused[0],) if fused else None
 
 
-def output_projection(module: nn.Module, parent: nn.Module | None, taken: tuple[str, ...]) -> tuple[nn.Module, str, bool] | None:
+def find_output_projection(module: nn.Module, parent: nn.Module | None, taken: tuple[str, ...]) -> tuple[nn.Module, str, bool] | None:
     """Returns the output projection, its name, and whether it belongs to the parent module (as in BERT)."""
     for name in names.OUTPUTS:
         layer = descendant(module, name)
@@ -179,7 +179,7 @@ def reads_other_block(module: nn.Module) -> bool:
 
 def read_queries(module: nn.Module, path: str, source: Geometry) -> Geometry:
     """Returns the geometry of a module that reads the keys and values of another one."""
-    output = output_projection(module, None, ("q_proj",))
+    output = find_output_projection(module, None, ("q_proj",))
     if output is None:
         raise NotUnderstood("no output projection was found")
     layer, name, _ = output
@@ -199,7 +199,7 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
     projections = input_projections(module)
     if projections is None:
         return None
-    output = output_projection(module, parent, projections)
+    output = find_output_projection(module, parent, projections)
     if output is None:
         raise NotUnderstood("no output projection was found")
     layer, name, on_parent = output

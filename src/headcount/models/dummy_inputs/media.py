@@ -78,7 +78,7 @@ def _patches(probe: Probe) -> Tensor:
     return probe.floats(probe.batch * GRID * GRID, _channels(probe) * frames * height * width)
 
 
-def grid(probe: Probe) -> Tensor:
+def patch_grid(probe: Probe) -> Tensor:
     """Time, height and width of each image in patches."""
     return torch.tensor([[1, GRID, GRID]] * probe.batch)
 

@@ -294,8 +294,8 @@ def bbox(probe: Probe) -> Tensor:
 
 # In the order in which they are made: later makers read earlier inputs.
 MAKERS: dict[str, Maker] = {
-    "image_grid_thw": media.grid,
-    "grid_thw": media.grid,
+    "image_grid_thw": media.patch_grid,
+    "grid_thw": media.patch_grid,
     "spatial_shapes": media.spatial_shapes,
     "image_sizes": media.image_sizes,
     "merge_sizes": lambda probe: probe.ones(probe.batch),

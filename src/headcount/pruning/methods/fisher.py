@@ -42,14 +42,14 @@ class FisherPruner(Pruner):
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, and the model with rescaled heads where they are tuned."""
-        plan, scores = search_plan(context, gate_gradients(context, self.limit), rearrange=self.rearrange)
+        plan, scores = search_plan(context, gate_gradients_of_examples(context, self.limit), rearrange=self.rearrange)
         if not self.tune or not plan.removed:
             return Choice(plan, scores=scores)
         tuned = refit(context.model, plan, context.data, RepairSettings(by="gates", limit=self.limit))
         return Choice(plan, tuned.model, scores=scores)
 
 
-def gate_gradients(context: PruneContext, limit: int) -> Tensor:
+def gate_gradients_of_examples(context: PruneContext, limit: int) -> Tensor:
     """Returns the gradient of every example's loss with respect to every gate [examples, heads], in float64."""
     return context.once(("gate gradients", limit), lambda: _measure_gradients(context, limit))
 

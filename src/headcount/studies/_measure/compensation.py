@@ -20,7 +20,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.studies._base import StudyContext
 from headcount.studies._gated import count_heads
-from headcount.studies._results import correct_rows, describe_run
+from headcount.studies._results import correct_rows, describe_study_run
 from headcount.studies._tuning import note_training, tune_model
 from headcount.workflows.prune import Pruning
 
@@ -102,7 +102,7 @@ class Changes:
     heads: list[dict[str, str | float]]
 
 
-def measure_changes(study: Compensation, context: StudyContext) -> Changes:
+def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
     """Prunes the model, fine-tunes the pruned and the dense model by one recipe, and compares the changes of the heads that stay."""
     by = str(Importance.parse(study.by))
     run, loaded = context.required_run, context.loaded
@@ -112,7 +112,7 @@ def measure_changes(study: Compensation, context: StudyContext) -> Changes:
     check_request(request, loaded.model, loaded.heads)
     if keep < 2:
         raise OptionError("compensation compares the heads that stay; keep 2 or more")
-    describe_run(context, loaded, {"study": study.name, "spec": request.to_dict(), "by": by})
+    describe_study_run(context, loaded, {"study": study.name, "spec": request.to_dict(), "by": by})
     task = context.task
     pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
     note_training(context, pruning, [request])

@@ -20,7 +20,7 @@ from headcount.pruning.repair.repair import refit
 from headcount.pruning.training.trainer import checkpoints as checkpoint_folders
 from headcount.studies._base import LoadedModel, StudyContext
 from headcount.studies._gated import Drop, Share, admit_model, chance_of, count_levels, evaluate_without, measure_drop, share_left
-from headcount.studies._results import describe_run
+from headcount.studies._results import describe_study_run
 from headcount.surgery.source import local_folder
 from headcount.workflows.score import score_into
 
@@ -91,7 +91,7 @@ def read_step(folder: Path) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CurveRow:
+class CheckpointRow:
     """A checkpoint with `keep` of its heads: loss and metric, their change from the dense checkpoint, and the share of its score that remains."""
 
     checkpoint: Checkpoint
@@ -131,7 +131,7 @@ class CheckpointSummary:
         return {"checkpoint": self.checkpoint.name, "step": self.checkpoint.step, **score, **ends}
 
 
-def summarise_curve(checkpoint: Checkpoint, dense: Evaluation, rows: Sequence[CurveRow], hold: float) -> CheckpointSummary:
+def summarise_curve(checkpoint: Checkpoint, dense: Evaluation, rows: Sequence[CheckpointRow], hold: float) -> CheckpointSummary:
     """Returns the summary of the pruning curve of a checkpoint."""
     removable: float | None = 0.0
     for row in sorted(rows, key=lambda row: row.removed):
@@ -144,13 +144,13 @@ def summarise_curve(checkpoint: Checkpoint, dense: Evaluation, rows: Sequence[Cu
 
 
 @dataclass(frozen=True, slots=True)
-class Curves:
+class CheckpointCurves:
     """The pruning curves of all checkpoints: the importance that ranked the heads and its normalisation, a summary each, and all rows."""
 
     by: str
     normalise: Scaling
     checkpoints: list[CheckpointSummary]
-    rows: list[CurveRow]
+    rows: list[CheckpointRow]
 
     @property
     def normalise_label(self) -> str:
@@ -158,13 +158,13 @@ class Curves:
         return SCALED[self.normalise]
 
 
-def measure_curves(study: Dynamics, context: StudyContext) -> Curves:
+def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCurves:
     """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""
     importance = Importance.parse(study.by)
     by, normalise = str(importance), importance.info.normalise
     checkpoints = find_checkpoints([*filter(None, [context.model_name]), *study.checkpoints])
     _check_heads(context, checkpoints)
-    rows: list[CurveRow] = []
+    rows: list[CheckpointRow] = []
     summaries: list[CheckpointSummary] = []
     keeps: list[int] = []
     for number, checkpoint in enumerate(checkpoints, 1):
@@ -175,19 +175,19 @@ def measure_curves(study: Dynamics, context: StudyContext) -> Curves:
             for keep in keeps:
                 Plan.keep_top(unscored, keep)  # raises PlanError for a number of heads that no plan can keep, before any work
             config = {"study": study.name, "keep": keeps, "by": by, "repair": study.repair, "limit": context.limit}
-            describe_run(context, loaded, config)
+            describe_study_run(context, loaded, config)
         with_tokenizer = loaded if study.tokenizer is None else replace(loaded, folder=local_folder(study.tokenizer))
         task = context.sources.open_task(with_tokenizer)
         with context.progress(f"checkpoint {number} of {len(checkpoints)}"):
             dense, curve = measure_curve(context, loaded, task, checkpoint, keeps, by=by, repair=study.repair)
         rows += curve
         summaries.append(summarise_curve(checkpoint, dense, curve, study.hold))
-    return Curves(by, normalise, summaries, rows)
+    return CheckpointCurves(by, normalise, summaries, rows)
 
 
 def measure_curve(
     context: StudyContext, loaded: LoadedModel, task: Task, checkpoint: Checkpoint, keeps: Sequence[int], *, by: str, repair: bool = False
-) -> tuple[Evaluation, list[CurveRow]]:
+) -> tuple[Evaluation, list[CheckpointRow]]:
     """Returns the dense checkpoint on the report split, and a row for each number of heads: the share that remains of its score above chance."""
     run, model, seed, limit, batch_size = context.run, loaded.model, context.seed, context.limit, context.batch_size
     admit_model(run, model)
@@ -203,7 +203,7 @@ def measure_curve(
         pruned = evaluate_without(run, name, pruned_model, task, plan.removed, limit=limit, batch_size=batch_size)
         drop = measure_drop(dense, pruned, task, seed=seed)
         share = share_left(dense, pruned, task, chance, seed=seed)
-        rows.append(CurveRow(checkpoint, keep, len(plan.removed) / len(scores.heads), pruned.loss, pruned.value, drop, share))
+        rows.append(CheckpointRow(checkpoint, keep, len(plan.removed) / len(scores.heads), pruned.loss, pruned.value, drop, share))
     return dense, rows
 
 

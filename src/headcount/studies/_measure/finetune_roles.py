@@ -19,7 +19,7 @@ from headcount.studies._results import correct_rows
 
 
 @dataclass(frozen=True, slots=True)
-class RoleChange:
+class HeadRoleChange:
     """One head and role: its bias in both models, their paired difference with interval, p and q, and whether it had and has the role."""
 
     head: Head
@@ -38,7 +38,7 @@ class RoleChange:
 
 def compare_roles(
     model: nn.Module, tuned_model: nn.Module, corpus: Corpus, *, only: Sequence[str] = (), seed: int = 0, batch_size: int | None = None
-) -> list[RoleChange]:
+) -> list[HeadRoleChange]:
     """Returns every head and role that both models were tested for, with the paired difference.
 
     Raises:
@@ -60,7 +60,7 @@ def compare_roles(
         gap, later = biases_after[key] - biases_before[key], later_rows[key]
         shift = paired_t(gap)
         test = (shift.difference, shift.low, shift.high, shift.p)
-        changes.append(RoleChange(*key, len(gap), row.bias, later.bias, *test, row.has_role, later.has_role))
+        changes.append(HeadRoleChange(*key, len(gap), row.bias, later.bias, *test, row.has_role, later.has_role))
     return correct_rows(changes)
 
 
@@ -75,7 +75,7 @@ def _open_task(context: StudyContext, before: LoadedModel, after: LoadedModel) -
             raise error from None
 
 
-def measure_changes(context: StudyContext, tuned: str, only: Sequence[str]) -> list[RoleChange]:
+def measure_role_changes(context: StudyContext, tuned: str, only: Sequence[str]) -> list[HeadRoleChange]:
     """Returns the changes of roles from the model of a study to its fine-tuned self, on the text of the caller or of the task.
 
     Raises:

@@ -32,7 +32,7 @@ from headcount.studies._gated import (
     share_left,
 )
 from headcount.studies._measure.layers import LAYER, THIRD, group_layers
-from headcount.studies._results import correct_rows, describe_run
+from headcount.studies._results import correct_rows, describe_study_run
 from headcount.studies._tuning import load_with_head, train_model
 from headcount.workflows.prune import Pruning
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class StudiedModel:
     """A model, its task in each language by the name of the task, and the requests for pruned models."""
 
     name: str
@@ -132,7 +132,7 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
     size = None if pruner.sizes_itself else 1
     template = PruneSpec.of(pruner, size, repair=study.repair, recipe=recipe, seed=context.seed)
     config = {"study": study.name, "tasks": list(study.tasks), **({"fine-tune": tuning.to_dict()} if study.fine_tune else {})}
-    describe_run(context, context.loaded, config)
+    describe_study_run(context, context.loaded, config)
     subjects = [_open_subject(study, context, context.model_name, study.tasks, template, tuning)]
     if study.against is not None:
         subjects.append(_open_subject(study, context, study.against, study.shared or study.tasks[:1], template, tuning))
@@ -152,7 +152,9 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
     return LanguageLosses(models, columns, request, rows, between, gaps)
 
 
-def _open_subject(study: Languages, context: StudyContext, name: str, tasks: Sequence[str], template: PruneSpec, tuning: Recipe) -> Subject:
+def _open_subject(
+    study: Languages, context: StudyContext, name: str, tasks: Sequence[str], template: PruneSpec, tuning: Recipe
+) -> StudiedModel:
     """Opens a model with its task in each language, after training it if the study fine-tunes."""
     if study.fine_tune:
         labels = study.labels or (LABELS if study.tasks[0].startswith("demo/entailment") else ())
@@ -165,11 +167,11 @@ def _open_subject(study: Languages, context: StudyContext, name: str, tasks: Seq
         requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, (0.75, 0.5, 0.25))]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)
-    return Subject(name, loaded, {task: context.sources.open_task(loaded, task) for task in tasks}, requests)
+    return StudiedModel(name, loaded, {task: context.sources.open_task(loaded, task) for task in tasks}, requests)
 
 
 def prune_languages(
-    context: StudyContext, subjects: Sequence[Subject], *, progress: Progress | None = None
+    context: StudyContext, subjects: Sequence[StudiedModel], *, progress: Progress | None = None
 ) -> tuple[list[LossRow], Evaluations]:
     """Returns a row for every model, language and block of layers or number of heads, and the evaluations behind them."""
     evaluations: dict[tuple[str, str, str], tuple[Evaluation, Evaluation]] = {}
@@ -198,7 +200,7 @@ class Removal:
 
 
 def _evaluate_removals(
-    context: StudyContext, subject: Subject, progress: Progress | None
+    context: StudyContext, subject: StudiedModel, progress: Progress | None
 ) -> Iterator[tuple[str, Removal, Evaluation, Evaluation]]:
     """Yields language, removal, and the evaluations of the dense and the pruned model; pruned models choose their heads on the first task."""
     run, model, n_heads = context.required_run, subject.loaded.model, len(subject.loaded.heads)
@@ -222,7 +224,7 @@ def _evaluate_removals(
             yield language, removal, dense, pruned
 
 
-def compare_languages(evaluations: Evaluations, subject: Subject) -> list[LanguageGap]:
+def compare_languages(evaluations: Evaluations, subject: StudiedModel) -> list[LanguageGap]:
     """Returns, by removal, the rise of the loss in each further language minus that in the first: different examples, so Welch's t."""
     first, *others = subject.tasks
     removals = [removal for model, language, removal in evaluations if (model, language) == (subject.name, first)]
@@ -240,7 +242,9 @@ def compare_languages(evaluations: Evaluations, subject: Subject) -> list[Langua
     return correct_rows(rows)
 
 
-def compare_models(evaluations: Evaluations, first: Subject, second: Subject, *, limit: int | None = None, seed: int = 0) -> list[ModelGap]:
+def compare_models(
+    evaluations: Evaluations, first: StudiedModel, second: StudiedModel, *, limit: int | None = None, seed: int = 0
+) -> list[ModelGap]:
     """Returns the share of its score above chance that the first model loses minus that of the second, in every language that both read.
 
     A pair with a model that is not above chance has no row.

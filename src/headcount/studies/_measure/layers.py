@@ -22,7 +22,7 @@ THIRD, LAYER, CONSECUTIVE, SPREAD = "third", "layer", "consecutive", "spread"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LayerGroup:
     """Layers of one stack that lose their heads together."""
 
     kind: str
@@ -32,9 +32,9 @@ class Group:
     heads: tuple[Head, ...]
 
 
-def group_layers(heads: HeadMap, kinds: Sequence[str] = (THIRD, LAYER, CONSECUTIVE, SPREAD)) -> list[Group]:
+def group_layers(heads: HeadMap, kinds: Sequence[str] = (THIRD, LAYER, CONSECUTIVE, SPREAD)) -> list[LayerGroup]:
     """Returns the thirds, single layers and pairs of every stack; thirds need three layers, spread-out pairs four."""
-    groups: list[Group] = []
+    groups: list[LayerGroup] = []
     for stack in dict.fromkeys(block.stack for block in heads.blocks):
         blocks = sorted((block for block in heads.blocks if block.stack == stack and block.n_heads), key=lambda block: block.layer)
         for kind in kinds:
@@ -42,7 +42,7 @@ def group_layers(heads: HeadMap, kinds: Sequence[str] = (THIRD, LAYER, CONSECUTI
                 layers = tuple(block.layer for block in part)
                 addresses = "+".join([part[0].name, *(f"L{layer}" for layer in layers[1:])])
                 title = f"{name} ({addresses})" if name else addresses
-                groups.append(Group(kind, title, stack, layers, tuple(head for block in part for head in block.heads)))
+                groups.append(LayerGroup(kind, title, stack, layers, tuple(head for block in part for head in block.heads)))
     return groups
 
 
@@ -64,7 +64,7 @@ def _split_stack(kind: str, blocks: list[AttentionBlock]) -> list[tuple[str, lis
 class GroupRow:
     """The model without the heads of a group of layers: its loss and metric, and their change from the dense model."""
 
-    group: Group
+    group: LayerGroup
     loss: float
     value: float | None
     drop: Drop
@@ -88,7 +88,7 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PairRow:
+class LayerPairRow:
     """A quantity of the loss of one stack without two layers, its mean over consecutive and over spread-out pairs, and their difference.
 
     The quantity is the rise of the loss, or its excess over the rises without each of the two layers alone.
@@ -114,7 +114,7 @@ def remove_layers(
     seed: int = 0,
     limit: int | None = None,
     batch_size: int | None = None,
-) -> tuple[Evaluation, list[GroupRow], list[PairRow]]:
+) -> tuple[Evaluation, list[GroupRow], list[LayerPairRow]]:
     """Returns the evaluation of the dense model, a row for every group of layers, and rows of consecutive against spread-out pairs by stack."""
     groups = group_layers(HeadMap.of(model))
     means = means_for(model, task, ablation, limit)
@@ -136,7 +136,9 @@ def remove_layers(
     return dense, correct_rows(rows), _compare_pairs(groups, evaluations, dense)
 
 
-def _compare_pairs(groups: Sequence[Group], evaluations: Mapping[tuple[str, str], Evaluation], dense: Evaluation) -> list[PairRow]:
+def _compare_pairs(
+    groups: Sequence[LayerGroup], evaluations: Mapping[tuple[str, str], Evaluation], dense: Evaluation
+) -> list[LayerPairRow]:
     """Returns, by stack, the mean rise of the loss and the mean excess of consecutive minus spread-out pairs, paired over examples."""
     rise = {(group.kind, group.name): evaluations[group.kind, group.name].losses - dense.losses for group in groups}
     of_layer = {(group.stack, group.layers[0]): rise[group.kind, group.name] for group in groups if group.kind == LAYER}
@@ -153,11 +155,11 @@ def _compare_pairs(groups: Sequence[Group], evaluations: Mapping[tuple[str, str]
             consecutive, spread = means[CONSECUTIVE][index], means[SPREAD][index]
             gap = paired_t(consecutive - spread)
             mean_values = float(consecutive.mean()), float(spread.mean())
-            rows.append(PairRow(stack, quantity, *mean_values, gap.difference, gap.low, gap.high, gap.p))
+            rows.append(LayerPairRow(stack, quantity, *mean_values, gap.difference, gap.low, gap.high, gap.p))
     return rows
 
 
-def measure_layers(context: StudyContext, ablation: Ablation) -> tuple[Evaluation, list[GroupRow], list[PairRow]]:
+def measure_layers(context: StudyContext, ablation: Ablation) -> tuple[Evaluation, list[GroupRow], list[LayerPairRow]]:
     """Returns what `remove_layers` measures on the model and task of a study."""
     task = context.task
     with context.progress("removing layers", "groups") as advance:

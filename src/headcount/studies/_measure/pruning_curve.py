@@ -15,7 +15,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import count_levels
 from headcount.studies._grid import Grid, GridPoint, count_by, make_pruning, run_grid
-from headcount.studies._results import correct_rows, describe_run
+from headcount.studies._results import correct_rows, describe_study_run
 from headcount.workflows.prune import build_grid
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def estimate_effort(study: PruningCurve, context: StudyContext) -> Effort:
 def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
     """Prunes the model of a study by every method to every size, and compares the results."""
     specs = build_requests(study, context)
-    describe_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
+    describe_study_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
     grid = run_grid(context, make_pruning(context), specs)
     return Curves(grid.dense, curve_rows(grid, study.kinds, seed=context.seed), compare_methods(grid, seed=context.seed))
 

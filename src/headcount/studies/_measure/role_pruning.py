@@ -22,7 +22,7 @@ from headcount.runs.results import unpack_pruned
 from headcount.runs.sweep import sweep
 from headcount.studies._base import Progress, StudyContext
 from headcount.studies._gated import Drop, average_evaluations, count_levels, measure_drop
-from headcount.studies._results import correct_rows, describe_run
+from headcount.studies._results import correct_rows, describe_study_run
 from headcount.studies._tuning import note_training
 from headcount.workflows.prune import Pruning
 
@@ -52,7 +52,7 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     template = PruneSpec.of(RANDOM, 1, repair=study.repair, recover=study.recover, recipe=recipe)
     for keep in keeps:
         check_request(template.resized(keep), loaded.model, loaded.heads)
-    describe_run(context, loaded, {"study": study.name, "roles": list(study.role), "keep": keeps, "seeds": study.seeds})
+    describe_study_run(context, loaded, {"study": study.name, "roles": list(study.role), "keep": keeps, "seeds": study.seeds})
     task, tokenizer = context.task, context.sources.read_tokenizer(loaded)
     heads_by_role = {role: find_heads(loaded.model, task, tokenizer, role, seed=context.seed) for role in dict.fromkeys(study.role)}
     for role, heads in heads_by_role.items():
@@ -67,7 +67,7 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class HeadSelection:
     """A way to choose heads: the role, or "" for random heads; prune, spare or random; and how many heads stay."""
 
     role: str
@@ -101,17 +101,19 @@ def find_heads(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed:
     return heads
 
 
-def list_choices(heads: HeadMap, heads_by_role: Mapping[str, Sequence[Head]], keeps: Sequence[int], *, with_exact: bool) -> list[Choice]:
+def list_choices(
+    heads: HeadMap, heads_by_role: Mapping[str, Sequence[Head]], keeps: Sequence[int], *, with_exact: bool
+) -> list[HeadSelection]:
     """Returns each role pruned and spared, and random heads, at each number of heads.
 
     With `with_exact`, also the level at which exactly the heads of the role go, if these are whole KV groups.
     """
-    choices: list[Choice] = []
+    choices: list[HeadSelection] = []
     for role, members in heads_by_role.items():
         are_whole = all(set(unit) <= set(members) or not set(unit) & set(members) for unit in heads.units())
         exact = [len(heads) - len(members)] if with_exact and are_whole else []
-        choices += [Choice(role, variant, keep) for keep in sorted({*keeps, *exact}, reverse=True) for variant in VARIANTS]
-    return [*choices, *(Choice("", RANDOM, keep) for keep in sorted({choice.keep for choice in choices}, reverse=True))]
+        choices += [HeadSelection(role, variant, keep) for keep in sorted({*keeps, *exact}, reverse=True) for variant in VARIANTS]
+    return [*choices, *(HeadSelection("", RANDOM, keep) for keep in sorted({choice.keep for choice in choices}, reverse=True))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class RoleLevel:
     that of the change from random heads.
     """
 
-    choice: Choice
+    choice: HeadSelection
     seeds: int
     loss: float
     value: float | None
@@ -146,7 +148,7 @@ class RoleLevel:
 
 
 def prune_roles(
-    pruning: Pruning, choices: Sequence[Choice], template: PruneSpec, *, draws: range, progress: Progress | None = None
+    pruning: Pruning, choices: Sequence[HeadSelection], template: PruneSpec, *, draws: range, progress: Progress | None = None
 ) -> tuple[Evaluation, list[RoleLevel]]:
     """Returns the dense model, and a row for each choice: its change from the dense model and from random heads of the same number, paired.
 
@@ -165,9 +167,9 @@ def prune_roles(
     for choice, pruned in means.items():
         controls = {"dense": dense}
         if choice.role:
-            controls[RANDOM] = means[Choice("", RANDOM, choice.keep)]
+            controls[RANDOM] = means[HeadSelection("", RANDOM, choice.keep)]
         if choice.role and choice.variant == "prune":
-            controls["spare"] = means[Choice(choice.role, "spare", choice.keep)]
+            controls["spare"] = means[HeadSelection(choice.role, "spare", choice.keep)]
         against = {name: measure_drop(control, pruned, task, seed=seed) for name, control in controls.items()}
         rows.append(RoleLevel(choice, len(draws), pruned.loss, pruned.value, against))
     return dense, correct_rows(rows)

@@ -87,7 +87,7 @@ def count_families(table: RoleTable, survivor_sets: SurvivorSets) -> list[Family
     ]
 
 
-class Group(NamedTuple):
+class RoleGroup(NamedTuple):
     """The heads that were tested for a role, those that have it, and the units that move together."""
 
     tested: list[Head]
@@ -105,7 +105,7 @@ def compare_survivors(
     every_set = [survivors for sets in survivor_sets.values() for survivors in sets]
     are_whole = all(len(survivors.intersection(unit)) in (0, len(unit)) for survivors in every_set for unit in units)
     groups = {
-        role: Group(tested, having, _group_units(tested, units if are_whole else ()))
+        role: RoleGroup(tested, having, _group_units(tested, units if are_whole else ()))
         for role, (tested, having) in _heads_by_role(table).items()
         if 0 < len(having) < len(tested)
     }
@@ -147,7 +147,7 @@ def _heads_by_role(table: RoleTable) -> dict[str, tuple[list[Head], set[Head]]]:
     return by_role
 
 
-def _test_level(key: tuple[str, int], sets: Sequence[frozenset[Head]], role: str, group: Group, seed: int) -> Level:
+def _test_level(key: tuple[str, int], sets: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Level:
     tested, having, units = group
     alive = [survivors.intersection(tested) for survivors in sets]
     n_with = sum(len(survivors & having) for survivors in alive)
@@ -181,7 +181,7 @@ def _hypergeometric_p(n_with: int, n_survivors: Iterable[int], n_heads: int, n_h
     return float(min(1.0, 2 * min(chance[: n_with + 1].sum(), chance[n_with:].sum())))
 
 
-def _test_survival(method: str, sets: Sequence[frozenset[Head]], role: str, group: Group, seed: int) -> Survival:
+def _test_survival(method: str, sets: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Survival:
     ordered = sorted(group.units, key=len)
     heads = [head for unit in ordered for head in unit]
     survival = np.array([sum(head in survivors for survivors in sets) / len(sets) for head in heads])
@@ -243,7 +243,7 @@ def read_survivors(run: Run, *, dense_roles: bool = False) -> tuple[SurvivorSets
     return survivor_sets, names
 
 
-def measure_roles(context: StudyContext, run: Run) -> RoleTable:
+def read_or_measure_roles(context: StudyContext, run: Run) -> RoleTable:
     """Returns the roles measured on the text of the caller, which the run keeps, or else those of the run."""
     if not context.sources.has_text:
         if not run.results("roles"):

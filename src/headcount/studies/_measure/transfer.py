@@ -17,7 +17,7 @@ from headcount.studies._base import StudyContext
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ScoreAgreement:
     """The agreement of the scores of two runs by one importance."""
 
     method: str
@@ -29,7 +29,7 @@ class Pair:
     same_data: bool
 
 
-def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> list[Pair]:
+def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> list[ScoreAgreement]:
     """Returns every pair of the scores of one importance, by the names of their runs.
 
     Raises:
@@ -47,7 +47,7 @@ def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> l
         paired = a.data == b.data and samples_a.n_groups == samples_b.n_groups
         ranks = agreement(samples_a, samples_b, max(1, len(a.heads) // 4), seed=seed, paired=paired)
         pearson = correlate(samples_a, samples_b, seed=seed, by="pearson", paired=paired)
-        pairs.append(Pair(a.method, name_a, name_b, pearson, ranks.spearman, ranks.lowest, bool(a.data) and a.data == b.data))
+        pairs.append(ScoreAgreement(a.method, name_a, name_b, pearson, ranks.spearman, ranks.lowest, bool(a.data) and a.data == b.data))
     return pairs
 
 

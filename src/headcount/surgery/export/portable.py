@@ -25,7 +25,7 @@ from headcount.surgery.named_heads import assign_fields, original_fields
 from headcount.surgery.reshape import cuts_of
 from headcount.surgery.save import MAX_SHARD_SIZE, save
 from headcount.surgery.sizes import BUILD_LOCK
-from headcount.surgery.verify import check_equal, float_dtype, run
+from headcount.surgery.verify import check_equal, float_dtype, forward_outputs
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Portable(ExportTarget):
         batch = dict(inputs) if inputs is not None else probe_inputs(model)
         dense = widen(model)
         with reporting_inputs(model, batch, dummy=inputs is None):
-            expected = run(model, batch)
+            expected = forward_outputs(model, batch)
         check_equal(
             expected,
-            run(dense, batch),
+            forward_outputs(dense, batch),
             float_dtype(model),
             "the portable model",
             reference="the smaller one",
@@ -118,7 +118,7 @@ def widen(model: nn.Module) -> nn.Module:
 
 def _table_columns(model: nn.Module, heads: HeadMap) -> dict[str, list[int]]:
     """Returns, by tensor name, the original heads whose columns a bias table that layers share still has."""
-    recorded = record.read(model)
+    recorded = record.read_cut_record(model)
     columns: dict[str, list[int]] = {}
     for block in heads.blocks:
         entry = recorded.get(record.relative_path(model, block.path))
