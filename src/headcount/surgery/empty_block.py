@@ -21,7 +21,6 @@ class _Ghost(nn.Module):
         assert weight is not None
         size = linear_size(layer)
         assert size is not None
-        self.transposed = is_transposed(layer)
         self.in_features, self.out_features = size
         shape = list(weight.shape)
         shape[axis] = 0

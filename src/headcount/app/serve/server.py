@@ -29,8 +29,8 @@ try:
 except ImportError as error:
     raise MissingExtra("headcount serve needs starlette and uvicorn: pip install 'headcount[serve]'") from error
 
-ACTIONS = ("attend", "ablate", "prune")
-"""The functions of actions.py that a page can call."""
+ACTIONS = {"attend": "attend", "ablate": "ablate", "prune": "prune_run"}
+"""The functions of actions.py that a page can call, by the name of the action."""
 
 
 class Site:
@@ -91,7 +91,7 @@ class Site:
         try:
             from headcount.app.serve import actions  # imports torch, which the pages of a run do without
 
-            return getattr(actions, action)(run, content)
+            return getattr(actions, ACTIONS[action])(run, content)
         finally:
             self._busy.release()
 
