@@ -41,8 +41,10 @@ USED_BY_NAME = {
     "arguments of a protocol": "operation display_id",
     "called by the server by the name of an action": "attend ablate prune_run",
     "kept so that its address stays taken": "storage",
-    "results and functions for users": "attainable n_choosing conllu read_links unregister check_error_* total_cost share_between_layers correlation_with_heads_lost",
-    "for tests, of plug-ins too": "check_importance check_role check_pruner require_calls_change_nothing has_sdpa with_all_maps compare_values no_such",
+    "results and functions for users": "attainable n_choosing conllu read_links unregister check_error_* "
+    "total_cost share_between_layers correlation_with_heads_lost",
+    "for tests, of plug-ins too": "check_importance check_role check_pruner require_calls_change_nothing has_sdpa "
+    "with_all_maps compare_values no_such",
 }
 
 

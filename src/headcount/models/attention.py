@@ -150,7 +150,7 @@ class AttentionTap:
     def __enter__(self) -> AttentionTap:
         with ExitStack() as stack:
             hold = stack.enter_context(eager(self.model))
-            stack.callback(self._leave)
+            stack.callback(self._exit_interrupted_modes)
             for block in self.blocks:
                 module = self.model.get_submodule(block.path)
                 before, after = self._hooks(block, module, hold)
@@ -175,7 +175,7 @@ class AttentionTap:
 
         return compare_blocks
 
-    def _leave(self) -> None:
+    def _exit_interrupted_modes(self) -> None:
         """Leaves the modes of blocks that were interrupted: torch runs no forward hook when a pass ends by Ctrl-C."""
         while self._active:
             self._active.pop().__exit__(None, None, None)
@@ -185,7 +185,7 @@ class AttentionTap:
             hold.check(module)
             if hooks_suspended():
                 return
-            self._leave()  # what an interrupted pass left behind
+            self._exit_interrupted_modes()  # what an interrupted pass left behind
             mode = _Softmax(block, module, self.change)
             mode.__enter__()
             self._active.append(mode)

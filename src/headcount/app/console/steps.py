@@ -81,7 +81,7 @@ def _prune(numbers: Numbers) -> str:
     return text + (f"; {len(numbers['failed'])} failed" if numbers["failed"] else "")
 
 
-def _keep(numbers: Numbers) -> str:
+def _describe_pruned(numbers: Numbers) -> str:
     change, before, after = numbers["change"], numbers["before"], numbers["after"]
     text = (
         f"{numbers['method']}, {numbers['keep']} heads: loss {numbers['loss']:.4g} ({change['difference']:+.3g}, 95 % {change['low']:+.3g} … "
@@ -112,7 +112,7 @@ _SENTENCES = {
     "profiles": _profiles,
     "train": lambda numbers: format_training(**numbers),
     "prune": _prune,
-    "keep": _keep,
+    "keep": _describe_pruned,
     "load": _load,
     "verify": lambda numbers: (
         "the cut was proven equal to the gates before it was saved; repair and training move its output by "

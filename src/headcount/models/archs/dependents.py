@@ -80,7 +80,7 @@ def _units(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None
     return None
 
 
-def _axes(owner: nn.Module, shape: torch.Size) -> list[int]:
+def _candidate_head_axes(owner: nn.Module, shape: torch.Size) -> list[int]:
     """Returns the axes that may hold heads, the likeliest first: a linear layer's outputs, a table's columns, else from the front."""
     if linear_size(owner) is not None:
         return [len(shape) - 1 if is_transposed(owner) else 0]
@@ -116,7 +116,7 @@ def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice
             continue  # the table serves other layers too: it stays whole, each layer takes its own heads of the bias
         if (_is_norm(owner) and tensor.ndim == 1) or is_shared(name.removeprefix(f"{path}.")):
             continue
-        axes = _axes(owner, tensor.shape)
+        axes = _candidate_head_axes(owner, tensor.shape)
         if any(table in name for table in names.PER_HEAD_TABLES):  # an axis that counts heads, before one that is as wide as all of them
             axes = [axis for axis in axes if tensor.shape[axis] == geometry.n_heads] or axes
         for axis in axes:

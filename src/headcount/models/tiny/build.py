@@ -166,7 +166,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def _attributes(config: PretrainedConfig) -> dict[str, Any]:
+def _constructor_arguments(config: PretrainedConfig) -> dict[str, Any]:
     """What the constructor takes, with sub-configurations as objects; derived attributes are left to it."""
     plain = {**config.to_dict(), **_subconfigs(config)}
     accepted = set(inspect.signature(type(config).__init__).parameters)
@@ -200,7 +200,7 @@ def _token_map(config: PretrainedConfig) -> dict[int, int]:
 
 def _shrink(config: PretrainedConfig, tokens: Mapping[int, int], changes: Mapping[str, Any]) -> PretrainedConfig:
     """The small configuration; ``changes`` maps dotted attributes to values that no rule touches."""
-    attributes = _attributes(config)
+    attributes = _constructor_arguments(config)
     layer_indices = layers.choose_layers(attributes)
     if layer_indices is not None:
         attributes = layers.cut_layers(attributes, layer_indices)

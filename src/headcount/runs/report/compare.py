@@ -31,7 +31,7 @@ def compare_runs(a: Side, b: Side) -> tuple[contract.Comparison | None, str]:
     roles_a, roles_b = data_a["roles"], data_b["roles"]
     content: contract.Comparison = {
         "title": f"{data_b['name']} ({data_b['model']['name']}) against {data_a['name']} ({data_a['model']['name']}): B − A",
-        "scores": _scores(all_scores(run_a), all_scores(run_b), data_a["heads"]),
+        "scores": _compare_scores(all_scores(run_a), all_scores(run_b), data_a["heads"]),
         "roles": _role_changes(roles_a, roles_b),
         "roles_only": {"a": _roles_only_in(roles_a, roles_b), "b": _roles_only_in(roles_b, roles_a)},
         "outcomes": _outcomes(dense_a, dense_b),
@@ -53,7 +53,7 @@ def why_not_comparable(a: Run, b: Run) -> str:
     )
 
 
-def _scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]) -> list[contract.ScoreDifference]:
+def _compare_scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]) -> list[contract.ScoreDifference]:
     rows: list[contract.ScoreDifference] = []
     for name, scores in a.items():
         if name in b and scores.normalise == b[name].normalise:
