@@ -47,7 +47,7 @@ from headcount.data.mask import mask
 from headcount.data.metrics import IGNORED
 from headcount.data.open_task import default_task, open_task
 from headcount.data.readers.tables import TABLES
-from headcount.data.task import SPLITS, Task
+from headcount.data.task import SPLITS, Task, pad
 from headcount.data.task_builder import ARGUMENTS, TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.text.sentences import read_annotated
 
@@ -696,10 +696,13 @@ def test_a_plug_in_is_found_and_its_options_are_checked(monkeypatch: pytest.Monk
         size: int = option(2, "Examples", minimum=1)
         info = TaskInfo(uses=("train",), model="AutoModel", metric="none")
 
-        def build(self, request: TaskRequest) -> Any:
-            return self.size, request.name
+        def build(self, request: TaskRequest) -> Task:
+            rows = [{"labels": 0}] * self.size
+            return Task(request.name, rows, rows, rows, pad)
 
-    assert open_task("plug(size=3)", model("two"), None) == open_task(Plug(size=3), model("two")) == (3, "plug")
+    by_text, by_object = open_task("plug(size=3)", model("two"), None), open_task(Plug(size=3), model("two"))
+    assert by_text == by_object and by_text.name == "plug" and len(by_text.report) == 3
+    assert by_text.options == {"name": "plug", "size": 3}, "the key of an artifact holds all options"
     with pytest.raises(UnknownName, match="no option of plug 'more'"):
         open_task("plug(more=3)", model("two"), None)
     with pytest.raises(DataError, match="'plug' does not use label_column; it uses train"):
