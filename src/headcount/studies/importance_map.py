@@ -20,8 +20,8 @@ class ImportanceMap(Study):
 
     Scores are normalised as their paper does, and every figure names the normalisation: `gradient` is divided by the ℓ2 norm of its layer (Michel
     et al. 2019), `lrp` gives shares of each layer, by the rule that its variant names (Voita et al. 2019). They are means over examples of the
-    calibration split, with t intervals corrected for skewness (Hall); methods that read no data have none. The parameters of one head are listed
-    for every layer, and with `distances` the mean Jensen–Shannon distance of the attention of every two heads of a kind.
+    calibration split, with t intervals corrected for skewness (Hall); none where a method reads no data, or n < 10 × skewness². The parameters of
+    one head are listed for every layer, and with `distances` the mean Jensen–Shannon distance of the attention of every two heads of a kind.
     """
 
     by: tuple[str, ...] = option(("gradient",), "Importances, such as gradient, lrp, confidence, entropy or distance")

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headcount.core.figure import Axis, Line, LineFigure, Reference
-from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
+from headcount.studies._pruned_models import PrunedModels
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PruningCurve(Study):
+class PruningCurve(PrunedModels):
     """How much does the model lose as heads go? Every method at every number of heads, over seeds, in pairs with random heads and with each other.
 
     Michel et al. 2019 (Fig. 3) and Li et al. 2021 (Fig. 2, 3). Seeds are averaged example by example; a difference is paired over the examples of
@@ -23,18 +23,6 @@ class PruningCurve(Study):
     Student's t, from three seeds on.
     """
 
-    _: KW_ONLY
-    methods: tuple[str, ...] = option(("gradient",), "Pruners or importances; random is always added")
-    keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 90%, 80%, …, 10%")
-    seeds: int = option(3, "Seeds of methods with chance in them", minimum=1)
-    kinds: tuple[str, ...] = option((), "Kinds of attention that lose heads; by default all of them at once")
-    repair: bool | None = option(False, "Refit output projections in closed form; none does so unless training follows")
-    recover: float | str | None = option(
-        None, "How long the pruned model is fine-tuned: a number of epochs, or of steps (300steps), or auto"
-    )
-    steps: int | None = option(None, "Optimiser steps of methods that train; by default those of one epoch, and at least 300", minimum=1)
-    rate: float = option(5e-5, "The learning rate of weights, where they train", minimum=0)
-    train_batch: int = option(32, "Examples per training step", minimum=1)
     info = StudyInfo(paper="Michel et al. 2019, Fig. 3; Li et al. 2021, Fig. 2 and 3", needs=frozenset({"model", "task", "run"}))
 
     def effort(self, context: StudyContext) -> Effort:

@@ -98,7 +98,10 @@ def _map_scores(scores: Scores, heads: HeadMap) -> MappedScores:
 
 
 def _score_intervals(scores: Scores) -> list[tuple[float | None, float | None]]:
-    """Returns the 95 % interval of every score by Hall's transform over groups of examples; None where a method reads no data."""
+    """Returns the 95 % interval of every score by Hall's transform over groups of examples.
+
+    None where a method reads no data, and where the skewness of the examples is too large for their number.
+    """
     samples = scores.scaled_samples()
     if samples is None or samples.n < 2 or samples.sums.ndim > 2:
         return [(None, None)] * len(scores.heads)
@@ -107,9 +110,10 @@ def _score_intervals(scores: Scores) -> list[tuple[float | None, float | None]]:
     square = (residuals**2).sum(0) / n
     skewness = np.divide((residuals**3).sum(0) / n, square**1.5, out=np.zeros_like(values), where=square > 0)
     quantile, stderr = special.stdtrit(n - 1, 0.975), samples.stderr()
-    low = values - stderr * inverse_hall_transform(quantile, n, skewness)
-    high = values - stderr * inverse_hall_transform(-quantile, n, skewness)
-    return list(zip(low.tolist(), high.tolist(), strict=True))
+    low = (values - stderr * inverse_hall_transform(quantile, n, skewness)).tolist()
+    high = (values - stderr * inverse_hall_transform(-quantile, n, skewness)).tolist()
+    is_thin = skewness**2 > n / 10  # too few examples to know the spread
+    return [(None, None) if thin else (low[i], high[i]) for i, thin in enumerate(is_thin.tolist())]
 
 
 def count_parameters(model: nn.Module) -> list[BlockParameters]:

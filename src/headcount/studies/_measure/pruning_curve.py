@@ -19,6 +19,7 @@ from headcount.studies._results import correct_rows, describe_run
 from headcount.workflows.prune import build_grid
 
 if TYPE_CHECKING:
+    from headcount.studies._pruned_models import PrunedModels
     from headcount.studies.pruning_curve import PruningCurve
 
 LEVELS = tuple(share / 10 for share in range(9, 0, -1))
@@ -84,8 +85,8 @@ class Curves:
     pairs: list[PairRow]
 
 
-def build_requests(study: PruningCurve, context: StudyContext) -> list[PruneSpec]:
-    """Returns the requests of all models of a curve."""
+def build_requests(study: PrunedModels, context: StudyContext) -> list[PruneSpec]:
+    """Returns the requests of all models of a study."""
     heads = context.loaded.heads
     n_free = sum(block.n_heads for block in heads.blocks if not study.kinds or block.kind in study.kinds)
     keeps = count_levels(study.keep, heads, LEVELS) if not study.kinds else count_kind_levels(study.keep, n_free)
@@ -102,7 +103,7 @@ def count_kind_levels(keeps: Sequence[int | float | str], n_heads: int) -> list[
     return sorted({max(1, Budget(keep=size).heads(n_heads)) for size in sizes}, reverse=True)
 
 
-def estimate_effort(study: PruningCurve, context: StudyContext) -> Effort:
+def estimate_effort(study: PrunedModels, context: StudyContext) -> Effort:
     """Returns the evaluations of all models, one gradient pass for each ranking, and the steps of those that train."""
     specs, n_train, n_report = build_requests(study, context), len(context.task.calibration), len(context.task.report)
     steps = sum(spec.n_steps(n_train) for spec in specs)
