@@ -40,7 +40,7 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
     "transfer": ("transfer:{folder}/a+{folder}/b", None, None, {}),
 }
 FIGURES = {
-    "all-but-one": ["layers"],
+    "all-but-one": ["layers", "metric"],
     "by-type": ["types"],
     "compensation": ["weights", "importance"],
     "dynamics": ["curves"],
