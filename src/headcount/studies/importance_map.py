@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from statistics import mean
 from typing import TYPE_CHECKING
 
 from headcount.core.figure import Axis, HeatMap
@@ -41,7 +40,11 @@ class ImportanceMap(Study):
         maps = score_heads(context, self)
         parameters = count_parameters(context.loaded.model)
         distances = measure_distances(context) if self.distances else []
-        tables = [_score_table(maps), _parameter_table(parameters), *([_distance_table(distances)] if distances else [])]
+        tables = [
+            _score_table(maps),
+            _parameter_table(parameters),
+            *([_layer_distance_table(distances), _distance_table(distances)] if distances else []),
+        ]
         return StudyResult(
             study=str(self),
             tables=tuple(tables),
@@ -109,25 +112,26 @@ def _maps(scores: MappedScores) -> list[HeatMap]:
     return maps
 
 
+def _layer_distance_table(distances: Sequence[HeadDistances]) -> Table:
+    columns = (Column("kind"), Column("layer"), Column("other layer"), Column("distance", format=".3f"))
+    cells = [(matrix.kind, *layers, value) for matrix in distances for layers, value in matrix.between_layers().items()]
+    return Table("layer distances", columns, tuple(cells), "Mean distance between the heads of two layers")
+
+
 def _distance_map(distances: HeadDistances) -> HeatMap:
+    values = distances.between_layers()
     layers = tuple(dict.fromkeys(distances.layers))
-    members = {layer: [i for i, other in enumerate(distances.layers) if other == layer] for layer in layers}
-
-    def mean_between(layer: str, other: str) -> float | None:
-        values = [distances.values[i][j] for i in members[layer] for j in members[other] if i != j]
-        return mean(values) if values else None
-
     return HeatMap(
         name=f"distances of {distances.kind}",
         title=f"Distance between the attention of the heads of two layers, {distances.kind}",
         x=Axis("layer"),
         y=Axis("layer"),
-        table="distances",
+        table="layer distances",
         n=distances.n_queries,
         n_unit="tokens",
         rows=layers,
         columns=layers,
-        values=tuple(tuple(mean_between(layer, other) for other in layers) for layer in layers),
+        values=tuple(tuple(values[layer, other] for other in layers) for layer in layers),
         value=Axis("Jensen–Shannon distance", "0 to 1"),
     )
 

@@ -82,16 +82,14 @@ def _head_table(rows: Sequence[KeptRow]) -> Table:
 def _figures(kept: KeptHeads, method: str, *, names_method: bool) -> list[LineFigure | HeatMap]:
     rows = sorted((row for row in kept.rows if row.method == method), key=lambda row: row.n_removed)
     suffix = f" by {method}" if names_method else ""
-    removed = (0.0, *(float(row.n_removed) for row in rows))
-    lines = [
-        Line(kind, removed, (1.0, *(row.by_kind[kind] / number for row in rows)), is_control=False) for kind, number in kept.by_kind.items()
-    ]
+    removed = tuple(float(row.n_removed) for row in rows)
+    lines = [Line(kind, removed, tuple(row.by_kind[kind] for row in rows)) for kind in kept.by_kind]
     n_seeds = len(rows[0].survivors)
     by_kind = LineFigure(
         name=f"kinds{suffix}",
         title=f"Heads that stay in each kind of attention, pruned by {method}",
         x=Axis("heads removed"),
-        y=Axis("heads of the kind that stay", is_share=True),
+        y=Axis("heads that stay"),
         table="kinds",
         n=n_seeds,
         n_unit="seeds" if n_seeds > 1 else "seed",
@@ -107,8 +105,8 @@ def _figures(kept: KeptHeads, method: str, *, names_method: bool) -> list[LineFi
         n_unit="seeds" if n_seeds > 1 else "seed",
         rows=tuple(kept.by_layer),
         columns=tuple(str(row.n_kept) for row in rows),
-        values=tuple(tuple(row.by_layer[layer] / number for row in rows) for layer, number in kept.by_layer.items()),
-        value=Axis("share of the layer's heads that stays", is_share=True),
+        values=tuple(tuple(row.by_layer[layer] for row in rows) for layer in kept.by_layer),
+        value=Axis("heads of the layer that stay"),
     )
     return [by_kind, by_layer]
 

@@ -64,6 +64,7 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
         Column("seeds"),
         Column("steps"),
         *interval_columns(metric, ".4g"),
+        *interval_columns("mean over seeds", ".4g"),
         Column("sd", format=".2g"),
         *interval_columns("against the dense model", "+.3g", metric),
         Column("p", format=".2g"),
@@ -79,6 +80,8 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
             row.n_seeds,
             row.steps,
             row.mean,
+            *row.band,
+            row.mean,
             *row.interval,
             row.deviation,
             row.change.difference,
@@ -90,7 +93,9 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
         )
         for row in rows
     ]
-    title = f"{metric} by the number of heads that stay: mean over seeds, paired differences over examples; q corrects those from random"
+    title = (
+        f"{metric} by the number of heads that stay, with the paired interval over examples; q corrects the differences from random heads"
+    )
     return Table("curve", columns, tuple(cells), title)
 
 
@@ -114,8 +119,7 @@ def _figure(rows: Sequence[CurveRow], dense: Evaluation, metric: str) -> LineFig
     lines = []
     for method in dict.fromkeys(row.method for row in rows):
         points = sorted((row for row in rows if row.method == method), key=lambda row: row.share_removed)
-        intervals = [(dense.score + row.change.low, dense.score + row.change.high) for row in points]
-        low, high = zip(*intervals, strict=True)
+        low, high = zip(*(row.band for row in points), strict=True)
         x, y = tuple(row.share_removed for row in points), tuple(row.mean for row in points)
         lines.append(Line(method, x, y, low, high, is_control=method.startswith("random")))
     return LineFigure(

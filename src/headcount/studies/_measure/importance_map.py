@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,6 +79,20 @@ class HeadDistances:
     layers: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
     n_queries: int
+
+    def between_layers(self) -> dict[tuple[str, str], float | None]:
+        """Returns the mean distance between the heads of every two layers, and between those of one layer; None for a layer of one head."""
+        layers, means = dict.fromkeys(self.layers), {}
+        for layer in layers:
+            for other in layers:
+                values = [
+                    self.values[i][j]
+                    for i, first in enumerate(self.layers)
+                    for j, second in enumerate(self.layers)
+                    if (first, second) == (layer, other) and i != j
+                ]
+                means[layer, other] = mean(values) if values else None
+        return means
 
 
 def score_heads(context: StudyContext, study: ImportanceMap) -> list[MappedScores]:

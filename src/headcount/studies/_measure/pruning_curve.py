@@ -30,7 +30,8 @@ RANDOM = "random"
 class CurveRow:
     """One method at one number of heads.
 
-    `mean` with its `interval` and `deviation` is over seeds, `change` from the dense model and `against_random` over examples.
+    `mean` with its `interval` and `deviation` is over seeds, `change` from the dense model and `against_random` over examples. `band` is the score of
+    the dense model plus the interval of the change.
     """
 
     method: str
@@ -44,6 +45,7 @@ class CurveRow:
     change: PairedDifference
     against_random: PairedDifference | None
     kept_by_kind: Mapping[str, float]
+    band: tuple[float, float] = (0.0, 0.0)
     q: float | None = None
 
     @property
@@ -141,6 +143,7 @@ def curve_rows(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[
                     point.change,
                     None if control is None else grid.compare(point, control, seed=seed),
                     count_by(grid.heads.blocks, point.survivors),
+                    (grid.dense.score + point.change.low, grid.dense.score + point.change.high),
                 )
             )
     return correct_rows(rows)
