@@ -42,6 +42,7 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
     "single-heads": ("single-heads", ENTAILMENT, ENTAILMENT, {}),
     "speed": ("speed(method=magnitude;keep=50%+25%;batches=1;length=8;rounds=15)", ENTAILMENT, ENTAILMENT, {}),
     "survivors": ("survivors", None, None, {"text": SENTENCES}),
+    "task-transfer": ("task-transfer:demo/entailment-tavi", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "transfer": ("transfer:{folder}/a+{folder}/b", None, None, {}),
 }
 FIGURES = {
@@ -60,6 +61,7 @@ FIGURES = {
     "single-heads": ["histogram", "map"],
     "speed": ["batches", "sizes"],
     "survivors": ["families 1", "families 2", "share"],
+    "task-transfer": ["metric on demo/entailment-tavi", "loss on demo/entailment-tavi"],
     "transfer": ["pair 1"],
 }
 PLACED = ("x", "counts", "edges", "ticks", "n", "references")
