@@ -169,20 +169,21 @@ def evaluate_without(
     *,
     ablation: Replacement = "zero",
     means: Mapping[str, Tensor] | None = None,
+    split: Split = "report",
     limit: int | None = None,
     batch_size: int | None = None,
 ) -> Evaluation:
-    """Evaluates the model on the report split with some heads gated away; a run keeps the evaluation under `name`."""
+    """Evaluates the model on a split with some heads gated away; a run keeps the evaluation under `name`."""
     admit_model(run, model)
     removed = frozenset(heads)
     if not removed:
-        return evaluate_into(run, name, model, task, limit=limit, batch_size=batch_size)
+        return evaluate_into(run, name, model, task, split=split, limit=limit, batch_size=batch_size)
     under: dict[str, Any] = {"removed": sorted(map(str, removed)), "how": ablation}
     if means is not None:
         under["means"] = _hash_means(means)
     values = torch.tensor([float(head not in removed) for head in HeadMap.of(model)], dtype=torch.float64)
     with HeadGates(model, values, how=ablation, means=means):
-        return evaluate_into(run, name, model, task, under=under, limit=limit, batch_size=batch_size)
+        return evaluate_into(run, name, model, task, under=under, split=split, limit=limit, batch_size=batch_size)
 
 
 def _hash_means(means: Mapping[str, Tensor]) -> str:

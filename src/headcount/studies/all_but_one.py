@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
-from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
-from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
+from headcount.core.study_result import Cell, Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
+    from headcount.core.evaluation import PairedDifference
     from headcount.studies._measure.all_but_one import LayerRow
 
 
@@ -18,12 +19,19 @@ class AllButOne(Study):
     """Can a layer live on one head? The best single head of every layer, chosen on one split and reported on another; and one head everywhere.
 
     Michel et al. 2019 (section 3.3): most layers lose little when reduced to their best head, the last encoder-decoder layer a lot. Choosing and
-    reporting on the same examples would flatter; here the head is chosen on the selection split, and loss and metric are those of the report split.
+    reporting on the same examples would flatter: the head is chosen on the selection split by its loss, and the report split stands beside it. The
+    change of the metric is by Tango's score method where every example is right or wrong, else by a paired bootstrap, that of the loss by t.
     """
 
     _: KW_ONLY
     how: Ablation = option("zero", "What stands in for the other heads: nothing, their mean output, or uniform attention")
     info = StudyInfo(paper="Michel et al. 2019, section 3.3", needs=frozenset({"model", "task"}))
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns a pass over the selection split for every head, and an evaluation of every block on both splits."""
+        n_selection, n_report = (min(len(split), context.limit or len(split)) for split in (context.task.selection, context.task.report))
+        n_blocks, n_heads = len(context.loaded.heads.blocks), len(context.loaded.heads)
+        return Effort(passes=n_heads * n_selection + (n_blocks + 2) * (n_selection + n_report))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every block reduced to its best head, and a last one for the best head everywhere at once."""
@@ -34,9 +42,9 @@ class AllButOne(Study):
         metric = task.metric.name if task.metric else ""
         return StudyResult(
             study=str(self),
-            tables=(_table(rows, metric),),
+            tables=(_table(rows, metric), _kind_table(rows, metric)),
             sentence=_verdict(rows),
-            figures=(_figure(rows),),
+            figures=(_figure(rows), *([_metric_figure(rows, metric)] if metric else [])),
             measurements={"model": context.model_name, "task": task.name, "how": self.how, "layers": [asdict(row) for row in rows]},
         )
 
@@ -48,7 +56,7 @@ def _table(rows: Sequence[LayerRow], metric: str) -> Table:
         Column("rise when chosen", "loss", "+.4g"),
         *interval_columns("rise on report", "+.3g", "loss"),
         Column("q", format=".2g"),
-        *([Column(metric, format=".4g"), Column("change", metric, "+.3g")] if metric else []),
+        *_metric_columns(metric),
     )
     cells = [
         (
@@ -59,11 +67,46 @@ def _table(rows: Sequence[LayerRow], metric: str) -> Table:
             row.rise.low,
             row.rise.high,
             row.q,
-            *([row.metric, None if row.metric_change is None else row.metric_change.difference] if metric else []),
+            *([row.metric, *_ends(row.chosen_change), *_ends(row.metric_change), row.metric_q] if metric else []),
         )
         for row in rows
     ]
-    return Table("layers", columns, tuple(cells))
+    return Table(
+        "layers", columns, tuple(cells), "Each layer reduced to the head that is best on the selection split, and all layers at once"
+    )
+
+
+def _metric_columns(metric: str) -> tuple[Column, ...]:
+    if not metric:
+        return ()
+    chosen, reported = interval_columns("change when chosen", "+.3g", metric), interval_columns("change on report", "+.3g", metric)
+    return Column(metric, format=".4g"), *chosen, *reported, Column("q of the change", format=".2g")
+
+
+def _ends(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if change is None else (change.difference, change.low, change.high)
+
+
+def _kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
+    """Returns the change on the report split by layer and kind of attention."""
+    blocks = {(row.layer, row.kind): row for row in rows if row.layer is not None}
+    kinds = list(dict.fromkeys(kind for _, kind in blocks))
+    columns = [Column("layer")]
+    for kind in kinds:
+        columns += [*interval_columns(kind, "+.3g", metric or "loss"), Column(f"q {kind}", format=".2g")]
+    cells = []
+    for layer in sorted({layer for layer, _ in blocks if layer is not None}):
+        numbers: list[Cell] = []
+        for kind in kinds:
+            row = blocks.get((layer, kind))
+            numbers += [None] * 4 if row is None else [*_reported(row), row.metric_q if metric else row.q]
+        cells.append((layer, *numbers))
+    title = f"Change of {metric or 'the loss'} on the report split when one layer is reduced to its best head, by kind of attention"
+    return Table("kinds", tuple(columns), tuple(cells), title)
+
+
+def _reported(row: LayerRow) -> tuple[float | None, float | None, float | None]:
+    return _ends(row.metric_change) if row.metric_change is not None else row.rise.interval
 
 
 def _figure(rows: Sequence[LayerRow]) -> BarFigure:
@@ -78,6 +121,24 @@ def _figure(rows: Sequence[LayerRow]) -> BarFigure:
         n=rows[0].n_examples,
         categories=tuple(row.block for row in layers),
         bars=(Bars("rise of the loss", *zip(*rises, strict=True)),),
+        is_horizontal=True,
+    )
+
+
+def _metric_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
+    chosen, reported = (
+        zip(*(_ends(change) for change in changes), strict=True)
+        for changes in ([row.chosen_change for row in rows], [row.metric_change for row in rows])
+    )
+    return BarFigure(
+        name="metric",
+        title=f"Change of {metric} when layers are reduced to their best head",
+        x=Axis("layer"),
+        y=Axis(f"change of {metric}"),
+        table="layers",
+        n=rows[0].n_examples,
+        categories=tuple(row.block for row in rows),
+        bars=(Bars("where it was chosen", *chosen), Bars("on the report split", *reported)),
         is_horizontal=True,
     )
 

@@ -7,59 +7,61 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
+from headcount.studies._pruned_models import PrunedModels
 
 if TYPE_CHECKING:
-    from headcount.core.evaluation import Evaluation
     from headcount.studies._measure.pruning_curve import CurveRow, PairRow
+
+WITHOUT_REPAIR = " without repair"
 
 
 @dataclass(frozen=True)
-class PruningCurve(Study):
+class PruningCurve(PrunedModels):
     """How much does the model lose as heads go? Every method at every number of heads, over seeds, in pairs with random heads and with each other.
 
-    Michel et al. 2019 (Fig. 3) and Li et al. 2021 (Fig. 2, 3). Seeds are averaged example by example; a difference is paired over the examples of
-    the report split, by Tango's score method where every example is right or wrong, else by a bootstrap. The interval of a mean over seeds is
-    Student's t, from three seeds on.
+    Michel et al. 2019 (Fig. 3 and 4) and Li et al. 2021 (Fig. 2, 3). Seeds are averaged example by example; a difference is paired over the examples
+    of the report split, by Tango's score method where every example is right or wrong, else by a bootstrap. The interval of a mean over seeds is
+    Student's t, from three seeds on. With `each_kind` one kind of attention at a time loses heads, and shares are those of its heads; with
+    `other_tasks` the curves of several tasks stand in one figure, also relative to each dense model.
     """
 
     _: KW_ONLY
-    methods: tuple[str, ...] = option(("gradient",), "Pruners or importances; random is always added")
-    keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 90%, 80%, …, 10%")
-    seeds: int = option(3, "Seeds of methods with chance in them", minimum=1)
-    kinds: tuple[str, ...] = option((), "Kinds of attention that lose heads; by default all of them at once")
-    repair: bool | None = option(False, "Refit output projections in closed form; none does so unless training follows")
-    recover: float | str | None = option(
-        None, "How long the pruned model is fine-tuned: a number of epochs, or of steps (300steps), or auto"
-    )
-    steps: int | None = option(None, "Optimiser steps of methods that train; by default those of one epoch, and at least 300", minimum=1)
-    rate: float = option(5e-5, "The learning rate of weights, where they train", minimum=0)
-    train_batch: int = option(32, "Examples per training step", minimum=1)
-    info = StudyInfo(paper="Michel et al. 2019, Fig. 3; Li et al. 2021, Fig. 2 and 3", needs=frozenset({"model", "task", "run"}))
+    each_kind: bool = option(False, "Prune each kind of attention alone, one curve for each")
+    other_tasks: tuple[str, ...] = option((), "Further curves: TASK for this model, or MODEL=TASK for another one")
+    info = StudyInfo(paper="Michel et al. 2019, Fig. 3 and 4; Li et al. 2021, Fig. 2 and 3", needs=frozenset({"model", "task", "run"}))
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
-        from headcount.studies._measure.pruning_curve import estimate_effort
+        from headcount.studies._measure.pruning_curve import estimate_effort, list_kinds
 
-        return estimate_effort(self, context)
+        return estimate_effort(self, context, n_grids=len(list_kinds(self, context.loaded.heads)) * (1 + len(self.other_tasks)))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every method and number of heads, and one for every pair of methods at each number."""
         from headcount.studies._measure.pruning_curve import measure_curves
 
         measured = measure_curves(self, context)
-        dense, rows = measured.dense, measured.rows
-        metric = dense.metric or "loss"
+        rows, tasks = measured.rows, list(measured.dense)
+        first = next(iter(measured.dense.values()))
+        metrics = dict.fromkeys(dense.metric or "loss" for dense in measured.dense.values())
+        metric = "score" if len(metrics) > 1 else next(iter(metrics))
+        figures = [_figure(rows, metric, n=first.n_examples)]
+        if len(tasks) > 1:
+            figures.append(_relative_figure(rows, metric, n=first.n_examples))
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
             sentence=_verdict(rows),
-            notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples.",),
-            figures=(_figure(rows, dense, metric),),
+            notes=tuple(
+                f"Dense model: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples{f' of {task}' if len(tasks) > 1 else ''}."
+                for task, dense in measured.dense.items()
+            ),
+            figures=tuple(figures),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": {"loss": dense.loss, "metric": dense.metric, "value": dense.value},
+                "dense": {"loss": first.loss, "metric": first.metric, "value": first.value},
                 "rows": [row.to_dict() for row in rows],
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },
@@ -67,8 +69,11 @@ class PruningCurve(Study):
 
 
 def _table(rows: Sequence[CurveRow], metric: str) -> Table:
-    kinds = list(rows[0].kept_by_kind) if len(rows[0].kept_by_kind) > 1 else []
+    places = dict.fromkeys(kind for row in rows for kind in row.kept_by_kind)
+    kinds = list(places) if len(places) > 1 else []
+    has_tasks = len({row.task for row in rows}) > 1
     columns = (
+        *([Column("task")] if has_tasks else []),
         Column("method"),
         Column("heads"),
         *(Column(f"{kind} heads", format=".3g") for kind in kinds),
@@ -76,6 +81,8 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
         Column("seeds"),
         Column("steps"),
         *interval_columns(metric, ".4g"),
+        *(interval_columns("of the dense model", ".1%") if has_tasks else ()),
+        *interval_columns("mean over seeds", ".4g"),
         Column("sd", format=".2g"),
         *interval_columns("against the dense model", "+.3g", metric),
         Column("p", format=".2g"),
@@ -84,12 +91,16 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
     )
     cells = [
         (
+            *([row.task] if has_tasks else []),
             row.method,
             row.n_kept,
-            *(row.kept_by_kind[kind] for kind in kinds),
+            *(row.kept_by_kind.get(kind) for kind in kinds),
             row.share_removed,
             row.n_seeds,
             row.steps,
+            row.mean,
+            *row.band,
+            *(row.relative if has_tasks else ()),
             row.mean,
             *row.interval,
             row.deviation,
@@ -102,12 +113,16 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
         )
         for row in rows
     ]
-    title = f"{metric} by the number of heads that stay: mean over seeds, paired differences over examples; q corrects those from random"
+    title = (
+        f"{metric} by the number of heads that stay, with the paired interval over examples; q corrects the differences from random heads"
+    )
     return Table("curve", columns, tuple(cells), title)
 
 
 def _pair_table(pairs: Sequence[PairRow], metric: str) -> Table:
+    has_tasks = len({pair.task for pair in pairs}) > 1
     columns = (
+        *([Column("task")] if has_tasks else []),
         Column("heads"),
         Column("method"),
         Column("other method"),
@@ -115,30 +130,64 @@ def _pair_table(pairs: Sequence[PairRow], metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple(
-        (pair.n_kept, pair.method, pair.other, pair.change.difference, pair.change.low, pair.change.high, pair.change.p, pair.q)
-        for pair in pairs
+    cells = []
+    for pair in pairs:
+        task, change = [pair.task] if has_tasks else [], pair.change
+        cells.append((*task, pair.n_kept, pair.method, pair.other, change.difference, change.low, change.high, change.p, pair.q))
+    return Table(
+        "pairs", columns, tuple(cells), f"Difference of {metric} between methods at the same number of heads, on the same examples"
     )
-    return Table("pairs", columns, cells, f"Difference of {metric} between methods at the same number of heads, on the same examples")
 
 
-def _figure(rows: Sequence[CurveRow], dense: Evaluation, metric: str) -> LineFigure:
+def _series(rows: Sequence[CurveRow]) -> dict[str, list[CurveRow]]:
+    """Returns the rows of every line by its label, those with most heads first; of several random controls, which all look alike, none."""
+    by_line: dict[tuple[str, str], list[CurveRow]] = {}
+    for row in rows:
+        by_line.setdefault((row.task, row.method), []).append(row)
+    controls = [line for line in by_line if line[1].startswith("random")]
+    lines = [line for line in by_line if len(controls) < 2 or line not in controls]
+    common = WITHOUT_REPAIR if all(method.endswith(WITHOUT_REPAIR) for _, method in lines) else ""
+    has_tasks = len({task for task, _ in lines}) > 1
+    return {
+        (f"{task}, " if has_tasks else "") + method.removesuffix(common): sorted(by_line[task, method], key=lambda row: row.share_removed)
+        for task, method in lines
+    }
+
+
+def _figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFigure:
     lines = []
-    for method in dict.fromkeys(row.method for row in rows):
-        points = sorted((row for row in rows if row.method == method), key=lambda row: row.share_removed)
-        intervals = [(dense.score + row.change.low, dense.score + row.change.high) for row in points]
-        low, high = zip(*intervals, strict=True)
+    for label, points in _series(rows).items():
+        low, high = zip(*(row.band for row in points), strict=True)
         x, y = tuple(row.share_removed for row in points), tuple(row.mean for row in points)
-        lines.append(Line(method, x, y, low, high, is_control=method.startswith("random")))
+        lines.append(Line(label, x, y, low, high, is_control=points[0].method.startswith("random")))
+    tasks = {row.task: row.dense for row in rows}
     return LineFigure(
         name="curve",
         title=f"{metric} by the share of heads removed",
         x=Axis("heads removed", is_share=True),
         y=Axis(metric),
         table="curve",
-        n=dense.n_examples,
+        n=n,
         lines=tuple(lines),
-        references=(Reference("dense model", dense.score),),
+        references=tuple(Reference(f"dense model, {task}" if len(tasks) > 1 else "dense model", score) for task, score in tasks.items()),
+    )
+
+
+def _relative_figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFigure:
+    lines = []
+    for label, points in _series(rows).items():
+        y, low, high = zip(*(row.relative for row in points), strict=True)
+        x = tuple(row.share_removed for row in points)
+        lines.append(Line(label, x, y, low, high, is_control=points[0].method.startswith("random")))
+    return LineFigure(
+        name="relative",
+        title=f"{metric} as a share of each dense model's, by the share of heads removed",
+        x=Axis("heads removed", is_share=True),
+        y=Axis(f"{metric} of the dense model", is_share=True),
+        table="curve",
+        n=n,
+        lines=tuple(lines),
+        references=(Reference("dense model", 1.0),),
     )
 
 

@@ -2,58 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-import torch
-
+from headcount.core.evaluation import PairedDifference
 from headcount.core.heads import Head
-from headcount.core.stats.significance import Difference, paired_bootstrap, paired_t
-from headcount.data.evaluate import evaluate
-from headcount.importance.score import score
-from headcount.models.gates import HeadGates
+from headcount.core.stats.significance import Difference, benjamini_hochberg, paired_t
+from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import Ablation, StudyContext
-from headcount.studies._gated import means_for
+from headcount.studies._gated import evaluate_without, means_for
+from headcount.studies._grid import compare_evaluations
 from headcount.studies._results import correct_rows
+from headcount.workflows.score import score_into
 
 EVERYWHERE = "everywhere"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """One block, or all of them: the heads that stay, the rise of the loss where they were chosen, and rise and metric on the report split."""
+    """One block, or all of them, reduced to its best head.
+
+    `chosen_rise` and `chosen_change` are those of the loss and of the metric on the selection split, where the heads were chosen, `rise` and
+    `metric_change` those on the report split; q corrects the p-value of the rise, `metric_q` that of the change of the metric, over all rows.
+    """
 
     block: str
+    kind: str
+    layer: int | None
     heads: tuple[str, ...]
-    chosen_rise: float | None
+    chosen_rise: float
+    chosen_change: PairedDifference | None
     rise: Difference
     metric: float | None
-    metric_change: Difference | None
+    metric_change: PairedDifference | None
     n_examples: int
     p: float
     q: float = 1.0
+    metric_q: float | None = None
 
 
 def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
     """Returns a row for every block reduced to its best head, and a last one for the best head everywhere at once."""
     model, task, heads, seed = context.loaded.model, context.task, context.loaded.heads, context.seed
-    limit, batch_size = context.limit, context.batch_size
+    settings = ScoreSettings(split="selection", seed=seed, limit=context.limit, batch_size=context.batch_size)
     with context.progress("scoring") as advance:
-        scores = score(
-            model, task, f"all-but-one:{ablation}", split="selection", seed=seed, limit=limit, batch_size=batch_size, progress=advance
-        )
-    means = means_for(model, task, ablation, limit, "selection")
-    dense = evaluate(model, task, limit=limit, batch_size=batch_size)
-    best = {block.name: min(block.heads, key=lambda head: (scores[head], head)) for block in heads.blocks if block.n_heads}
-    choices: list[tuple[str, list[Head], float | None]] = [(name, [head], scores[head]) for name, head in best.items()]
+        (scores,) = score_into(context.run, model, task, [f"all-but-one:{ablation}"], settings, progress=advance).values()
+    means = means_for(model, task, ablation, context.limit, "selection")
+    evaluate = partial(evaluate_without, context.run, limit=context.limit, batch_size=context.batch_size)
+    dense = evaluate("dense", model, task, ())
+    chosen_dense = evaluate("dense on selection", model, task, (), split="selection")
+    blocks = {block.name: block for block in heads.blocks if block.n_heads}
+    best = {name: min(block.heads, key=lambda head: (scores[head], head)) for name, block in blocks.items()}
+    choices: dict[str, list[Head]] = {name: [head] for name, head in best.items()} | {EVERYWHERE: list(best.values())}
     rows = []
-    for name, kept_heads, chosen_rise in [*choices, (EVERYWHERE, list(best.values()), None)]:
-        reduced = {block.name for block in heads.blocks if name in (block.name, EVERYWHERE)}
-        stays = [float(head in kept_heads or heads.block_of(head).name not in reduced) for head in heads]
-        with HeadGates(model, torch.tensor(stays, dtype=torch.float64), how=ablation, means=means):
-            pruned = evaluate(model, task, limit=limit, batch_size=batch_size)
-        change = None
-        if task.metric is not None and dense.parts is not None and pruned.parts is not None:
-            change = paired_bootstrap(dense.parts, pruned.parts, task.metric.total, seed=seed)
+    for name, kept_heads in choices.items():
+        reduced = blocks.values() if name == EVERYWHERE else [blocks[name]]
+        removed = [head for block in reduced for head in block.heads if head not in kept_heads]
+        label = f"{name} reduced to {'one head' if name == EVERYWHERE else kept_heads[0]}, {ablation}"
+        pruned = evaluate(label, model, task, removed, ablation=ablation, means=means)
+        chosen = evaluate(f"{label}, on selection", model, task, removed, ablation=ablation, means=means, split="selection")
+        changes = None, None
+        if task.metric is not None:
+            changes = compare_evaluations(chosen_dense, chosen, task, seed=seed), compare_evaluations(dense, pruned, task, seed=seed)
         rise = paired_t(pruned.losses - dense.losses)
-        rows.append(LayerRow(name, tuple(map(str, kept_heads)), chosen_rise, rise, pruned.value, change, dense.n_examples, rise.p))
-    return correct_rows(rows)
+        block = blocks.get(name)
+        rows.append(
+            LayerRow(
+                name,
+                EVERYWHERE if block is None else block.kind,
+                None if block is None else block.layer,
+                tuple(map(str, kept_heads)),
+                chosen.loss - chosen_dense.loss,
+                changes[0],
+                rise,
+                pruned.value,
+                changes[1],
+                dense.n_examples,
+                rise.p,
+            )
+        )
+    return _correct_changes(correct_rows(rows))
+
+
+def _correct_changes(rows: list[LayerRow]) -> list[LayerRow]:
+    """Returns the rows with the corrected p-value of the change of the metric, where there is one."""
+    p_values = [row.metric_change.p for row in rows if row.metric_change is not None]
+    if not p_values:
+        return rows
+    return [replace(row, metric_q=float(q)) for row, q in zip(rows, benjamini_hochberg(p_values), strict=True)]

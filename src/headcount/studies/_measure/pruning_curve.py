@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
-from headcount.studies._base import Effort, StudyContext
-from headcount.studies._gated import count_levels
-from headcount.studies._grid import Grid, GridPoint, count_by, make_pruning, run_grid
+from headcount.studies._base import Effort, LoadedModel, StudyContext
+from headcount.studies._gated import admit_model, count_levels
+from headcount.studies._grid import Grid, GridPoint, count_by, run_grid
 from headcount.studies._results import correct_rows, describe_study_run
-from headcount.workflows.prune import build_grid
+from headcount.workflows.prune import Pruning, build_grid
 
 if TYPE_CHECKING:
+    from headcount.studies._pruned_models import PrunedModels
     from headcount.studies.pruning_curve import PruningCurve
 
 LEVELS = tuple(share / 10 for share in range(9, 0, -1))
@@ -29,7 +31,8 @@ RANDOM = "random"
 class CurveRow:
     """One method at one number of heads.
 
-    `mean` with its `interval` and `deviation` is over seeds, `change` from the dense model and `against_random` over examples.
+    `mean` with its `interval` and `deviation` is over seeds, `change` from the dense model and `against_random` over examples. `band` is the score of
+    the dense model (`dense`) plus the interval of the change.
     """
 
     method: str
@@ -43,7 +46,15 @@ class CurveRow:
     change: PairedDifference
     against_random: PairedDifference | None
     kept_by_kind: Mapping[str, float]
+    band: tuple[float, float]
+    dense: float
+    task: str = ""
     q: float | None = None
+
+    @property
+    def relative(self) -> tuple[float, float, float]:
+        """The mean and the ends of the band as shares of the dense model's score."""
+        return self.mean / self.dense, self.band[0] / self.dense, self.band[1] / self.dense
 
     @property
     def p(self) -> float | None:
@@ -63,6 +74,7 @@ class PairRow:
     method: str
     other: str
     change: PairedDifference
+    task: str = ""
     q: float | None = None
 
     @property
@@ -77,23 +89,34 @@ class PairRow:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The dense model, a row for every method and size, and one for every pair of methods."""
+    """The dense model of every task by its label, a row for every method and size, and one for every pair of methods."""
 
-    dense: Evaluation
+    dense: Mapping[str, Evaluation]
     rows: list[CurveRow]
     pairs: list[PairRow]
 
 
-def build_requests(study: PruningCurve, context: StudyContext) -> list[PruneSpec]:
-    """Returns the requests of all models of a curve."""
-    heads = context.loaded.heads
-    n_free = sum(block.n_heads for block in heads.blocks if not study.kinds or block.kind in study.kinds)
-    keeps = count_levels(study.keep, heads, LEVELS) if not study.kinds else count_kind_levels(study.keep, n_free)
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A model and a task that are pruned, by methods over all kinds of attention or each of them alone; `label` names them in tables."""
+
+    label: str
+    loaded: LoadedModel
+    task: Task
+
+
+def build_requests(study: PrunedModels, context: StudyContext) -> list[PruneSpec]:
+    """Returns the requests of all models of a study."""
+    return build_specs(study, context.loaded.heads, study.kinds, first_seed=context.seed)
+
+
+def build_specs(study: PrunedModels, heads: HeadMap, kinds: Sequence[str], *, first_seed: int) -> list[PruneSpec]:
+    """Returns the requests of all models of a study that lose heads of some kinds of attention, or of all where none is named."""
+    n_free = sum(block.n_heads for block in heads.blocks if not kinds or block.kind in kinds)
+    keeps = count_levels(study.keep, heads, LEVELS) if not kinds else count_kind_levels(study.keep, n_free)
     recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
-    template = PruneSpec.of(
-        RANDOM, Budget(keep=1), kinds=study.kinds, repair=study.repair, recover=study.recover, recipe=recipe, seed=context.seed
-    )
-    return build_grid(study.methods, keeps, study.seeds, template, first_seed=context.seed)
+    template = PruneSpec.of(RANDOM, Budget(keep=1), kinds=kinds, repair=study.repair, recover=study.recover, recipe=recipe, seed=first_seed)
+    return build_grid(study.methods, keeps, study.seeds, template, first_seed=first_seed)
 
 
 def count_kind_levels(keeps: Sequence[int | float | str], n_heads: int) -> list[int]:
@@ -102,20 +125,51 @@ def count_kind_levels(keeps: Sequence[int | float | str], n_heads: int) -> list[
     return sorted({max(1, Budget(keep=size).heads(n_heads)) for size in sizes}, reverse=True)
 
 
-def estimate_effort(study: PruningCurve, context: StudyContext) -> Effort:
-    """Returns the evaluations of all models, one gradient pass for each ranking, and the steps of those that train."""
+def estimate_effort(study: PrunedModels, context: StudyContext, *, n_grids: int = 1) -> Effort:
+    """Returns the evaluations of all models, one gradient pass for each ranking, and the steps of those that train, of so many grids alike."""
     specs, n_train, n_report = build_requests(study, context), len(context.task.calibration), len(context.task.report)
     steps = sum(spec.n_steps(n_train) for spec in specs)
     rankings = len(study.methods) * 3 * min(n_train, 512)
-    return Effort(passes=(len(specs) + 1) * min(n_report, context.limit or n_report) + rankings, steps=steps)
+    passes = (len(specs) + 1) * min(n_report, context.limit or n_report) + rankings
+    return Effort(passes=n_grids * passes, steps=n_grids * steps)
+
+
+def list_kinds(study: PruningCurve, heads: HeadMap) -> list[tuple[str, ...]]:
+    """Returns the kinds of attention that lose heads in each grid of a study."""
+    if not study.each_kind:
+        return [study.kinds]
+    return [(kind,) for kind in dict.fromkeys(block.kind for block in heads.blocks) if not study.kinds or kind in study.kinds]
+
+
+def open_series(study: PruningCurve, context: StudyContext) -> list[Series]:
+    """Returns the model and task of a study, and those that `other_tasks` names as TASK or MODEL=TASK."""
+    series = [Series(context.task.name, context.loaded, context.task)]
+    for text in study.other_tasks:
+        model, separator, task = text.partition("=")
+        if not separator or "(" in model:  # an equals sign within parentheses belongs to an option of the task
+            series.append(Series(text, context.loaded, context.sources.open_task(context.loaded, text)))
+        else:
+            loaded = context.sources.load_model(model)
+            series.append(Series(f"{task} ({model})", loaded, context.sources.open_task(loaded, task)))
+    return series
 
 
 def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
-    """Prunes the model of a study by every method to every size, and compares the results."""
-    specs = build_requests(study, context)
+    """Prunes the model of a study by every method to every size on every task, and compares the results."""
+    all_series = open_series(study, context)
     describe_study_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
-    grid = run_grid(context, make_pruning(context), specs)
-    return Curves(grid.dense, curve_rows(grid, study.kinds, seed=context.seed), compare_methods(grid, seed=context.seed))
+    dense: dict[str, Evaluation] = {}
+    rows: list[CurveRow] = []
+    pairs: list[PairRow] = []
+    for series in all_series:
+        admit_model(context.run, series.loaded.model)
+        pruning = Pruning(context.required_run, series.loaded.model, series.task, limit=context.limit, command=context.command)
+        for kinds in list_kinds(study, series.loaded.heads):
+            grid = run_grid(context, pruning, build_specs(study, series.loaded.heads, kinds, first_seed=context.seed))
+            dense[series.label] = grid.dense
+            rows += [replace(row, task=series.label) for row in curve_rows(grid, kinds, seed=context.seed)]
+            pairs += [replace(row, task=series.label) for row in compare_methods(grid, seed=context.seed)]
+    return Curves(dense, correct_rows(rows), correct_rows(pairs))
 
 
 def curve_rows(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[CurveRow]:
@@ -140,6 +194,8 @@ def curve_rows(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[
                     point.change,
                     None if control is None else grid.compare(point, control, seed=seed),
                     count_by(grid.heads.blocks, point.survivors),
+                    (grid.dense.score + point.change.low, grid.dense.score + point.change.high),
+                    grid.dense.score,
                 )
             )
     return correct_rows(rows)

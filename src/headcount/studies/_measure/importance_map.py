@@ -1,0 +1,171 @@
+"""Scores, parameters and distances of all heads, for maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from scipy import special
+from torch import nn
+
+from headcount.behaviour.profiles.numbers import affordable_queries, distances
+from headcount.core.heads import AttentionBlock
+from headcount.core.scores import Scores
+from headcount.core.stats.hall import inverse_hall_transform
+from headcount.data.chunks import batches
+from headcount.importance.settings import ScoreSettings
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import unwrap
+from headcount.models.observe import Observation, observe
+from headcount.studies._base import StudyContext
+from headcount.studies._results import describe_study_run
+from headcount.workflows.score import score_into
+
+if TYPE_CHECKING:
+    from headcount.studies.importance_map import ImportanceMap
+
+UNITS = {"entropy": "nats", "distance": "tokens"}
+QUERIES, EXAMPLES = 256, 64
+"""The most tokens whose attention is compared between heads, and the examples that they come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """The score of a head with its interval, None where it has none, and its rank from the head that is kept longest."""
+
+    head: str
+    kind: str
+    layer: int
+    index: int
+    value: float
+    low: float | None
+    high: float | None
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class MappedScores:
+    """The scores of all heads by one importance; `label` names it with its normalisation."""
+
+    method: str
+    label: str
+    unit: str
+    n_examples: int
+    rows: list[ScoreRow]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockParameters:
+    """The parameters of the heads of an attention block, and the share of all parameters that belongs to them."""
+
+    block: str
+    kind: str
+    n_heads: int
+    per_head: int
+    all_heads: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeadDistances:
+    """The distance between the attention of every two heads of one kind, over so many tokens, and the layer of every head."""
+
+    kind: str
+    heads: tuple[str, ...]
+    layers: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    n_queries: int
+
+    def between_layers(self) -> dict[tuple[str, str], float | None]:
+        """Returns the mean distance between the heads of every two layers, and between those of one layer; None for a layer of one head."""
+        layers, means = dict.fromkeys(self.layers), {}
+        for layer in layers:
+            for other in layers:
+                values = [
+                    self.values[i][j]
+                    for i, first in enumerate(self.layers)
+                    for j, second in enumerate(self.layers)
+                    if (first, second) == (layer, other) and i != j
+                ]
+                means[layer, other] = mean(values) if values else None
+        return means
+
+
+def score_heads(context: StudyContext, study: ImportanceMap) -> list[MappedScores]:
+    """Returns the scores of all heads by every importance of the study, normalised as published."""
+    describe_study_run(context, context.loaded, {"study": study.name, "by": list(study.by), "limit": context.limit})
+    settings = ScoreSettings(seed=context.seed, limit=min(study.examples, context.limit or study.examples), batch_size=context.batch_size)
+    with context.progress("scoring") as advance:
+        by_method = score_into(context.run, context.loaded.model, context.task, study.by, settings, progress=advance)
+    return [_map_scores(scores, context.loaded.heads) for scores in by_method.values()]
+
+
+def _map_scores(scores: Scores, heads: HeadMap) -> MappedScores:
+    ranks = {head: rank for rank, head in enumerate(scores.ranking(), 1)}
+    intervals, rows = _score_intervals(scores), []
+    for head, value, ends in zip(scores.heads, scores.values, intervals, strict=True):
+        rows.append(ScoreRow(str(head), heads.block_of(head).kind, head.layer, head.index, value, *ends, ranks[head]))
+    return MappedScores(scores.method, scores.label, UNITS.get(scores.method, ""), scores.n_examples, rows)
+
+
+def _score_intervals(scores: Scores) -> list[tuple[float | None, float | None]]:
+    """Returns the 95 % interval of every score by Hall's transform over groups of examples.
+
+    None where a method reads no data, and where the skewness of the examples is too large for their number.
+    """
+    samples = scores.scaled_samples()
+    if samples is None or samples.n < 2 or samples.sums.ndim > 2:
+        return [(None, None)] * len(scores.heads)
+    residuals, values = samples.residuals(), np.asarray(scores.values)
+    n = np.broadcast_to(samples.counts(), values.shape)
+    square = (residuals**2).sum(0) / n
+    skewness = np.divide((residuals**3).sum(0) / n, square**1.5, out=np.zeros_like(values), where=square > 0)
+    quantile, stderr = special.stdtrit(n - 1, 0.975), samples.stderr()
+    low = (values - stderr * inverse_hall_transform(quantile, n, skewness)).tolist()
+    high = (values - stderr * inverse_hall_transform(-quantile, n, skewness)).tolist()
+    is_thin = skewness**2 > n / 10  # too few examples to know the spread
+    return [(None, None) if thin else (low[i], high[i]) for i, thin in enumerate(is_thin.tolist())]
+
+
+def count_parameters(model: nn.Module) -> list[BlockParameters]:
+    """Returns the parameters of one head and of all heads of every block; heads of a KV group share those of K and V evenly."""
+    total, rows = sum(parameter.numel() for parameter in unwrap(model).parameters()), []
+    for block in HeadMap.of(model).blocks:
+        if block.n_heads:
+            elements = sum(part.rows.count * part.unit_numel for part in block.slices)
+            rows.append(BlockParameters(block.name, block.kind, block.n_heads, elements // block.n_heads, elements, elements / total))
+    return rows
+
+
+def measure_distances(context: StudyContext) -> list[HeadDistances]:
+    """Returns the mean Jensen–Shannon distance between the attention of every two heads of each kind, on the first examples of calibration."""
+    kinds: dict[str, list[AttentionBlock]] = {}
+    for block in context.loaded.heads.blocks:
+        if block.n_heads:
+            kinds.setdefault(block.kind, []).append(block)
+    return [_compare_heads(context, kind, blocks) for kind, blocks in kinds.items()]
+
+
+def _compare_heads(context: StudyContext, kind: str, blocks: Sequence[AttentionBlock]) -> HeadDistances:
+    heads = [head for block in blocks for head in block.heads]
+    data = batches(replace(context.task, batch_size=1), split="calibration", limit=min(EXAMPLES, context.limit or EXAMPLES))
+    rows: list[np.ndarray] = []
+    for observations in observe(context.loaded.model, data, blocks=blocks, outputs=False):
+        rows += _attention_rows(observations)
+        if len(rows) >= affordable_queries(len(heads), rows[0].shape[-1], QUERIES):
+            break
+    matrix = distances(rows)
+    values = tuple(tuple(map(float, row)) for row in matrix)
+    layers = tuple(str(head.layer) for head in heads)
+    return HeadDistances(kind, tuple(map(str, heads)), layers, values, len(rows))
+
+
+def _attention_rows(observations: Sequence[Observation]) -> list[np.ndarray]:
+    """Returns the attention [heads, keys] of all blocks for every real token of one example."""
+    maps = [observation.attention[0] for observation in observations if observation.attention is not None]
+    attention = torch.cat(maps).double().cpu()  # [heads, q, k]
+    return [attention[:, query].numpy() for query in observations[0].queries[0].nonzero().flatten().tolist()]

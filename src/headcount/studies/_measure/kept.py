@@ -1,0 +1,60 @@
+"""The heads that stay in pruned models, by kind of attention and by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from headcount.studies._base import StudyContext
+from headcount.studies._grid import Grid, count_by, make_pruning, run_grid
+from headcount.studies._measure.pruning_curve import build_requests
+from headcount.studies._results import describe_study_run
+
+if TYPE_CHECKING:
+    from headcount.studies.kept import Kept
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRow:
+    """The survivors of one method at one number of heads: by kind and by layer as means over seeds, and their addresses for every seed."""
+
+    method: str
+    n_kept: int
+    n_removed: int
+    seeds: tuple[int, ...]
+    by_kind: Mapping[str, float]
+    by_layer: Mapping[str, float]
+    survivors: tuple[tuple[str, ...], ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHeads:
+    """The heads of the dense model by kind and by layer, and a row for every pruned one."""
+
+    by_kind: dict[str, int]
+    by_layer: dict[str, int]
+    rows: list[KeptRow]
+
+
+def count_kept(study: Kept, context: StudyContext) -> KeptHeads:
+    """Prunes the model of a study by every method to every size, and counts the heads that stay."""
+    specs = build_requests(study, context)
+    describe_study_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
+    return count_grid(run_grid(context, make_pruning(context), specs))
+
+
+def count_grid(grid: Grid) -> KeptHeads:
+    """Returns the heads that stay at every point of a grid."""
+    blocks, everything = grid.heads.blocks, [frozenset(grid.heads)]
+    rows = []
+    for point in grid.points:
+        survivors = tuple(tuple(str(head) for head in grid.heads if head in heads) for heads in point.survivors)
+        by_kind, by_layer = count_by(blocks, point.survivors), count_by(blocks, point.survivors, layers=True)
+        rows.append(KeptRow(point.method, point.n_kept, len(grid.heads) - point.n_kept, point.seeds, by_kind, by_layer, survivors))
+    dense = [{place: round(number) for place, number in count_by(blocks, everything, layers=layers).items()} for layers in (False, True)]
+    return KeptHeads(dense[0], dense[1], rows)

@@ -1,0 +1,67 @@
+"""The model without each of its heads alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.heads import Head
+from headcount.core.stats.significance import Difference, paired_t
+from headcount.data.task import Task
+from headcount.studies._base import Ablation, StudyContext
+from headcount.studies._gated import evaluate_without, means_for
+from headcount.studies._grid import compare_evaluations
+from headcount.studies._results import correct_rows, describe_study_run
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRow:
+    """The model without one head: its metric, or its loss where there is none, the change of that, and the rise of the loss."""
+
+    head: str
+    block: str
+    kind: str
+    layer: int
+    index: int
+    score: float
+    change: PairedDifference
+    rise: Difference
+    q: float | None = None
+
+    @property
+    def p(self) -> float:
+        """The p-value of no change."""
+        return self.change.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+def evaluate_each(context: StudyContext, task: Task, ablation: Ablation = "zero") -> tuple[Evaluation, dict[Head, Evaluation]]:
+    """Returns the dense model on the report split of a task, and the model without each head; a run keeps every evaluation."""
+    model, heads, limit, batch_size = context.loaded.model, context.loaded.heads, context.limit, context.batch_size
+    dense = evaluate_without(context.run, f"{task.name}: dense", model, task, (), limit=limit, batch_size=batch_size)
+    means, evaluations = means_for(model, task, ablation, limit), {}
+    with context.progress(f"{task.name} without each head", "heads") as advance:
+        for number, head in enumerate(heads, 1):
+            name = f"{task.name}: without {head}, {ablation}"
+            evaluations[head] = evaluate_without(
+                context.run, name, model, task, [head], ablation=ablation, means=means, limit=limit, batch_size=batch_size
+            )
+            advance(number, len(heads))
+    return dense, evaluations
+
+
+def remove_each_head(context: StudyContext, study: str, ablation: Ablation) -> tuple[Evaluation, list[HeadRow]]:
+    """Returns the dense model on the report split, and a row for every head that is removed alone."""
+    describe_study_run(context, context.loaded, {"study": study, "how": ablation, "limit": context.limit})
+    heads, task = context.loaded.heads, context.task
+    dense, evaluations = evaluate_each(context, task, ablation)
+    rows = []
+    for head, evaluation in evaluations.items():
+        block = heads.block_of(head)
+        change = compare_evaluations(dense, evaluation, task, seed=context.seed)
+        rise = paired_t(evaluation.losses - dense.losses)
+        rows.append(HeadRow(str(head), block.name, block.kind, head.layer, head.index, evaluation.score, change, rise))
+    return dense, correct_rows(rows)

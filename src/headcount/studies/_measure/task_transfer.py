@@ -1,0 +1,88 @@
+"""The change without each head alone on several tasks, and how these agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headcount.core.errors import StatisticsError
+from headcount.core.evaluation import Evaluation
+from headcount.core.heads import Head
+from headcount.core.stats.agreement import Correlated, correlate
+from headcount.core.stats.resampling import pseudovalues
+from headcount.core.stats.samples import Samples
+from headcount.data.task import Task
+from headcount.studies._base import StudyContext
+from headcount.studies._measure.single_heads import evaluate_each
+from headcount.studies._results import describe_study_run
+
+if TYPE_CHECKING:
+    from headcount.studies.task_transfer import TaskTransfer
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The change of the metric and the rise of the loss without each head on one task, with the samples of both over its examples."""
+
+    task: str
+    metric: str
+    heads: tuple[str, ...]
+    metric_changes: tuple[float, ...]
+    rises: tuple[float, ...]
+    samples: Mapping[str, Samples]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRow:
+    """The correlation over heads of the changes of one quantity on two tasks; None where it is not defined, and then `reason` says why."""
+
+    task: str
+    other: str
+    quantity: str
+    n_heads: int
+    pearson: Correlated | None
+    spearman: Correlated | None
+    reason: str = ""
+
+
+def compare_tasks(study: TaskTransfer, context: StudyContext) -> tuple[list[Changes], list[TransferRow]]:
+    """Returns the changes on every task, and the correlation of those on the first with those on each other one."""
+    describe_study_run(context, context.loaded, {"study": study.name, "other_tasks": list(study.other_tasks), "limit": context.limit})
+    tasks = [context.task, *(replace(context.sources.open_task(context.loaded, name), name=name) for name in study.other_tasks)]
+    changes = [measure_changes(task, *evaluate_each(context, task, study.how)) for task in tasks]
+    rows = []
+    for other in changes[1:]:
+        for quantity in changes[0].samples:
+            if quantity in other.samples:
+                rows.append(_correlate(changes[0], other, quantity, context.seed))
+    return changes, rows
+
+
+def measure_changes(task: Task, dense: Evaluation, without: Mapping[Head, Evaluation]) -> Changes:
+    """Returns the changes of a task from the evaluations of the dense model and of the model without each head."""
+    losses = Samples.of(np.stack([evaluation.losses - dense.losses for evaluation in without.values()], axis=1))
+    samples = {"loss": losses}
+    metric = task.metric
+    if metric is not None and dense.parts is not None:
+        n, width = dense.n_examples, dense.parts.shape[1]
+        parts = [np.hstack([dense.parts, evaluation.parts]) for evaluation in without.values() if evaluation.parts is not None]
+
+        def change(means: np.ndarray) -> np.ndarray:
+            return metric.total(n * means[..., width:]) - metric.total(n * means[..., :width])
+
+        samples = {"metric": pseudovalues(Samples.of(np.stack(parts, axis=1)), change), **samples}
+    heads = tuple(map(str, without))
+    values = tuple(evaluation.score - dense.score for evaluation in without.values()) if "metric" in samples else ()
+    return Changes(task.name, dense.metric, heads, values, tuple(losses.means().tolist()), samples)
+
+
+def _correlate(first: Changes, other: Changes, quantity: str, seed: int) -> TransferRow:
+    samples = first.samples[quantity], other.samples[quantity]
+    try:
+        pearson, spearman = (correlate(*samples, seed=seed, by=by) for by in ("pearson", "spearman"))
+    except StatisticsError as error:
+        return TransferRow(first.task, other.task, quantity, len(first.heads), None, None, str(error))
+    return TransferRow(first.task, other.task, quantity, len(first.heads), pearson, spearman)

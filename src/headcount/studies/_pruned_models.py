@@ -1,0 +1,26 @@
+"""The options of studies that prune a model by several methods to several sizes. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from headcount.core.options import option
+from headcount.studies._base import Study
+
+
+@dataclass(frozen=True)
+class PrunedModels(Study):
+    """A study of models that were pruned by several methods to several sizes; studies with the same options share these models in a run."""
+
+    _: KW_ONLY
+    methods: tuple[str, ...] = option(("gradient",), "Pruners or importances; random is always added")
+    keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 90%, 80%, …, 10%")
+    seeds: int = option(3, "Seeds of methods with chance in them", minimum=1)
+    kinds: tuple[str, ...] = option((), "Kinds of attention that lose heads; by default all of them at once")
+    repair: bool | None = option(False, "Refit output projections in closed form; none does so unless training follows")
+    recover: float | str | None = option(
+        None, "How long the pruned model is fine-tuned: a number of epochs, or of steps (300steps), or auto"
+    )
+    steps: int | None = option(None, "Optimiser steps of methods that train; by default those of one epoch, and at least 300", minimum=1)
+    rate: float = option(5e-5, "The learning rate of weights, where they train", minimum=0)
+    train_batch: int = option(32, "Examples per training step", minimum=1)

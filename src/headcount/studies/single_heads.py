@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
+
+from headcount.core.figure import Axis, Counts, HeatMap, Histogram
+from headcount.core.options import option
+from headcount.core.study_result import Cell, Column, StudyResult, Table, interval_columns
+from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
+
+if TYPE_CHECKING:
+    from headcount.core.evaluation import Evaluation
+    from headcount.studies._measure.single_heads import HeadRow
+
+BINS = 20
+
+
+@dataclass(frozen=True)
+class SingleHeads(Study):
+    """What does one head cost? The score of the model without each head alone, with its paired difference from the dense model.
+
+    Michel et al. 2019 (Fig. 1, Tables 1 and 2): most heads can go alone without a significant change. Heads are gated on the report split, all of
+    which is read; the difference is by Tango's score method where every example is right or wrong, else by a paired bootstrap, that of the loss by t.
+    q corrects over all heads (Benjamini–Hochberg).
+    """
+
+    _: KW_ONLY
+    how: Ablation = option("zero", "What stands in for the removed head: nothing, its mean output, or uniform attention")
+    info = StudyInfo(paper="Michel et al. 2019, section 3.2", needs=frozenset({"model", "task"}))
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns one evaluation for every head, and that of the dense model."""
+        n_report = len(context.task.report)
+        return Effort(passes=(len(context.loaded.heads) + 1) * min(n_report, context.limit or n_report))
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns a row for every head, their histogram, and a map of the changes."""
+        from headcount.studies._measure.single_heads import remove_each_head
+
+        dense, rows = remove_each_head(context, self.name, self.how)
+        metric, task = dense.metric or "loss", context.task
+        notes = [f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples."]
+        if task.metric is not None and task.metric.generates:
+            notes.append(f"{metric} is that of generated text: {len(rows) + 1} times {dense.n_examples} texts were generated.")
+        return StudyResult(
+            study=str(self),
+            tables=(_matrix(rows, metric), _head_table(rows, metric)),
+            sentence=_verdict(rows, dense, metric),
+            notes=tuple(notes),
+            figures=(_histogram(rows, dense, metric), *_maps(rows, dense, metric)),
+            measurements={
+                "model": context.model_name,
+                "task": task.name,
+                "how": self.how,
+                "dense": {"loss": dense.loss, "metric": dense.metric, "value": dense.value, "n_examples": dense.n_examples},
+                "rows": [row.to_dict() for row in rows],
+            },
+        )
+
+
+def _head_table(rows: Sequence[HeadRow], metric: str) -> Table:
+    columns = (
+        Column("head"),
+        Column("kind"),
+        Column("layer"),
+        Column(metric, format=".4g"),
+        *interval_columns("change", "+.3g", metric),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+        Column("test"),
+        *interval_columns("rise of the loss", "+.3g"),
+    )
+    cells = tuple(
+        (
+            row.head,
+            row.kind,
+            row.layer,
+            row.score,
+            row.change.difference,
+            row.change.low,
+            row.change.high,
+            row.change.p,
+            row.q,
+            row.change.by,
+            *row.rise.interval,
+        )
+        for row in rows
+    )
+    return Table("heads", columns, cells, f"Change of {metric} without each head alone; q corrects over all heads", is_printed=False)
+
+
+def _by_block(rows: Sequence[HeadRow]) -> dict[str, dict[int, HeadRow]]:
+    blocks: dict[str, dict[int, HeadRow]] = {}
+    for row in rows:
+        blocks.setdefault(row.block, {})[row.index] = row
+    return blocks
+
+
+def _matrix(rows: Sequence[HeadRow], metric: str) -> Table:
+    indices = sorted({row.index for row in rows})
+    columns = (Column("layer"), *(Column(f"H{index}", format="+.2g") for index in indices), Column(f"q ≤ {SIGNIFICANT}"))
+    cells: list[tuple[Cell, ...]] = []
+    for block, heads in _by_block(rows).items():
+        significant = [f"H{index}" for index, row in heads.items() if row.q is not None and row.q <= SIGNIFICANT]
+        changes = [heads[index].change.difference if index in heads else None for index in indices]
+        cells.append((block, *changes, " ".join(significant)))
+    return Table(
+        "layers",
+        columns,
+        tuple(cells),
+        f"Change of {metric} without each head alone, by layer and head; the last column names the significant ones",
+    )
+
+
+def _histogram(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> Histogram:
+    scores = [row.score for row in rows]
+    low, high = min([*scores, dense.score]), max([*scores, dense.score])
+    width = (high - low) / BINS or max(abs(high), 1.0) * 1e-3
+    edges = [low + width * number for number in range(BINS + 1)]
+    counts = {kind: [0.0] * BINS for kind in dict.fromkeys(row.kind for row in rows)}
+    for row in rows:
+        counts[row.kind][min(BINS - 1, int((row.score - low) / width))] += 1
+    return Histogram(
+        name="histogram",
+        title=f"{metric} without one head (dense model: {dense.score:.4g})",
+        x=Axis(f"{metric} without one head"),
+        y=Axis("heads"),
+        table="heads",
+        n=dense.n_examples,
+        edges=tuple(edges),
+        groups=tuple(Counts(kind, tuple(numbers)) for kind, numbers in counts.items()),
+    )
+
+
+def _maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> list[HeatMap]:
+    kinds = list(dict.fromkeys(row.kind for row in rows))
+    maps = []
+    for kind in kinds:
+        blocks = _by_block([row for row in rows if row.kind == kind])
+        indices = sorted({index for heads in blocks.values() for index in heads})
+        values = tuple(tuple(heads[i].change.difference if i in heads else None for i in indices) for heads in blocks.values())
+        marks = tuple(tuple(i in heads and (heads[i].q or 0) <= SIGNIFICANT for i in indices) for heads in blocks.values())
+        maps.append(
+            HeatMap(
+                name="map" if len(kinds) == 1 else f"map of {kind}",
+                title=f"Change of {metric} without one head" + ("" if len(kinds) == 1 else f", {kind}"),
+                x=Axis("head"),
+                y=Axis("layer"),
+                table="heads",
+                n=dense.n_examples,
+                rows=tuple(blocks),
+                columns=tuple(map(str, indices)),
+                values=values,
+                value=Axis(f"change of {metric}"),
+                marks=marks,
+                mark_label=f"q ≤ {SIGNIFICANT}",
+                is_diverging=True,
+            )
+        )
+    return maps
+
+
+def _verdict(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:
+    significant = [row for row in rows if row.q is not None and row.q <= SIGNIFICANT]
+    better = sum((row.change.difference > 0) == dense.higher_is_better for row in significant) if dense.value is not None else 0
+    changes = [row.change.difference for row in rows]
+    return (
+        f"Without one head {metric} changes by {min(changes):+.3g} to {max(changes):+.3g}; {len(significant)} of {len(rows)} heads change it "
+        f"significantly (q ≤ {SIGNIFICANT}), {better} of these for the better."
+    )
