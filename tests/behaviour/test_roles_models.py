@@ -87,7 +87,7 @@ def test_segments_weighted_by_entropy_are_asked_for_and_no_labels() -> None:
     assert rows["L0H0"].bias < rows["L0H0"].maximum and rows["L0H0"].attainable
     assert (
         rows["L1H1"].p < 0.05
-        and set(sum(table.labels().values(), [])) == {"segment"}
+        and {role for roles in table.labels().values() for role in roles} == {"segment"}
         and all("legacy" in row.note for row in rows.values())
     )
     assert not any(row.role == "segment:entropy" for row in table.disagreements())
