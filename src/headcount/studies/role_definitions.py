@@ -23,32 +23,34 @@ NEAR_UNIFORM = 0.1
 class RoleDefinitions(Study):
     """How much do roles depend on their definition? A sweep over τ; test, threshold and strongest key side by side; two forms of block heads.
 
-    Pande et al. 2021, sections 3 and 5: labels by a test of the sieve bias above τ = 3, against the definition by the strongest key of Voita et al.
+    Pande et al. 2021: labels by a test of the sieve bias above τ = 3, against the definition by the strongest key of Voita et al.
     2019. Biases are measured once; every definition labels the same numbers.
     """
 
     _: KW_ONLY
     taus: tuple[float, ...] = option((1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0), "The thresholds of the sweep")
     tau: float = option(TAU, "The threshold of the other comparisons", minimum=0)
+    sentences: int | None = option(None, "How many sentences are read at most, drawn by a hash of their tokens", minimum=2)
     show: Literal["all", "sweep", "rules", "blocks"] = option("all", "What the result holds; all leaves out blocks where no pairs are read")
-    info = StudyInfo(paper="Pande et al. 2021, sections 3 and 5", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
+    info = StudyInfo(paper="Pande et al. 2021", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns a pass over the text."""
-        return Effort(passes=context.limit or 500)
+        return Effort(passes=self.sentences or context.limit or 500)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the heads of every family by τ and by rule, and every head as block head.
 
         Raises:
-            DataError: block heads are asked for, and neither text nor task has pairs.
+            DataError: block heads are asked for, and no pairs of texts can be read.
         """
         from headcount.studies._measure.role_definitions import measure_definitions
+        from headcount.studies._measure.role_tables import describe_text
 
-        measured = measure_definitions(context, self.name, self.taus, self.tau)
+        measured = measure_definitions(context, self.name, self.taus, self.tau, self.sentences)
         if self.show == "blocks" and not measured.blocks:
-            raise DataError("block heads are tested on pairs of texts, and this text has none; use a task or a table with pairs")
-        n_heads, n = len(measured.table.heads), measured.table.conditions.get("n_examples")
+            raise DataError("block heads are tested on pairs of texts, and none can be made of this text; use a task or a table with pairs")
+        n_heads = len(measured.table.heads)
         parts = {"sweep": _sweep_part(measured.sweep, n_heads), "rules": _rules_part(measured.rules, n_heads)}
         if measured.blocks:
             parts["blocks"] = _blocks_part(measured.blocks, self.tau)
@@ -57,7 +59,10 @@ class RoleDefinitions(Study):
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(f"Measured once on {n} sentences; a family has a head if one of its roles has it.",),
+            notes=(
+                describe_text(measured.table),
+                "All labels are of the same measurements; a family has a head if one of its roles has it.",
+            ),
             figures=part.figures,
             measurements={
                 "model": context.model_name,

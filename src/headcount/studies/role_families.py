@@ -19,25 +19,27 @@ if TYPE_CHECKING:
 class RoleFamilies(Study):
     """How many heads are local, syntactic, block or delimiter heads, in which layers, and how many are several of these?
 
-    Pande et al. 2021, section 4: most heads are syntactic, local heads follow; many have several functions, most of them in the middle layers. The
+    Pande et al. 2021: many heads have several functions, most of them in the middle layers. The
     overlap of families is set against chance at fixed margins: as many heads of each family, drawn at random. Families are those of the definition.
     """
 
     _: KW_ONLY
     tasks: tuple[str, ...] = option((), "Further tasks whose texts are read: TASK, or TASK=MODEL for a model that was fine-tuned on it")
     definition: str = option(DEFAULT_DEFINITION, "When a head has a role, of `headcount ls definitions`")
+    sentences: int | None = option(None, "How many sentences are read at most, drawn by a hash of their tokens", minimum=2)
     show: Literal["all", "shares", "overlap", "layers", "depth"] = option("all", "What the result holds")
-    info = StudyInfo(paper="Pande et al. 2021, section 4", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
+    info = StudyInfo(paper="Pande et al. 2021", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns a pass over every text."""
-        return Effort(passes=(context.limit or 500) * (1 + len(self.tasks)))
+        return Effort(passes=(self.sentences or context.limit or 500) * (1 + len(self.tasks)))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the share of heads by family and text, by layer, the overlap of families, and heads of several families by third."""
         from headcount.studies._measure.role_families import measure_families
+        from headcount.studies._measure.role_tables import describe_text
 
-        measured = measure_families(context, self.name, self.definition, self.tasks)
+        measured = measure_families(context, self.name, self.definition, self.tasks, self.sentences)
         n_heads = len(measured.families.heads)
         parts = {
             "shares": _shares_part(measured.shares, n_heads),
@@ -46,12 +48,11 @@ class RoleFamilies(Study):
             "depth": _depth_part(measured.thirds, n_heads),
         }
         part = join_parts(parts, self.show)
-        n = measured.table.conditions.get("n_examples")
         return StudyResult(
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(f"Roles by {self.definition} on {n} sentences. Families without a role that the text can show are left out.",),
+            notes=(describe_text(measured.table), "Families without a role that the text can show are left out."),
             figures=part.figures,
             measurements={
                 "model": context.model_name,

@@ -26,26 +26,25 @@ NEAR = 0.01
 class RoleMap(Study):
     """Which roles does each head have? The sieve biases with their test, the p-values, and a map of layers × heads.
 
-    Pande et al. 2021, section 3: the sieve bias of every head is tested over sentences, and most p-values are near 0 or 1. Voita et al. 2019: the
+    Pande et al. 2021: the sieve bias of every head is tested over sentences, and most p-values are near 0 or 1. Voita et al. 2019: the
     same map by the strongest key. The definition says which of these rules makes a role of a head.
     """
 
     _: KW_ONLY
     definition: str = option(DEFAULT_DEFINITION, "When a head has a role, of `headcount ls definitions`")
+    sentences: int | None = option(None, "How many sentences are read at most, drawn by a hash of their tokens", minimum=2)
     show: Literal["all", "bias", "labels", "p-values", "map"] = option("all", "What the result holds")
-    info = StudyInfo(
-        paper="Pande et al. 2021, section 3; Voita et al. 2019", needs=frozenset({"model", "text"}), optional=frozenset({"task"})
-    )
+    info = StudyInfo(paper="Pande et al. 2021; Voita et al. 2019", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns a pass over the text."""
-        return Effort(passes=context.limit or 500)
+        return Effort(passes=self.sentences or context.limit or 500)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the bias and test of every head and role, and the families of every head."""
-        from headcount.studies._measure.role_tables import Families, measure_table
+        from headcount.studies._measure.role_tables import Families, describe_text, measure_table
 
-        table = measure_table(context, self.name, self.definition)
+        table = measure_table(context, self.name, self.definition, self.sentences)
         definition, families = Definition.parse(self.definition), Families.of(table)
         rows = [row for row in table.rows if definition.family_of(row.role) is not None]
         roles, heads = _role_table(rows, definition), _head_table(rows, families, definition)
@@ -62,7 +61,7 @@ class RoleMap(Study):
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(f"Roles by {self.definition} on {n or 'an unknown number of'} sentences.", *_untested_notes(table)),
+            notes=(describe_text(table), *_untested_notes(table)),
             figures=part.figures,
             measurements={
                 "model": context.model_name,

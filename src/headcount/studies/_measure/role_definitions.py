@@ -67,9 +67,9 @@ class DefinitionResult:
     blocks: list[BlockRow]
 
 
-def measure_definitions(context: StudyContext, study: str, taus: Sequence[float], tau: float) -> DefinitionResult:
+def measure_definitions(context: StudyContext, study: str, taus: Sequence[float], tau: float, sentences: int | None) -> DefinitionResult:
     """Measures the roles of a study's model once, and labels them by several definitions."""
-    table = measure_table(context, study, str(Pande2021(tau=tau)))
+    table = measure_table(context, study, str(Pande2021(tau=tau)), sentences)
     return DefinitionResult(table, sweep_tau(table, taus), compare_rules(table, tau), list_blocks(table, tau))
 
 
