@@ -20,6 +20,7 @@ METHODS = (
     "src/headcount/importance/methods/*.py",
     "src/headcount/pruning/methods/*.py",
     "src/headcount/behaviour/catalogue/*.py",
+    "src/headcount/behaviour/definitions/*.py",
     "src/headcount/data/tasks/*.py",
     "src/headcount/surgery/export/*.py",
     "src/headcount/studies/[a-z]*.py",

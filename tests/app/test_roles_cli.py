@@ -64,7 +64,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("--text", "ok.txt", "--limit", "0"), 2, "--limit"),
         (("--text", "ok.txt", "--only", "ofset"), 2, "Did you mean 'offset'"),
         (("--text", "ok.txt", "--only", ","), 2, "--only needs the name of a role"),
-        (("--text", "ok.txt", "--correct", "bhh"), 2, "Did you mean 'bh'"),
+        (("--text", "ok.txt", "--definition", "pande2021(correct=bhh)"), 2, "Did you mean 'bh'"),
+        (("--text", "ok.txt", "--definition", "pande201"), 2, "Did you mean 'pande2021'"),
         (("--text", "ok.txt", "--parser", "spcy:en"), 2, "no parser 'spcy'. Did you mean 'spacy'"),
         (("--text", "ok.txt", "--parser", "spacy"), 1, "names no model; say spacy:en_core_web_sm"),
         (("--embedded", "engish"), 2, "no embedded text 'engish'. Did you mean 'english'"),
@@ -149,8 +150,8 @@ def test_a_task_and_everything_that_is_shown(tmp_path: Path, capsys: pytest.Capt
         40,
         "--only",
         "offset,delimiter,segment,syntax",
-        "--tau",
-        1.2,
+        "--definition",
+        "pande2021(tau=1.2;correct=bh)",
     )
     code, out, err = run(capsys, *words, "--out", tmp_path / "run")
     assert code == 0, err

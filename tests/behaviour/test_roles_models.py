@@ -36,7 +36,7 @@ def labels(table: RoleTable) -> dict[str, set[str]]:
 
 
 def test_segments_of_pairs() -> None:
-    """A perfect segment head has twice its share of attention at best: τ = 3 is out of its reach, and the table says so."""
+    """A perfect segment head has twice its share of attention at best: τ = 3 is out of its reach, half of its maximum is not."""
 
     def own(row: Row) -> list[tuple[int, int]]:
         kinds = row.source.segments if row.source else ()
@@ -46,14 +46,25 @@ def test_segments_of_pairs() -> None:
     corpus = read_corpus(encoder(), [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
     rules = {"L0H0": own, "L0H1": near(2), "L0H2": offset(-1)}
     with planted(encoder(), rules, corpus):
-        strict, mild = (hc.roles(encoder(), corpus, only=["segment", "local", "offset"], tau=tau) for tau in (3, 1.5))
-    assert labels(strict)["L0H1"] == {"local", "offset:-2", "offset:-1", "offset:0", "offset:+1", "offset:+2"}  # a fifth of 30 tokens each
-    assert labels(strict)["L0H2"] == {"local", "offset:-1"} and "L0H0" not in labels(strict)
-    assert labels(mild)["L0H0"] == {"segment", *labels(strict)["L0H1"], "offset:-3", "offset:+3"}  # near tokens are of the same text
+        measured = hc.roles(encoder(), corpus, only=["segment", "segment:entropy", "local", "offset"])
+    published = measured.relabel("pande2021")
+    strict, mild = (measured.relabel(f"pande2021(tau={tau};correct=bh)") for tau in (3, 1.5))
+    assert strict == measured and strict.relabel("voita2019").relabel("pande2021(correct=bh)") == measured
+    fifths = {"local", "offset:-2", "offset:-1", "offset:0", "offset:+1", "offset:+2"}  # a fifth of 30 tokens each
+    assert labels(strict)["L0H1"] == {*fifths, "segment"} and labels(strict)["L0H2"] == {
+        "local",
+        "offset:-1",
+        "segment",
+    }  # near is within a text
+    assert labels(strict)["L0H0"] == {"segment"} and set(labels(strict)) == {"L0H0", "L0H1", "L0H2"}
+    assert "segment:entropy" in labels(published)["L0H0"] and "segment" not in labels(published)["L0H0"]
+    assert all("segment:entropy" in roles for head, roles in labels(published).items() if head >= "L1"), "as published, uniform heads pass"
+    assert labels(mild)["L0H0"] == {"segment", *fifths, "offset:-3", "offset:+3"}  # near tokens are of the same text
     row = next(row for row in strict.of("L0H0") if row.role == "segment")
     assert row.bias == pytest.approx(row.maximum) and 2 < row.maximum < 3 and row.normalised == pytest.approx(1)
-    assert row.p == 1 and row.by_argmax and row in strict.disagreements()
-    assert not row.attainable and "at most" in row.note and next(row for row in mild.of("L0H0") if row.role == "segment").attainable
+    assert row.q <= 0.05 and row.by_argmax and row.attainable and row not in strict.disagreements()
+    out_of_reach = next(row for row in published.of("L0H0") if row.role == "segment")
+    assert out_of_reach.p == 1 and not out_of_reach.attainable and "at most" in out_of_reach.note
     singles = read_corpus(encoder(), texts, BERT)
     assert "segment" in hc.roles(encoder(), singles, only=["segment"]).untested
     mixed = hc.roles(encoder(), Corpus((*corpus.sentences, *singles.sentences)), only=["segment", "local"])
@@ -74,7 +85,11 @@ def test_segments_weighted_by_entropy_are_asked_for_and_no_labels() -> None:
     assert rows["L1H1"].bias == pytest.approx(expected, rel=1e-5) and expected > 3 and rows["L1H1"].normalised == pytest.approx(0, abs=1e-5)
     assert rows["L0H0"].bias == pytest.approx(_by_sentence(corpus), rel=1e-5)
     assert rows["L0H0"].bias < rows["L0H0"].maximum and rows["L0H0"].attainable
-    assert rows["L1H1"].p < 0.05 and not any(table.labels().values()) and all("legacy" in row.note for row in rows.values())
+    assert (
+        rows["L1H1"].p < 0.05
+        and {role for roles in table.labels().values() for role in roles} == {"segment"}
+        and all("legacy" in row.note for row in rows.values())
+    )
     assert not any(row.role == "segment:entropy" for row in table.disagreements())
     biases = [row.bias for row in table if row.role == "segment"]
     assert biases == pytest.approx([row.bias for row in usual], rel=1e-6)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headcount.behaviour.spec import RoleSpec
-from headcount.behaviour.test import RoleTotals, build_rows, p_values, run_test, score_roles
+from headcount.behaviour.bias_test import p_values
+from headcount.behaviour.definitions.pande2021 import Pande2021
+from headcount.behaviour.test import RoleTotals, build_rows, run_test, score_roles
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
 from headcount.core.role_table import BestHead, RoleScore, RoleTable
@@ -41,8 +42,14 @@ def totals(bias: np.ndarray, *, tokens: Any = 1.0, pieces: int = 1, **measured: 
     return made
 
 
+def labelled(parts: list[RoleTotals], **options: Any) -> list[RoleScore]:
+    """Rows with the labels of the definition, corrected over heads and roles by default."""
+    definition = Pande2021(**{"correct": "bh", **options})
+    return list(definition.relabel(RoleTable(tuple(score_roles(parts)), ())).rows)
+
+
 def results(bias: np.ndarray, **options: Any) -> list[RoleScore]:
-    return score_roles([totals(bias)], RoleSpec(**options))
+    return labelled([totals(bias)], **options)
 
 
 def test_p_values_of_the_plain_test_are_those_of_scipy() -> None:
@@ -109,7 +116,7 @@ def test_rows_with_few_sentences_are_kept_but_have_no_label() -> None:
     bias = rng.normal(9, 0.5, size=(30, 2, 2))
     has = np.ones((30, 2, 2))
     has[7:, 0, 0] = has[8:, 0, 1] = 0
-    rows = score_roles([totals(bias, tokens=has)], RoleSpec())
+    rows = labelled([totals(bias, tokens=has)])
     assert [(row.n_sentences, row.has_role, row.q <= ALPHA) for row in rows] == [
         (7, False, False),
         (8, True, True),
@@ -117,9 +124,7 @@ def test_rows_with_few_sentences_are_kept_but_have_no_label() -> None:
     ]
     assert rows[0].p < 0.01 and rows[0].q == 1 and rows[0].note == "7 sentences; a label needs 8"
     assert not any(row.note for row in rows[1:])
-    whole = score_roles(
-        [totals(bias[:, :, 1:], tokens=has[:, :, 1:]), totals(bias[:, 1:], tokens=has[:, 1:])], RoleSpec(correct="bonferroni")
-    )
+    whole = labelled([totals(bias[:, :, 1:], tokens=has[:, :, 1:]), totals(bias[:, 1:], tokens=has[:, 1:])], correct="bonferroni")
     assert rows[1].q > 0 and all(row.q == pytest.approx(min(1, 4 * row.p)) for row in whole)
 
 
@@ -128,16 +133,14 @@ def test_what_is_out_of_reach_is_marked_and_takes_no_part_in_the_correction() ->
     bias = rng.normal(3.4, 1, size=(40, 2, 2))
     bias[:, :, 1] = rng.normal(2, 0.1, size=(40, 2))
     maximum = np.broadcast_to([10.0, 3.0], bias.shape)
-    rows = score_roles([totals(bias, maximum=maximum)], RoleSpec(correct="bonferroni"))
+    rows = labelled([totals(bias, maximum=maximum)], correct="bonferroni")
     assert [row.attainable for row in rows] == [True, False] * 2
     assert [row.q for row in rows] == pytest.approx([min(1, 2 * rows[0].p), 1, min(1, 2 * rows[2].p), 1])
     assert rows[1].note == "attention reaches 3 at most; a label needs more than 3" and not rows[0].note
 
 
 def test_legacy_roles_are_reported_and_no_labels() -> None:
-    rows = score_roles(
-        [totals(np.random.default_rng(15).normal(8, 1, size=(40, 2, 2)), legacy=["role:1"], hits=np.ones((40, 2, 2)))], RoleSpec()
-    )
+    rows = labelled([totals(np.random.default_rng(15).normal(8, 1, size=(40, 2, 2)), legacy=["role:1"], hits=np.ones((40, 2, 2)))])
     assert [(row.has_role, row.by_argmax, row.q == 1, row.p < 1e-9) for row in rows] == [
         (True, True, False, True),
         (False, False, True, True),
@@ -149,8 +152,8 @@ def test_legacy_roles_are_reported_and_no_labels() -> None:
 def test_corrections_run_over_all_heads_and_roles_of_all_texts(correct: Any) -> None:
     rng = np.random.default_rng(1)
     parts = [rng.normal(3.1, 1, size=(50, 4, 6)), rng.normal(3.3, 1, size=(80, 8, 1))]
-    rows = score_roles([totals(part) for part in parts], RoleSpec(correct=correct))
-    p = np.array([row.p for row in rows])
+    rows = labelled([totals(part) for part in parts], correct=correct)
+    p = np.array([row.p_t if correct == "none" else row.p for row in rows])
     oracle = {"bh": stats.false_discovery_control(p), "bonferroni": np.minimum(1, p * len(p)), "none": p}[correct]
     assert [row.q for row in rows] == pytest.approx(oracle.tolist(), rel=1e-12)
     assert len(rows) == 32
@@ -247,7 +250,7 @@ def test_false_discoveries_among_true_ones_stay_at_their_level() -> None:
 def test_intervals_cover_the_mean() -> None:
     rng = np.random.default_rng(5)
     for level in (0.8, 0.95):
-        rows = results(rng.normal(4, 1.5, size=(25, 40, 50)), level=level)
+        rows = score_roles([totals(rng.normal(4, 1.5, size=(25, 40, 50)))], level=level)
         covered = np.mean([row.low <= 4 <= row.high for row in rows])
         assert covered == pytest.approx(level, abs=4 * np.sqrt(level * (1 - level) / 2000))
 
@@ -259,7 +262,7 @@ def test_accuracy_is_over_tokens_and_its_interval_has_the_level() -> None:
     for level in (0.8, 0.95):
         made = totals(np.ones(tokens.shape), tokens=tokens, hits=hits)
         result = run_test(made, TAU, level=level, seed=0)
-        rows = build_rows(made, result, result.p, tau=TAU, alpha=ALPHA)
+        rows = build_rows(made, result, TAU)
         assert [row.accuracy for row in rows] == pytest.approx((hits.sum(0) / tokens.sum(0)).ravel().tolist())
         covered = np.mean([row.accuracy_low <= 0.4 <= row.accuracy_high for row in rows])
         assert covered == pytest.approx(level, abs=0.06)
@@ -271,7 +274,7 @@ def test_effect_maximum_and_normalised_score() -> None:
     has = np.array([1.0, 3.0, 1.0, 0.0]).reshape(4, 1, 1)
     made = totals(bias, tokens=has, maximum=maximum)
     result = run_test(made, TAU, level=0.95, seed=0)
-    row = build_rows(made, result, result.p, tau=TAU, alpha=ALPHA)[0]
+    row = build_rows(made, result, TAU)[0]
     assert (row.n_sentences, row.n_tokens) == (3, 5)
     assert row.bias == pytest.approx(6) and row.maximum == pytest.approx(28 / 3)
     assert row.effect == pytest.approx((6 - 3) / 2)  # the deviation of 4, 6, 8 is 2
@@ -290,13 +293,13 @@ def test_the_baseline_is_the_best_fixed_offset_of_the_block() -> None:
     hits = tokens * np.array([0.65, 0.75, 1, 1])[None, :, None]
     made = totals(np.ones((200, 4, 1)), tokens=tokens, hits=hits, offsets=offsets)
     result = run_test(made, TAU, level=0.95, seed=0)
-    rows = build_rows(made, result, result.p, tau=TAU, alpha=ALPHA)
+    rows = build_rows(made, result, TAU)
     share = float(back.mean())
     assert {row.chance for row in rows} == {0}
     assert [row.baseline for row in rows] == pytest.approx([share, share, 1, 1])
     assert {row.baseline_offset for row in rows} == {-2}
     assert [row.by_argmax for row in rows] == [False, True, False, False]  # ten points ahead; of a sure offset no head can be
-    assert [row.by_argmax for row in build_rows(_positional(made), result, result.p, tau=TAU, alpha=ALPHA)] == [False, False, True, True]
+    assert [row.by_argmax for row in build_rows(_positional(made), result, TAU)] == [False, False, True, True]
 
 
 def test_a_sieve_of_many_keys_has_chance_as_its_bar() -> None:
@@ -307,11 +310,11 @@ def test_a_sieve_of_many_keys_has_chance_as_its_bar() -> None:
     offsets[:, :, 16] = 3
     made = totals(np.ones(tokens.shape), tokens=tokens, hits=hits, offsets=offsets, chance=chance)
     result = run_test(made, TAU, level=0.95, seed=0)
-    rows = build_rows(made, result, result.p, tau=TAU, alpha=ALPHA)
+    rows = build_rows(made, result, TAU)
     assert {(round(row.baseline, 9), round(row.chance, 9)) for row in rows} == {(0.3, 0.6)}
     assert [row.by_argmax for row in rows] == [False, False, True, True]
     sure = _positional(totals(np.ones(tokens.shape), tokens=tokens, hits=hits, offsets=offsets, chance=chance * 1.5))
-    assert not any(row.by_argmax for row in build_rows(sure, result, result.p, tau=TAU, alpha=ALPHA))  # 95 % where a random key has 90
+    assert not any(row.by_argmax for row in build_rows(sure, result, TAU))  # 95 % where a random key has 90
 
 
 def _positional(made: RoleTotals) -> RoleTotals:

@@ -16,13 +16,13 @@ from headcount.behaviour.measure import RoleProbe
 from headcount.behaviour.spec import RoleNames, RoleSpec, parse_roles
 from headcount.behaviour.test import RoleTotals, score_roles
 from headcount.behaviour.views import ViewName, check_input, corpus_examples
+from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.errors import DataError, unknown
 from headcount.core.heads import Head
 from headcount.core.options import options_of
 from headcount.core.progress import Progress, show_progress
 from headcount.core.registry import ROLES
-from headcount.core.role_table import ALPHA, TAU, RoleTable
-from headcount.core.stats.significance import Adjust
+from headcount.core.role_table import RoleTable
 from headcount.data.checks import check_weights
 from headcount.data.stream import Memory, Reading, fingerprint, stream
 from headcount.data.task import Split, Task
@@ -40,9 +40,7 @@ def roles(
     tokenizer: Any = None,
     *,
     only: RoleNames | None = None,
-    tau: float = TAU,
-    alpha: float = ALPHA,
-    correct: Adjust = "bh",
+    definition: str | Definition = DEFAULT_DEFINITION,
     level: float = 0.95,
     split: Split = "calibration",
     limit: int | None = None,
@@ -61,9 +59,8 @@ def roles(
             Task, images (mappings with `pixel_values`), or a corpus that `headcount.behaviour.corpus.read_corpus` returned.
         tokenizer: The tokenizer of the model; images and tasks of tokens need none.
         only: Roles to test, by name (`syntax` for all its roles, `offset:-1` for one) or as objects (`Offset("-1")`); None for all.
-        tau: The bias that a head must exceed.
-        alpha: The level of the test after correction over all heads and roles.
-        correct: How p-values are corrected: bh (Benjamini–Hochberg), bonferroni or none.
+        definition: When a head has a role: `pande2021(correct=bh)`, `pande2021(tau=2;alpha=0.01)`, `voita2019`, or an object.
+            `RoleTable.relabel` changes it later without another pass.
         level: The level of the intervals.
         split: The split of a task that is read.
         limit: How many sentences or images are read at most; None for all.
@@ -78,7 +75,7 @@ def roles(
         A table with one row for each head and role; `labels()` are the roles that each head has, `untested` says why others were not tested.
 
     Raises:
-        UnknownName: a role or a correction does not exist.
+        UnknownName: a role or a definition does not exist.
         OptionError: a value has the wrong type or is out of range.
         DataError: the text is empty, cannot be aligned with the tokenizer, or does not go with the other arguments.
         UnsupportedModel: the model does not read what the text holds.
@@ -95,7 +92,7 @@ def roles(
     """
     if batch_size is None and isinstance(text, Task):
         batch_size = text.batch_size
-    spec = RoleSpec(parse_roles(only), tau, alpha, correct, level, batch_size, seed)
+    spec = RoleSpec(parse_roles(only), Definition.parse(definition), level, batch_size, seed)
     check_reading(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate, parser=parser)
     with show_progress(progress, "testing roles") as advance:
         if isinstance(text, Corpus):
@@ -121,7 +118,7 @@ def select_roles(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> SelectedRo
     on_corpus: dict[Role, None] = {}
     on_probes: dict[Role, Corpus] = {}
     untested: dict[str, str] = {}
-    for requested in spec.only if spec.only is not None else parse_roles(ROLES.names()) or ():
+    for requested in spec.only if spec.only is not None else parse_roles([*ROLES.names(), *spec.definition.further_roles]) or ():
         cls = requested if isinstance(requested, type) else type(requested)
         single = None if isinstance(requested, type) else requested
         if issubclass(cls, ProbeRole):
@@ -192,11 +189,10 @@ def measure_roles(
         untested |= _explain_untested(probe, sums)
         totals += sums
         fingerprints += [reading.fingerprint] if sums else []
-    return RoleTable(
-        rows=tuple(score_roles(totals, spec)),
+    table = RoleTable(
+        rows=tuple(score_roles(totals, spec.definition.threshold, level=spec.level, seed=spec.seed)),
         heads=heads.heads,
-        tau=spec.tau,
-        alpha=spec.alpha,
+        tau=spec.definition.threshold,
         untested=untested,
         refused=dict(corpus.refused),
         data=" ".join(fingerprints),
@@ -206,6 +202,7 @@ def measure_roles(
         },
         best_heads=find_best_heads([total.halves for total in totals]),
     )
+    return spec.definition.relabel(table)
 
 
 def _passes(

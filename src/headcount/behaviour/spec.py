@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, get_args
+from dataclasses import dataclass, field
+from typing import Any
 
 from headcount.behaviour.base import Role
-from headcount.core.errors import OptionError, unknown
+from headcount.core.definition import DEFAULT_DEFINITION, Definition
+from headcount.core.errors import OptionError
 from headcount.core.registry import ROLES
-from headcount.core.role_table import ALPHA, TAU
-from headcount.core.stats.significance import Adjust
 
 RoleNames = str | Role | Iterable[str | Role]
 
@@ -22,21 +21,16 @@ class RoleSpec:
 
     Raises:
         OptionError: a value has the wrong type or is out of range.
-        UnknownName: no role or correction of that name exists.
     """
 
     only: tuple[type[Role] | Role, ...] | None = None
-    tau: float = TAU
-    alpha: float = ALPHA
-    correct: Adjust = "bh"
+    definition: Definition = field(default_factory=lambda: Definition.parse(DEFAULT_DEFINITION))
     level: float = 0.95
     batch_size: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         rules = {
-            "tau": ("a number of at least 0", _is_number(self.tau) and self.tau >= 0),
-            "alpha": ("a number above 0 and below 1", _is_number(self.alpha) and 0 < self.alpha < 1),
             "level": ("a number above 0 and below 1", _is_number(self.level) and 0 < self.level < 1),
             "batch_size": ("None or an int of at least 1", self.batch_size is None or _is_int(self.batch_size, 1)),
             "seed": ("an int of at least 0", _is_int(self.seed, 0)),
@@ -44,14 +38,12 @@ class RoleSpec:
         for name, (rule, is_valid) in rules.items():
             if not is_valid:
                 raise OptionError(f"{name} must be {rule}; got {getattr(self, name)!r}")
-        if self.correct not in get_args(Adjust):
-            raise unknown("correction", str(self.correct), get_args(Adjust))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields as plain data, roles by their names."""
         names = None if self.only is None else [role.name if isinstance(role, type) else str(role) for role in self.only]
-        fields = ("tau", "alpha", "correct", "level", "batch_size", "seed")
-        return {"only": names, **{name: getattr(self, name) for name in fields}}
+        fields = ("level", "batch_size", "seed")
+        return {"only": names, "definition": self.definition.to_dict(), **{name: getattr(self, name) for name in fields}}
 
 
 def parse_roles(names: RoleNames | None) -> tuple[type[Role] | Role, ...] | None:

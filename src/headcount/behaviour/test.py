@@ -1,11 +1,4 @@
-"""The test of every head and role over sentences: H0 bias ≤ τ against bias > τ, one-sided, corrected for skewness, permutation as a check.
-
-    p = max( t-test by Hall's transform,  c (τ / bias)ⁿ ),   c = ½, or 1 where all sentences have the same bias
-
-The first corrects the t-test, which rejects too often where scores are skewed to the left. The second is a lower bound for any test over n
-sentences: a bias can be 0, and if the true mean is only τ because a share of the sentences has 0, n draws miss all of these with probability
-(τ / bias)ⁿ, half of the time below this mean.
-"""
+"""The numbers of every head and role over sentences: bias, interval and p-value, permutation as a check. Definitions turn them into labels."""
 
 from __future__ import annotations
 
@@ -15,18 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from headcount.behaviour.best_heads import HalfTotals
-from headcount.behaviour.spec import RoleSpec
+from headcount.behaviour.bias_test import p_values
+from headcount.core.definition import TAU
 from headcount.core.heads import Head
-from headcount.core.role_table import MARGIN, MIN_SENTENCES, POSITIONAL_ACCURACY, RoleScore
-from headcount.core.stats.hall import Skewness, hall_transform, inverse_hall_transform
-from headcount.core.stats.significance import adjust, sign_flip
+from headcount.core.role_table import MARGIN, POSITIONAL_ACCURACY, RoleScore
+from headcount.core.stats.hall import Skewness, inverse_hall_transform
+from headcount.core.stats.significance import sign_flip
 from headcount.core.stats.totals import Totals
 
 
 class RoleTotals:
     """Sums over the sentences of one view, for heads × roles, flattened: column h · n_roles + r is head h and role r.
 
-    `positional` are the roles that a fixed offset fulfils; `legacy` roles are weighted by entropy, and never a label.
+    `positional` are the roles that a fixed offset fulfils; `legacy` roles are weighted by entropy.
     """
 
     def __init__(self, heads: Sequence[Head], roles: Sequence[str], positional: Collection[str] = (), legacy: Collection[str] = ()) -> None:
@@ -61,7 +55,7 @@ class RoleTotals:
 class RoleTestResults:
     """Results of the test, one entry for each head × role with two sentences or more.
 
-    `columns` are the columns of `RoleTotals`; `accuracy_reach` is half the width of the interval; `notes` say why some can have no label.
+    `columns` are the columns of `RoleTotals`; `accuracy_reach` is half the width of the interval.
     """
 
     columns: np.ndarray
@@ -74,7 +68,7 @@ class RoleTestResults:
     p_permutation: np.ndarray
     accuracy: np.ndarray
     accuracy_reach: np.ndarray
-    notes: tuple[str, ...] = ()
+    skewness: np.ndarray
 
 
 def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> RoleTestResults:
@@ -84,7 +78,7 @@ def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> Role
     columns = np.flatnonzero(totals.sentences >= 2)
     if not len(columns):
         empty = np.zeros(0)
-        return RoleTestResults(columns, empty, empty, empty, empty, empty, empty, empty, empty, empty)
+        return RoleTestResults(columns, *[empty] * 10)
     part, accuracies = totals.bias.take(columns), totals.accuracy.take(columns)
     samples, bias, stderr = part.samples(), part.mean(), part.stderr()
     n, skewness = totals.sentences[columns], totals.skewness.value()[columns]
@@ -94,49 +88,16 @@ def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> Role
     half = np.where(stderr > 0, 0.5, 1.0)
     low = np.minimum(bias - stderr * inverse_hall_transform(quantile, n, skewness), bias * ((1 - level) / 2 / half) ** (1 / n))
     high = bias - stderr * inverse_hall_transform(-quantile, n, skewness)
-    notes = tuple(_label_obstacle(totals, column, tau) for column in columns.tolist())
-    return RoleTestResults(columns, bias, stderr, low, high, p, p_t, flipped, accuracies.mean(), quantile * accuracies.stderr(), notes)
+    return RoleTestResults(columns, bias, stderr, low, high, p, p_t, flipped, accuracies.mean(), quantile * accuracies.stderr(), skewness)
 
 
-def p_values(bias: np.ndarray, stderr: np.ndarray, n: np.ndarray, skewness: np.ndarray, tau: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the p-value of bias ≤ τ as above, and that of the plain t-test."""
-    from scipy import special
-
-    varies = stderr > 0
-    t = np.divide(bias - tau, stderr, out=np.where(bias > tau, np.inf, -np.inf), where=varies)
-    corrected_t = np.where(varies, hall_transform(np.where(varies, t, 0.0), n, skewness), t)
-    ratio = np.divide(tau, bias, out=np.ones_like(bias), where=bias > tau)
-    bound = np.where(varies, 0.5, 1.0) * ratio**n
-    return np.maximum(special.stdtr(n - 1, -corrected_t), bound), special.stdtr(n - 1, -t)
+def score_roles(totals: Sequence[RoleTotals], tau: float = TAU, *, level: float = 0.95, seed: int = 0) -> list[RoleScore]:
+    """Returns one row for every head × role with two sentences or more, without labels and correction: these are a definition's."""
+    return [row for total in totals for row in build_rows(total, run_test(total, tau, level=level, seed=seed), tau)]
 
 
-def _label_obstacle(totals: RoleTotals, column: int, tau: float) -> str:
-    """Returns why a head × role can have no label, whatever its bias; empty if it can."""
-    n, maximum = totals.sentences[column], totals.maximum[column] / totals.sentences[column]
-    if totals.roles[column % len(totals.roles)] in totals.legacy:
-        return "legacy: reported, never a label"
-    if n < MIN_SENTENCES:
-        return f"{n:.0f} sentences; a label needs {MIN_SENTENCES}"
-    return "" if maximum > tau else f"attention reaches {maximum:.3g} at most; a label needs more than {tau:g}"
-
-
-def score_roles(totals: Sequence[RoleTotals], spec: RoleSpec) -> list[RoleScore]:
-    """Returns all rows. The p-values of those that can have a label are corrected together; the q of the others is 1, whatever their p."""
-    tested = [run_test(total, spec.tau, level=spec.level, seed=spec.seed) for total in totals]
-    p = np.concatenate([np.zeros(0), *(test.p for test in tested)])
-    can_be_label = np.array([not note for test in tested for note in test.notes], dtype=bool)
-    q = np.ones_like(p)
-    if can_be_label.any():
-        q[can_be_label] = adjust(p[can_be_label], spec.correct)
-    rows, start = [], 0
-    for total, test in zip(totals, tested, strict=True):
-        rows += build_rows(total, test, q[start : start + len(test.p)], tau=spec.tau, alpha=spec.alpha)
-        start += len(test.p)
-    return rows
-
-
-def build_rows(totals: RoleTotals, tested: RoleTestResults, q: np.ndarray, *, tau: float, alpha: float) -> list[RoleScore]:
-    """Returns one row for every head × role that was tested."""
+def build_rows(totals: RoleTotals, tested: RoleTestResults, tau: float) -> list[RoleScore]:
+    """Returns one row for every head × role that was tested, without a label: q is 1."""
     rows = []
     offsets = totals.by_block["offsets"]
     best_offset = totals.expand_blocks(offsets.argmax(1)) - offsets.shape[1] // 2
@@ -163,7 +124,7 @@ def build_rows(totals: RoleTotals, tested: RoleTestResults, q: np.ndarray, *, ta
                 low=float(tested.low[i]),
                 high=float(tested.high[i]),
                 p=float(tested.p[i]),
-                q=float(q[i]),
+                q=1.0,
                 p_permutation=float(tested.p_permutation[i]),
                 effect=float((bias - tau) / deviation) if deviation > 0 else 0.0,
                 maximum=float(maximum),
@@ -173,12 +134,15 @@ def build_rows(totals: RoleTotals, tested: RoleTestResults, q: np.ndarray, *, ta
                 accuracy_high=float(min(1.0, accuracy + tested.accuracy_reach[i])),
                 baseline=float(baseline[column]),
                 baseline_offset=int(best_offset[column]),
-                has_role=bool(not tested.notes[i] and q[i] <= alpha and bias > tau),
+                has_role=False,
                 by_argmax=bool(maximum > uniform and role not in totals.legacy and accuracy >= threshold),
                 p_t=float(tested.p_t[i]),
                 chance=float(by_chance),
                 attainable=bool(maximum > tau),
-                note=tested.notes[i],
+                note="",
+                uniform=float(uniform),
+                skewness=float(tested.skewness[i]),
+                is_legacy=role in totals.legacy,
             )
         )
     return rows

@@ -1,4 +1,4 @@
-"""Registries: find importances, roles, pruners, tasks, export targets, studies and papers by name. Nothing is imported before it is used.
+"""Registries: find importances, roles, definitions, pruners, tasks, export targets, studies, papers by name. Nothing is imported unused.
 
 A name is a file of the folder of its kind, an entry point of an installed package in the group `headcount.<kind>` (`package.module:Class`, or a
 module with one such class), or a class that was registered in this process: `@IMPORTANCES.register("top-share")`.
@@ -154,7 +154,9 @@ PRUNERS = Registry("pruners", "pruner", "headcount.pruning.methods")
 ROLES = Registry("roles", "role", "headcount.behaviour.catalogue")
 TASKS = Registry("tasks", "task", "headcount.data.tasks")
 EXPORTS = Registry("exports", "export target", "headcount.surgery.export")
+DEFINITIONS = Registry("definitions", "definition", "headcount.behaviour.definitions")
 STUDIES = Registry("studies", "study", "headcount.studies")
 PAPERS = Registry("papers", "paper", "headcount.studies.papers")
-KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in (IMPORTANCES, PRUNERS, ROLES, TASKS, EXPORTS, STUDIES, PAPERS)}
+_REGISTRIES = (IMPORTANCES, PRUNERS, ROLES, DEFINITIONS, TASKS, EXPORTS, STUDIES, PAPERS)
+KINDS: Mapping[str, Registry] = {registry.kind: registry for registry in _REGISTRIES}
 """The one registry of every kind, so that what is registered is known everywhere."""

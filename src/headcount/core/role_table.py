@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from headcount.core import html
+from headcount.core.definition import DEFAULT_DEFINITION, TAU, Definition
 from headcount.core.errors import ArtifactError, DataError, unknown
 from headcount.core.heads import Head
 from headcount.core.stats.significance import benjamini_hochberg
@@ -16,8 +17,8 @@ from headcount.core.stats.significance import benjamini_hochberg
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-TAU, ALPHA, POSITIONAL_ACCURACY, MARGIN = 3.0, 0.05, 0.9, 0.1
-"""The published thresholds: bias, level, share of tokens of a positional head, lead over the baseline of a syntactic one."""
+ALPHA, POSITIONAL_ACCURACY, MARGIN = 0.05, 0.9, 0.1
+"""The published thresholds: level, share of tokens of a positional head, lead over the baseline of a syntactic one."""
 MIN_SENTENCES = 8
 """With fewer sentences, standard error and skewness are too uncertain: such rows are reported, and never a label."""
 
@@ -36,7 +37,7 @@ class RoleScore:
         low, high: Its interval.
         p: The p-value of the one-sided test of bias > τ over sentences, corrected for skewness.
         q: The p-value corrected over heads and roles.
-        p_permutation: The p-value of the sign-flip test.
+        p_permutation: The p-value of the sign-flip test; None if it was not done for this threshold.
         effect: (bias − τ) / standard deviation over sentences.
         maximum: The largest bias that attention could reach.
         normalised: (bias − 1) / (maximum − 1).
@@ -44,12 +45,15 @@ class RoleScore:
         accuracy_low, accuracy_high: Its interval.
         baseline: The accuracy of the best fixed offset.
         baseline_offset: That offset.
-        has_role: The verdict of the test.
+        has_role: The verdict of the definition of the table.
         by_argmax: The verdict of the definition of 2019, by accuracy.
         p_t: The p-value of the plain t-test.
         chance: The accuracy of a random key.
         attainable: Whether the maximum is above τ.
         note: Why the role cannot be a label here; empty if it can.
+        uniform: The bias of uniform attention: 1, or ln N for a legacy role.
+        skewness: That of the biases of the sentences; None in tables of version 0.1.
+        is_legacy: Whether the bias is multiplied by the entropy of the attention.
     """
 
     head: Head
@@ -62,7 +66,7 @@ class RoleScore:
     high: float
     p: float
     q: float
-    p_permutation: float
+    p_permutation: float | None
     effect: float
     maximum: float
     normalised: float
@@ -77,6 +81,9 @@ class RoleScore:
     chance: float
     attainable: bool
     note: str
+    uniform: float = 1.0
+    skewness: float | None = None
+    is_legacy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,7 @@ class RoleTable:
         data: The fingerprint of tokens, annotations and translations.
         conditions: What else the numbers depend on, such as the dtype.
         best_heads: The best head of each role that occurs in both halves of the text.
+        definition: The rule of the labels.
     """
 
     rows: tuple[RoleScore, ...]
@@ -126,6 +134,7 @@ class RoleTable:
     data: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     best_heads: tuple[BestHead, ...] = ()
+    definition: str = DEFAULT_DEFINITION
 
     def __iter__(self) -> Iterator[RoleScore]:
         return iter(self.rows)
@@ -149,6 +158,14 @@ class RoleTable:
             if row.has_role:
                 labels[row.head].append(row.role)
         return labels
+
+    def relabel(self, definition: str | Definition) -> RoleTable:
+        """Returns the table with labels by another definition, such as `pande2021(tau=2)`, from the same measurements.
+
+        Raises:
+            ArtifactError: the table is of version 0.1, and the definition needs more than it holds.
+        """
+        return Definition.parse(definition).relabel(self)
 
     def best(self, role: str) -> BestHead:
         """Returns the most accurate head of a role: chosen on one half of the sentences, with its accuracy on the other."""
@@ -193,9 +210,7 @@ class RoleTable:
     def _repr_html_(self) -> str:
         """Returns the heads that have a role as an HTML table, for notebooks."""
         rows = [(head, ", ".join(roles)) for head, roles in self.labels().items() if roles]
-        caption = (
-            f"{len(rows)} of {len(self.heads)} heads have one of {len(self.roles())} roles (bias above {self.tau:g}, q ≤ {self.alpha:g})"
-        )
+        caption = f"{len(rows)} of {len(self.heads)} heads have one of {len(self.roles())} roles by {self.definition}"
         return html.html_table(("head", "roles"), rows, caption)
 
     def _heads_by_role(self) -> dict[str, set[Head]]:
@@ -213,7 +228,7 @@ class RoleTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the table as plain data."""
-        names = ("tau", "alpha", "data")
+        names = ("tau", "alpha", "definition", "data")
         mappings = ("untested", "refused", "conditions")
         return {
             **{name: getattr(self, name) for name in names},

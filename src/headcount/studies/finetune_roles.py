@@ -2,15 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from headcount.core.figure import Axis, HeatMap
+from headcount.core.definition import DEFAULT_DEFINITION, Definition
+from headcount.core.figure import Axis, BarFigure, Bars, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._parts import Part, join_parts, layer_of
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.finetune_roles import HeadRoleChange
+    from headcount.studies._measure.finetune_roles import HeadRoleChange, Trend
 
 MOST_ROWS = 30
 
@@ -20,30 +22,46 @@ class FinetuneRoles(Study):
     """What does fine-tuning change in the roles of heads? The same heads of two models on the same sentences, with a paired test.
 
     Pande et al. 2021: fine-tuning changes the late layers most, from delimiters to other tokens. For every head and role the difference of the
-    sieve bias, sentence by sentence, is tested by t; p-values are corrected over all heads and roles.
+    sieve bias, sentence by sentence, is tested by t; p-values are corrected over all heads and roles. Whether changes
+    grow with the layer is tested by permuting heads.
     """
 
     tuned: str = option(help="The model after fine-tuning: a folder, a hub id, or demo/NAME")
     _: KW_ONLY
     only: tuple[str, ...] = option((), "Roles to measure; by default all")
+    definition: str = option(DEFAULT_DEFINITION, "When a head has a role, of `headcount ls definitions`")
+    sentences: int | None = option(None, "How many sentences are read at most, drawn by a hash of their tokens", minimum=2)
+    show: Literal["all", "layers", "families"] = option("all", "What the result holds")
     info = StudyInfo(paper="Pande et al. 2021", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns two passes over the text for either model."""
+        return Effort(passes=4 * (self.sentences or context.limit or 500))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every head and role that both models were tested for, with the paired difference."""
-        from headcount.studies._measure.finetune_roles import measure_role_changes
+        from headcount.studies._measure.finetune_roles import measure_role_changes, measure_trends
 
-        changes = measure_role_changes(context, self.tuned, self.only)
+        changes = measure_role_changes(context, self.tuned, self.only, self.definition, self.sentences)
+        trends = measure_trends(changes, self.definition, seed=context.seed)
         significant = sorted((change for change in changes if change.q <= SIGNIFICANT), key=lambda change: -abs(change.difference))
         layers = _layer_table(changes)
+        tables = (_change_table(significant[:MOST_ROWS]), layers, _role_table(changes), _trend_table(trends))
+        parts = {
+            "layers": Part(tables, (_figure(changes),) if changes else (), _verdict(changes, significant, layers, trends)),
+            "families": _families_part(changes, Definition.parse(self.definition)),
+        }
+        part = join_parts(parts, self.show)
         return StudyResult(
             study=str(self),
-            tables=(_change_table(significant[:MOST_ROWS]), layers, _role_table(changes)),
-            sentence=_verdict(changes, significant, layers),
+            tables=part.tables,
+            sentence=part.sentence,
             notes=(f"{MOST_ROWS} of {len(significant)} significant changes are shown.",) if len(significant) > MOST_ROWS else (),
-            figures=(_figure(changes),) if changes else (),
+            figures=part.figures,
             measurements={
                 "before": context.model_name,
                 "after": self.tuned,
+                "trends": [asdict(row) for row in trends],
                 "changes": [{**asdict(change), "head": str(change.head)} for change in changes],
             },
         )
@@ -70,7 +88,7 @@ def _change_table(changes: Sequence[HeadRoleChange]) -> Table:
 def _layer_table(changes: Sequence[HeadRoleChange]) -> Table:
     by_layer: dict[str, list[HeadRoleChange]] = {}
     for change in changes:
-        by_layer.setdefault(str(change.head).rpartition("H")[0], []).append(change)
+        by_layer.setdefault(layer_of(change.head), []).append(change)
     columns = (Column("layer"), Column("mean |change|", format=".3f"), Column("roles lost"), Column("roles gained"))
     rows = [
         (
@@ -87,7 +105,7 @@ def _layer_table(changes: Sequence[HeadRoleChange]) -> Table:
 def _by_role_and_layer(changes: Sequence[HeadRoleChange]) -> dict[tuple[str, str], list[HeadRoleChange]]:
     groups: dict[tuple[str, str], list[HeadRoleChange]] = {}
     for change in changes:
-        groups.setdefault((change.role, str(change.head).rpartition("H")[0]), []).append(change)
+        groups.setdefault((change.role, layer_of(change.head)), []).append(change)
     return groups
 
 
@@ -100,6 +118,8 @@ def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
         Column("after", "mean sieve bias", ".2f"),
         Column("change", "mean sieve bias", "+.2f"),
         Column("heads changed", f"q ≤ {SIGNIFICANT}"),
+        Column("had the role"),
+        Column("have it"),
         Column("roles lost"),
         Column("roles gained"),
     )
@@ -108,7 +128,8 @@ def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
         means = [sum(values) / len(group) for values in zip(*((c.before, c.after, c.difference) for c in group), strict=True)]
         n_changed = sum(change.q <= SIGNIFICANT for change in group)
         lost, gained = sum(change.had and not change.has for change in group), sum(change.has and not change.had for change in group)
-        rows.append((role, layer, len(group), *means, n_changed, lost, gained))
+        had, have = sum(change.had for change in group), sum(change.has for change in group)
+        rows.append((role, layer, len(group), *means, n_changed, had, have, lost, gained))
     return Table("roles", columns, tuple(rows), "Sieve bias before and after fine-tuning by role and layer", is_printed=False)
 
 
@@ -138,7 +159,68 @@ def _figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
     )
 
 
-def _verdict(changes: Sequence[HeadRoleChange], significant: Sequence[HeadRoleChange], layers: Table) -> str:
+def _trend_table(trends: Sequence[Trend]) -> Table:
+    columns = (
+        Column("family"),
+        Column("stack"),
+        Column("heads"),
+        Column("rank correlation with the layer", format="+.2f"),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    rows = tuple((row.family, row.stack or "–", row.n_heads, row.rho, row.p, row.q) for row in trends)
+    return Table("trend", columns, rows, "Do changes grow with the layer? Mean size of the changes of each head; p by permuting heads")
+
+
+def _families_part(changes: Sequence[HeadRoleChange], definition: Definition) -> Part:
+    """Returns how the roles of every family change: to which tokens attention goes instead."""
+    columns = (
+        Column("family"),
+        Column("heads × roles"),
+        Column("before", "mean sieve bias", ".2f"),
+        Column("after", "mean sieve bias", ".2f"),
+        Column("bias rose", f"q ≤ {SIGNIFICANT}"),
+        Column("bias fell", f"q ≤ {SIGNIFICANT}"),
+        Column("had the role"),
+        Column("have it"),
+        Column("lost"),
+        Column("gained"),
+    )
+    rows = []
+    for family in definition.families_of({change.role for change in changes}):
+        group = [change for change in changes if definition.family_of(change.role) == family]
+        before, after = (sum(values) / len(group) for values in zip(*((c.before, c.after) for c in group), strict=True))
+        rose, fell = (sum(c.q <= SIGNIFICANT and sign * c.difference > 0 for c in group) for sign in (1, -1))
+        had, have = sum(c.had for c in group), sum(c.has for c in group)
+        lost, gained = sum(c.had and not c.has for c in group), sum(c.has and not c.had for c in group)
+        rows.append((family, len(group), before, after, rose, fell, had, have, lost, gained))
+    table = Table("families", columns, tuple(rows), "Families of roles before and after fine-tuning")
+    if not rows:
+        return Part((table,), (), f"No role of a family of {definition} was measured.")
+    records = table.records()
+    figure = BarFigure(
+        name="families",
+        title="Heads × roles whose sieve bias rose or fell in fine-tuning, by family",
+        x=Axis("family"),
+        y=Axis("share of heads × roles", is_share=True),
+        table="families",
+        n=max(change.n_sentences for change in changes),
+        n_unit="sentences",
+        categories=tuple(str(record["family"]) for record in records),
+        bars=tuple(
+            Bars(f"{name} (q ≤ {SIGNIFICANT})", tuple(float(record[name] or 0) / float(record["heads × roles"] or 1) for record in records))
+            for name in ("bias rose", "bias fell")
+        ),
+    )
+    words = [f"{row[0]} {row[2]:.2f} → {row[3]:.2f} ({row[8]} lost, {row[9]} gained)" for row in rows]
+    return Part((table,), (figure,), f"Mean sieve bias by family: {', '.join(words)}.")
+
+
+def _verdict(changes: Sequence[HeadRoleChange], significant: Sequence[HeadRoleChange], layers: Table, trends: Sequence[Trend]) -> str:
     most = max(layers.records(), key=lambda row: float(row["mean |change|"] or 0), default=None)
     largest = "" if most is None else f"; changes are largest in {most['layer']}"
-    return f"{len(significant)} of {len(changes)} heads × roles changed (q ≤ {SIGNIFICANT}){largest}."
+    overall = next((row for row in trends if row.family == "all roles"), None)
+    by_depth = (
+        "" if overall is None else f"; rank correlation of the size of changes with the layer {overall.rho:+.2f} (p = {overall.p:.2g})"
+    )
+    return f"{len(significant)} of {len(changes)} heads × roles changed (q ≤ {SIGNIFICANT}){largest}{by_depth}."

@@ -8,12 +8,11 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import RunOptions, Split, TaskOptions
-from headcount.app.console.options import check_choice, split
+from headcount.app.console.options import split
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text
-
-CORRECTIONS = ("bh", "bonferroni", "none")
+from headcount.core.definition import DEFAULT_DEFINITION
 
 
 def _check_only(text: str | None) -> str | None:
@@ -28,15 +27,12 @@ Only = Annotated[
         "--only", metavar="NAME,…", callback=_check_only, help="Roles of `headcount ls roles`: all of a name, or one as name:variant."
     ),
 ]
-Tau = Annotated[float, typer.Option("--tau", metavar="X", min=0.0, help="The bias that a head must exceed: 3 is the published threshold.")]
-Alpha = Annotated[float, typer.Option("--alpha", metavar="X", min=1e-6, max=0.5, help="The level of the test after correction.")]
-Correct = Annotated[
+DefinitionText = Annotated[
     str,
     typer.Option(
-        "--correct",
-        metavar="HOW",
-        callback=check_choice("correction", CORRECTIONS),
-        help="bh, bonferroni or none, over all heads and roles.",
+        "--definition",
+        metavar="NAME(…)",
+        help="When a head has a role, of `headcount ls definitions`: pande2021 as published, pande2021(tau=2;correct=bh), voita2019.",
     ),
 ]
 Everything = Annotated[bool, typer.Option("--all", help="Show every head × role, every pair of roles and every disagreement.")]
@@ -53,9 +49,7 @@ def run(
     only: Only = None,
     folder: RunOptions = DEFAULT_FOLDER,
     split_name: Split = "calibration",
-    tau: Tau = 3.0,
-    alpha: Alpha = 0.05,
-    correct: Correct = "bh",
+    definition: DefinitionText = DEFAULT_DEFINITION,
     everything: Everything = False,
 ) -> None:
     """Label every head with what it does, how strongly, and how sure that is: on a text, or on the texts or images of a task."""
@@ -64,5 +58,5 @@ def run(
         from headcount.app.jobs.roles import RoleRequest, label_heads
 
         names = split(only) if only else None
-        request = RoleRequest(names, tau, alpha, correct, text=text, embedded=embedded, parser=parser, split=split_name)
+        request = RoleRequest(names, definition, text=text, embedded=embedded, parser=parser, split=split_name)
         label_heads(session, data, request, run_folder, show_all=everything)

@@ -12,6 +12,7 @@ from headcount.app.console.models import describe, open_model
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.spec import RoleSpec, parse_roles
+from headcount.core.definition import Definition
 from headcount.core.role_table import BestHead, RoleScore, RoleTable
 from headcount.runs.report.commands import task_words
 from headcount.runs.store import Run
@@ -175,9 +176,7 @@ class RoleRequest:
     """The roles to test, the rule that makes them labels, and the text to test them on."""
 
     only: list[str] | None
-    tau: float
-    alpha: float
-    correct: str
+    definition: str
     text: Path | None = None
     embedded: str | None = None
     parser: str | None = None
@@ -187,11 +186,11 @@ class RoleRequest:
 def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: Run | None, *, show_all: bool) -> None:
     """Tests roles on a text, in a run if there is one, and prints the labels of all heads."""
     roles = parse_roles(request.only)
-    spec = RoleSpec(roles, request.tau, request.alpha, request.correct, batch_size=data.examples_per_batch, seed=data.seed)  # pyright: ignore[reportArgumentType]
+    spec = RoleSpec(roles, Definition.parse(request.definition), batch_size=data.examples_per_batch, seed=data.seed)
     model, heads, folder = open_model(session, data.model, data.loading)
     text, embedded = request.text, request.embedded
     if run is not None:
-        options = {"only": request.only, "tau": request.tau, "alpha": request.alpha, "correct": request.correct, "seed": data.seed}
+        options = {"only": request.only, "definition": request.definition, "seed": data.seed}
         describe(run, session, data, model, heads, {"text": str(text or embedded or data.task), **options})
     corpus = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=request.parser, split=request.split)
     session.note(f"read: {_describe_corpus(corpus)}")
@@ -211,6 +210,7 @@ def _to_dict(model: str, table: RoleTable) -> dict[str, Any]:
     plain = table.to_dict()
     return {
         "model": model,
+        "definition": table.definition,
         "tau": table.tau,
         "alpha": table.alpha,
         "data": table.data,

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from torch import nn
 
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.roles import biases_by_sentence, measure_roles
 from headcount.behaviour.spec import RoleSpec, parse_roles
+from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
+from headcount.core.stats.margins import trend
 from headcount.core.stats.significance import paired_t
 from headcount.data.task import Task
 from headcount.studies._base import LoadedModel, StudyContext
+from headcount.studies._measure.role_tables import open_text
 from headcount.studies._results import correct_rows
+
+ALL_ROLES = "all roles"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +43,21 @@ class HeadRoleChange:
 
 
 def compare_roles(
-    model: nn.Module, tuned_model: nn.Module, corpus: Corpus, *, only: Sequence[str] = (), seed: int = 0, batch_size: int | None = None
+    model: nn.Module,
+    tuned_model: nn.Module,
+    corpus: Corpus,
+    *,
+    only: Sequence[str] = (),
+    definition: str = DEFAULT_DEFINITION,
+    seed: int = 0,
+    batch_size: int | None = None,
 ) -> list[HeadRoleChange]:
     """Returns every head and role that both models were tested for, with the paired difference.
 
     Raises:
         ArtifactError: the models have different heads.
     """
-    spec = RoleSpec(parse_roles(only or None), seed=seed, batch_size=batch_size)
+    spec = RoleSpec(parse_roles(only or None), Definition.parse(definition), seed=seed, batch_size=batch_size)
     before, after = measure_roles(model, corpus, spec), measure_roles(tuned_model, corpus, spec)
     if before.heads != after.heads:
         raise ArtifactError(
@@ -64,6 +77,34 @@ def compare_roles(
     return correct_rows(changes)
 
 
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The rank correlation of the mean size of a head's changes with its layer, for the roles of one family or all; p by permuting heads."""
+
+    family: str
+    stack: str
+    n_heads: int
+    rho: float
+    p: float
+    q: float | None = None
+
+
+def measure_trends(changes: Sequence[HeadRoleChange], definition: str, *, seed: int = 0) -> list[Trend]:
+    """Returns whether changes grow with the layer, for every family of the definition that has changes, and for all roles, by stack."""
+    rule, trends = Definition.parse(definition), []
+    families = rule.families_of({change.role for change in changes})
+    for stack in dict.fromkeys(change.head.stack for change in changes):
+        for family in (*families, ALL_ROLES):
+            sizes: dict[Head, list[float]] = {}
+            for change in changes:
+                if change.head.stack == stack and family in (ALL_ROLES, rule.family_of(change.role)):
+                    sizes.setdefault(change.head, []).append(abs(change.difference))
+            if len({head.layer for head in sizes}) >= 2:
+                layers, means = np.array([head.layer for head in sizes]), np.array([np.mean(values) for values in sizes.values()])
+                trends.append(Trend(family, stack, len(sizes), *trend(layers, means, seed=seed)))
+    return correct_rows(trends)
+
+
 def _open_task(context: StudyContext, before: LoadedModel, after: LoadedModel) -> Task:
     """Opens the task for the model that has the head it needs: as a rule the fine-tuned one."""
     try:
@@ -75,7 +116,9 @@ def _open_task(context: StudyContext, before: LoadedModel, after: LoadedModel) -
             raise error from None
 
 
-def measure_role_changes(context: StudyContext, tuned: str, only: Sequence[str]) -> list[HeadRoleChange]:
+def measure_role_changes(
+    context: StudyContext, tuned: str, only: Sequence[str], definition: str, sentences: int | None = None
+) -> list[HeadRoleChange]:
     """Returns the changes of roles from the model of a study to its fine-tuned self, on the text of the caller or of the task.
 
     Raises:
@@ -84,7 +127,7 @@ def measure_role_changes(context: StudyContext, tuned: str, only: Sequence[str])
     before = context.loaded
     after = context.sources.load_model(tuned, as_configured=True)
     task = _open_task(context, before, after) if context.sources.task_name else None
-    corpus = context.sources.open_corpus(before, task)
-    if corpus is None:
-        raise DataError("roles are measured on a text; name one")
-    return compare_roles(before.model, after.model, corpus, only=only, seed=context.seed, batch_size=context.batch_size)
+    corpus = open_text(context, before, task, sentences)
+    return compare_roles(
+        before.model, after.model, corpus, only=only, definition=definition, seed=context.seed, batch_size=context.batch_size
+    )

@@ -1,0 +1,156 @@
+"""The role tables that studies of roles read: measured once into the run, with labels by any definition; and the heads of every family."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.corpus import read_corpus
+from headcount.behaviour.spec import RoleSpec, parse_roles
+from headcount.core.definition import Definition
+from headcount.core.errors import DataError
+from headcount.core.heads import Head
+from headcount.core.role_table import RoleTable
+from headcount.data.task import Task
+from headcount.data.text.annotated import pair
+from headcount.studies._base import LoadedModel, StudyContext
+from headcount.studies._results import describe_study_run
+from headcount.workflows.roles import roles_into
+
+BLOCK_ROLES = ("segment", "segment:entropy")
+"""The two forms of block heads, which only pairs of texts show."""
+PAIRS = "block heads on"
+"""The condition of a table that says on which pairs block heads were tested, where these are not of the text itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Families:
+    """The heads that were tested for every family of a definition, and those that have one of its roles. Families without a test are left out."""
+
+    heads: tuple[Head, ...]
+    tested: Mapping[str, frozenset[Head]]
+    members: Mapping[str, frozenset[Head]]
+
+    @classmethod
+    def of(cls, table: RoleTable) -> Families:
+        """Returns the families of a table by its own definition."""
+        definition = Definition.parse(table.definition)
+        tested: dict[str, set[Head]] = {}
+        members: dict[str, set[Head]] = {}
+        for row in table.rows:
+            family = definition.family_of(row.role)
+            if family is not None:
+                tested.setdefault(family, set()).add(row.head)
+                members.setdefault(family, set()).update([row.head] if row.has_role else [])
+        names = [family for family in definition.info.families if family in tested]
+        tested_heads, member_heads = ({name: frozenset(heads[name]) for name in names} for heads in (tested, members))
+        return cls(table.heads, tested_heads, member_heads)
+
+    def count(self, head: Head) -> int:
+        """Returns how many families a head belongs to."""
+        return sum(head in members for members in self.members.values())
+
+
+def open_text(context: StudyContext, loaded: LoadedModel, task: Task | None, sentences: int | None) -> Corpus:
+    """Returns the text of the caller or of the task, at most so many sentences of it.
+
+    Raises:
+        DataError: there is no text to measure roles on.
+    """
+    corpus = context.sources.open_corpus(loaded, task)
+    if corpus is None:
+        raise DataError("roles are measured on a text; name one, or a task with texts")
+    return draw_corpus(corpus, sentences)
+
+
+def draw_corpus(corpus: Corpus, number: int | None) -> Corpus:
+    """Returns `number` sentences of a corpus, drawn by a hash of their tokens, in their order; all of them for None, and all images."""
+    if number is None or len(corpus.sentences) <= number:
+        return corpus
+    order = sorted(range(len(corpus.sentences)), key=lambda index: hashlib.sha256(repr(corpus.sentences[index].ids).encode()).hexdigest())
+    chosen = sorted(order[:number])
+    sides = {name: tuple(getattr(corpus, name)[index] for index in chosen) for name in ("sentences", "targets") if getattr(corpus, name)}
+    return replace(corpus, **sides)
+
+
+def pair_sentences(corpus: Corpus, loaded: LoadedModel, tokenizer: Any) -> Corpus | None:
+    """Returns every two consecutive sentences of a corpus as a pair of texts; None if the tokenizer makes no pairs of them."""
+    texts = [sentence.annotated for sentence in corpus.sentences]
+    if corpus.targets or len(texts) < 2 or not all(text.words for text in texts):
+        return None
+    try:
+        pairs = read_corpus(loaded.model, [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=False)], tokenizer)
+    except DataError:
+        return None
+    return pairs if pairs.has_pairs else None
+
+
+def _find_pairs(context: StudyContext, task: Task | None, corpus: Corpus, sentences: int | None) -> tuple[str, Corpus | None]:
+    """Returns pairs of texts for block heads, and where they are from: the texts of the task, or else consecutive sentences of the text."""
+    tokenizer = context.sources.read_tokenizer(context.loaded)
+    if task is not None and context.sources.text_key:
+        own = read_corpus(context.loaded.model, task, tokenizer, limit=context.limit)
+        if own.has_pairs:
+            return f"the texts of task {task.name}", draw_corpus(own, sentences)
+    return "pairs of consecutive sentences of the text", pair_sentences(corpus, context.loaded, tokenizer)
+
+
+def measure_table(context: StudyContext, study: str, definition: str, sentences: int | None = None) -> RoleTable:
+    """Returns the roles of the model of a study on its text, with labels by a definition. Only roles of its families are tested.
+
+    Where the text has no pairs, block heads are tested on those of the task or on consecutive sentences; `conditions` say on which.
+
+    Raises:
+        DataError: there is no text to measure roles on.
+    """
+    loaded = context.loaded
+    describe_study_run(context, loaded, {"study": study, "definition": definition, "limit": context.limit})
+    task = context.task if context.sources.task_name else None
+    corpus = open_text(context, loaded, task, sentences)
+    rule = Definition.parse(definition)
+    table = _test_roles(context, loaded, corpus, _role_names(rule))
+    has_blocks = "segment" in _role_names(rule)
+    if has_blocks and not corpus.has_pairs and not corpus.grid:
+        origin, pairs = _find_pairs(context, task, corpus, sentences)
+        if pairs is not None:
+            blocks = _test_roles(context, loaded, pairs, BLOCK_ROLES)
+            untested = {role: reason for role, reason in table.untested.items() if role not in BLOCK_ROLES}
+            conditions = {**table.conditions, PAIRS: f"{origin} ({len(pairs.sentences)})"}
+            table = replace(table, rows=(*table.rows, *blocks.rows), untested=untested, conditions=conditions)
+    return table.relabel(rule)
+
+
+def describe_text(table: RoleTable) -> str:
+    """Returns on how many sentences the roles of a table were tested, and where the pairs of block heads are from."""
+    pairs = f"; block heads on {table.conditions[PAIRS]}" if PAIRS in table.conditions else ""
+    return f"Roles by {table.definition} on {table.conditions.get('n_examples', 'an unknown number of')} sentences{pairs}."
+
+
+def measure_further_tables(
+    context: StudyContext, tasks: Sequence[str], definition: str, sentences: int | None = None
+) -> dict[str, RoleTable]:
+    """Returns the roles on the texts of further tasks, by task; `TASK=MODEL` names the model that was fine-tuned on it."""
+    tables, rule = {}, Definition.parse(definition)
+    for text in tasks:
+        name, _, model = text.partition("=")
+        loaded = context.sources.load_model(model, as_configured=True) if model else context.loaded
+        task = context.sources.open_task(loaded, name)
+        corpus = draw_corpus(read_corpus(loaded.model, task, context.sources.read_tokenizer(loaded), limit=context.limit), sentences)
+        tables[text] = _test_roles(context, loaded, corpus, _role_names(rule), is_of_run=not model).relabel(rule)
+    return tables
+
+
+def _role_names(definition: Definition) -> tuple[str, ...]:
+    """Returns the names of the roles of all families, block heads in both forms."""
+    names = [name for family in definition.info.families.values() for name in family]
+    return (*names, "segment:entropy") if "segment" in names else tuple(names)
+
+
+def _test_roles(context: StudyContext, loaded: LoadedModel, corpus: Corpus, names: Sequence[str], *, is_of_run: bool = True) -> RoleTable:
+    """Returns the test of some roles, kept in the run unless the model is another than that of the run."""
+    spec = RoleSpec(parse_roles(names), batch_size=context.batch_size, seed=context.seed)
+    with context.progress("testing roles") as advance:
+        return roles_into(context.run if is_of_run else None, loaded.model, corpus, spec, progress=advance)

@@ -1,0 +1,30 @@
+"""Studies that answer several questions from the same measurements: the part of the result for each question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from headcount.core.figure import Figure
+from headcount.core.study_result import Table
+
+
+class Part(NamedTuple):
+    """The tables, the figures and the sentence of one question."""
+
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+    sentence: str
+
+
+def join_parts(parts: Mapping[str, Part], show: str) -> Part:
+    """Returns the part that `show` names, or all of them together for `all`; tables that parts share occur once."""
+    chosen = list(parts.values()) if show == "all" else [parts[show]]
+    tables = {table.name: table for part in chosen for table in part.tables}
+    figures = {figure.name: figure for part in chosen for figure in part.figures}
+    return Part(tuple(tables.values()), tuple(figures.values()), " ".join(part.sentence for part in chosen))
+
+
+def layer_of(address: object) -> str:
+    """Returns the layer of a head's address: `cross.L3` of `cross.L3H7`."""
+    return str(address).rpartition("H")[0]

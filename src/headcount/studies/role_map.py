@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Literal
+
+from headcount.core.definition import DEFAULT_DEFINITION, Definition
+from headcount.core.figure import Axis, BarFigure, Bars, Counts, HeatMap, Histogram
+from headcount.core.options import option
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.studies._parts import Part, join_parts, layer_of
+
+if TYPE_CHECKING:
+    from headcount.core.heads import Head
+    from headcount.core.role_table import RoleScore, RoleTable
+    from headcount.studies._measure.role_tables import Families
+
+N_BINS = 20
+"""Bins of the histogram of p-values."""
+NEAR = 0.01
+"""How far from 0 or 1 a p-value may lie to count as near."""
+
+
+@dataclass(frozen=True)
+class RoleMap(Study):
+    """Which roles does each head have? The sieve biases with their test, the p-values, and a map of layers × heads.
+
+    Pande et al. 2021: the sieve bias of every head is tested over sentences, and most p-values are near 0 or 1. Voita et al. 2019: the
+    same map by the strongest key. The definition says which of these rules makes a role of a head.
+    """
+
+    _: KW_ONLY
+    definition: str = option(DEFAULT_DEFINITION, "When a head has a role, of `headcount ls definitions`")
+    sentences: int | None = option(None, "How many sentences are read at most, drawn by a hash of their tokens", minimum=2)
+    show: Literal["all", "bias", "labels", "p-values", "map"] = option("all", "What the result holds")
+    info = StudyInfo(paper="Pande et al. 2021; Voita et al. 2019", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns a pass over the text."""
+        return Effort(passes=self.sentences or context.limit or 500)
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns the bias and test of every head and role, and the families of every head."""
+        from headcount.studies._measure.role_tables import Families, describe_text, measure_table
+
+        table = measure_table(context, self.name, self.definition, self.sentences)
+        definition, families = Definition.parse(self.definition), Families.of(table)
+        rows = [row for row in table.rows if definition.family_of(row.role) is not None]
+        roles, heads = _role_table(rows, definition), _head_table(rows, families, definition)
+        n = int(table.conditions.get("n_examples", 0)) or None
+        labels = _labels_part(roles, heads, definition, table)
+        parts = {
+            "bias": Part((roles, heads), (_bias_figure(rows, n),), _bias_sentence(rows)),
+            "labels": labels,
+            "p-values": _p_part(rows, definition),
+            "map": _map_part(table, families, rows, n),
+        }
+        part = join_parts(parts, self.show)
+        return StudyResult(
+            study=str(self),
+            tables=part.tables,
+            sentence=part.sentence,
+            notes=(describe_text(table), *_untested_notes(table)),
+            figures=part.figures,
+            measurements={
+                "model": context.model_name,
+                "definition": table.definition,
+                "families": {family: sorted(map(str, members)) for family, members in families.members.items()},
+                "labels": {str(head): roles for head, roles in table.labels().items()},
+            },
+        )
+
+
+def _untested_notes(table: RoleTable) -> list[str]:
+    return [f"Not tested: {role}: {reason}." for role, reason in table.untested.items() if ":" not in role]
+
+
+def _p_of(row: RoleScore, definition: Definition) -> float:
+    """Returns the p-value that the definition corrects: of the plain t-test where it is the published one."""
+    is_plain = getattr(definition, "is_published", False) and row.p_t is not None
+    return float(row.p_t if is_plain and row.p_t is not None else row.p)
+
+
+def _role_table(rows: Sequence[RoleScore], definition: Definition) -> Table:
+    columns = (
+        Column("role"),
+        Column("family"),
+        Column("heads tested"),
+        Column("sentences"),
+        Column("strongest head"),
+        *interval_columns("its bias", ".2f"),
+        Column("largest possible", "bias", ".2f"),
+        Column("heads with bias above τ"),
+        Column("heads with the role"),
+    )
+    cells = []
+    for role in dict.fromkeys(row.role for row in rows):
+        of_role = [row for row in rows if row.role == role]
+        top = max(of_role, key=lambda row: row.bias)
+        n_above = sum(row.bias > definition.threshold for row in of_role)
+        numbers = (top.bias, top.low, top.high, top.maximum, n_above, sum(row.has_role for row in of_role))
+        cells.append((role, definition.family_of(role), len(of_role), top.n_sentences, str(top.head), *numbers))
+    return Table("roles", columns, tuple(cells), f"Roles by {definition}; intervals of 95 % over sentences")
+
+
+def _head_table(rows: Sequence[RoleScore], families: Families, definition: Definition) -> Table:
+    columns = (
+        Column("head"),
+        Column("role"),
+        Column("family"),
+        Column("sentences"),
+        *interval_columns("bias", ".3f"),
+        Column("p", format=".3g"),
+        Column("q", format=".3g"),
+        Column("accuracy", format=".3f"),
+        Column("has the role"),
+        Column("families of the head"),
+    )
+    order = {head: number for number, head in enumerate(families.heads)}
+    cells = [
+        (
+            str(row.head),
+            row.role,
+            definition.family_of(row.role),
+            row.n_sentences,
+            row.bias,
+            row.low,
+            row.high,
+            _p_of(row, definition),
+            row.q,
+            row.accuracy,
+            row.has_role,
+            families.count(row.head),
+        )
+        for row in sorted(rows, key=lambda row: order[row.head])
+    ]
+    return Table("heads", columns, tuple(cells), "Bias, test and label of every head and role", is_printed=False)
+
+
+def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
+    roles, layers = tuple(dict.fromkeys(row.role for row in rows)), tuple(dict.fromkeys(layer_of(row.head) for row in rows))
+    largest: dict[tuple[str, str], RoleScore] = {}
+    for row in rows:
+        key = row.role, layer_of(row.head)
+        if key not in largest or row.bias > largest[key].bias:
+            largest[key] = row
+    cells = [[largest.get((role, layer)) for layer in layers] for role in roles]
+    return HeatMap(
+        name="bias",
+        title="Largest sieve bias of a head, by role and layer; 1 is uniform attention",
+        x=Axis("layer"),
+        y=Axis("role"),
+        table="heads",
+        n=n,
+        n_unit="sentences",
+        rows=roles,
+        columns=layers,
+        values=tuple(tuple(None if row is None else row.bias for row in cells_of_role) for cells_of_role in cells),
+        value=Axis("sieve bias"),
+        marks=tuple(tuple(row is not None and row.has_role for row in cells_of_role) for cells_of_role in cells),
+        mark_label="this head has the role",
+    )
+
+
+def _bias_sentence(rows: Sequence[RoleScore]) -> str:
+    if not rows:
+        return "No role of the definition could be tested on this text."
+    top = max(rows, key=lambda row: row.normalised)
+    return f"Nearest to its largest possible bias is {top.head} with {top.role}: {top.bias:.2f} of at most {top.maximum:.2f}."
+
+
+def _labels_part(roles: Table, heads: Table, definition: Definition, table: RoleTable) -> Part:
+    records = roles.records()
+    names = ("heads with bias above τ", "heads with the role")
+    bars = tuple(Bars(name, tuple(float(record[name] or 0) for record in records)) for name in names)
+    figure = BarFigure(
+        name="labels",
+        title=f"Heads that have each role, by {definition}",
+        x=Axis("role"),
+        y=Axis("heads"),
+        table="roles",
+        n=len(table.heads),
+        n_unit="heads",
+        categories=tuple(str(record["role"]) for record in records),
+        bars=bars,
+        is_horizontal=True,
+    )
+    n_labelled = sum(any(definition.family_of(role) for role in labels) for labels in table.labels().values())
+    return Part((roles, heads), (figure,), f"{n_labelled} of {len(table.heads)} heads have a role of {definition}.")
+
+
+def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
+    by_family = {family: [row for row in rows if definition.family_of(row.role) == family] for family in definition.info.families}
+    p_values = {family: [_p_of(row, definition) for row in of_family] for family, of_family in by_family.items() if of_family}
+    columns = (
+        Column("family"),
+        Column("tests"),
+        Column("near 0", f"p ≤ {NEAR}", ".1%"),
+        Column("near 1", f"p ≥ {1 - NEAR}", ".1%"),
+        Column("near 0 or 1", format=".1%"),
+    )
+    everything = [p for of_family in p_values.values() for p in of_family]
+    cells = []
+    for family, values in {**p_values, "all": everything}.items():
+        near_0, near_1 = sum(p <= NEAR for p in values), sum(p >= 1 - NEAR for p in values)
+        shares = [count / len(values) if values else None for count in (near_0, near_1, near_0 + near_1)]
+        cells.append((family, len(values), *shares))
+    table = Table("p-values", columns, tuple(cells), "p-values of all heads and roles, not corrected")
+    edges = tuple(number / N_BINS for number in range(N_BINS + 1))
+
+    def count(values: Sequence[float]) -> tuple[float, ...]:
+        bins = [min(N_BINS - 1, int(p * N_BINS)) for p in values]
+        return tuple(float(bins.count(number)) for number in range(N_BINS))
+
+    figure = Histogram(
+        name="p-values",
+        title="p-values of the test of every head and role, by family",
+        x=Axis("p-value"),
+        y=Axis("heads × roles"),
+        table="p-values",
+        n=len(everything),
+        n_unit="tests",
+        edges=edges,
+        groups=tuple(Counts(family, count(values)) for family, values in p_values.items()),
+    )
+    share = cells[-1][-1]
+    sentence = "No role was tested." if share is None else f"{share:.0%} of {len(everything)} p-values are within {NEAR} of 0 or 1."
+    return Part((table,), (figure,), sentence)
+
+
+def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n: int | None) -> Part:
+    labels = table.labels()
+    columns = (Column("head"), Column("layer"), Column("families"), Column("number of families"), Column("roles"))
+    cells = []
+    for head in table.heads:
+        names = [family for family, members in families.members.items() if head in members]
+        cells.append((str(head), layer_of(head), ", ".join(names), len(names), ", ".join(labels[head])))
+    definition = Definition.parse(table.definition)
+    figures = [
+        _draw_map("map", "Families that each head belongs to", "families", table, {head: families.count(head) for head in table.heads}, n)
+    ]
+    for family, members in families.members.items():
+        nearness: dict[Head, float] = {}
+        for row in rows:
+            if definition.family_of(row.role) == family:
+                nearness[row.head] = max(nearness.get(row.head, 0.0), min(1.0, max(0.0, row.normalised)))
+        title = f"Nearness of every head to a perfect {family} head"
+        figures.append(
+            _draw_map(f"map-{family.replace(' ', '-')}", title, "(bias − uniform) / (maximum − uniform)", table, nearness, n, members)
+        )
+    counts = {family: len(members) for family, members in families.members.items()}
+    sentence = "Heads by family: " + ", ".join(f"{family} {number}" for family, number in counts.items()) + f", of {len(table.heads)}."
+    return Part((Table("map", columns, tuple(cells), "Families and roles of every head", is_printed=False),), tuple(figures), sentence)
+
+
+def _draw_map(
+    name: str,
+    title: str,
+    value: str,
+    table: RoleTable,
+    values: dict[Head, float] | dict[Head, int],
+    n: int | None,
+    members: frozenset[Head] = frozenset(),
+) -> HeatMap:
+    layers = tuple(dict.fromkeys(layer_of(head) for head in table.heads))
+    by_layer = {layer: [head for head in table.heads if layer_of(head) == layer] for layer in layers}
+    n_columns = max(map(len, by_layer.values()))
+
+    def row_of(layer: str) -> list[Head | None]:
+        heads = by_layer[layer]
+        return [heads[number] if number < len(heads) else None for number in range(n_columns)]
+
+    grid = [row_of(layer) for layer in layers]
+    return HeatMap(
+        name=name,
+        title=title,
+        x=Axis("head"),
+        y=Axis("layer"),
+        table="map",
+        n=n,
+        n_unit="sentences",
+        rows=layers,
+        columns=tuple(str(number) for number in range(n_columns)),
+        values=tuple(tuple(None if head is None or head not in values else float(values[head]) for head in heads) for heads in grid),
+        value=Axis(value),
+        marks=tuple(tuple(head in members for head in heads) for heads in grid) if members else (),
+        mark_label="has a role of the family" if members else "",
+    )
