@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headcount.core.stats.samples import generator
+from headcount.core.stats.samples import make_generator
 
 
 class Chance(NamedTuple):
@@ -32,7 +32,7 @@ def hypergeometric_chance(observed: int, n_heads: int, n_marked: int, n_group: i
 
 def several_marks_chance(marks: np.ndarray, *, seed: int, repeats: int = 2000) -> tuple[int, Chance]:
     """Returns how many heads bear two marks or more, and chance if every mark fell on as many heads at random. `marks` is [kinds, heads]."""
-    random = generator(seed)
+    random = make_generator(seed)
     observed = int((marks.sum(0) >= 2).sum())
     counts = np.array([(random.permuted(marks, axis=1).sum(0) >= 2).sum() for _ in range(repeats)])
     tails = [(1 + (counts <= observed).sum()) / (repeats + 1), (1 + (counts >= observed).sum()) / (repeats + 1)]
@@ -52,6 +52,6 @@ def trend(positions: np.ndarray, values: np.ndarray, *, seed: int, repeats: int 
     scale = float(np.sqrt((a**2).sum() * (b**2).sum()))
     if not scale:
         return 0.0, 1.0
-    permuted = generator(seed).permuted(np.tile(b, (repeats, 1)), axis=1) @ a / scale
+    permuted = make_generator(seed).permuted(np.tile(b, (repeats, 1)), axis=1) @ a / scale
     rho = float(a @ b / scale)
     return rho, float((1 + (np.abs(permuted) >= abs(rho) - 1e-12).sum()) / (repeats + 1))
