@@ -47,6 +47,11 @@ def test_text_and_python_are_equal(name: str) -> None:
     assert cls.from_dict(json.loads(json.dumps(study.to_dict()))) == study
 
 
+def test_an_option_may_be_a_text_with_options_of_its_own() -> None:
+    study = study_of("role-map", definition="pande2021(tau=2.0;correct=bh)", sentences=50)
+    assert study == Study.parse(str(study)) == Study.parse("role-map(definition=pande2021(tau=2.0;correct=bh);sentences=50)")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_facts_are_complete(name: str) -> None:
     info = study_of(name).info

@@ -40,7 +40,13 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
         {"limit": 40},
     ),
     "layers": ("layers", ENTAILMENT, ENTAILMENT, {}),
+<<<<<<< HEAD
     "pruning-curve": ("pruning-curve(methods=magnitude;keep=50%+25%;seeds=2)", ENTAILMENT, ENTAILMENT, {}),
+=======
+    "role-definitions": ("role-definitions", ENTAILMENT, ENTAILMENT, {"limit": 40}),
+    "role-families": ("role-families(definition=pande2021(tau=1))", ENTAILMENT, ENTAILMENT, {"limit": 40}),
+    "role-map": ("role-map(definition=pande2021(tau=1))", ENTAILMENT, ENTAILMENT, {"limit": 40}),
+>>>>>>> paper-pande
     "role-pruning": ("role-pruning(role=offset:-1;seeds=2;keep=50%+75%)", "demo/encoder", "demo/text", {}),
     "roles-importance": ("roles-importance", "demo/encoder", "demo/text", {}),
     "single-heads": ("single-heads", ENTAILMENT, ENTAILMENT, {}),
@@ -59,7 +65,13 @@ FIGURES = {
     "kept": [f"{figure} by {method} without repair" for method in ("magnitude", "random") for figure in ("kinds", "layers")],
     "languages": ["lost"],
     "layers": ["groups", "pairs"],
+<<<<<<< HEAD
     "pruning-curve": ["curve"],
+=======
+    "role-definitions": ["sweep", "rules", "blocks"],
+    "role-families": ["shares", "overlap", "layers", "thirds"],
+    "role-map": ["bias", "labels", "p-values", "map", "map-local", "map-block", "map-delimiter"],
+>>>>>>> paper-pande
     "role-pruning": ["roles"],
     "roles-importance": ["heads", "ranks"],
     "single-heads": ["histogram", "map"],

@@ -155,7 +155,7 @@ class Configurable:
             no_variants = f"{cls.name} has no variants, so '{cls.name}:{extra}' names nothing; write {cls.name}"
             raise OptionError(f"{cls.name} takes no '{extra}'" if positional else no_variants)
         values = dict(zip(positional, words, strict=False))
-        for pair in filter(None, (part.strip() for part in after.removesuffix(")").split(";"))):
+        for pair in filter(None, map(str.strip, _split_options(after.removesuffix(")")))):
             key, equals, value = (part.strip() for part in pair.partition("="))
             if not equals:
                 raise OptionError(f"an option of {cls.name} is name=value; got '{pair}'")
@@ -182,6 +182,18 @@ class Configurable:
             if name not in declared:
                 raise unknown(f"option of {self.name}", name, declared)
         return replace(self, **{name: parse_value(declared[name], text, self.name) for name, text in texts.items()})
+
+
+def _split_options(text: str) -> list[str]:
+    """Returns the parts of a text between semicolons; those within parentheses, of an option that is a text itself, divide nothing."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == ";" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 @cache

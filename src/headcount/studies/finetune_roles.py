@@ -181,6 +181,8 @@ def _families_part(changes: Sequence[HeadRoleChange], definition: Definition) ->
         Column("after", "mean sieve bias", ".2f"),
         Column("bias rose", f"q ≤ {SIGNIFICANT}"),
         Column("bias fell", f"q ≤ {SIGNIFICANT}"),
+        Column("share that rose", format=".0%"),
+        Column("share that fell", format=".0%"),
         Column("had the role"),
         Column("have it"),
         Column("lost"),
@@ -193,7 +195,7 @@ def _families_part(changes: Sequence[HeadRoleChange], definition: Definition) ->
         rose, fell = (sum(c.q <= SIGNIFICANT and sign * c.difference > 0 for c in group) for sign in (1, -1))
         had, have = sum(c.had for c in group), sum(c.has for c in group)
         lost, gained = sum(c.had and not c.has for c in group), sum(c.has and not c.had for c in group)
-        rows.append((family, len(group), before, after, rose, fell, had, have, lost, gained))
+        rows.append((family, len(group), before, after, rose, fell, rose / len(group), fell / len(group), had, have, lost, gained))
     table = Table("families", columns, tuple(rows), "Families of roles before and after fine-tuning")
     if not rows:
         return Part((table,), (), f"No role of a family of {definition} was measured.")
@@ -208,11 +210,11 @@ def _families_part(changes: Sequence[HeadRoleChange], definition: Definition) ->
         n_unit="sentences",
         categories=tuple(str(record["family"]) for record in records),
         bars=tuple(
-            Bars(f"{name} (q ≤ {SIGNIFICANT})", tuple(float(record[name] or 0) / float(record["heads × roles"] or 1) for record in records))
-            for name in ("bias rose", "bias fell")
+            Bars(f"bias {word} (q ≤ {SIGNIFICANT})", tuple(float(record[f"share that {word}"] or 0) for record in records))
+            for word in ("rose", "fell")
         ),
     )
-    words = [f"{row[0]} {row[2]:.2f} → {row[3]:.2f} ({row[8]} lost, {row[9]} gained)" for row in rows]
+    words = [f"{row[0]} {row[2]:.2f} → {row[3]:.2f} ({row[10]} lost, {row[11]} gained)" for row in rows]
     return Part((table,), (figure,), f"Mean sieve bias by family: {', '.join(words)}.")
 
 

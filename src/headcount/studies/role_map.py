@@ -46,7 +46,10 @@ class RoleMap(Study):
 
         table = measure_table(context, self.name, self.definition, self.sentences)
         definition, families = Definition.parse(self.definition), Families.of(table)
-        rows = [row for row in table.rows if definition.family_of(row.role) is not None]
+        order = list(definition.info.families)
+        rows = sorted(
+            (row for row in table.rows if definition.family_of(row.role)), key=lambda row: order.index(definition.family_of(row.role) or "")
+        )
         roles, heads = _role_table(rows, definition), _head_table(rows, families, definition)
         n = int(table.conditions.get("n_examples", 0)) or None
         labels = _labels_part(roles, heads, definition, table)
@@ -230,28 +233,37 @@ def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
 
 
 def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n: int | None) -> Part:
-    labels = table.labels()
-    columns = (Column("head"), Column("layer"), Column("families"), Column("number of families"), Column("roles"))
+    labels, definition = table.labels(), Definition.parse(table.definition)
+    nearness = {family: _nearness_by_head([row for row in rows if definition.family_of(row.role) == family]) for family in families.members}
+    columns = (
+        Column("head"),
+        Column("layer"),
+        Column("families"),
+        Column("number of families"),
+        Column("roles"),
+        *(Column(f"nearness, {family}", format=".3f") for family in nearness),
+    )
     cells = []
     for head in table.heads:
         names = [family for family, members in families.members.items() if head in members]
-        cells.append((str(head), layer_of(head), ", ".join(names), len(names), ", ".join(labels[head])))
-    definition = Definition.parse(table.definition)
-    figures = [
-        _draw_map("map", "Families that each head belongs to", "families", table, {head: families.count(head) for head in table.heads}, n)
-    ]
+        numbers = [of_family.get(head) for of_family in nearness.values()]
+        cells.append((str(head), layer_of(head), ", ".join(names), len(names), ", ".join(labels[head]), *numbers))
+    counts = {head: families.count(head) for head in table.heads}
+    figures = [_draw_map("map", "Number of families that each head belongs to", "families", table, counts, n)]
     for family, members in families.members.items():
-        nearness: dict[Head, float] = {}
-        for row in rows:
-            if definition.family_of(row.role) == family:
-                nearness[row.head] = max(nearness.get(row.head, 0.0), min(1.0, max(0.0, row.normalised)))
-        title = f"Nearness of every head to a perfect {family} head"
-        figures.append(
-            _draw_map(f"map-{family.replace(' ', '-')}", title, "(bias − uniform) / (maximum − uniform)", table, nearness, n, members)
-        )
-    counts = {family: len(members) for family, members in families.members.items()}
-    sentence = "Heads by family: " + ", ".join(f"{family} {number}" for family, number in counts.items()) + f", of {len(table.heads)}."
-    return Part((Table("map", columns, tuple(cells), "Families and roles of every head", is_printed=False),), tuple(figures), sentence)
+        title = f"Nearness of every head to a perfect {family} head: 0 for uniform attention, 1 at the largest possible bias"
+        figures.append(_draw_map(f"map-{family.replace(' ', '-')}", title, "nearness", table, nearness[family], n, members))
+    sizes = ", ".join(f"{family} {len(members)}" for family, members in families.members.items())
+    map_table = Table("map", columns, tuple(cells), "Families and roles of every head", is_printed=False)
+    return Part((map_table,), tuple(figures), f"Heads by family: {sizes}, of {len(table.heads)}.")
+
+
+def _nearness_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
+    """Returns how near each head comes to the maximum of a role, for the roles that can be labels, or else for all."""
+    nearness: dict[Head, float] = {}
+    for row in [row for row in rows if not row.note] or rows:
+        nearness[row.head] = max(nearness.get(row.head, 0.0), min(1.0, max(0.0, row.normalised)))
+    return nearness
 
 
 def _draw_map(
