@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import RunOptions, TaskOptions
-from headcount.app.console.pruning import DEFAULT_PRUNING, PruningOptions
+from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions
+from headcount.app.console.pruning import DEFAULT_PRUNING, PlanFile, PruningOptions
 from headcount.app.console.session import Session
 
 Methods = Annotated[
@@ -36,10 +36,12 @@ def run(
     seeds: Seeds = 3,
     folder: RunOptions = DEFAULT_FOLDER,
     pruning: PruningOptions = DEFAULT_PRUNING,
+    new_head: NewHead = False,
+    plan: PlanFile = None,
 ) -> None:
     """Prune by every method to every number of heads, and show what each costs against the dense model on the same examples."""
     if folder.out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
     from headcount.app.jobs.compare import compare_methods
 
-    compare_methods(session, data, methods, keep, seeds, folder, pruning)
+    compare_methods(session, data, methods, keep, seeds, folder, pruning, new_head=new_head, plan=plan)

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import Limit, TaskName, TaskOptions
+from headcount.app.console.inputs import Limit, NewHead, TaskName, TaskOptions
 from headcount.app.console.options import Device, Dtype, Out, Seed
 from headcount.app.console.pruning import split_methods
 from headcount.app.console.session import Session
@@ -92,6 +92,7 @@ def _input_parameters(info: StudyInfo) -> list[Parameter]:
     annotations: list[tuple[str, Any, Any]] = [("seed", Seed, 0)]
     if "model" in info.needs:
         annotations = [("common", TaskOptions, Parameter.empty)]
+        annotations += [("new_head", NewHead, False)] if {"task", "run"} <= info.needs else []
     elif "comparison" in info.needs:
         annotations += [("comparison", ComparedRun, Parameter.empty), ("task", TaskName, None), ("limit", Limit, None)]
         annotations += [("device", Device, "auto"), ("dtype", Dtype, "auto")]
@@ -144,6 +145,7 @@ class Request:
     limit: int | None = None
     device: str = "auto"
     dtype: str = "auto"
+    new_head: bool = False
     seed: int = 0
     text: Path | None = None
     embedded: str | None = None

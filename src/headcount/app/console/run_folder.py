@@ -80,7 +80,9 @@ def _resumable(session: Session, out: Path) -> Iterator[None]:
         raise
 
 
-def describe(run: Run, session: Session, data: TaskOptions, model: nn.Module, heads: HeadMap, config: Mapping[str, object]) -> None:
+def describe(
+    run: Run, session: Session, data: TaskOptions, model: nn.Module, heads: HeadMap, config: Mapping[str, object], *, new_head: bool = False
+) -> None:
     """Describes the run in its run.json; raises ArtifactError for the folder of another model."""
     session.doing("hashing the weights")
     record = describe_run(
@@ -88,7 +90,7 @@ def describe(run: Run, session: Session, data: TaskOptions, model: nn.Module, he
         command=session.command,
         seed=data.seed,
         task=data.task or "",
-        config={**config, "opened": data.opening_record()},
+        config={**config, "opened": data.opening_record() | ({"new_head": True} if new_head else {})},
         machine=machine_of(model),
     )
     run.describe(record, heads)

@@ -12,7 +12,7 @@ from headcount.app.cli.study import Request
 from headcount.app.console.corpus import open_corpus
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import ModelOptions, RunOptions, TaskOptions
-from headcount.app.console.models import open_model, open_named_task
+from headcount.app.console.models import check_new_head, open_model, open_named_task, read_task_classes
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.app.console.text import check_embedded, check_text
@@ -47,12 +47,15 @@ def run_study(session: Session, study: Study, request: Request) -> None:
     if "text" in needs or ("comparison" in needs and sources.has_text):
         check_text(data, request.text, request.embedded)
     check_embedded(request.text, request.embedded)
+    if request.new_head:
+        check_new_head(data)
     with open_run(session, RunOptions(request.out or request.comparison)) as run:
         if needs & {"run", "comparison"} and run is None:
             raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
         context = StudyContext(
             sources,
             model=data.model or None,
+            new_head=request.new_head,
             run=run,
             seed=data.seed,
             command=session.command,
@@ -99,6 +102,10 @@ class ConsoleSources:
             loading = loading._replace(auto=options.pop("auto"))
         model, _, folder = open_model(self.session, name, loading, **options)
         return LoadedModel(name, model, folder)
+
+    def read_classes(self) -> tuple[str, ...]:
+        """Returns the classes in the data of the command line."""
+        return read_task_classes(self.data)
 
     def read_heads(self, name: str) -> HeadMap:
         """Returns the heads of a model."""
