@@ -233,6 +233,8 @@ def test_without_training_nothing_compensates(capsys: pytest.CaptureFixture[str]
         4,
         "--train-batch",
         8,
+        "--seeds",
+        2,
         "--steps",
         6,
         "--limit",

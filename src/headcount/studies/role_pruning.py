@@ -69,7 +69,7 @@ class RolePruning(Study):
             study=str(self),
             tables=(_table(rows, metric),),
             sentence=_verdict(rows),
-            notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples.",),
+            notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples.", *measured.left_out),
             figures=(_figure(rows, metric, dense.n_examples),),
             measurements={
                 "model": context.model_name,

@@ -42,6 +42,8 @@ class RolePruningResult:
     dense: Evaluation
     heads_by_role: Mapping[str, Sequence[Head]]
     rows: list[RoleLevel]
+    left_out: tuple[str, ...] = ()
+    """The roles that no head or every head has, with the reason."""
 
 
 def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruningResult:
@@ -54,9 +56,15 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
         check_request(template.resized(keep), loaded.model, loaded.heads)
     describe_run(context, loaded, {"study": study.name, "roles": list(study.roles_by_name), "keep": keeps, "seeds": study.seeds})
     task, tokenizer = context.task, context.sources.read_tokenizer(loaded)
-    heads_by_role = {
-        name: find_heads(loaded.model, task, tokenizer, ",".join(names), seed=context.seed) for name, names in study.roles_by_name.items()
-    }
+    heads_by_role: dict[str, list[Head]] = {}
+    left_out: dict[str, PlanError] = {}
+    for name, names in study.roles_by_name.items():
+        try:
+            heads_by_role[name] = find_heads(loaded.model, task, tokenizer, ",".join(names), seed=context.seed)
+        except PlanError as error:
+            left_out[name] = error
+    if not heads_by_role:
+        raise next(iter(left_out.values()))
     for role, heads in heads_by_role.items():
         context.note(f"{len(heads)} of {len(loaded.heads)} heads have the role {role}: {', '.join(map(str, heads))}")
     pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
@@ -66,7 +74,7 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     note_training(context, pruning, [choice.request(template, draw) for choice in choices for draw in draws])
     with context.progress("pruning", "models") as advance:
         dense, rows = prune_roles(pruning, choices, template, draws=draws, progress=advance)
-    return RolePruningResult(dense, heads_by_role, rows)
+    return RolePruningResult(dense, heads_by_role, rows, tuple(f"{name} is left out: {error}." for name, error in left_out.items()))
 
 
 def estimate_effort(study: RolePruning, context: StudyContext) -> Effort:
