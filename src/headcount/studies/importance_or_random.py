@@ -108,17 +108,13 @@ def _figure(choices: Choices, size: int, metric: str) -> BarFigure:
     stages, bars = list(dict.fromkeys(row.stage for row in rows)), []
     for choice in dict.fromkeys(row.choice for row in rows):
         of_choice = {row.stage: row for row in rows if row.choice == choice}
-        dense = [of_choice[stage].mean - of_choice[stage].change.difference for stage in stages]
-        low, high = (
-            tuple(score + getattr(of_choice[stage].change, end) for score, stage in zip(dense, stages, strict=True))
-            for end in ("low", "high")
-        )
-        bars.append(Bars(choice, tuple(of_choice[stage].mean for stage in stages), low, high))
+        y, low, high = (tuple(getattr(of_choice[stage].change, end) for stage in stages) for end in ("difference", "low", "high"))
+        bars.append(Bars(choice, y, low, high))
     return BarFigure(
         name=f"choices-{size}",
-        title=f"{metric} with {size} heads: importance, random, complement",
+        title=f"Change of {metric} with {size} heads: importance, random, complement",
         x=Axis("what follows pruning"),
-        y=Axis(metric),
+        y=Axis(f"change of {metric} from the dense model"),
         table="choices",
         n=choices.dense.n_examples,
         categories=tuple(stages),

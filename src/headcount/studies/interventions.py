@@ -105,17 +105,17 @@ def _figure(rows: Sequence[InterventionRow], dense: Evaluation, metric: str) -> 
     lines = []
     for intervention in dict.fromkeys(row.intervention for row in rows):
         points = sorted((row for row in rows if row.intervention == intervention), key=lambda row: row.share_removed)
-        low, high = (tuple(dense.score + getattr(row.change, end) for row in points) for end in ("low", "high"))
-        lines.append(Line(intervention, tuple(row.share_removed for row in points), tuple(row.mean for row in points), low, high))
+        y, low, high = (tuple(getattr(row.change, end) for row in points) for end in ("difference", "low", "high"))
+        lines.append(Line(intervention, tuple(row.share_removed for row in points), y, low, high))
     return LineFigure(
         name="interventions",
-        title=f"{metric} by what stands in for removed heads",
+        title=f"Change of {metric} by what stands in for removed heads",
         x=Axis("heads removed", is_share=True),
-        y=Axis(metric),
+        y=Axis(f"change of {metric} from the dense model"),
         table="interventions",
         n=dense.n_examples,
         lines=tuple(lines),
-        references=(Reference("dense model", dense.score),),
+        references=(Reference("dense model", 0.0),),
     )
 
 

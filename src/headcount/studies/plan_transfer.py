@@ -130,13 +130,13 @@ def _figure(transfer: Transfer, metric: str) -> BarFigure:
     sizes, bars = list(dict.fromkeys(row.n_kept for row in transfer.rows)), []
     for choice in dict.fromkeys(row.choice for row in transfer.rows):
         rows = [next(row for row in transfer.rows if (row.n_kept, row.choice) == (size, choice)) for size in sizes]
-        low, high = (tuple(transfer.dense.score + getattr(row.change, end) for row in rows) for end in ("low", "high"))
-        bars.append(Bars(_choice_name(rows[0], transfer), tuple(row.mean for row in rows), low, high))
+        y, low, high = (tuple(getattr(row.change, end) for row in rows) for end in ("difference", "low", "high"))
+        bars.append(Bars(_choice_name(rows[0], transfer), y, low, high))
     return BarFigure(
         name="transfer",
-        title=f"{metric} by the task that heads are chosen on",
+        title=f"Change of {metric} by the task that heads are chosen on",
         x=Axis("heads that stay"),
-        y=Axis(metric),
+        y=Axis(f"change of {metric} from the dense model"),
         table="transfer",
         n=transfer.dense.n_examples,
         categories=tuple(map(str, sizes)),

@@ -137,20 +137,19 @@ def _figure(measured: StrategyResult, kind: str, metric: str) -> LineFigure:
     of_kind = [row for row in measured.rows if row.kind == kind]
     for strategy in dict.fromkeys(row.strategy for row in of_kind):
         points = sorted((row for row in of_kind if row.strategy == strategy), key=lambda row: row.share_removed)
-        x, y = tuple(row.share_removed for row in points), tuple(row.mean for row in points)
-        low, high = (tuple(dense.score + getattr(row.change, end) for row in points) for end in ("low", "high"))
-        lines.append(Line(strategy, x, y, low, high, is_control=strategy == "random"))
+        y, low, high = (tuple(getattr(row.change, end) for row in points) for end in ("difference", "low", "high"))
+        lines.append(Line(strategy, tuple(row.share_removed for row in points), y, low, high, is_control=strategy == "random"))
     name = "strategies" if kind == "all" else f"strategies-{kind}"
     attention = "" if kind == "all" else f" of {kind} attention"
     return LineFigure(
         name=name,
-        title=f"{metric} by the share of heads{attention} removed",
+        title=f"Change of {metric} by the share of heads{attention} removed",
         x=Axis(f"heads{attention} removed", is_share=True),
-        y=Axis(metric),
+        y=Axis(f"change of {metric} from the dense model"),
         table="strategies",
         n=dense.n_examples,
         lines=tuple(lines),
-        references=(Reference("dense model, trained alike" if measured.is_dense_trained else "dense model", dense.score),),
+        references=(Reference("dense model, trained alike" if measured.is_dense_trained else "dense model", 0.0),),
     )
 
 

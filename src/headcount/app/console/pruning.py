@@ -151,15 +151,20 @@ PlanFile = Annotated[
 ]
 
 
-def read_plan(session: Session, path: Path, heads: HeadMap, weights: str) -> tuple[str, ...]:
+def read_plan(session: Session, path: Path, heads: HeadMap, weights: str, *, gated: bool = False) -> tuple[str, ...]:
     """Returns the heads that a plan in a file removes from a model; notes if the plan was made for other weights.
+
+    With `gated` the heads are gated alone, so that a cut need not be able to carry the plan out.
 
     Raises:
         PlanError: the plan is for a model of another shape, or a cut cannot carry it out.
         ArtifactError: the file holds no plan, or is damaged.
     """
     plan = Plan.read(path)
-    plan.check(heads)
+    if gated:
+        plan.check_model(heads)
+    else:
+        plan.check(heads)
     if not plan.removed:
         raise PlanError(f"{path} removes no head; name a plan that does")
     if plan.made_for is not None and plan.made_for.weights not in ("", weights):
